@@ -52,6 +52,7 @@
 #include <skein/train/detail/session_row.ipp>
 #include <skein/train/detail/session_shards.ipp>
 #include <skein/train/detail/session_stages.ipp>
+#include <skein/train/detail/session_state.ipp>
 #include <skein/train/detail/session_world.ipp>
 #include <skein/train/detail/session_worlds.ipp>
 #include <skein/train/detail/shard_sums.ipp>

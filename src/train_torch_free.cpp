@@ -42,6 +42,7 @@
 #include <skein/train/detail/manifest.ipp>
 #include <skein/train/detail/parameter_groups.ipp>
 #include <skein/train/detail/reporter.ipp>
+#include <skein/train/detail/reporter_screen.ipp>
 #include <skein/train/detail/reporter_settings.ipp>
 #include <skein/train/detail/reports.ipp>
 #include <skein/train/detail/run.ipp>

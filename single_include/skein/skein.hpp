@@ -358,6 +358,93 @@ private:
 // ======== skein/core/detail/error.ipp
 // The parts of an error and its line. Errors are rare: nothing here is for a hot path.
 
+
+// ======== skein/core/file_limit.hpp
+// The limit on the size of the files that this process writes (`ulimit -f`, limits of batch
+// systems). Whoever writes past it, or makes more shared memory than that, gets SIGXFSZ, which ends
+// a process without a word.
+//
+//     skein::outlive_file_limit();   // writing past the limit is an error then; skein::run does it
+//     fmt::print("{}\n", errno_text(EFBIG));  // "file too large (the limit ... is 8192 bytes ..."
+
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace skein {
+
+/// The most bytes that a file may have which this process writes; empty: there is no limit.
+[[nodiscard]] std::optional<std::uint64_t> file_size_limit() noexcept;
+
+/// Writing past the limit fails with EFBIG from now on, in this process alone: what it starts gets
+/// the default back. Where the program has said itself what SIGXFSZ is to do, that stays. Any
+/// thread, any number of times.
+void outlive_file_limit() noexcept;
+
+/// Whether that is the handler of outlive_file_limit().
+[[nodiscard]] bool is_file_limit_outlived(void (*handler)(int)) noexcept;
+
+/// What errno says, in lower case; of EFBIG with the limit, where there is one.
+[[nodiscard]] std::string errno_text(int number);
+
+} // namespace skein
+
+
+// ======== skein/core/detail/file_limit.ipp
+// The bodies of core/file_limit.hpp.
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include <fmt/core.h>
+#include <sys/resource.h>
+
+namespace skein {
+
+namespace detail {
+
+/// Not SIG_IGN: what this process starts would inherit that.
+SKEIN_INLINE void on_file_limit(int) {}
+
+} // namespace detail
+
+SKEIN_INLINE std::optional<std::uint64_t> file_size_limit() noexcept {
+    struct ::rlimit now{};
+    if (::getrlimit(RLIMIT_FSIZE, &now) != 0 || now.rlim_cur == RLIM_INFINITY) return std::nullopt;
+    return static_cast<std::uint64_t>(now.rlim_cur);
+}
+
+SKEIN_INLINE void outlive_file_limit() noexcept {
+    struct ::sigaction now{};
+    if (::sigaction(SIGXFSZ, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
+    now = {};
+    now.sa_handler = &detail::on_file_limit;
+    now.sa_flags = SA_RESTART;
+    (void)::sigaction(SIGXFSZ, &now, nullptr);
+}
+
+SKEIN_INLINE bool is_file_limit_outlived(void (*handler)(int)) noexcept {
+    return handler == &detail::on_file_limit;
+}
+
+SKEIN_INLINE std::string errno_text(int number) {
+    std::string text = std::strerror(number);
+    if (!text.empty() && text[0] >= 'A' && text[0] <= 'Z')
+        text[0] = static_cast<char>(text[0] - 'A' + 'a');
+    if (const auto limit = file_size_limit(); number == EFBIG && limit)
+        text += fmt::format(" (the limit on files of this process is {} bytes: ulimit -f)", *limit);
+    return text;
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/error.ipp, continued
+#include <cerrno>
+#include <system_error>
+
 namespace skein {
 
 SKEIN_INLINE error::error(errc code, std::string what) : parts_(std::make_shared<parts>()) {
@@ -407,6 +494,10 @@ SKEIN_INLINE error to_error(std::exception_ptr e, errc fallback) {
         std::rethrow_exception(std::move(e));
     } catch (const error& found) {
         return found;
+    } catch (const std::system_error& other) {
+        if (other.code() != std::errc::file_too_large)
+            return error(fallback, bounded_text(text_of(other)));
+        return error(errc::too_large, bounded_text(text_of(other))).with_cause(errno_text(EFBIG));
     } catch (const std::exception& other) {
         return error(fallback, bounded_text(text_of(other)));
     } catch (...) {
@@ -569,6 +660,10 @@ struct address {
 
 [[nodiscard]] std::string to_string(const address& a);
 
+/// What this host calls itself where only its own processes are meant: 127.0.0.1, or ::1 where it
+/// has no IPv4 loopback. Asked of the system once.
+[[nodiscard]] const std::string& own_loopback();
+
 } // namespace skein::net
 
 
@@ -581,6 +676,8 @@ struct address {
 #include <fmt/core.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 namespace skein::net {
 
@@ -590,6 +687,33 @@ SKEIN_INLINE bool address::is_loopback() const noexcept {
     if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
     in6_addr v6{};
     return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+namespace detail {
+
+/// Whether a program can listen there.
+SKEIN_INLINE bool has_loopback(int family) {
+    const int fd = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return false;
+    sockaddr_in v4{};
+    v4.sin_family = AF_INET;
+    v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    sockaddr_in6 v6{};
+    v6.sin6_family = AF_INET6;
+    v6.sin6_addr = in6addr_loopback;
+    const bool is_v4 = family == AF_INET;
+    const int got = is_v4 ? ::bind(fd, reinterpret_cast<const sockaddr*>(&v4), sizeof v4)
+                          : ::bind(fd, reinterpret_cast<const sockaddr*>(&v6), sizeof v6);
+    ::close(fd);
+    return got == 0;
+}
+
+} // namespace detail
+
+SKEIN_INLINE const std::string& own_loopback() {
+    static const std::string mine =
+        detail::has_loopback(AF_INET) || !detail::has_loopback(AF_INET6) ? "127.0.0.1" : "::1";
+    return mine;
 }
 
 SKEIN_INLINE address address::make(scheme kind, std::string host, std::uint16_t port) {
@@ -1358,6 +1482,10 @@ inline constexpr std::uint16_t default_port = 7117;
 [[nodiscard]] net::address parse_head_address(std::string_view text,
                                               std::uint16_t port = default_port);
 
+/// The same; empty: the default port of this host's loopback.
+///   errors  usage
+[[nodiscard]] net::address head_address_or_own(std::string_view text);
+
 /// --address, or SKEIN_ADDRESS; empty: neither is set.
 [[nodiscard]] std::string find_head_address(std::string_view flag);
 
@@ -1628,7 +1756,6 @@ private:
 
 
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
@@ -1652,8 +1779,9 @@ struct shared_memory::mapping {
 namespace detail {
 
 SKEIN_INLINE error cannot_share(std::size_t bytes, int number) {
-    return error(errc::exhausted, "cannot share " + std::to_string(bytes) + " bytes with a child")
-        .with_cause(std::generic_category().message(number));
+    return error(number == EFBIG ? errc::too_large : errc::exhausted,
+                 "cannot share " + std::to_string(bytes) + " bytes with a child")
+        .with_cause(errno_text(number));
 }
 
 } // namespace detail
@@ -1667,6 +1795,7 @@ SKEIN_INLINE shared_memory shared_memory::map(unique_fd file, std::size_t bytes)
 }
 
 SKEIN_INLINE shared_memory shared_memory::create(std::size_t bytes) {
+    outlive_file_limit(); // it counts for memory that has a file, too
     unique_fd file(::memfd_create("skein-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!file || ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
         ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
@@ -1941,7 +2070,12 @@ bool leave_last_words(std::string_view text) noexcept;
 
 namespace detail {
 class start_attempt;
-}
+/// Whether a child_process has that child, whose end is for its waits alone.
+[[nodiscard]] bool is_held(pid_t pid);
+/// A child_process has it, or has seen its end.
+void hold(pid_t pid);
+void let_go(pid_t pid) noexcept;
+} // namespace detail
 
 /// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
 class child_process {
@@ -2175,6 +2309,8 @@ SKEIN_INLINE std::string printable_lines(std::string_view text) {
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -2247,6 +2383,37 @@ SKEIN_INLINE bool leave_last_words(std::string_view text) noexcept {
     return ::write(to, text.data(), bytes) >= 0;
 }
 
+namespace detail {
+
+/// The children of all child_process objects that have not seen their ends.
+struct held_children {
+    std::mutex mutex;
+    std::vector<pid_t> pids;
+};
+SKEIN_INLINE held_children& all_held() {
+    static auto* const all = new held_children; // some end with the program
+    return *all;
+}
+
+SKEIN_INLINE bool is_held(pid_t pid) {
+    auto& all = all_held();
+    const std::lock_guard lock(all.mutex);
+    return std::find(all.pids.begin(), all.pids.end(), pid) != all.pids.end();
+}
+SKEIN_INLINE void hold(pid_t pid) {
+    auto& all = all_held();
+    const std::lock_guard lock(all.mutex);
+    all.pids.push_back(pid);
+}
+SKEIN_INLINE void let_go(pid_t pid) noexcept {
+    auto& all = all_held();
+    const std::lock_guard lock(all.mutex);
+    if (const auto at = std::find(all.pids.begin(), all.pids.end(), pid); at != all.pids.end())
+        all.pids.erase(at);
+}
+
+} // namespace detail
+
 SKEIN_INLINE child_process::child_process(child_process&& other) noexcept {
     *this = std::move(other);
 }
@@ -2314,6 +2481,7 @@ SKEIN_INLINE void child_process::reap(int flags) noexcept {
     if (got == pid_) status_ = exit_status(raw);
     // Somebody else reaped it (SIGCHLD ignored): the end is known, the status is not.
     if (got < 0) status_ = exit_status(0xff00);
+    if (status_) detail::let_go(pid_);
 }
 
 SKEIN_INLINE child_process child_process::spawn(process_options how) {
@@ -2455,17 +2623,21 @@ SKEIN_IN_CHILD SKEIN_INLINE void arrange_files(child_plan& plan) {
 }
 
 /// No handler of this process may run in the child, which has its memory; ignored signals and the
-/// mask would survive exec: what ends a program by default does so again.
-SKEIN_IN_CHILD SKEIN_INLINE void reset_signals() {
+/// mask would survive exec: what ends a program by default does so again. A process group that is
+/// not the terminal's may print there all the same, also where the terminal would stop it for that
+/// (`stty tostop`): nobody would let it go on.
+SKEIN_IN_CHILD SKEIN_INLINE void reset_signals(bool own_group) {
     // As the kernel has it on 64-bit hosts: handler, flags, restorer, mask.
     unsigned long now[4];
     const unsigned long normal[4] = {}; // SIG_DFL
+    const unsigned long ignored[4] = {1};
     for (int number = 1; number < 65; ++number) {
         if (::syscall(SYS_rt_sigaction, number, nullptr, now, 8) != 0) continue;
         const bool has_handler = now[0] > 1; // neither SIG_DFL nor SIG_IGN
         if (has_handler || number == SIGPIPE || number == SIGINT || number == SIGTERM)
             ::syscall(SYS_rt_sigaction, number, normal, nullptr, 8);
     }
+    if (own_group) ::syscall(SYS_rt_sigaction, SIGTTOU, ignored, nullptr, 8);
     const unsigned long none = 0;
     ::syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, nullptr, 8);
 }
@@ -2483,7 +2655,7 @@ SKEIN_IN_CHILD SKEIN_INLINE int become(void* order) {
     if (__atomic_load_n(&plan.given_up, __ATOMIC_SEQ_CST) != 0) child_leaves();
     arrange_files(plan);
     if (plan.cwd && ::syscall(SYS_chdir, plan.cwd) != 0) child_failed(plan, change_folder);
-    reset_signals();
+    reset_signals(plan.own_group);
     ::syscall(SYS_execve, plan.executable, plan.argv, plan.env);
     child_failed(plan, 4);
 }
@@ -2615,6 +2787,7 @@ SKEIN_INLINE child_process start_attempt::run() {
     const auto& executable = start.how.executable;
     child_process child;
     child.pid_ = start.start();
+    detail::hold(child.pid_);
     child.own_group_ = start.how.own_group;
     if (start.end_start()) {
         child.kill_group(SIGKILL);
@@ -4698,6 +4871,478 @@ inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal
 // The token file and the addresses of spmd/meeting.hpp.
 
 
+// ======== skein/core/posix_disk.hpp
+// The disk of the real world: POSIX calls, whole reads and writes, errno as typed errors.
+//
+//     skein::posix_disk disk;
+//     auto content = disk.read_whole("corpus.txt");
+
+
+// ======== skein/core/disk.hpp
+// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk
+// too.
+//
+// Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
+// result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
+// replace() does just that.
+//
+//     auto done = disk.replace("run/manifest.json", bytes);
+//     if (!done) return done.error();
+
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein {
+
+/// What open() expects of a file, and what may be done with it.
+enum class open_mode : std::uint8_t {
+    read,       ///< an existing file, for reading
+    write,      ///< created or emptied, for writing (and reading back)
+    append,     ///< created if missing, kept if not; write position at the end
+    create_new, ///< as write, but errc::already_exists if there is one
+};
+
+/// An open file. The destructor closes it; close() also tells whether that worked.
+class file {
+public:
+    file() = default;
+    file(const file&) = delete;
+    file& operator=(const file&) = delete;
+    virtual ~file() = default;
+
+    /// Reads at an offset; gives fewer bytes than asked only at the end of the file.
+    virtual result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) = 0;
+    /// Writes all bytes at an offset, extending the file where needed; disk_full if they do not fit
+    /// (then an unknown part of them is written).
+    virtual result<void> write_at(std::uint64_t offset, byte_span bytes) = 0;
+    /// Writes all bytes at the end.
+    virtual result<void> append(byte_span bytes) = 0;
+    virtual result<std::uint64_t> size() = 0;
+    /// Cuts or extends (with zeros) to `bytes`.
+    virtual result<void> truncate(std::uint64_t bytes) = 0;
+    /// Returns when content and size have reached the medium.
+    virtual result<void> sync() = 0;
+    /// Closes; later calls fail with errc::closed. Closing twice is fine.
+    virtual result<void> close() = 0;
+};
+
+/// One name in a folder.
+struct dir_entry {
+    std::string name; ///< without the folder
+    bool is_directory = false;
+    std::uint64_t bytes = 0; ///< 0 for folders
+};
+
+/// A tree of files. Thread-safe as far as different files are concerned.
+/// Codes: not_found, already_exists, permission_denied, disk_full, io; texts name the path.
+class disk {
+public:
+    virtual ~disk() = default;
+
+    virtual result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) = 0;
+    /// Replaces `to` at once, if it is there. Durable after sync_dir of the folder.
+    virtual result<void> rename(const std::string& from, const std::string& to) = 0;
+    /// Makes creations, renames and removals inside the folder durable.
+    virtual result<void> sync_dir(const std::string& path) = 0;
+    /// What is in a folder, ordered by name.
+    virtual result<std::vector<dir_entry>> list(const std::string& path) = 0;
+    /// Removes a file or an empty folder; not_found if there is none.
+    virtual result<void> remove(const std::string& path) = 0;
+    /// Creates a folder and those above it; fine if it is there already.
+    virtual result<void> make_dirs(const std::string& path) = 0;
+    /// Bytes an ordinary user may still write where `path` is.
+    virtual result<std::uint64_t> free_space(const std::string& path) = 0;
+    /// Size and kind of a path; not_found if there is none.
+    virtual result<dir_entry> status(const std::string& path) = 0;
+
+    /// The whole content; too_large if it has more than max_bytes.
+    result<byte_buffer> read_whole(const std::string& path, std::uint64_t max_bytes = 1u << 30);
+    /// Writes a file from the start and syncs it; a crash may leave a part of it.
+    result<void> write_whole(const std::string& path, byte_span bytes);
+    /// Replaces a file durably: after a crash either the old or the new content is there.
+    result<void> replace(const std::string& path, byte_span bytes);
+    /// Removes a folder with all that is in it, or a file; fine if there is nothing. A link is
+    /// removed, not what it points at.
+    result<void> remove_tree(const std::string& path);
+};
+
+/// The folder part of a path ("." for a bare name, "/" for the root).
+[[nodiscard]] inline std::string parent_path(const std::string& path) {
+    const auto slash = path.find_last_of('/');
+    if (slash == std::string::npos) return ".";
+    return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+/// folder + "/" + name.
+[[nodiscard]] inline std::string join_path(const std::string& folder, std::string_view name) {
+    std::string path = folder;
+    if (!path.empty() && path.back() != '/') path += '/';
+    return path.append(name);
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/disk.ipp
+// What a disk does in several calls: whole files, replacing one, removing a tree.
+
+#include <fmt/core.h>
+
+namespace skein {
+
+SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
+                                                  std::uint64_t max_bytes) {
+    auto opened = open(path, open_mode::read);
+    if (!opened) return opened.error();
+    file& from = **opened;
+    const auto bytes = from.size();
+    if (!bytes) return bytes.error();
+    if (*bytes > max_bytes)
+        return error(errc::too_large, fmt::format("read {}: {} bytes are more than the limit of {}",
+                                                  path, *bytes, max_bytes));
+    byte_buffer content(static_cast<std::size_t>(*bytes));
+    const auto got = from.read_at(0, content);
+    if (!got) return got.error();
+    content.resize(*got);
+    return content;
+}
+
+SKEIN_INLINE result<void> disk::write_whole(const std::string& path, byte_span bytes) {
+    auto opened = open(path, open_mode::write);
+    if (!opened) return opened.error();
+    file& to = **opened;
+    if (auto done = to.write_at(0, bytes); !done) return done;
+    if (auto done = to.sync(); !done) return done;
+    return to.close();
+}
+
+SKEIN_INLINE result<void> disk::replace(const std::string& path, byte_span bytes) {
+    const std::string temporary = path + ".tmp";
+    auto done = write_whole(temporary, bytes);
+    if (done) done = rename(temporary, path);
+    if (!done) {
+        (void)remove(temporary);
+        return done;
+    }
+    return sync_dir(parent_path(path));
+}
+
+SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
+    // Files, empty folders and links (status() would follow them) go at once.
+    auto removed = remove(path);
+    if (removed || removed.error().code() == errc::not_found) return {};
+    if (removed.error().code() == errc::permission_denied) return removed;
+    const auto what = status(path);
+    if (!what || !what->is_directory) return removed;
+    const auto inside = list(path);
+    if (!inside) return inside.error();
+    for (const auto& entry : *inside) {
+        const auto child = join_path(path, entry.name);
+        if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
+    }
+    return remove(path);
+}
+
+} // namespace skein
+
+
+// ======== skein/core/posix_disk.hpp, continued
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace skein {
+
+/// errno of a file operation as an error: "write run/a: no space left on device".
+[[nodiscard]] error errno_error(int number, std::string_view verb, const std::string& path);
+
+namespace detail {
+
+/// Repeats a system call that a signal interrupted.
+template <class Call>
+auto retry_eintr(Call call) noexcept(noexcept(call())) {
+    for (;;) {
+        const auto r = call();
+        if (r != -1 || errno != EINTR) return r;
+    }
+}
+
+} // namespace detail
+
+/// What open() does when the last name of a path is a symbolic link.
+enum class link_policy : std::uint8_t {
+    follow,
+    refuse ///< permission_denied: in a folder that others may write, a link can point at any file
+};
+
+/// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits
+/// for it.
+class posix_disk final : public disk {
+public:
+    explicit posix_disk(link_policy links = link_policy::follow) noexcept : links_(links) {}
+
+    result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override;
+    result<void> rename(const std::string& from, const std::string& to) override;
+    result<void> sync_dir(const std::string& path) override;
+    result<std::vector<dir_entry>> list(const std::string& path) override;
+    result<void> remove(const std::string& path) override;
+    result<void> make_dirs(const std::string& path) override;
+    result<std::uint64_t> free_space(const std::string& path) override;
+    result<dir_entry> status(const std::string& path) override;
+
+private:
+    link_policy links_;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/detail/posix_disk.ipp
+// POSIX calls behind skein::disk.
+
+
+#include <climits>
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+namespace skein {
+
+SKEIN_INLINE error errno_error(int number, std::string_view verb, const std::string& path) {
+    errc code = errc::io;
+    const char* hint = "";
+    switch (number) {
+    case ENOSPC:
+    case EDQUOT:
+        code = errc::disk_full;
+        hint = "free some space there or choose another folder";
+        break;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        code = errc::permission_denied;
+        hint = "check the owner and the mode, or choose another folder";
+        break;
+    case ENOENT:
+    case ENOTDIR: code = errc::not_found; break;
+    case EEXIST: code = errc::already_exists; break;
+    case EFBIG: code = errc::too_large; break;
+    case EMFILE:
+    case ENFILE:
+        code = errc::exhausted;
+        hint = "raise the limit of open files (ulimit -n)";
+        break;
+    default: break;
+    }
+    auto reason = errno_text(number);
+    char here[PATH_MAX];
+    if (number == ENOENT && !path.starts_with('/') && ::getcwd(here, sizeof here) == nullptr) {
+        reason = "the current folder of this process has been removed";
+        hint = "start it in a folder that is there, or give an absolute path";
+    }
+    auto failure = error(code, fmt::format("{} {}: {}", verb, path, reason));
+    if (*hint != '\0') failure.with_hint(hint);
+    return failure;
+}
+
+namespace detail {
+
+class posix_file final : public file {
+public:
+    posix_file(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+    ~posix_file() override {
+        if (fd_ >= 0) ::close(fd_);
+    }
+
+    result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
+        std::size_t got = 0;
+        while (got < into.size()) {
+            const auto n = retry_eintr([&] {
+                return ::pread(fd_, into.data() + got, into.size() - got,
+                               static_cast<off_t>(offset + got));
+            });
+            if (n < 0) return failed("read");
+            if (n == 0) break;
+            got += static_cast<std::size_t>(n);
+        }
+        return got;
+    }
+    result<void> write_at(std::uint64_t offset, byte_span bytes) override {
+        while (!bytes.empty()) {
+            const auto n = retry_eintr([&] {
+                return ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+            });
+            if (n < 0) return failed("write");
+            offset += static_cast<std::uint64_t>(n);
+            bytes = bytes.subspan(static_cast<std::size_t>(n));
+        }
+        return {};
+    }
+    result<void> append(byte_span bytes) override {
+        const auto end = size();
+        if (!end) return end.error();
+        return write_at(*end, bytes);
+    }
+    result<std::uint64_t> size() override {
+        struct stat info{};
+        if (::fstat(fd_, &info) != 0) return failed("stat");
+        return static_cast<std::uint64_t>(info.st_size);
+    }
+    result<void> truncate(std::uint64_t bytes) override {
+        if (retry_eintr([&] { return ::ftruncate(fd_, static_cast<off_t>(bytes)); }) != 0)
+            return failed("truncate");
+        return {};
+    }
+    result<void> sync() override {
+        if (retry_eintr([&] { return ::fsync(fd_); }) != 0) return failed("sync");
+        return {};
+    }
+    result<void> close() override {
+        if (fd_ < 0) return {};
+        const int fd = std::exchange(fd_, -1);
+        // Linux has released the descriptor even when close() was interrupted: never repeat it.
+        if (::close(fd) != 0 && errno != EINTR) return errno_error(errno, "close", path_);
+        return {};
+    }
+
+private:
+    [[nodiscard]] error failed(std::string_view verb) const {
+        if (fd_ < 0)
+            return error(errc::closed, fmt::format("{} {}: the file is closed", verb, path_));
+        return errno_error(errno, verb, path_);
+    }
+
+    int fd_;
+    std::string path_;
+};
+
+} // namespace detail
+
+SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path,
+                                                            open_mode mode) {
+    int flags = O_CLOEXEC | O_NONBLOCK; // a pipe in the place of a file must not block
+    if (links_ == link_policy::refuse) flags |= O_NOFOLLOW;
+    const char* verb = "open";
+    switch (mode) {
+    case open_mode::read: flags |= O_RDONLY; break;
+    case open_mode::write: flags |= O_RDWR | O_CREAT | O_TRUNC, verb = "create"; break;
+    case open_mode::append: flags |= O_RDWR | O_CREAT, verb = "create"; break;
+    case open_mode::create_new: flags |= O_RDWR | O_CREAT | O_EXCL, verb = "create"; break;
+    }
+    if (mode != open_mode::read) outlive_file_limit(); // in a main that has called nothing else
+    const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
+    if (fd < 0 && errno == ELOOP && links_ == link_policy::refuse)
+        return error(errc::permission_denied,
+                     fmt::format("{} {}: it is a symbolic link", verb, path))
+            .with_hint("put the file itself there: links are not followed in this folder");
+    if (fd < 0) return errno_error(errno, verb, path);
+    std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
+    struct stat info{};
+    if (::fstat(fd, &info) != 0) return errno_error(errno, verb, path);
+    if (S_ISDIR(info.st_mode))
+        return error(errc::malformed, fmt::format("{} {}: it is a folder, not a file", verb, path));
+    if (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode))
+        return error(errc::malformed,
+                     fmt::format("{} {}: it is a pipe or socket, not a file", verb, path));
+    return opened;
+}
+
+SKEIN_INLINE result<void> posix_disk::rename(const std::string& from, const std::string& to) {
+    if (::rename(from.c_str(), to.c_str()) != 0)
+        return errno_error(errno, "rename", from + " to " + to);
+    return {};
+}
+
+SKEIN_INLINE result<void> posix_disk::sync_dir(const std::string& path) {
+    const int fd = detail::retry_eintr(
+        [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    if (fd < 0) return errno_error(errno, "open folder", path);
+    const int rc = detail::retry_eintr([&] { return ::fsync(fd); });
+    const int number = errno;
+    ::close(fd);
+    // Some file systems cannot sync a folder and say EINVAL; then there is nothing to wait for.
+    if (rc != 0 && number != EINVAL) return errno_error(number, "sync folder", path);
+    return {};
+}
+
+SKEIN_INLINE result<std::vector<dir_entry>> posix_disk::list(const std::string& path) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()),
+                                                  [](DIR* d) { return ::closedir(d); });
+    if (!dir) return errno_error(errno, "list", path);
+    std::vector<dir_entry> entries;
+    for (;;) {
+        errno = 0;
+        const dirent* item = ::readdir(dir.get());
+        if (item == nullptr) break;
+        dir_entry entry;
+        entry.name = item->d_name;
+        if (entry.name == "." || entry.name == "..") continue;
+        struct stat info{};
+        if (::fstatat(::dirfd(dir.get()), item->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+            if (errno == ENOENT) continue; // removed in the meantime
+            return errno_error(errno, "stat", join_path(path, item->d_name));
+        }
+        entry.is_directory = S_ISDIR(info.st_mode);
+        entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
+        entries.push_back(std::move(entry));
+    }
+    if (errno != 0) return errno_error(errno, "list", path);
+    std::sort(entries.begin(), entries.end(),
+              [](const dir_entry& a, const dir_entry& b) { return a.name < b.name; });
+    return entries;
+}
+
+SKEIN_INLINE result<void> posix_disk::remove(const std::string& path) {
+    if (::remove(path.c_str()) != 0) return errno_error(errno, "remove", path);
+    return {};
+}
+
+SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
+    for (std::size_t end = 0; end != std::string::npos;) {
+        end = path.find('/', end + 1);
+        const std::string folder = path.substr(0, end);
+        if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
+        const int number = errno;
+        struct stat info{};
+        if (::stat(folder.c_str(), &info) != 0) return errno_error(number, "create folder", folder);
+        if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
+    }
+    return {};
+}
+
+SKEIN_INLINE result<std::uint64_t> posix_disk::free_space(const std::string& path) {
+    struct statvfs info{};
+    if (detail::retry_eintr([&] { return ::statvfs(path.c_str(), &info); }) != 0)
+        return errno_error(errno, "free space of", path);
+    return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+SKEIN_INLINE result<dir_entry> posix_disk::status(const std::string& path) {
+    struct stat info{};
+    if (::stat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
+    dir_entry entry;
+    const auto slash = path.find_last_of('/');
+    entry.name = slash == std::string::npos ? path : path.substr(slash + 1);
+    entry.is_directory = S_ISDIR(info.st_mode);
+    entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
+    return entry;
+}
+
+} // namespace skein
+
+
+// ======== skein/spmd/detail/meeting.ipp, continued
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -4726,7 +5371,8 @@ SKEIN_INLINE net::address meeting_point(const launch_environment& where,
             .with_hint("set SKEIN_MASTER_PORT to a free port, the same for all ranks");
     }
     if (one_host)
-        return net::address::tcp("127.0.0.1", static_cast<std::uint16_t>(where.master_port));
+        return net::address::tcp(net::own_loopback(),
+                                 static_cast<std::uint16_t>(where.master_port));
     if (where.master_host.empty()) {
         throw error(errc::invalid_argument,
                     fmt::format("{} launch over several hosts, but nobody says where rank 0 is",
@@ -4777,7 +5423,7 @@ SKEIN_INLINE bool make_token_file(const std::string& path) {
     const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
     const int fd = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {
-        throw error(errc::io, fmt::format("make token file {}: {}", path, std::strerror(errno)))
+        throw errno_error(errno, "make token file", path)
             .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
     }
     const auto text = net::token::generate().to_hex() + "\n";
@@ -4790,7 +5436,7 @@ SKEIN_INLINE bool make_token_file(const std::string& path) {
     ::unlink(draft.c_str());
     if (linked || why == EEXIST) return linked;
     throw error(errc::io, fmt::format("make token file {}: {}", path,
-                                      why != 0 ? std::strerror(why) : "the disk is full"))
+                                      why != 0 ? errno_text(why) : "the disk is full"))
         .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
 }
 
@@ -4865,6 +5511,11 @@ SKEIN_INLINE net::address parse_head_address(std::string_view text, std::uint16_
                                              : fmt::format("tcp:{}:{}", text, port));
     if (!read) throw bad(read.error().text());
     return *read;
+}
+
+SKEIN_INLINE net::address head_address_or_own(std::string_view text) {
+    if (text.empty()) return net::address::tcp(net::own_loopback(), default_port);
+    return parse_head_address(text);
 }
 
 SKEIN_INLINE std::string find_head_address(std::string_view flag) {
@@ -5385,14 +6036,17 @@ struct cluster_changed {
 // ======== skein/core/frame_pool.hpp
 // Coroutine frames come from per-thread free lists by size class: about 5 ns instead of a malloc.
 //
-// A frame may be freed on another thread than it was made on; it then joins that thread's lists,
-// which are bounded. SKEIN_FRAME_POOL (core/config.hpp) turns the pool off, as AddressSanitizer
-// does.
+// A frame that another thread gives back goes to the heap: each list holds its own thread's frames
+// alone. (Where lists took what came, a thread that only ended the coroutines of another one kept a
+// thousand frames of each size, each of them a small block in the middle of what the other one had
+// freed around it, and a process whose large blocks come and go grew with every step.) Each list is
+// bounded. SKEIN_FRAME_POOL (core/config.hpp) turns the pool off, as AddressSanitizer does.
 
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <new>
 
 namespace skein::detail {
@@ -5402,19 +6056,20 @@ class frame_pool {
 public:
     static void* allocate(std::size_t bytes) {
         const std::size_t size_class = class_of(bytes);
-        if (SKEIN_FRAME_POOL && size_class < classes && !closed_) {
-            if (auto* frame = lists_[size_class]) {
-                lists_[size_class] = frame->next;
-                --kept_[size_class];
-                return frame;
-            }
-            return ::operator new((size_class + 1) * granularity);
+        if (!SKEIN_FRAME_POOL || size_class >= classes) return ::operator new(bytes);
+        if (auto* frame = lists_[size_class]) {
+            lists_[size_class] = frame->next;
+            --kept_[size_class];
+            return frame; // its owner is still written
         }
-        return ::operator new(bytes);
+        void* const made = ::operator new((size_class + 1) * granularity);
+        write_owner(made, size_class, closed_ ? nullptr : &lists_);
+        return made;
     }
     static void release(void* p, std::size_t bytes) noexcept {
         const std::size_t size_class = class_of(bytes);
-        if (SKEIN_FRAME_POOL && size_class < classes && !closed_ && kept_[size_class] < most_kept) {
+        if (SKEIN_FRAME_POOL && size_class < classes && owner_of(p, size_class) == &lists_ &&
+            !closed_ && kept_[size_class] < most_kept) {
             if (kept_[size_class]++ == 0) arm();
             auto* frame = static_cast<free_frame*>(p);
             frame->next = lists_[size_class];
@@ -5437,8 +6092,22 @@ private:
     };
     static constexpr std::size_t granularity = 32;
     static constexpr std::size_t classes = 64;
+    /// The owner stands behind the frame, in the last bytes of its block.
     static constexpr std::size_t class_of(std::size_t bytes) noexcept {
-        return (bytes - 1) / granularity;
+        return (bytes + sizeof(void*) - 1) / granularity;
+    }
+    static char* place_of_owner(void* frame, std::size_t size_class) noexcept {
+        return static_cast<char*>(frame) + (size_class + 1) * granularity - sizeof(void*);
+    }
+    static void write_owner(void* frame, std::size_t size_class, const void* owner) noexcept {
+        std::memcpy(place_of_owner(frame, size_class), &owner, sizeof owner);
+    }
+    /// The lists of the thread that made it. One that has ended may have left its address to a new
+    /// thread, which then keeps the frame as if it were its own.
+    static const void* owner_of(void* frame, std::size_t size_class) noexcept {
+        const void* owner = nullptr;
+        std::memcpy(&owner, place_of_owner(frame, size_class), sizeof owner);
+        return owner;
     }
 
     /// Frees this thread's lists when the thread ends.
@@ -9466,6 +10135,9 @@ SKEIN_INLINE task<std::unique_ptr<stream>> connect_tcp(real_loop* on, address to
     } else {
         auto looking = resolve(on, to);
         candidates = co_await looking;
+        // What listens there, whatever the files of this host say.
+        if (to.host == "localhost")
+            candidates.emplace_back(asio::ip::make_address(own_loopback()), to.port);
     }
 
     std::optional<error> last;
@@ -9531,7 +10203,8 @@ typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoi
         if (code.value() == EADDRINUSE) e.with_hint(in_use_hint);
         if (code.value() == EACCES) e.with_hint("ports below 1024 and foreign folders need rights");
         if (code.value() == EADDRNOTAVAIL)
-            e.with_hint("no interface of this host has that address");
+            e.with_hint(shown.is_loopback() ? "its loopback has no such address: ip address show lo"
+                                            : "no interface of this host has that address");
         throw e;
     };
     acceptor.open(at.protocol(), code);
@@ -9575,7 +10248,7 @@ SKEIN_INLINE std::unique_ptr<listener> listen_everywhere(real_loop& on, address 
 SKEIN_INLINE std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
     std::error_code code;
     if (at.host == "*") return listen_everywhere(on, std::move(at));
-    const std::string host = at.host == "localhost" ? "127.0.0.1" : at.host;
+    const std::string host = at.host == "localhost" ? own_loopback() : at.host;
     auto ip = asio::ip::make_address(host, code);
     if (code) { // listening happens at the edge of a program: a blocking look-up is fine here
         asio::ip::tcp::resolver resolver(on.context());
@@ -12786,6 +13459,13 @@ public:
     [[nodiscard]] bool is_local() const noexcept { return local_; }
     /// Silent for longer than keep_alive::suspect_after right now.
     [[nodiscard]] bool is_suspect() const noexcept { return suspect_; }
+    /// For how long nothing has come.
+    [[nodiscard]] duration silence() const noexcept { return loop_.now() - last_heard_; }
+    /// From now on in place of those of keep_alive.
+    void allow_silence(time_span suspect_after, time_span dead_after) noexcept {
+        options_.alive.suspect_after = suspect_after;
+        options_.alive.dead_after = dead_after;
+    }
     /// Why it ended; nothing while open or after an orderly end.
     [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
     [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }
@@ -13588,7 +14268,9 @@ inline void error(std::string_view component, std::string_view text, fields f = 
 #include <ctime>
 #include <memory>
 #include <mutex>
+#include <string>
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace skein::logging {
@@ -13685,12 +14367,26 @@ SKEIN_INLINE state& the_state() {
     return *s;
 }
 
+/// What brings a terminal's cursor to the start of a line that is empty, wherever others have left
+/// it: spaces up to the right edge go on in the next line, if something stands on this one, and
+/// wipe out what is right of a carriage return.
+SKEIN_INLINE std::string beginning_of_line() {
+    static const bool is_terminal = [] {
+        const char* const kind = std::getenv("TERM");
+        return ::isatty(STDERR_FILENO) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
+    }();
+    if (!is_terminal) return {};
+    struct ::winsize now{};
+    const bool is_told = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &now) == 0 && now.ws_col > 1;
+    return std::string(is_told ? now.ws_col - 1U : 79U, ' ') + '\r';
+}
+
 SKEIN_INLINE void to_stderr(const record& r) {
     static const bool json = [] {
         const char* mode = std::getenv("SKEIN_LOG");
         return mode != nullptr && std::string_view(mode) == "json";
     }();
-    std::string line = json ? format_json(r) : format_text(r);
+    std::string line = json ? format_json(r) : beginning_of_line() + format_text(r);
     line += '\n';
     std::string_view rest = line;
     while (!rest.empty()) {
@@ -18708,7 +19404,7 @@ namespace skein::cluster::detail {
 [[nodiscard]] inline net::address driver_door(bool this_host_only, const net::address& head,
                                               std::uint16_t port) {
     if (!this_host_only) return net::address::any(port);
-    return net::address::tcp(head.is_loopback() ? head.host : "127.0.0.1", port);
+    return net::address::tcp(head.is_loopback() ? head.host : net::own_loopback(), port);
 }
 
 /// The secret of a training's group, of each attempt another: derived from the driver's.
@@ -19122,472 +19818,6 @@ struct git_answer {
 // The bodies of cluster/detail/git_files.hpp.
 
 
-// ======== skein/core/posix_disk.hpp
-// The disk of the real world: POSIX calls, whole reads and writes, errno as typed errors.
-//
-//     skein::posix_disk disk;
-//     auto content = disk.read_whole("corpus.txt");
-
-
-// ======== skein/core/disk.hpp
-// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk
-// too.
-//
-// Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
-// result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
-// replace() does just that.
-//
-//     auto done = disk.replace("run/manifest.json", bytes);
-//     if (!done) return done.error();
-
-
-#include <memory>
-#include <string>
-#include <vector>
-
-namespace skein {
-
-/// What open() expects of a file, and what may be done with it.
-enum class open_mode : std::uint8_t {
-    read,       ///< an existing file, for reading
-    write,      ///< created or emptied, for writing (and reading back)
-    append,     ///< created if missing, kept if not; write position at the end
-    create_new, ///< as write, but errc::already_exists if there is one
-};
-
-/// An open file. The destructor closes it; close() also tells whether that worked.
-class file {
-public:
-    file() = default;
-    file(const file&) = delete;
-    file& operator=(const file&) = delete;
-    virtual ~file() = default;
-
-    /// Reads at an offset; gives fewer bytes than asked only at the end of the file.
-    virtual result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) = 0;
-    /// Writes all bytes at an offset, extending the file where needed; disk_full if they do not fit
-    /// (then an unknown part of them is written).
-    virtual result<void> write_at(std::uint64_t offset, byte_span bytes) = 0;
-    /// Writes all bytes at the end.
-    virtual result<void> append(byte_span bytes) = 0;
-    virtual result<std::uint64_t> size() = 0;
-    /// Cuts or extends (with zeros) to `bytes`.
-    virtual result<void> truncate(std::uint64_t bytes) = 0;
-    /// Returns when content and size have reached the medium.
-    virtual result<void> sync() = 0;
-    /// Closes; later calls fail with errc::closed. Closing twice is fine.
-    virtual result<void> close() = 0;
-};
-
-/// One name in a folder.
-struct dir_entry {
-    std::string name; ///< without the folder
-    bool is_directory = false;
-    std::uint64_t bytes = 0; ///< 0 for folders
-};
-
-/// A tree of files. Thread-safe as far as different files are concerned.
-/// Codes: not_found, already_exists, permission_denied, disk_full, io; texts name the path.
-class disk {
-public:
-    virtual ~disk() = default;
-
-    virtual result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) = 0;
-    /// Replaces `to` at once, if it is there. Durable after sync_dir of the folder.
-    virtual result<void> rename(const std::string& from, const std::string& to) = 0;
-    /// Makes creations, renames and removals inside the folder durable.
-    virtual result<void> sync_dir(const std::string& path) = 0;
-    /// What is in a folder, ordered by name.
-    virtual result<std::vector<dir_entry>> list(const std::string& path) = 0;
-    /// Removes a file or an empty folder; not_found if there is none.
-    virtual result<void> remove(const std::string& path) = 0;
-    /// Creates a folder and those above it; fine if it is there already.
-    virtual result<void> make_dirs(const std::string& path) = 0;
-    /// Bytes an ordinary user may still write where `path` is.
-    virtual result<std::uint64_t> free_space(const std::string& path) = 0;
-    /// Size and kind of a path; not_found if there is none.
-    virtual result<dir_entry> status(const std::string& path) = 0;
-
-    /// The whole content; too_large if it has more than max_bytes.
-    result<byte_buffer> read_whole(const std::string& path, std::uint64_t max_bytes = 1u << 30);
-    /// Writes a file from the start and syncs it; a crash may leave a part of it.
-    result<void> write_whole(const std::string& path, byte_span bytes);
-    /// Replaces a file durably: after a crash either the old or the new content is there.
-    result<void> replace(const std::string& path, byte_span bytes);
-    /// Removes a folder with all that is in it, or a file; fine if there is nothing. A link is
-    /// removed, not what it points at.
-    result<void> remove_tree(const std::string& path);
-};
-
-/// The folder part of a path ("." for a bare name, "/" for the root).
-[[nodiscard]] inline std::string parent_path(const std::string& path) {
-    const auto slash = path.find_last_of('/');
-    if (slash == std::string::npos) return ".";
-    return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-/// folder + "/" + name.
-[[nodiscard]] inline std::string join_path(const std::string& folder, std::string_view name) {
-    std::string path = folder;
-    if (!path.empty() && path.back() != '/') path += '/';
-    return path.append(name);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/detail/disk.ipp
-// What a disk does in several calls: whole files, replacing one, removing a tree.
-
-#include <fmt/core.h>
-
-namespace skein {
-
-SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
-                                                  std::uint64_t max_bytes) {
-    auto opened = open(path, open_mode::read);
-    if (!opened) return opened.error();
-    file& from = **opened;
-    const auto bytes = from.size();
-    if (!bytes) return bytes.error();
-    if (*bytes > max_bytes)
-        return error(errc::too_large, fmt::format("read {}: {} bytes are more than the limit of {}",
-                                                  path, *bytes, max_bytes));
-    byte_buffer content(static_cast<std::size_t>(*bytes));
-    const auto got = from.read_at(0, content);
-    if (!got) return got.error();
-    content.resize(*got);
-    return content;
-}
-
-SKEIN_INLINE result<void> disk::write_whole(const std::string& path, byte_span bytes) {
-    auto opened = open(path, open_mode::write);
-    if (!opened) return opened.error();
-    file& to = **opened;
-    if (auto done = to.write_at(0, bytes); !done) return done;
-    if (auto done = to.sync(); !done) return done;
-    return to.close();
-}
-
-SKEIN_INLINE result<void> disk::replace(const std::string& path, byte_span bytes) {
-    const std::string temporary = path + ".tmp";
-    auto done = write_whole(temporary, bytes);
-    if (done) done = rename(temporary, path);
-    if (!done) {
-        (void)remove(temporary);
-        return done;
-    }
-    return sync_dir(parent_path(path));
-}
-
-SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
-    // Files, empty folders and links (status() would follow them) go at once.
-    auto removed = remove(path);
-    if (removed || removed.error().code() == errc::not_found) return {};
-    if (removed.error().code() == errc::permission_denied) return removed;
-    const auto what = status(path);
-    if (!what || !what->is_directory) return removed;
-    const auto inside = list(path);
-    if (!inside) return inside.error();
-    for (const auto& entry : *inside) {
-        const auto child = join_path(path, entry.name);
-        if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
-    }
-    return remove(path);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/posix_disk.hpp, continued
-#include <cerrno>
-#include <cstdint>
-#include <string>
-#include <string_view>
-
-namespace skein {
-
-/// errno of a file operation as an error: "write run/a: no space left on device".
-[[nodiscard]] error errno_error(int number, std::string_view verb, const std::string& path);
-
-namespace detail {
-
-/// Repeats a system call that a signal interrupted.
-template <class Call>
-auto retry_eintr(Call call) noexcept(noexcept(call())) {
-    for (;;) {
-        const auto r = call();
-        if (r != -1 || errno != EINTR) return r;
-    }
-}
-
-} // namespace detail
-
-/// What open() does when the last name of a path is a symbolic link.
-enum class link_policy : std::uint8_t {
-    follow,
-    refuse ///< permission_denied: in a folder that others may write, a link can point at any file
-};
-
-/// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits
-/// for it.
-class posix_disk final : public disk {
-public:
-    explicit posix_disk(link_policy links = link_policy::follow) noexcept : links_(links) {}
-
-    result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override;
-    result<void> rename(const std::string& from, const std::string& to) override;
-    result<void> sync_dir(const std::string& path) override;
-    result<std::vector<dir_entry>> list(const std::string& path) override;
-    result<void> remove(const std::string& path) override;
-    result<void> make_dirs(const std::string& path) override;
-    result<std::uint64_t> free_space(const std::string& path) override;
-    result<dir_entry> status(const std::string& path) override;
-
-private:
-    link_policy links_;
-};
-
-} // namespace skein
-
-
-// ======== skein/core/detail/posix_disk.ipp
-// POSIX calls behind skein::disk.
-
-#include <algorithm>
-#include <cstring>
-#include <memory>
-#include <utility>
-#include <vector>
-
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
-
-namespace skein {
-
-SKEIN_INLINE error errno_error(int number, std::string_view verb, const std::string& path) {
-    errc code = errc::io;
-    const char* hint = "";
-    switch (number) {
-    case ENOSPC:
-    case EDQUOT:
-        code = errc::disk_full;
-        hint = "free some space there or choose another folder";
-        break;
-    case EACCES:
-    case EPERM:
-    case EROFS:
-        code = errc::permission_denied;
-        hint = "check the owner and the mode, or choose another folder";
-        break;
-    case ENOENT:
-    case ENOTDIR: code = errc::not_found; break;
-    case EEXIST: code = errc::already_exists; break;
-    case EFBIG: code = errc::too_large; break;
-    case EMFILE:
-    case ENFILE:
-        code = errc::exhausted;
-        hint = "raise the limit of open files (ulimit -n)";
-        break;
-    default: break;
-    }
-    std::string reason = std::strerror(number);
-    if (!reason.empty() && reason[0] >= 'A' && reason[0] <= 'Z')
-        reason[0] = static_cast<char>(reason[0] - 'A' + 'a');
-    auto failure = error(code, fmt::format("{} {}: {}", verb, path, reason));
-    if (*hint != '\0') failure.with_hint(hint);
-    return failure;
-}
-
-namespace detail {
-
-class posix_file final : public file {
-public:
-    posix_file(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-    ~posix_file() override {
-        if (fd_ >= 0) ::close(fd_);
-    }
-
-    result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
-        std::size_t got = 0;
-        while (got < into.size()) {
-            const auto n = retry_eintr([&] {
-                return ::pread(fd_, into.data() + got, into.size() - got,
-                               static_cast<off_t>(offset + got));
-            });
-            if (n < 0) return failed("read");
-            if (n == 0) break;
-            got += static_cast<std::size_t>(n);
-        }
-        return got;
-    }
-    result<void> write_at(std::uint64_t offset, byte_span bytes) override {
-        while (!bytes.empty()) {
-            const auto n = retry_eintr([&] {
-                return ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-            });
-            if (n < 0) return failed("write");
-            offset += static_cast<std::uint64_t>(n);
-            bytes = bytes.subspan(static_cast<std::size_t>(n));
-        }
-        return {};
-    }
-    result<void> append(byte_span bytes) override {
-        const auto end = size();
-        if (!end) return end.error();
-        return write_at(*end, bytes);
-    }
-    result<std::uint64_t> size() override {
-        struct stat info{};
-        if (::fstat(fd_, &info) != 0) return failed("stat");
-        return static_cast<std::uint64_t>(info.st_size);
-    }
-    result<void> truncate(std::uint64_t bytes) override {
-        if (retry_eintr([&] { return ::ftruncate(fd_, static_cast<off_t>(bytes)); }) != 0)
-            return failed("truncate");
-        return {};
-    }
-    result<void> sync() override {
-        if (retry_eintr([&] { return ::fsync(fd_); }) != 0) return failed("sync");
-        return {};
-    }
-    result<void> close() override {
-        if (fd_ < 0) return {};
-        const int fd = std::exchange(fd_, -1);
-        // Linux has released the descriptor even when close() was interrupted: never repeat it.
-        if (::close(fd) != 0 && errno != EINTR) return errno_error(errno, "close", path_);
-        return {};
-    }
-
-private:
-    [[nodiscard]] error failed(std::string_view verb) const {
-        if (fd_ < 0)
-            return error(errc::closed, fmt::format("{} {}: the file is closed", verb, path_));
-        return errno_error(errno, verb, path_);
-    }
-
-    int fd_;
-    std::string path_;
-};
-
-} // namespace detail
-
-SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path,
-                                                            open_mode mode) {
-    int flags = O_CLOEXEC | O_NONBLOCK; // a pipe in the place of a file must not block
-    if (links_ == link_policy::refuse) flags |= O_NOFOLLOW;
-    const char* verb = "open";
-    switch (mode) {
-    case open_mode::read: flags |= O_RDONLY; break;
-    case open_mode::write: flags |= O_RDWR | O_CREAT | O_TRUNC, verb = "create"; break;
-    case open_mode::append: flags |= O_RDWR | O_CREAT, verb = "create"; break;
-    case open_mode::create_new: flags |= O_RDWR | O_CREAT | O_EXCL, verb = "create"; break;
-    }
-    const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
-    if (fd < 0 && errno == ELOOP && links_ == link_policy::refuse)
-        return error(errc::permission_denied,
-                     fmt::format("{} {}: it is a symbolic link", verb, path))
-            .with_hint("put the file itself there: links are not followed in this folder");
-    if (fd < 0) return errno_error(errno, verb, path);
-    std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
-    struct stat info{};
-    if (::fstat(fd, &info) != 0) return errno_error(errno, verb, path);
-    if (S_ISDIR(info.st_mode))
-        return error(errc::malformed, fmt::format("{} {}: it is a folder, not a file", verb, path));
-    if (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode))
-        return error(errc::malformed,
-                     fmt::format("{} {}: it is a pipe or socket, not a file", verb, path));
-    return opened;
-}
-
-SKEIN_INLINE result<void> posix_disk::rename(const std::string& from, const std::string& to) {
-    if (::rename(from.c_str(), to.c_str()) != 0)
-        return errno_error(errno, "rename", from + " to " + to);
-    return {};
-}
-
-SKEIN_INLINE result<void> posix_disk::sync_dir(const std::string& path) {
-    const int fd = detail::retry_eintr(
-        [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
-    if (fd < 0) return errno_error(errno, "open folder", path);
-    const int rc = detail::retry_eintr([&] { return ::fsync(fd); });
-    const int number = errno;
-    ::close(fd);
-    // Some file systems cannot sync a folder and say EINVAL; then there is nothing to wait for.
-    if (rc != 0 && number != EINVAL) return errno_error(number, "sync folder", path);
-    return {};
-}
-
-SKEIN_INLINE result<std::vector<dir_entry>> posix_disk::list(const std::string& path) {
-    const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()),
-                                                  [](DIR* d) { return ::closedir(d); });
-    if (!dir) return errno_error(errno, "list", path);
-    std::vector<dir_entry> entries;
-    for (;;) {
-        errno = 0;
-        const dirent* item = ::readdir(dir.get());
-        if (item == nullptr) break;
-        dir_entry entry;
-        entry.name = item->d_name;
-        if (entry.name == "." || entry.name == "..") continue;
-        struct stat info{};
-        if (::fstatat(::dirfd(dir.get()), item->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
-            if (errno == ENOENT) continue; // removed in the meantime
-            return errno_error(errno, "stat", join_path(path, item->d_name));
-        }
-        entry.is_directory = S_ISDIR(info.st_mode);
-        entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
-        entries.push_back(std::move(entry));
-    }
-    if (errno != 0) return errno_error(errno, "list", path);
-    std::sort(entries.begin(), entries.end(),
-              [](const dir_entry& a, const dir_entry& b) { return a.name < b.name; });
-    return entries;
-}
-
-SKEIN_INLINE result<void> posix_disk::remove(const std::string& path) {
-    if (::remove(path.c_str()) != 0) return errno_error(errno, "remove", path);
-    return {};
-}
-
-SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
-    for (std::size_t end = 0; end != std::string::npos;) {
-        end = path.find('/', end + 1);
-        const std::string folder = path.substr(0, end);
-        if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
-        const int number = errno;
-        struct stat info{};
-        if (::stat(folder.c_str(), &info) != 0) return errno_error(number, "create folder", folder);
-        if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
-    }
-    return {};
-}
-
-SKEIN_INLINE result<std::uint64_t> posix_disk::free_space(const std::string& path) {
-    struct statvfs info{};
-    if (detail::retry_eintr([&] { return ::statvfs(path.c_str(), &info); }) != 0)
-        return errno_error(errno, "free space of", path);
-    return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
-}
-
-SKEIN_INLINE result<dir_entry> posix_disk::status(const std::string& path) {
-    struct stat info{};
-    if (::stat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
-    dir_entry entry;
-    const auto slash = path.find_last_of('/');
-    entry.name = slash == std::string::npos ? path : path.substr(slash + 1);
-    entry.is_directory = S_ISDIR(info.st_mode);
-    entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
-    return entry;
-}
-
-} // namespace skein
-
-
-// ======== skein/cluster/detail/git_files.ipp, continued
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
@@ -21207,7 +21437,8 @@ SKEIN_INLINE std::uint64_t tree_writer::copy_in_kernel(const package_entry& e,
             return ::copy_file_range(from.get(), nullptr, to.get(), nullptr,
                                      static_cast<std::size_t>(std::min(piece, e.size - got)), 0);
         });
-        if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EIO)) throw failed(errno, e);
+        if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO))
+            throw failed(errno, e);
         if (n <= 0) break;
         got += static_cast<std::uint64_t>(n);
     }
@@ -23046,7 +23277,7 @@ SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token&
     const auto path = folder + "/token", fresh = path + ".new";
     const auto digits = token.to_hex();
     const auto failed = [&] {
-        return error(errc::io, fmt::format("{} cannot be written: {}", path, std::strerror(errno)));
+        return error(errc::io, fmt::format("{} cannot be written: {}", path, errno_text(errno)));
     };
     static std::mutex one_at_a_time; // several processes of jobs may start at once
     const std::lock_guard held(one_at_a_time);
@@ -26971,7 +27202,10 @@ SKEIN_INLINE program_place this_program(const net::address& head) {
                                      "cannot start it")
             .with_hint("start the new one");
     out.folder = folder_at_start(); // where main begins on this host, too
-    if (out.folder.empty()) out.folder = std::filesystem::current_path().string();
+    if (out.folder.empty())
+        throw error(errc::not_found, "the folder in which this program was started has been "
+                                     "removed: nodes cannot start it there")
+            .with_hint("start it in a folder that is there");
     const char* const job = std::getenv("SKEIN_JOB");
     const char* const root = std::getenv(detail::job_folder_variable);
     const char* const its_head = std::getenv("SKEIN_ADDRESS");
@@ -29424,6 +29658,115 @@ SKEIN_INLINE error with_gpu_reason(error why, sched::amount asked,
 
 } // namespace skein::proc
 
+// ======== skein/proc/leftovers.hpp
+// Children that have ended and that nobody waits for: a task that forks and forgets, and orphans
+// that come to process 1 of a container. Each keeps a number and an entry of the kernel until its
+// parent asks for its end.
+//
+//     beside.spawn(proc::reap_leftovers([&] { return no_user_code_runs(); }));
+//
+// What a child_process holds is left to it, whoever waits for it and when.
+
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace skein::proc {
+
+/// The ended children that were seen once; of one process, one thread.
+class leftovers {
+public:
+    /// Reaps what had ended by the last look already, and gives how many that were. For a moment in
+    /// which nobody can be waiting for a child of their own. Cheap where there is none.
+    std::size_t look();
+
+private:
+    std::vector<pid_t> seen_; ///< sorted
+};
+
+/// Looks again and again, when is_idle() says that nobody can be waiting for a child; until it is
+/// cancelled.
+[[nodiscard]] task<void> reap_leftovers(std::function<bool()> is_idle,
+                                        duration pause = std::chrono::seconds(1));
+
+} // namespace skein::proc
+
+
+// ======== skein/proc/detail/leftovers.ipp
+// The bodies of proc/leftovers.hpp.
+
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include <sys/wait.h>
+
+namespace skein::proc {
+
+namespace detail {
+
+SKEIN_INLINE bool has_ended(::idtype_t which, pid_t pid, pid_t* found = nullptr) noexcept {
+    ::siginfo_t seen{};
+    const int flags = WEXITED | WNOHANG | WNOWAIT;
+    if (::waitid(which, static_cast<::id_t>(pid), &seen, flags) != 0 || seen.si_pid == 0)
+        return false;
+    if (found != nullptr) *found = seen.si_pid;
+    return true;
+}
+
+/// The children of all threads; where the kernel does not list them, the one that it tells first.
+SKEIN_INLINE std::vector<pid_t> ended_children(pid_t first) {
+    std::vector<pid_t> out;
+    bool is_listed = false;
+    std::error_code none;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", none)) {
+        std::ifstream from(thread.path() / "children");
+        is_listed = is_listed || from.is_open();
+        for (pid_t pid = 0; from >> pid;) out.push_back(pid);
+    }
+    if (!is_listed) out.push_back(first);
+    std::erase_if(out, [](pid_t pid) { return is_held(pid) || !has_ended(P_PID, pid); });
+    std::sort(out.begin(), out.end());
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::size_t leftovers::look() {
+    pid_t first = 0;
+    if (!detail::has_ended(P_ALL, 0, &first)) {
+        seen_.clear();
+        return 0;
+    }
+    auto now = detail::ended_children(first);
+    std::size_t reaped = 0;
+    std::erase_if(now, [&](pid_t pid) {
+        if (!std::binary_search(seen_.begin(), seen_.end(), pid)) return false;
+        if (::waitpid(pid, nullptr, WNOHANG) == pid) ++reaped;
+        return true;
+    });
+    seen_ = std::move(now);
+    return reaped;
+}
+
+SKEIN_INLINE task<void> reap_leftovers(std::function<bool()> is_idle, duration pause) {
+    leftovers all;
+    for (;;) {
+        auto next = sleep_for(pause);
+        co_await next;
+        if (is_idle()) (void)all.look();
+    }
+}
+
+} // namespace skein::proc
+
 // ======== skein/proc/standard_files.hpp
 // The standard input, output and error of a process that others have started, and who reads what it
 // prints.
@@ -29514,25 +29857,26 @@ SKEIN_INLINE void drop_unread() noexcept {
     errno = saved;
 }
 
-/// SIGPIPE comes on the thread whose write has failed, before that returns: it returns that one
+/// SIGPIPE and SIGXFSZ come on the thread whose write has failed, before that returns: it returns that one
 /// byte was written, so that who prints goes on with the rest, which is dropped. fmt would throw,
 /// in the middle of a task.
 SKEIN_INLINE void pass_over_failed_print([[maybe_unused]] void* at) noexcept {
 #if defined(__x86_64__) && defined(__linux__)
     auto& registers = static_cast<::ucontext_t*>(at)->uc_mcontext.gregs;
     const auto fd = registers[REG_RDI]; // the first argument; the other machines overwrite it
-    if (nowhere >= 0 && registers[REG_RAX] == -EPIPE &&
-        (fd == STDOUT_FILENO || fd == STDERR_FILENO))
-        registers[REG_RAX] = 1;
+    const bool is_print = fd == STDOUT_FILENO || fd == STDERR_FILENO;
+    const bool is_dropped = nowhere >= 0 && registers[REG_RAX] == -EPIPE;
+    if (is_print && (is_dropped || registers[REG_RAX] == -EFBIG)) registers[REG_RAX] = 1;
 #endif
 }
 
 /// Not SIG_IGN: what this process starts would inherit that.
-SKEIN_INLINE void on_unread(int number, ::siginfo_t*, void* at) {
-    if (number != SIGPIPE) return;
+SKEIN_INLINE void on_unread(int, ::siginfo_t*, void* at) {
     drop_unread();
     pass_over_failed_print(at);
 }
+/// A file that may not grow any more is printed to again and again: each time it is passed over.
+SKEIN_INLINE void on_full(int, ::siginfo_t*, void* at) { pass_over_failed_print(at); }
 
 /// A print that comes first would fail, and some that print throw then: so the end of a reader is
 /// waited for.
@@ -29587,14 +29931,17 @@ SKEIN_INLINE void print_by_lines() noexcept {
 
 SKEIN_INLINE void outlive_readers() noexcept {
     if (detail::nowhere < 0) detail::nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-    for (const int number : {SIGPIPE, SIGXFSZ}) {
+    const auto handle = [](int number, void (*handler)(int, ::siginfo_t*, void*), auto is_free) {
         struct ::sigaction now{};
-        if (::sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
+        if (::sigaction(number, nullptr, &now) != 0 || !is_free(now.sa_handler)) return;
         now = {};
-        now.sa_sigaction = &detail::on_unread;
+        now.sa_sigaction = handler;
         now.sa_flags = SA_RESTART | SA_SIGINFO;
         (void)::sigaction(number, &now, nullptr);
-    }
+    };
+    handle(SIGPIPE, &detail::on_unread, [](auto* now) { return now == SIG_DFL; });
+    handle(SIGXFSZ, &detail::on_full,
+           [](auto* now) { return now == SIG_DFL || is_file_limit_outlived(now); });
     if (detail::nowhere < 0) return;
     detail::drop_unread(); // of a reader that has gone already
     detail::watch_readers();
@@ -41842,9 +42189,17 @@ SKEIN_INLINE task<void> work(net::real_loop* loop, rt::runtime* self, proc::boot
     if (const auto order = wire::decode<rt::worker_order>(mine.message))
         proc::detail::threads_vary = order->is_shared;
     if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
-    auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
-                                   std::move(mine.memory));
-    co_await working;
+    // An actor, and a call that runs, may wait for a child later.
+    scope beside;
+    beside.spawn(
+        proc::reap_leftovers([self] { return self->running() == 0 && self->actors() == 0; }));
+    auto working = as_result(work_for_driver(&network, self, std::move(mine.message),
+                                             std::move(inherited), std::move(mine.memory)));
+    const auto done = co_await working;
+    beside.cancel();
+    auto ended = as_result(shield(beside.join()));
+    (void)co_await ended;
+    if (!done) throw done.error();
 }
 
 SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address driver,
@@ -41878,7 +42233,7 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
     if (mine->direct) {
         net::address far;
         if (!in_memory)
-            far = to.is_loopback() ? net::address::tcp("127.0.0.1", 0) : net::address::any(0);
+            far = to.is_loopback() ? net::address::tcp(to.host, 0) : net::address::any(0);
         self->open_to_workers(
             *via, secret,
             net::address::abstract_unix( // who looks for leftovers finds the pid in the name
@@ -42092,7 +42447,10 @@ inline void say_lost(const local_life& one, const proc::child_end& end) {
     auto how = end.status.describe();
     if (!end.last_words.empty()) how += ": " + end.last_words;
     logging::warn("rt", "a worker was lost",
-                  {{"worker", one.name}, {"pid", one.process->pid()}, {"how", how}});
+                  {{"worker", one.name},
+                   {"pid", one.process->pid()},
+                   {"how", how},
+                   {"then", "calls that may run again do"}});
 }
 
 /// Workers for one demand.
@@ -42129,7 +42487,8 @@ namespace detail {
 
 /// Failures of a start that would only come again.
 [[nodiscard]] constexpr bool is_hopeless(errc code) noexcept {
-    return code == errc::mismatch || code == errc::not_found || code == errc::permission_denied;
+    return code == errc::mismatch || code == errc::not_found || code == errc::permission_denied ||
+           code == errc::too_large; // a limit of the driver's
 }
 
 } // namespace detail
@@ -42240,10 +42599,10 @@ private:
             const auto reason = failed->text() + why.cause(); // of many workers: said once
             const auto pause = again.failed(*failed);
             if (!pause) {
-                if (--alive_ == 0) driver_.give_up(why);
+                if (--alive_ == 0) driver_.give_up(why); // then the calls say it
                 driver_.expect_workers(static_cast<std::size_t>(alive_));
                 lend();
-                if (last_error_ != reason) logging::error("rt", why.what());
+                if (alive_ != 0 && last_error_ != reason) logging::error("rt", why.what());
                 last_error_ = reason;
                 break;
             }
@@ -42318,7 +42677,7 @@ private:
         boot.is_read = static_cast<bool>(how_.print);
         boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
-            one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
+            one.listener = network_.listen(net::address::tcp(net::own_loopback(), 0));
             boot.address = net::to_string(one.listener->local());
         }
         proc::child_options how;
@@ -43344,6 +43703,7 @@ namespace program::detail {
 
 SKEIN_INLINE void serve_if_worker() {
     proc::open_standard_files();
+    outlive_file_limit();
     // A task of a worker may be a driver of its own: it has a runtime.
     if (program::is_worker() && rt::runtime::try_current() == nullptr)
         program::detail::live_as_worker();
@@ -45218,9 +45578,13 @@ SKEIN_INLINE task<int> driver::drive(task<int> app) {
 
 
 // ======== skein/program/detail/run.ipp, continued
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <utility>
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -45265,21 +45629,34 @@ SKEIN_INLINE task<int> drive_under_signals(net::real_loop* loop, driver* by, tas
 /// Tells the exception that is being handled, as the last line of a program; gives its exit code.
 SKEIN_INLINE int tell_failure(int stopped_by) {
     std::fflush(stdout);
+    const auto say = [](const std::string& line) { // fmt throws where nobody can read it
+        (void)std::fputs(line.c_str(), stderr);
+    };
     try {
         throw;
     } catch (const error& e) {
         if (stopped_by != 0 && e.code() == errc::cancelled) {
-            fmt::print(stderr, "stopped by {}\n", proc::signal_name(stopped_by));
+            say(fmt::format("stopped by {}\n", proc::signal_name(stopped_by)));
             return 128 + stopped_by;
         }
-        fmt::print(stderr, "error: {}\n", printable_lines(e.what()));
+        say(fmt::format("error: {}\n", printable_lines(e.what())));
         return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
-    } catch (const std::exception& e) {
-        fmt::print(stderr, "error: {}\n", printable_lines(bounded_text(text_of(e))));
+    } catch (const std::exception&) {
+        say(fmt::format("error: {}\n", printable_lines(to_error(std::current_exception()).what())));
     } catch (...) {
-        fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
+        say("error: the app threw something that is not a std::exception\n");
     }
     return exit_code::failed;
+}
+
+/// What a program has printed into a file is there when it ends well, or it has not.
+SKEIN_INLINE int with_output(int code) {
+    struct ::stat to{};
+    if (code != 0 || ::fstat(STDOUT_FILENO, &to) != 0 || !S_ISREG(to.st_mode)) return code;
+    errno = 0;
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+    throw error(errc::io, fmt::format("what it prints cannot be written{}{}",
+                                      errno != 0 ? ": " : "", errno != 0 ? errno_text(errno) : ""));
 }
 
 SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
@@ -45290,11 +45667,12 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
     int stopped_by = 0;
     try {
         auto plan = plan_driver(argc, argv, how, app.takes_nothing);
-        if (plan.exit_code) return *plan.exit_code;
+        if (plan.exit_code) return with_output(*plan.exit_code);
         net::real_loop loop;
         driver here(loop, plan, how);
         auto work = app.start(std::move(plan.rest));
-        return loop.run(drive_under_signals(&loop, &here, std::move(work), &stopped_by));
+        return with_output(
+            loop.run(drive_under_signals(&loop, &here, std::move(work), &stopped_by)));
     } catch (...) {
         return tell_failure(stopped_by);
     }
@@ -46477,6 +46855,8 @@ public:
     virtual void kill(std::uint64_t worker) = 0;
     /// A frame of spmd/detail/elastic_protocol.hpp for it; dropped if it is not connected.
     virtual void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) = 0;
+    /// Its host has no part in the job, for this reason: it ends. Never the coordinator's own one.
+    virtual void turn_out(const error& why) = 0;
 };
 
 /// Hears of all workers. No call may throw.
@@ -46933,6 +47313,9 @@ struct group_options {
                           time_constants::lan().suspect_after, time_constants::lan().dead_after};
     byte_buffer given{};       ///< what the server gives every rank when all are there
     std::size_t most_told = 0; ///< bytes that rank 0 may tell the server, all keys together
+    /// Of elastic jobs: a rank that fails is to the others one that is lost, and not a reason of
+    /// their own to fail.
+    bool failure_is_loss = false;
 };
 
 /// The meeting point. Lives on the loop that made it.
@@ -47439,7 +47822,11 @@ SKEIN_INLINE void group_server::end(group_outcome how) {
 
 SKEIN_INLINE void group_server::tell_everyone() {
     if (!outcome_->failure) return;
-    const detail::loss_body body(outcome_->culprit, *outcome_->failure);
+    error why = *outcome_->failure;
+    if (options_.failure_is_loss && outcome_->reported)
+        why = error(errc::peer_lost, fmt::format("rank {} has failed", outcome_->culprit))
+                  .with_cause(why.what());
+    const detail::loss_body body(outcome_->culprit, std::move(why));
     for (auto& m : members_) {
         if (m && m->link && !m->left && m->info.rank != outcome_->culprit && m->link->is_open()) {
             detail::send(*m->link, detail::kind::lost, body);
@@ -48328,6 +48715,7 @@ struct elastic_times {
     time_span first_settle = std::chrono::seconds(1);
     time_span pause_limit = std::chrono::minutes(10); ///< below the least number; then it fails
     time_span ready_limit = std::chrono::minutes(10); ///< from a start until it asks for a world
+    time_span slow_start = std::chrono::seconds(30);  ///< then it is named
     time_span backoff = time_constants::lan().job_restart_first; ///< after a failed start; doubles
     time_span stop_grace = time_constants::lan().stop_grace;     ///< from a stop to the kill
     time_span crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
@@ -48356,7 +48744,8 @@ struct coordinator_options {
     int least = 1, most = 1;
     int start = 0;        ///< workers at the beginning; 0: `most`
     int max_failures = 3; ///< losses of members and failed starts, of the whole job
-    int max_refusals = 3; ///< workers that are refused; then none is started any more
+    /// Workers of one host that are refused; then none is started there any more.
+    int max_refusals = 3;
     elastic_times times{};
     net::address
         groups{}; ///< where the groups of views listen; port 0, or a Unix name to begin with
@@ -48365,9 +48754,10 @@ struct coordinator_options {
     byte_buffer given{};                           ///< to every rank; see group_options
     std::size_t most_told = 0;                     ///< by rank 0; see group_options
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
+    std::function<void(const std::string&)> say{}; ///< other lines for people; may be empty
     /// Told of each view that begins, and of the last.
     std::function<void(const view&)> on_view{};
-    /// Told of what counts against max_failures.
+    /// Told of what counts against max_failures, and of what is refused.
     std::function<void(const error& why, int failures, int max_failures)> on_failure{};
 };
 
@@ -48418,6 +48808,11 @@ private:
     enum class stage : std::uint8_t;
     struct worker;
     struct view_group;
+    /// What speaks against a host.
+    struct host_record {
+        int refusals = 0, bad_starts = 0; ///< of its workers
+        bool is_turned_out = false;
+    };
 
     task<void> work();
     task<void> watch_group(std::shared_ptr<view_group> which);
@@ -48434,9 +48829,23 @@ private:
     void judge_member_end(worker& which);
     void failed_start(worker& which, error why);
     void count_failure(error why, int culprit);
-    void count_refusal(error why);
     void finish(std::optional<error> failure, int culprit = -1);
+
+    // Who is refused, and whose host is.
+    void heard_first_ask(worker& from, std::vector<setting> settings);
+    void measure_by(const worker& one, std::vector<setting> settings);
     void refuse(worker& which, const error& why);
+    void count_refusal(worker& which, error why);
+    bool count_bad_start(worker& which, const error& why);
+    void turn_out(elastic_keeper& host, const error& why);
+    void ended_without_world(worker& which);
+    void judge_lonely();
+    [[nodiscard]] error lonely(const worker& which) const;
+    [[nodiscard]] std::string own_host() const;
+    [[nodiscard]] bool is_own(const worker& which) const;
+    [[nodiscard]] bool has_proved_itself(const worker& of);
+    [[nodiscard]] bool is_closed(const elastic_keeper& keeper) const;
+    [[nodiscard]] int refusals_that_last() const;
 
     // What is to be done.
     void look(time_point now);
@@ -48446,6 +48855,7 @@ private:
     void send_away(worker& which);
     void wish();
     void watch_limits(time_point now);
+    void name_slow_start(worker& which, time_point now);
     void look_at_end(time_point now);
     [[nodiscard]] std::optional<view> proposal(time_point now);
     [[nodiscard]] std::optional<view> first_proposal(time_point now);
@@ -48483,7 +48893,9 @@ private:
     std::map<std::uint64_t, std::unique_ptr<worker>> workers_;
     std::uint64_t last_id_ = 0;
     std::vector<setting> settings_;
-    bool has_settings_ = false;
+    /// They are of the coordinator's host; of one that was in a world.
+    bool has_settings_ = false, are_own_settings_ = false, are_of_members_ = false;
+    std::map<const elastic_keeper*, host_record> records_;
 
     view view_;
     std::shared_ptr<view_group> group_;
@@ -48492,7 +48904,7 @@ private:
     std::string broken_why_;        ///< as the first one said that asked
     bool was_refused_ = false;      ///< that is why
     bool is_break_counted_ = false; ///< against max_failures
-    int target_ = 0, failures_ = 0, refusals_ = 0, bad_starts_ = 0;
+    int target_ = 0, failures_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
     time_point asked_at_ = time_point::max(); ///< for the next view, the first of the newest one's
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
@@ -48501,6 +48913,7 @@ private:
     bool is_claimed_ = false;
 
     bool over_ = false, kill_now_ = false, is_done_ = false;
+    bool is_alone_ = false; ///< the program has asked for no world
     time_point kill_at_ = time_point::max(), stop_at_ = time_point::max();
     int stop_signal_ = 0;
     supervisor_outcome outcome_;
@@ -48535,6 +48948,11 @@ namespace detail {
 
 /// view::why of the last view of a job that has ended well.
 inline constexpr const char* done_in_order = "the training is done";
+
+/// The same where no worker has asked for a world.
+inline constexpr const char* done_alone =
+    "all workers have ended with 0, and none has asked for a world: the program has no "
+    "Trainer<Elastic<...>>, each was a run of its own";
 
 /// What a rank throws because another one is lost.
 [[nodiscard]] constexpr bool is_echo(errc code) noexcept {
@@ -48576,7 +48994,7 @@ struct elastic_coordinator::worker {
     bool has_state = false; ///< for certain; one that was in broken worlds alone may have some
     bool leaves = false, is_let_go = false; ///< that is why
     std::string why;                        ///< it leaves
-    bool told_change = false;
+    bool told_change = false, was_named_slow = false;
     int told_stop = 0;
     time_point started_at{}, ready_at{}, until = time_point::max();
     bool killed_by_us = false, was_late = false;
@@ -48586,6 +49004,9 @@ struct elastic_coordinator::worker {
     time_point ended_at{};
     worker_end end;
     std::optional<error> failed; ///< as it said
+    std::vector<setting> settings;
+    bool is_refused = false;
+    bool is_alone = false; ///< it has ended well, and has asked for no world
 };
 
 struct elastic_coordinator::view_group {
@@ -48778,6 +49199,7 @@ SKEIN_INLINE std::vector<std::uint64_t> elastic_coordinator::add(
 SKEIN_INLINE void elastic_coordinator::lose(elastic_keeper& keeper, const error& why) {
     std::erase(keepers_, &keeper);
     std::erase(draining_, &keeper);
+    records_.erase(&keeper);
     changed_.set();
     worker_end how;
     how.how = fmt::format("is lost with its host: {}", why.what());
@@ -48836,7 +49258,7 @@ SKEIN_INLINE task<void> elastic_coordinator::work() {
             throw error(errc::aborted, fmt::format("the coordinator is {}", who.address));
     }
     if (view_.is_over) {
-        if (view_.why != detail::done_in_order)
+        if (view_.why != detail::done_in_order && view_.why != detail::done_alone)
             outcome_.failure = error(errc::aborted, "the job is over").with_cause(view_.why);
         co_return;
     }
@@ -48868,7 +49290,8 @@ SKEIN_INLINE task<void> elastic_coordinator::say_it_is_over() {
     last.author = options_.id;
     last.is_over = true;
     last.failures = static_cast<std::uint64_t>(failures_);
-    last.why = outcome_.failure ? outcome_.failure->what() : detail::done_in_order;
+    last.why = is_alone_ ? detail::done_alone : detail::done_in_order;
+    if (outcome_.failure) last.why = outcome_.failure->what();
     auto swapping = register_.compare_and_swap(view_.generation, last);
     const auto swapped = co_await swapping;
     if (swapped.swapped && options_.on_view) options_.on_view(last);
@@ -48939,21 +49362,12 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
     const auto last = static_cast<world_end>(said->last);
     if (last == world_end::none) {
         if (from.is != stage::starting) return; // its first view is on its way
-        if (!has_settings_) settings_ = said->settings;
-        if (has_settings_) {
-            const auto rank = static_cast<int>(from.self.id);
-            if (auto differs = difference(rank, said->settings, -1, settings_))
-                return refuse(from, error(errc::mismatch,
-                                          fmt::format("{} is unlike the others", name_of(from)))
-                                        .with_cause(differs->what()));
-        }
-        has_settings_ = true;
-        from.is = stage::ready;
-        from.ready_at = loop::current().now();
-        return;
+        return heard_first_ask(from, std::move(said->settings));
     }
     // Of an older world: the next one is on its way to it.
     if (from.is != stage::member || said->generation != view_.generation) return;
+    // Who was there before this coordinator knows better than who comes what the job is.
+    if (!std::exchange(are_of_members_, true)) measure_by(from, std::move(said->settings));
     from.asked = last;
     asked_at_ = std::min(asked_at_, loop::current().now());
     from.has_state = from.has_state || last == world_end::paused;
@@ -48996,23 +49410,6 @@ SKEIN_INLINE void elastic_coordinator::mark_broken() {
     if (broken_) return;
     broken_ = true;
     broken_at_ = loop::current().now();
-}
-
-SKEIN_INLINE void elastic_coordinator::refuse(worker& which, const error& why) {
-    which.is = stage::leaving;
-    send_end(which, false, why);
-    if (view_.generation == 0) return finish(why);
-    count_refusal(why);
-}
-
-/// It does not count against the budget, but it would come again.
-SKEIN_INLINE void elastic_coordinator::count_refusal(error why) {
-    ++bad_starts_;
-    retry_at_ = deadline_after(loop::current().now(),
-                               detail::pause_after(bad_starts_, options_.times.backoff));
-    ++refusals_;
-    if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
-    refused_ = std::move(why);
 }
 
 SKEIN_INLINE void elastic_coordinator::worker_ended(std::uint64_t id, const worker_end& how) {
@@ -49115,9 +49512,11 @@ SKEIN_INLINE bool elastic_coordinator::is_first_of_host(const worker& which) con
 /// A worker that was no member yet has ended.
 SKEIN_INLINE void elastic_coordinator::failed_start(worker& w, error why) {
     if (over_ || stop_signal_ != 0 || (w.killed_by_us && !w.was_late)) return;
+    if (w.end.success() && w.is == stage::starting && !w.failed) return ended_without_world(w);
     const bool lasting = detail::is_lasting_end(w.end) || is_lasting(why.code());
-    if (lasting && view_.generation == 0) return finish(std::move(why));
-    if (lasting) return count_refusal(std::move(why));
+    if (lasting && view_.generation == 0 && is_own(w)) return finish(std::move(why));
+    if (lasting) return count_refusal(w, std::move(why));
+    if (count_bad_start(w, why)) return;
     ++bad_starts_;
     retry_at_ = deadline_after(loop::current().now(),
                                detail::pause_after(bad_starts_, options_.times.backoff));
@@ -49301,9 +49700,7 @@ SKEIN_INLINE void elastic_coordinator::take_over(time_point now) {
 
 /// As many as are wanted, where there is room.
 SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
-    if (stop_signal_ != 0 || refusals_ >= options_.max_refusals ||
-        take_over_until_ != time_point::min() || is_ending())
-        return;
+    if (stop_signal_ != 0 || take_over_until_ != time_point::min() || is_ending()) return;
     int there = 0;
     std::map<const elastic_keeper*, int> used;
     const bool has_failed = group_ && group_->outcome && group_->outcome->failure;
@@ -49311,16 +49708,16 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         // Who has left the group is done, and the others soon are; an end without an error may be
         // one of those. Where one of the others was lost, they need company.
         const bool may_be_done = !has_failed && (has_left(*w) || (!w->judged && w->end.success()));
-        if (w->has_ended && !may_be_done) continue;
+        if (w->has_ended && !may_be_done && !w->is_alone) continue;
         if (w->is == stage::leaving || w->leaves) continue; // another one may come for it before
         ++there;
-        if (!w->has_ended) ++used[w->keeper];
+        if (!w->has_ended || w->is_alone) ++used[w->keeper];
     }
     for (; there < target_; ++there) {
         if (now < retry_at_) return wake_at(retry_at_);
         elastic_keeper* best = nullptr;
         for (auto* k : keepers_) {
-            if (used[k] >= k->places() || is_draining(*k)) continue;
+            if (used[k] >= k->places() || is_draining(*k) || is_closed(*k)) continue;
             if (best == nullptr || used[k] < used[best]) best = k;
         }
         if (best == nullptr) return;
@@ -49426,6 +49823,7 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
             kill(*w);
         } else {
             wake_at(limit);
+            name_slow_start(*w, now);
         }
     }
     if (short_since_ == time_point::max()) return;
@@ -49436,6 +49834,18 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
     if (refused_ || last_loss_) why.with_cause(refused_ ? refused_->what() : last_loss_->what());
     finish(std::move(why));
     kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
+}
+
+/// It may load for that long, or hang.
+SKEIN_INLINE void elastic_coordinator::name_slow_start(worker& which, time_point now) {
+    if (which.was_named_slow || !options_.say) return;
+    const auto due = deadline_after(which.started_at, options_.times.slow_start);
+    if (now < due) return wake_at(due);
+    which.was_named_slow = true;
+    options_.say(fmt::format("{} is not ready after {:.3g} s: its program has not come to its "
+                             "Trainer yet; it is waited for up to {:.3g} s",
+                             name_of(which), to_seconds(options_.times.slow_start),
+                             to_seconds(options_.times.ready_limit)));
 }
 
 SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {
@@ -49502,17 +49912,6 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
     wake_at(deadline_after(short_since_, options_.times.pause_limit));
     finish_if_none_comes(now);
     return std::nullopt;
-}
-
-/// Too few are there, and those that would come are refused.
-SKEIN_INLINE void elastic_coordinator::finish_if_none_comes(time_point now) {
-    if (refusals_ < options_.max_refusals || !refused_ || any_starting()) return;
-    error why(refused_->code(),
-              fmt::format("fewer than {} workers are there, and no others are started: {} were "
-                          "refused",
-                          options_.least, refusals_));
-    finish(std::move(why.with_cause(refused_->what())));
-    kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
 }
 
 /// Some are done. The job ends when the others are, too, or have died, or wait for a next view.
@@ -49671,6 +50070,7 @@ SKEIN_INLINE task<void> elastic_coordinator::swap(view next) {
     how.alive = options_.alive;
     how.given = options_.given;
     how.most_told = options_.most_told;
+    how.failure_is_loss = true;
     auto at = options_.groups;
     if (at.kind == net::scheme::unix_abstract)
         at.host += fmt::format("-{}-{:016x}", next.generation, options_.random->next());
@@ -49741,6 +50141,224 @@ SKEIN_INLINE void elastic_coordinator::begin_view(const view& before, const std:
 
 } // namespace skein::spmd
 
+// ======== skein/spmd/detail/elastic_refusals.ipp
+// Who has no part in an elastic job. What is refused counts at its host: a host that has brought
+// nothing but that is turned out with the reason, and the others never wait for it.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+SKEIN_INLINE bool elastic_coordinator::is_own(const worker& which) const {
+    return which.self.keeper == options_.id;
+}
+
+/// Another worker of its host was in a world before it.
+SKEIN_INLINE bool elastic_coordinator::has_proved_itself(const worker& of) {
+    return std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+        const auto& other = *w.second;
+        return &other != &of && other.self.keeper == of.self.keeper && other.first_view != 0 &&
+               !other.is_refused && (of.first_view == 0 || other.first_view < of.first_view);
+    });
+}
+
+SKEIN_INLINE bool elastic_coordinator::is_closed(const elastic_keeper& keeper) const {
+    const auto found = records_.find(&keeper);
+    if (found == records_.end()) return false;
+    return found->second.is_turned_out || found->second.refusals >= options_.max_refusals;
+}
+
+/// Of the hosts that are still there.
+SKEIN_INLINE int elastic_coordinator::refusals_that_last() const {
+    int all = 0;
+    for (const auto& [keeper, record] : records_)
+        if (!record.is_turned_out) all += record.refusals;
+    return all;
+}
+
+// ---- settings -----------------------------------------------------------------------------------
+
+/// What later ones are measured by. Those that are ready and unlike it are refused.
+SKEIN_INLINE void elastic_coordinator::measure_by(const worker& one,
+                                                  std::vector<setting> settings) {
+    settings_ = std::move(settings);
+    has_settings_ = true;
+    are_own_settings_ = is_own(one);
+    for (auto* w : ready())
+        if (auto differs = difference(static_cast<int>(w->self.id), w->settings, -1, settings_))
+            refuse(*w, error(errc::mismatch, fmt::format("{} is unlike the others", name_of(*w)))
+                           .with_cause(differs->what()));
+}
+
+/// The first one says what the job is; before the first view it is one of the coordinator's host,
+/// as another host may be there by mistake.
+SKEIN_INLINE void elastic_coordinator::heard_first_ask(worker& from,
+                                                       std::vector<setting> settings) {
+    from.settings = std::move(settings);
+    from.is = stage::ready;
+    from.ready_at = loop::current().now();
+    const bool decides = view_.generation == 0 && is_own(from) && !are_own_settings_;
+    if (!has_settings_ || decides) {
+        measure_by(from, from.settings);
+    } else if (auto differs =
+                   difference(static_cast<int>(from.self.id), from.settings, -1, settings_)) {
+        return refuse(from,
+                      error(errc::mismatch, fmt::format("{} is unlike the others", name_of(from)))
+                          .with_cause(differs->what()));
+    }
+    judge_lonely();
+}
+
+// ---- programs without a world -------------------------------------------------------------------
+
+/// Its program has no Trainer of elastic ranks: each of its processes is a run of its own, and this
+/// one is done. In a job that trains it is another program.
+SKEIN_INLINE void elastic_coordinator::ended_without_world(worker& which) {
+    which.is_alone = true;
+    if (view_.generation == 0) return judge_lonely();
+    which.is_alone = false;
+    refuse(which, lonely(which));
+}
+
+SKEIN_INLINE error elastic_coordinator::lonely(const worker& which) const {
+    return error(errc::mismatch, fmt::format("{} ended with 0 and has asked for no world, and the "
+                                             "others train",
+                                             name_of(which)))
+        .with_hint("its program has no Trainer<Elastic<...>>, or returns before it: start the same "
+                   "program on all hosts");
+}
+
+/// Before the first view: the programs of all hosts train, or none does. The coordinator's own host
+/// says which.
+SKEIN_INLINE void elastic_coordinator::judge_lonely() {
+    bool trains = false, is_done = false, any = false, others_wait = false;
+    for (const auto& [id, w] : workers_) {
+        any = any || w->is_alone;
+        others_wait = others_wait || !w->has_ended;
+        if (!is_own(*w)) continue;
+        trains = trains || (w->is == stage::ready && !w->has_ended);
+        is_done = is_done || w->is_alone;
+    }
+    if (!any || over_ || view_.generation != 0) return;
+    for (auto& [id, place] : workers_) {
+        auto& w = *place;
+        if (over_) return;
+        if (trains && w.is_alone) {
+            w.is_alone = false;
+            if (is_own(w))
+                count_failure(lonely(w), -1);
+            else
+                refuse(w, lonely(w));
+        } else if (!trains && is_done && w.is == stage::ready && !w.has_ended && !is_own(w)) {
+            refuse(w, error(errc::mismatch,
+                            fmt::format("{} wants to train, and the program of host {} has ended "
+                                        "without",
+                                        name_of(w), own_host()))
+                          .with_hint("start the same program on all hosts"));
+        }
+    }
+    if (trains || others_wait) return;
+    is_alone_ = true;
+    finish(std::nullopt);
+}
+
+SKEIN_INLINE std::string elastic_coordinator::own_host() const {
+    for (const auto* k : keepers_)
+        if (k->id() == options_.id) return k->host();
+    return "of the coordinator";
+}
+
+// ---- hosts --------------------------------------------------------------------------------------
+
+SKEIN_INLINE void elastic_coordinator::refuse(worker& which, const error& why) {
+    which.is = stage::leaving;
+    if (!which.has_ended) send_end(which, false, why);
+    // Others have come by mistake, but a job whose first host contradicts itself cannot begin.
+    if (view_.generation == 0 && is_own(which)) return finish(why);
+    count_refusal(which, why);
+}
+
+/// It does not count against the budget, but it would come again.
+SKEIN_INLINE void elastic_coordinator::count_refusal(worker& which, error why) {
+    which.is_refused = true;
+    if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
+    auto* const host = which.keeper;
+    if (host == nullptr) return; // and its host is gone
+    auto& record = records_[host];
+    ++record.refusals;
+    const bool lives = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+        return w.second->keeper == host && w.second->is == stage::member && !w.second->has_ended;
+    });
+    const bool may_stay =
+        has_proved_itself(which) && (lives || record.refusals < options_.max_refusals);
+    if (!is_own(which) && !may_stay) {
+        const auto code = why.code() == errc::mismatch ? errc::mismatch : errc::usage;
+        return turn_out(*host, error(code, why.what()));
+    }
+    ++bad_starts_;
+    retry_at_ = deadline_after(loop::current().now(),
+                               detail::pause_after(bad_starts_, options_.times.backoff));
+    refused_ = std::move(why);
+}
+
+/// A host that has never had a worker in a world uses up nobody's budget but its own.
+SKEIN_INLINE bool elastic_coordinator::count_bad_start(worker& which, const error& why) {
+    auto* const host = which.keeper;
+    if (host == nullptr || is_own(which) || has_proved_itself(which)) return false;
+    last_loss_ = why;
+    if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
+    ++bad_starts_;
+    retry_at_ = deadline_after(loop::current().now(),
+                               detail::pause_after(bad_starts_, options_.times.backoff));
+    if (++records_[host].bad_starts >= options_.max_refusals) turn_out(*host, why);
+    return true;
+}
+
+/// Its supervisor says why and ends; its workers are no losses.
+SKEIN_INLINE void elastic_coordinator::turn_out(elastic_keeper& host, const error& why) {
+    if (std::exchange(records_[&host].is_turned_out, true)) return;
+    for (auto& [id, w] : workers_) {
+        if (w->keeper != &host || w->has_ended) continue;
+        w->is = stage::leaving;
+        kill(*w);
+    }
+    host.turn_out(
+        error(why.code(), fmt::format("host {} has no part in job '{}'", host.host(), options_.job))
+            .with_cause(why.what())
+            .with_hint("start the same program with the same settings on all hosts; another job "
+                       "wants a --rdzv-id of its own"));
+    changed_.set();
+}
+
+/// Too few are there, and no host that is there can start another one.
+SKEIN_INLINE void elastic_coordinator::finish_if_none_comes(time_point now) {
+    if (!refused_ || any_starting()) return;
+    bool is_any_closed = false;
+    for (const auto* k : keepers_) {
+        if (is_closed(*k)) {
+            is_any_closed = is_any_closed || !records_[k].is_turned_out;
+            continue;
+        }
+        const auto used = std::count_if(workers_.begin(), workers_.end(), [&](const auto& w) {
+            return w.second->keeper == k && !w.second->has_ended;
+        });
+        if (used < k->places() && !is_draining(*k)) return;
+    }
+    if (!is_any_closed) return; // a right host may come
+    error why(refused_->code(),
+              fmt::format("fewer than {} workers are there, and no others are started: {} were "
+                          "refused",
+                          options_.least, refusals_that_last()));
+    finish(std::move(why.with_cause(refused_->what())));
+    kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
+}
+
+} // namespace skein::spmd
+
 // ======== skein/spmd/elastic_host.hpp
 // The supervisor of one host of an elastic job on several: keeps the workers of its host, and is
 // the coordinator or follows it.
@@ -49756,6 +50374,59 @@ SKEIN_INLINE void elastic_coordinator::begin_view(const view& before, const std:
 // it. A worker that is silent is killed: it may hold what others wait for.
 
 
+// ======== skein/spmd/silence_limit.hpp
+// How long the processes of a host may be silent before they are taken for dead: at least a second
+// on a host that is idle, and longer on one that keeps all of them waiting.
+//
+// Two things tell what a host is able to: how late the keeper's own timers come, and for how long
+// workers were silent that then spoke again. The limit is four times the worst of the last minute.
+
+
+#include <algorithm>
+#include <chrono>
+
+namespace skein::spmd {
+
+/// Learned by one keeper; a value.
+class silence_limit {
+public:
+    /// `most` at or below `least`: nothing is learned.
+    constexpr silence_limit(time_span least, time_span most) noexcept
+        : least_(least), most_(std::max(least, most)) {}
+
+    /// A timer came so late, or a silence of this length has ended.
+    void saw(duration delay, time_point now) noexcept {
+        forget(now);
+        newer_ = std::max(newer_, delay);
+    }
+    [[nodiscard]] time_span limit(time_point now) noexcept {
+        forget(now);
+        const duration worst = std::max(newer_, older_);
+        constexpr int times = 4;
+        if (worst >= duration(most_) / times) return most_;
+        return std::max(least_, time_span(worst * times));
+    }
+
+private:
+    /// Two halves of a minute, so that nothing is forgotten before half of it.
+    void forget(time_point now) noexcept {
+        constexpr auto half = std::chrono::seconds(30);
+        if (now - begun_ < half) return;
+        older_ = now - begun_ < 2 * half ? newer_ : duration{};
+        newer_ = {};
+        begun_ = now;
+    }
+
+    time_span least_, most_;
+    duration newer_{}, older_{};
+    time_point begun_{};
+};
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/local_keeper.hpp, continued
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -49786,6 +50457,8 @@ struct local_keeper_options {
     net::token secret{}; ///< of these connections
     net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
                           time_constants::lan().suspect_after, time_constants::lan().suspect_after};
+    /// A busy host may learn a longer alive.dead_after, at most this; see spmd/silence_limit.hpp.
+    time_span most_silence = std::chrono::seconds(10);
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv{};                        ///< of each worker; empty: our own
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
@@ -49811,6 +50484,7 @@ public:
     void start(std::uint64_t worker) override;
     void kill(std::uint64_t worker) override;
     void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
+    void turn_out(const error&) override {} // it lives in the coordinator's process
 
     /// Those that run, each with its pid.
     [[nodiscard]] std::vector<view_member> running() const;
@@ -49821,6 +50495,8 @@ public:
 private:
     struct worker;
     task<void> serve();
+    task<void> learn_silence();
+    void look_at_silence(duration late);
     task<void> serve_one(std::shared_ptr<net::connection> link);
     task<void> read_all(std::shared_ptr<net::connection> link, std::shared_ptr<worker> from);
     task<void> live(std::shared_ptr<worker> self);
@@ -49831,6 +50507,7 @@ private:
     std::unique_ptr<net::endpoint> door_;
     keeper_listener* to_ = nullptr;
     bool held_ = false;
+    silence_limit silence_;
     std::map<std::uint64_t, std::shared_ptr<worker>> workers_;
     scope tasks_;
 };
@@ -49857,6 +50534,8 @@ struct local_keeper::worker {
     event unlinked; ///< what it said has been read
     bool kill_asked = false;
     bool was_silent = false;
+    duration silent{}; ///< for so long, when it was looked at
+    time_span limit{}; ///< of that
     bool has_ended = false;
 };
 
@@ -49881,7 +50560,8 @@ SKEIN_INLINE task<void> until_read(event* e) {
 
 SKEIN_INLINE local_keeper::local_keeper(net::network& via, proc::children& on,
                                         local_keeper_options options)
-    : options_(std::move(options)), children_(on) {
+    : options_(std::move(options)), children_(on),
+      silence_(options_.alive.dead_after, options_.most_silence) {
     net::acceptor_options bounds;
     const auto places = static_cast<std::size_t>(options_.places) + 8;
     bounds.places = std::max(bounds.places, places);
@@ -49894,6 +50574,7 @@ SKEIN_INLINE local_keeper::~local_keeper() = default;
 
 SKEIN_INLINE task<void> local_keeper::run(keeper_listener& to) {
     to_ = &to;
+    tasks_.spawn(learn_silence());
     std::exception_ptr failure;
     try {
         auto serving = serve();
@@ -49929,6 +50610,8 @@ SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection>
                                 hello->pid, hello->id));
     auto from = found->second;
     from->link = link;
+    from->limit = silence_.limit(loop::current().now());
+    link->allow_silence(from->limit, from->limit);
     if (held_) tell(from->id, detail::member_kind::hold, wire::encode(detail::member_hold{true}));
     auto reading = read_all(link, from);
     auto how = as_result(std::move(reading));
@@ -49948,6 +50631,36 @@ SKEIN_INLINE task<void> local_keeper::read_all(std::shared_ptr<net::connection> 
         auto f = co_await next;
         if (!f) co_return; // it is about to exit
         to_->worker_said(from->id, f->kind, f->body);
+    }
+}
+
+/// What this host is able to, from its own delays and those of the workers that came back.
+SKEIN_INLINE task<void> local_keeper::learn_silence() {
+    const duration period = duration(options_.alive.ping_after) / 2;
+    for (;;) {
+        const auto due = loop::current().now() + period;
+        auto pause = sleep_for(period);
+        co_await pause;
+        look_at_silence(loop::current().now() - due);
+    }
+}
+
+SKEIN_INLINE void local_keeper::look_at_silence(duration late) {
+    const auto now = loop::current().now();
+    silence_.saw(late, now);
+    // What was said while this process waited may be unread.
+    const bool is_late = late > duration(options_.alive.ping_after);
+    for (const auto& [id, w] : workers_) {
+        if (!w->link || !w->link->is_open()) continue;
+        const auto silent = w->link->silence();
+        if (silent < w->silent && !is_late) silence_.saw(w->silent, now); // it has come back
+        w->silent = silent;
+    }
+    const auto limit = silence_.limit(now);
+    for (const auto& [id, w] : workers_) {
+        if (!w->link || !w->link->is_open()) continue;
+        w->limit = limit;
+        w->link->allow_silence(limit, limit);
     }
 }
 
@@ -50036,8 +50749,9 @@ SKEIN_INLINE task<void> local_keeper::live(std::shared_ptr<worker> self) {
         const auto end = co_await ended;
         told.code = end.status.code();
         told.signal = end.status.signal();
-        told.how = self->was_silent ? fmt::format("was silent for {:.3g} s, and was killed",
-                                                  to_seconds(options_.alive.dead_after))
+        told.how = self->was_silent ? fmt::format("was silent for {:.3g} s, the limit of this host "
+                                                  "now, and was killed for that",
+                                                  to_seconds(self->limit))
                                     : end.status.describe();
         told.last_words = end.last_words;
         told.was_silent = self->was_silent;
@@ -50229,6 +50943,7 @@ public:
     void start(std::uint64_t worker) override;
     void kill(std::uint64_t worker) override;
     void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
+    void turn_out(const error& why) override;
     [[nodiscard]] net::connection& link() noexcept { return *link_; }
     [[nodiscard]] std::shared_ptr<net::connection> shared_link() const { return link_; }
 
@@ -50685,7 +51400,7 @@ private:
             auto at = net::address::any(0);
             if (options_.endpoint.kind == net::scheme::sim)
                 at = net::address::sim(options_.host, 0);
-            else if (options_.host == "127.0.0.1")
+            else if (net::address::tcp(options_.host, 0).is_loopback())
                 at = net::address::tcp(options_.host, 0);
             net::endpoint listening(network_, at, detail::host_link(options_));
             at = listening.local();
@@ -50775,6 +51490,10 @@ SKEIN_INLINE net::connection_options host_link(const elastic_host_options& of) {
     return o;
 }
 
+SKEIN_INLINE void say_over(net::connection& to, bool in_order, int signal, const error& why) {
+    if (to.is_open()) say(to, keeper_kind::over, keeper_over(in_order, signal, why));
+}
+
 SKEIN_INLINE void remote_keeper::start(std::uint64_t worker) {
     if (link_->is_open()) say(*link_, keeper_kind::start, keeper_order{worker});
 }
@@ -50790,11 +51509,11 @@ SKEIN_INLINE void remote_keeper::tell(std::uint64_t worker, std::uint16_t kind, 
     say(*link_, keeper_kind::tell, f);
 }
 
-// ---- the coordinator's end ----------------------------------------------------------------------
-
-SKEIN_INLINE void say_over(net::connection& to, bool in_order, int signal, const error& why) {
-    if (to.is_open()) say(to, keeper_kind::over, keeper_over(in_order, signal, why));
+SKEIN_INLINE void remote_keeper::turn_out(const error& why) {
+    if (!std::exchange(told_over, true)) say_over(*link_, false, 0, why);
 }
+
+// ---- the coordinator's end ----------------------------------------------------------------------
 
 /// Why this host can have no part in the job; nothing if it can.
 SKEIN_INLINE std::optional<error> objection(const keeper_hello& of, const keeper_door& door) {
@@ -50883,6 +51602,8 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     auto hello = wire::decode<keeper_hello>(first->body);
     if (!hello) throw hello.error();
     if (const auto no = objection(*hello, *door)) {
+        if (door->options->say)
+            door->options->say(fmt::format("a host was refused: {}", no->text()));
         say_over(*link, false, 0, *no);
         auto closed = shield(link->close());
         co_await closed;
@@ -51368,7 +52089,7 @@ SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end
         member_ask asking;
         asking.last = static_cast<std::uint8_t>(old_ ? last : world_end::none);
         asking.generation = had;
-        if (!old_) asking.settings = options_.settings;
+        asking.settings = options_.settings;
         asking.why = clipped(std::move(why));
         say(*link_, member_kind::ask, asking);
     }
@@ -51840,6 +52561,8 @@ struct elastic_run_options {
     elastic_times times{};
     time_span meet_limit = std::chrono::minutes(10); ///< see elastic_host_options
     time_span back_limit = std::chrono::seconds(7);  ///< the same
+    /// After which a worker, or a host, is lost. Zero: 1 s, of a worker on a busy host up to 10 s.
+    time_span silence{};
     std::string executable{}; ///< of the workers; empty: argv[0], looked up in PATH
     std::vector<std::string> argv{};
     std::vector<std::pair<std::string, std::string>> env{};
@@ -51874,6 +52597,7 @@ struct elastic_run_options {
 // The real loop of one host, its signals, and its notices.
 
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -52040,15 +52764,25 @@ private:
         if (!options_.host.empty()) k.env.emplace_back("SKEIN_ADVERTISE", options_.host);
         k.threads = options_.threads;
         auto& c = o.coordinator;
+        set_silence(o);
+        c.say = options_.say;
         c.job = options_.job;
         c.least = k.least;
         c.most = k.most;
         c.max_failures = options_.max_failures;
         c.times = options_.times;
+        // Who was cut off has to know it before a world without it begins.
+        c.times.lease = std::max(c.times.lease, time_span(duration(options_.silence) * 3));
         c.random = &system_random();
         c.on_view = options_.on_view;
         c.on_failure = options_.on_failure;
         return o;
+    }
+    void set_silence(elastic_host_options& o) const {
+        if (options_.silence <= time_span{}) return;
+        for (auto* alive : {&o.alive, &o.keeper.alive})
+            alive->suspect_after = alive->dead_after = options_.silence;
+        o.keeper.most_silence = options_.silence;
     }
     task<void> watch_signals() {
         for (;;) {
@@ -52197,6 +52931,7 @@ struct elastic_options {
     elastic_times times{};
     /// Of a worker's control connection; one that is silent for dead_after is killed.
     net::keep_alive alive = local_keeper_options{}.alive;
+    time_span most_silence = local_keeper_options{}.most_silence; ///< see local_keeper_options
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv{}; ///< of each worker; empty: this process's own
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
@@ -52214,6 +52949,8 @@ struct elastic_options {
     std::function<void(const view&)> on_view{};
     /// Told of each loss and failed start that counts, and how many there have been.
     std::function<void(const error& why, int failures, int max_failures)> on_failure{};
+    /// Other lines for people, on the supervisor's thread; may be empty.
+    std::function<void(const std::string&)> say{};
     /// Told of the first stop request, when it comes.
     std::function<void()> on_stop{};
 };
@@ -52307,6 +53044,7 @@ private:
             fmt::format("@skein-keeper-{}-{:016x}", ::getpid(), system_random().next()));
         o.secret = net::token::generate();
         o.alive = options_.alive;
+        o.most_silence = options_.most_silence;
         o.executable = options_.executable;
         o.argv = options_.argv;
         o.env = options_.env;
@@ -52326,6 +53064,7 @@ private:
         o.given = options_.given;
         o.most_told = options_.most_told;
         o.random = &system_random();
+        o.say = options_.say;
         o.on_view = options_.on_view;
         o.on_failure = options_.on_failure;
         return o;

@@ -369,7 +369,7 @@ SKEIN_INLINE error cannot_map(std::string what, int code) {
               : full ? errc::exhausted
                      : errc::io,
               "cannot map " + std::move(what));
-    why.with_cause(std::strerror(code));
+    why.with_cause(errno_text(code));
     if (!full)
         why.with_hint("choose the TCP ring when processes of this host may not share memory");
     return why;
@@ -384,6 +384,7 @@ SKEIN_INLINE shared_memory::~shared_memory() {
 SKEIN_INLINE shared_memory shared_memory::create(std::size_t bytes) {
     shared_memory m;
     m.fd_.reset(::memfd_create("skein", MFD_CLOEXEC));
+    outlive_file_limit(); // it counts for memory that has a file, too
     if (!m.fd_ || ::ftruncate(m.fd_.get(), static_cast<off_t>(bytes)) != 0) {
         throw detail::cannot_map(fmt::format("a shared segment of {} bytes", bytes), errno);
     }
@@ -5970,12 +5971,13 @@ SKEIN_INLINE task<void> stop_links(std::shared_ptr<links> l,
 SKEIN_INLINE std::shared_ptr<links> make_links(const comm_site& site) {
     const bool loopback = site.one_network && site.options.advertise.empty();
     const std::string name = !site.options.advertise.empty() ? site.options.advertise
-                             : loopback                      ? "127.0.0.1"
+                             : loopback                      ? net::own_loopback()
                                                              : site.world.host();
     std::unique_ptr<net::listener> listener;
     std::shared_ptr<net::network> network;
     site.worker.run([&] {
-        return listen_task(&site.worker.loop(), loopback ? "127.0.0.1" : "*", &listener, &network);
+        return listen_task(&site.worker.loop(), loopback ? net::own_loopback() : "*", &listener,
+                           &network);
     });
     const auto mine = net::to_string(net::address::tcp(name, listener->local().port));
     const auto texts =
@@ -12796,6 +12798,8 @@ struct failure_config {
     time_span collective_timeout = time_constants::lan().collective_timeout; ///< between ranks
     /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
     time_span stop_grace = time_constants::lan().training_stop_grace;
+    /// After which a worker of an elastic job is lost. Zero: 1 s, on a busy host up to 10 s.
+    time_span silence{};
 };
 
 /// SKEIN_RUNS_DIR, which a cluster sets for its jobs; else "runs", in the current folder.
@@ -13252,6 +13256,8 @@ struct step_info {
                                      ///< this one decided; in on_agreed of this step
     double next_rate = 0.0;          ///< what the schedule alone gives for the next step
     std::uint64_t epoch = 0;         ///< passes over the data that are finished
+    step_timing own{};               ///< as `timing`, of this rank alone: parts of since_row
+    double since_row = 0.0;          ///< seconds since the row before, with all that lay between
 };
 
 /// After every evaluation, of each set by itself.
@@ -16257,7 +16263,8 @@ namespace skein::train::detail {
 SKEIN_INLINE bool is_of_world(const error& why) {
     const bool by_transport =
         why.where().starts_with("rank ") && why.where().find(" #") != std::string::npos;
-    const bool by_user = why.where().starts_with("the "); // "the loss on rank 1 at step 7"
+    // "the loss on rank 1 at step 7", "sample 7 (cat/1.jpg), map(decode)"
+    const bool by_user = why.where().starts_with("the ") || why.where().starts_with("sample ");
     return !by_user && (may_be_echo(why.code()) || by_transport);
 }
 
@@ -21026,6 +21033,7 @@ SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last, const 
 // step's batches do; if so it makes them where it computes, as with prefetch_batches = 0, so that
 // runs repeat.
 
+
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -21039,6 +21047,8 @@ SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last, const 
 namespace skein::train {
 
 /// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
+/// A source may leave out samples that cannot be made, if it says how many a batch has:
+/// samples(batch). An evaluation counts those; training refuses a batch that lacks some.
 template <class D>
 concept data_source = requires(const D& data, std::span<const std::uint64_t> ids) {
     { data.size() } -> std::convertible_to<std::uint64_t>;
@@ -21115,6 +21125,26 @@ std::uint64_t samples_of(const Batch& batch, std::uint64_t asked) {
         return asked;
 }
 
+/// Samples of a batch of numbered data.
+template <data_source D, class Batch>
+std::uint64_t samples_made(const D& data, const Batch& batch, std::uint64_t asked) {
+    if constexpr (requires {
+                      { data.samples(batch) } -> std::convertible_to<std::uint64_t>;
+                  })
+        return static_cast<std::uint64_t>(data.samples(batch));
+    else
+        return asked;
+}
+/// Of numbered data that is trained on: every sample has its place in a step.
+inline void require_samples(std::uint64_t made, std::uint64_t asked) {
+    if (made == asked) return;
+    throw error(errc::not_supported, "not supported: " + std::to_string(made) + " of " +
+                                         std::to_string(asked) +
+                                         " samples of numbered data that is trained on could be "
+                                         "made")
+        .with_hint("train on a stream, as train::feed() is, which may leave out bad samples");
+}
+
 /// A stream's batch, whose type the loop does not know.
 struct any_batch {
     std::shared_ptr<const void> value; ///< null: the stream has ended
@@ -21144,7 +21174,9 @@ public:
     explicit numbered_input(const D& data) : data_(data) {}
     std::uint64_t size() const override { return static_cast<std::uint64_t>(data_.size()); }
     std::shared_ptr<const void> batch(std::span<const std::uint64_t> ids) override {
-        return std::make_shared<const typename batch_type<D>::type>(data_.batch(ids));
+        auto batch = std::make_shared<const typename batch_type<D>::type>(data_.batch(ids));
+        require_samples(samples_made(data_, *batch, ids.size()), ids.size());
+        return batch;
     }
 
 private:
@@ -21314,9 +21346,11 @@ concept evaluation_input =
 // Batches are opened in the order in which they are wanted. Executors (threads here, helpers
 // elsewhere) come for a range when they have nothing to do; it is as long as they make in a few
 // milliseconds. A range is given out again when its helper is lost or takes four times as long as
-// usual, and the first result counts: rows are pure functions of their sample, so whoever makes
-// them makes the same bytes. A thread of this process writes its rows in place and cannot be lost;
-// what a helper sends is written by who was let by begin_write().
+// usual, and at the latest a second after what its rows take here: a helper that stands still again
+// and again does not set the pace. Then a thread of this process makes it. The first result counts:
+// rows are pure functions of their sample, so whoever makes them makes the same bytes. A thread of
+// this process writes its rows in place and cannot be lost; what a helper sends is written by who
+// was let by begin_write().
 //
 // A state machine without a clock, threads or bytes: the same on real and simulated loops.
 //
@@ -21341,8 +21375,8 @@ namespace skein::data {
 struct desk_options {
     duration range_time = std::chrono::milliseconds(4);       ///< that a range should take
     duration least_deadline = std::chrono::milliseconds(100); ///< of a helper's range
-    int deadline_factor = 4;                      ///< times the usual time of so many rows
-    duration most_late = std::chrono::seconds(1); ///< after the usual time, at most
+    int deadline_factor = 4;                      ///< times a helper's usual time of so many rows
+    duration most_late = std::chrono::seconds(1); ///< after what the rows take here, at most
     std::uint64_t most_rows = 256;                ///< of one range
 };
 
@@ -21377,7 +21411,8 @@ public:
     void clear() noexcept;
 
     /// The next range for an executor: an overdue one of the first batch, then rows that nobody
-    /// has, then overdue ones of later batches. Nothing: there is nothing to do now.
+    /// has, then overdue ones of later batches. Overdue ones are for executors here. Nothing: there
+    /// is nothing to do now.
     [[nodiscard]] std::optional<work_range> take(std::uint64_t executor, time_point now);
     /// Before the result of a helper is written to the batch. False: somebody else writes it, has
     /// written it, or the batch is forgotten; the result is dropped.
@@ -21386,6 +21421,8 @@ public:
     ///   spent  by the executor alone, for all rows; teaches how long its ranges should be
     ///   result whether its batch is done now
     bool finish(std::uint64_t executor, std::uint64_t range, duration spent);
+    /// A result came too late to be written; it teaches as one that was.
+    void learn(std::uint64_t executor, std::uint64_t rows, duration spent);
     /// An executor could not make a range: it is open again, for others.
     void give_up(std::uint64_t executor, std::uint64_t range);
 
@@ -21419,6 +21456,7 @@ private:
         std::vector<std::uint64_t> refused; // executors that could not
         std::uint64_t writer = 0;           // the range that writes it; 0: none
         time_point deadline = time_point::max();
+        time_point since = time_point::max(); // first given to a helper
     };
     struct batch_state {
         std::uint64_t rows = 0, cut = 0, done = 0; // cut: rows below are pieces or done
@@ -21428,7 +21466,9 @@ private:
     [[nodiscard]] std::uint64_t rows_for(const executor_state& who, std::uint64_t left) const;
     [[nodiscard]] work_range give(std::uint64_t executor, std::uint64_t batch, piece& what,
                                   time_point now);
-    [[nodiscard]] bool may_have(const piece& what, std::uint64_t executor) const;
+    [[nodiscard]] bool may_have(const piece& what, std::uint64_t executor, time_point now) const;
+    /// When a thread here takes a piece over, whoever has it.
+    [[nodiscard]] time_point latest(const piece& what) const;
     [[nodiscard]] piece* find(std::uint64_t range, batch_state** in = nullptr);
     void release(std::uint64_t range);
 
@@ -21502,10 +21542,20 @@ SKEIN_INLINE std::uint64_t desk::rows_for(const executor_state& who, std::uint64
     return std::clamp<std::uint64_t>(left / std::max<std::size_t>(1, executors_.size()), 1, count);
 }
 
-SKEIN_INLINE bool desk::may_have(const piece& what, std::uint64_t executor) const {
+SKEIN_INLINE bool desk::may_have(const piece& what, std::uint64_t executor, time_point now) const {
     if (what.writer != 0 || std::ranges::find(what.refused, executor) != what.refused.end())
         return false;
-    return std::ranges::find(what.holders, executor, &holder::executor) == what.holders.end();
+    if (executors_.at(executor).where == place::here)
+        return what.holders.empty() || what.deadline <= now;
+    // Another helper might fall silent with it, too, and the next one: they share one wait.
+    return what.holders.empty() &&
+           (what.since == time_point::max() || now + how_.least_deadline <= latest(what));
+}
+
+SKEIN_INLINE time_point desk::latest(const piece& what) const {
+    const double here = row_seconds_ * static_cast<double>(what.count);
+    return what.since + how_.most_late +
+           std::chrono::duration_cast<duration>(std::chrono::duration<double>(here));
 }
 
 SKEIN_INLINE work_range desk::give(std::uint64_t executor, std::uint64_t batch, piece& what,
@@ -21519,12 +21569,14 @@ SKEIN_INLINE work_range desk::give(std::uint64_t executor, std::uint64_t batch, 
         what.writer = given.id;
         what.deadline = time_point::max();
     } else {
+        what.since = std::min(what.since, now);
         const double each = who.row_seconds > 0 ? who.row_seconds : row_seconds_;
         const auto usual = std::chrono::duration_cast<duration>(
             std::chrono::duration<double>(each * static_cast<double>(what.count)));
-        // A slow one that is lost is waited for no longer than a fast one.
-        const auto late = std::min(usual * (how_.deadline_factor - 1), how_.most_late);
-        what.deadline = now + std::max(how_.least_deadline, usual + late);
+        // Its usual time may be long because it stands still now and then: that is no reason to
+        // wait for longer than the rows are worth here.
+        const auto due = now + std::max(how_.least_deadline, usual * how_.deadline_factor);
+        what.deadline = std::min(due, latest(what));
     }
     return given;
 }
@@ -21534,14 +21586,13 @@ SKEIN_INLINE std::optional<work_range> desk::take(std::uint64_t executor, time_p
     const auto overdue = [&](std::uint64_t number,
                              batch_state& batch) -> std::optional<work_range> {
         for (auto& each : batch.pieces)
-            if ((each.holders.empty() || each.deadline <= now) && may_have(each, executor))
-                return give(executor, number, each, now);
+            if (may_have(each, executor, now)) return give(executor, number, each, now);
         return std::nullopt;
     };
     const auto open_rows = [&](std::uint64_t number,
                                batch_state& batch) -> std::optional<work_range> {
         for (auto& each : batch.pieces)
-            if (each.holders.empty() && may_have(each, executor))
+            if (each.holders.empty() && may_have(each, executor, now))
                 return give(executor, number, each, now);
         if (batch.cut == batch.rows) return std::nullopt;
         const auto count = rows_for(who, batch.rows - batch.cut);
@@ -21587,15 +21638,24 @@ SKEIN_INLINE bool desk::finish(std::uint64_t executor, std::uint64_t range, dura
     batch_state* batch = nullptr;
     auto* const what = find(range, &batch);
     if (what == nullptr) return false;
-    if (const auto who = executors_.find(executor); who != executors_.end()) {
-        const auto each = to_seconds(spent) / static_cast<double>(what->count);
-        detail::smooth(who->second.row_seconds, each);
-        if (who->second.where == place::here) detail::smooth(row_seconds_, each);
-    }
+    learn(executor, what->count, spent);
     for (const auto& h : what->holders) batch_of_.erase(h.range);
     batch->done += what->count;
     std::erase_if(batch->pieces, [what](const piece& each) { return &each == what; });
     return batch->done == batch->rows;
+}
+
+SKEIN_INLINE void desk::learn(std::uint64_t executor, std::uint64_t rows, duration spent) {
+    const auto who = executors_.find(executor);
+    if (who == executors_.end()) return;
+    auto& known = who->second.row_seconds;
+    const auto each = to_seconds(spent) / static_cast<double>(rows);
+    if (who->second.where == place::here) {
+        detail::smooth(known, each);
+        detail::smooth(row_seconds_, each);
+    } else { // one that stands still for a while is not as slow as that
+        detail::smooth(known, known > 0 ? std::min(each, 2 * known) : each);
+    }
 }
 
 SKEIN_INLINE void desk::release(std::uint64_t range) {
@@ -22214,6 +22274,8 @@ public:
                                                   std::uint64_t place) const = 0;
     /// How the source calls a sample, for messages: "cat/1.jpg". Empty: by its number alone.
     [[nodiscard]] virtual std::string name_of(std::uint64_t) const { return {}; }
+    /// How a step of a row is called, as row_place numbers them: "map(decode)".
+    [[nodiscard]] virtual std::string step_name(std::uint32_t) const { return {}; }
     /// What a pipeline is, in one line: equal texts give equal rows.
     [[nodiscard]] virtual std::string describe() const = 0;
     /// Makes a row in the current arena, which the cells refer to.
@@ -22253,6 +22315,33 @@ SKEIN_INLINE task<std::unique_ptr<row_helper>> row_program::make_helper() const 
     throw error(errc::not_supported, "not supported: helpers of a pipeline without on()");
     co_return nullptr;
 }
+
+} // namespace skein::data::detail
+
+// ======== skein/data/detail/row_place.hpp
+// Where a thread is with its rows, for others to look at: so that a row that does not end has a name.
+
+#include <atomic>
+#include <cstdint>
+
+namespace skein::data::detail {
+
+/// Which of these numbers belong together does not matter: they become a line for people.
+struct row_place {
+    std::atomic<bool> busy{false};
+    std::atomic<std::uint64_t> rows{0}; ///< begun; the same number as before: the same row
+    std::atomic<std::uint64_t> sample{0};
+    std::atomic<std::uint32_t> step{0}; ///< 0: reads its source; n + 1: in operator n
+
+    void begin(std::uint64_t of) noexcept {
+        sample.store(of, std::memory_order_relaxed);
+        step.store(0, std::memory_order_relaxed);
+        rows.fetch_add(1, std::memory_order_relaxed);
+    }
+};
+
+/// Of this thread; null: nobody looks.
+inline thread_local row_place* place_of_row = nullptr;
 
 } // namespace skein::data::detail
 
@@ -22492,6 +22581,7 @@ SKEIN_INLINE std::size_t slot_pool::slots() const {
 
 // ======== skein/data/detail/row_engine.hpp, continued
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22540,6 +22630,7 @@ struct finished_batch {
 struct executor_stats {
     std::string name;
     std::uint64_t rows = 0, lost = 0, away = 0;
+    std::uint64_t refuted = 0;  ///< rows that failed there and were made here
     double seconds = 0;         ///< that it spent on them
     double receive_seconds = 0; ///< that the rank spent to take them in
 };
@@ -22556,9 +22647,17 @@ struct engine_options {
     int threads = 1;
     std::size_t most_ahead = 64; ///< batches that are being made or wait, within the budget
     desk_options desk{};
-    std::size_t most_answer = std::size_t{4} << 20;         ///< bytes of a helper's answer
+    std::size_t most_answer = std::size_t{4} << 20; ///< bytes of a helper's answer
+    duration slow_row = std::chrono::seconds(5); ///< until it is said that a row takes long; again
+                                                 ///< after twice that, and so on
     duration helper_reminder = std::chrono::seconds(10);    ///< until it is said that none comes
     duration helper_retry = std::chrono::milliseconds(500); ///< doubles, up to 64 times of it
+};
+
+/// A row that is being made here.
+struct row_under_way {
+    std::string text; ///< "sample 17 (cat/1.jpg), map(decode)"
+    duration age{};   ///< at least; since it was first seen
 };
 
 /// One loader's work on its loop. Not thread-safe, but for what is said. Destroyed on its loop or
@@ -22589,6 +22688,9 @@ public:
         room_.set();
     }
 
+    /// The row that has been under way for longest, of those that are being made here; nothing
+    /// when there are none. What it knows of their age is as old as the look before.
+    [[nodiscard]] std::optional<row_under_way> oldest_row();
     /// Whether nothing goes on because all slots are out.
     [[nodiscard]] bool is_out_of_slots() const noexcept { return out_of_slots_; }
     [[nodiscard]] const desk& work() const noexcept { return desk_; }
@@ -22618,16 +22720,35 @@ private:
         std::size_t index = 0; // into stats
         bool broken = false;
         int failures = 0;
+        int doubts = 0;                     // ranges with rows that were good here, close together
+        std::uint64_t rows_since_doubt = 0; // made there
+    };
+    /// A thread's rows, looked at from the loop.
+    struct watched_place {
+        row_place place;
+        std::uint64_t seen = 0; // its rows, at the look before
+        time_point since{};     // when that one was seen first
+        duration next_word{};   // of that age
+    };
+    /// Puts the place where the rows of this thread are seen.
+    class row_watch;
+    struct taken_range {
+        std::vector<bad_row> bad;
+        std::uint64_t remade = 0;       // rows that failed there and were tried here
+        std::vector<bad_row> refuted{}; // those of them that were good
     };
 
     task<void> plan();
     task<void> make_here(std::uint64_t me);
     task<void> watch_deadlines();
+    task<void> watch_rows();
+    [[nodiscard]] watched_place& new_place();
     task<void> remind();
     task<std::unique_ptr<row_helper>> wait_for_helper();
     task<void> keep_helper();
-    task<void> use_helper(helper_state* it);
-    task<bool> one_range(helper_state* it);
+    ///   at  where the rows that it takes in are seen
+    task<void> use_helper(helper_state* it, row_place* at);
+    task<bool> one_range(helper_state* it, row_place* at);
     /// What a range asks a helper for; nothing: the source does not say where its samples are.
     [[nodiscard]] std::optional<rows_request> request_for(helper_state& it, const filling& batch,
                                                           work_range range);
@@ -22635,7 +22756,7 @@ private:
     void hand_back(const helper_state& it, const work_range& range);
     [[nodiscard]] bool is_usable(helper_state& it, const work_range& range,
                                  const rows_answer& answer);
-    [[nodiscard]] probed probe(const filling& batch) const;
+    [[nodiscard]] probed probe(const filling& batch, row_place& at) const;
     /// Makes the rows of a range, one by one, by row(index in the range, sample, values): each is
     /// written to its place. Other threads write the other rows of the batch meanwhile.
     ///   result  those that could not be made
@@ -22643,10 +22764,11 @@ private:
     template <class Row, class Fatal>
     [[nodiscard]] std::vector<bad_row> each_row(filling& batch, work_range range, Row row,
                                                 Fatal fatal) const;
-    [[nodiscard]] std::vector<bad_row> fill(filling& batch, work_range range) const;
-    [[nodiscard]] std::vector<bad_row> take_in(filling& batch, work_range range,
-                                               const rows_answer& answer,
-                                               const std::string& maker) const;
+    [[nodiscard]] std::vector<bad_row> fill(filling& batch, work_range range, row_place& at) const;
+    [[nodiscard]] taken_range take_in(filling& batch, work_range range, const rows_answer& answer,
+                                      row_place& at) const;
+    [[nodiscard]] std::optional<error> doubt(helper_state& it, const work_range& range,
+                                             const taken_range& taken);
     void write(const filling& batch, std::uint64_t row, const cells& values) const;
     void finish(std::uint64_t executor, const work_range& range, const batch_ptr& batch,
                 std::vector<bad_row> bad, duration spent);
@@ -22671,6 +22793,7 @@ private:
     bool out_of_slots_ = false;
     bool has_reminded_ = false, has_said_pay_ = false;
     std::vector<executor_stats> stats_;
+    std::list<watched_place> places_; // one for each that makes rows here
 };
 
 } // namespace skein::data::detail
@@ -23553,6 +23676,9 @@ template <std::size_t At, class Ops, class Row>
     } else {
         const auto& op = std::get<At>(ops);
         const auto number = first + width_before<Ops, At>();
+        if (place_of_row != nullptr)
+            place_of_row->step.store(static_cast<std::uint32_t>(number + 1),
+                                     std::memory_order_relaxed);
         using op_type = std::tuple_element_t<At, Ops>;
         if constexpr (filtering<op_type>) {
             using result = decltype(run_operators<At + 1>(ops, key, first, row));
@@ -23563,6 +23689,18 @@ template <std::size_t At, class Ops, class Row>
             return run_operators<At + 1>(ops, key, first, next);
         }
     }
+}
+/// How operator `number` of a pipeline is called, if it is one of `ops`; else empty.
+///   first  number of their first one
+template <class Ops>
+[[nodiscard]] std::string operator_name(const Ops& ops, std::size_t first, std::size_t number) {
+    std::string found;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        ((first + width_before<Ops, I>() == number ? void(found = std::get<I>(ops).describe())
+                                                   : void()),
+         ...);
+    }(std::make_index_sequence<std::tuple_size_v<Ops>>{});
+    return found;
 }
 template <class Ops, class Row>
 using row_after = typename decltype(run_operators<0>(std::declval<const Ops&>(), row_key{}, 0,
@@ -24050,6 +24188,9 @@ struct segment {
 [[nodiscard]] error error_of_row(std::exception_ptr failure, std::uint64_t sample,
                                  const row_program& program);
 
+/// "sample 17 (cat/1.jpg)".
+[[nodiscard]] std::string text_of_sample(std::uint64_t sample, const row_program& program);
+
 /// Makes the rows of a request, one after the other; what a helper does. The rest is type-free.
 ///   make  writes row `index` of the request to the writer
 [[nodiscard]] rows_answer make_rows(
@@ -24160,6 +24301,11 @@ public:
             return place_of(plan_.source, sample).name();
         else
             return {};
+    }
+    std::string step_name(std::uint32_t step) const override {
+        if (step == 0) return "its source";
+        auto name = operator_name(plan_.left, 0, step - 1);
+        return name.empty() ? operator_name(plan_.right, whole_width<Left>, step - 1) : name;
     }
     std::string describe() const override { return line_; }
     bool make(std::uint64_t seed, std::uint64_t epoch, std::uint64_t sample,
@@ -24291,12 +24437,17 @@ SKEIN_INLINE std::string name_of_this_process() {
     return fmt::format("{}@{}", here.pid, here.host);
 }
 
+SKEIN_INLINE std::string text_of_sample(std::uint64_t sample, const row_program& program) {
+    auto text = fmt::format("sample {}", sample);
+    if (const auto name = program.name_of(sample); !name.empty())
+        text += fmt::format(" ({})", printable(name));
+    return text;
+}
+
 SKEIN_INLINE error error_of_row(std::exception_ptr failure, std::uint64_t sample,
                                 const row_program& program) {
     auto why = error_of_throw(std::move(failure));
-    auto where = fmt::format("sample {}", sample);
-    if (const auto name = program.name_of(sample); !name.empty())
-        where += fmt::format(" ({})", printable(name));
+    auto where = text_of_sample(sample, program);
     if (!why.where().empty()) where += ", " + why.where();
     return std::move(why).with_where(std::move(where));
 }
@@ -24381,6 +24532,7 @@ SKEIN_INLINE row_engine::row_engine(std::shared_ptr<const row_program> program, 
 SKEIN_INLINE task<void> row_engine::serve() {
     scope parts;
     parts.spawn(plan());
+    parts.spawn(watch_rows());
     for (int i = 0; i < how_.threads; ++i) parts.spawn(make_here(desk_.join(desk::place::here)));
     if (const auto wanted = program_->wanted(); wanted.most > 0) {
         parts.spawn(watch_deadlines());
@@ -24410,6 +24562,7 @@ SKEIN_INLINE std::uint64_t row_engine::most_rows() const noexcept {
 // ---- the planner ---------------------------------------------------------------------------------
 
 SKEIN_INLINE task<void> row_engine::plan() {
+    auto* const at = &new_place().place;
     for (;;) {
         if (!wanted_) {
             asked_.reset();
@@ -24432,7 +24585,7 @@ SKEIN_INLINE task<void> row_engine::plan() {
         for (auto place = r.first; place < r.first + r.count; ++place)
             batch->samples.push_back(program_->sample_at(how_.seed, r.epoch, place));
         if (!layout_ && r.count > 0) {
-            auto looking = net::offload([this, batch] { return probe(*batch); }, pool_);
+            auto looking = net::offload([this, batch, at] { return probe(*batch, *at); }, pool_);
             auto found = co_await looking;
             if (generation != generation_) continue;
             layout_ = std::move(found.layout);
@@ -24495,13 +24648,75 @@ SKEIN_INLINE void row_engine::hand_out() {
 
 // ---- rows made here ------------------------------------------------------------------------------
 
-SKEIN_INLINE row_engine::probed row_engine::probe(const filling& batch) const {
+/// While it lives the rows of this thread are seen.
+class row_engine::row_watch {
+public:
+    explicit row_watch(row_place& at) : at_(at), before_(place_of_row) {
+        place_of_row = &at;
+        at.busy.store(true, std::memory_order_relaxed);
+    }
+    row_watch(const row_watch&) = delete;
+    row_watch& operator=(const row_watch&) = delete;
+    ~row_watch() {
+        at_.busy.store(false, std::memory_order_relaxed);
+        place_of_row = before_;
+    }
+
+private:
+    row_place& at_;
+    row_place* before_;
+};
+
+SKEIN_INLINE row_engine::watched_place& row_engine::new_place() { return places_.emplace_back(); }
+
+SKEIN_INLINE std::optional<row_under_way> row_engine::oldest_row() {
+    const auto now = loop::current().exact_now();
+    std::optional<row_under_way> oldest;
+    for (auto& each : places_) {
+        if (!each.place.busy.load(std::memory_order_relaxed)) continue;
+        if (const auto rows = each.place.rows.load(std::memory_order_relaxed); rows != each.seen) {
+            each.seen = rows;
+            each.since = now;
+            each.next_word = how_.slow_row;
+        }
+        const auto age = between(each.since, now);
+        if (oldest && oldest->age >= age) continue;
+        const auto sample = each.place.sample.load(std::memory_order_relaxed);
+        const auto step = each.place.step.load(std::memory_order_relaxed);
+        oldest = {text_of_sample(sample, *program_) + ", " + program_->step_name(step), age};
+    }
+    return oldest;
+}
+
+/// A row that does not end holds all up that come behind it: that is said.
+SKEIN_INLINE task<void> row_engine::watch_rows() {
+    for (;;) {
+        auto slept = sleep_for(how_.slow_row / 5);
+        co_await slept;
+        (void)oldest_row();
+        const auto now = loop::current().exact_now();
+        for (auto& each : places_) {
+            const auto age = between(each.since, now);
+            if (!each.place.busy.load(std::memory_order_relaxed) || age < each.next_word ||
+                each.place.rows.load(std::memory_order_relaxed) != each.seen)
+                continue;
+            each.next_word *= 2;
+            note_(fmt::format("{}, {}: has taken {:.0f} s so far",
+                              text_of_sample(each.place.sample.load(), *program_),
+                              program_->step_name(each.place.step.load()), to_seconds(age)));
+        }
+    }
+}
+
+SKEIN_INLINE row_engine::probed row_engine::probe(const filling& batch, row_place& at) const {
     static thread_local arena memory;
     const arena_scope scope(memory);
+    const row_watch watch(at);
     probed found;
     cells values;
     for (const auto sample : batch.samples) {
         memory.reset();
+        at.begin(sample);
         try {
             if (!program_->make(how_.seed, batch.out.wanted.epoch, sample, values)) continue;
         } catch (...) {
@@ -24539,6 +24754,7 @@ std::vector<bad_row> row_engine::each_row(filling& batch, work_range range, Row 
     for (std::uint64_t i = 0; i < range.count; ++i) {
         const auto at = range.first + i;
         memory.reset();
+        if (place_of_row != nullptr) place_of_row->begin(batch.samples[at]);
         bool is_made = false;
         try {
             batch.fates[at] = row(i, batch.samples[at], values);
@@ -24555,7 +24771,9 @@ std::vector<bad_row> row_engine::each_row(filling& batch, work_range range, Row 
     return bad;
 }
 
-SKEIN_INLINE std::vector<bad_row> row_engine::fill(filling& batch, work_range range) const {
+SKEIN_INLINE std::vector<bad_row> row_engine::fill(filling& batch, work_range range,
+                                                   row_place& at) const {
+    const row_watch watch(at);
     return each_row(
         batch, range,
         [&](std::uint64_t, std::uint64_t sample, cells& values) {
@@ -24568,6 +24786,7 @@ SKEIN_INLINE std::vector<bad_row> row_engine::fill(filling& batch, work_range ra
 
 SKEIN_INLINE task<void> row_engine::make_here(std::uint64_t me) {
     auto* const cancel = co_await skein::detail::current_cancel{};
+    auto* const at = &new_place().place;
     for (;;) {
         // Work on a thread is waited for, cancelled or not: while there is more of it nothing throws.
         if (cancel != nullptr && cancel->requested())
@@ -24581,8 +24800,8 @@ SKEIN_INLINE task<void> row_engine::make_here(std::uint64_t me) {
         }
         const auto batch = batches_.at(range->batch);
         duration spent{};
-        auto filled =
-            net::offload([this, batch, r = *range] { return fill(*batch, r); }, pool_, &spent);
+        auto filled = net::offload([this, batch, r = *range, at] { return fill(*batch, r, *at); },
+                                   pool_, &spent);
         auto bad = co_await filled;
         stats_[0].rows += range->count;
         stats_[0].seconds += to_seconds(spent);
@@ -24601,7 +24820,22 @@ SKEIN_INLINE void row_engine::finish(std::uint64_t executor, const work_range& r
     }
 }
 
-// ---- rows made by helpers ------------------------------------------------------------------------
+SKEIN_INLINE std::vector<executor_stats> row_engine::stats() const { return stats_; }
+
+} // namespace skein::data::detail
+
+// ======== skein/data/detail/row_engine_helpers.ipp
+// The part of a row engine that works with helpers: bodies of <skein/data/detail/row_engine.hpp>.
+
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::data::detail {
 
 SKEIN_INLINE task<void> row_engine::watch_deadlines() {
     for (;;) {
@@ -24658,6 +24892,8 @@ SKEIN_INLINE task<std::unique_ptr<row_helper>> row_engine::wait_for_helper() {
 /// One place for a helper: makes it, works with it, and makes another one when it is lost.
 SKEIN_INLINE task<void> row_engine::keep_helper() {
     const auto wanted = program_->wanted();
+    std::vector<row_place*> places; // of what it takes in at one time
+    for (int i = 0; i <= wanted.cpus; ++i) places.push_back(&new_place().place);
     int in_vain = 0;
     // A loader that nobody asks takes no cores from one that somebody does.
     while (generation_ == 0) {
@@ -24680,7 +24916,7 @@ SKEIN_INLINE task<void> row_engine::keep_helper() {
             stats_.push_back({.name = it.remote->name()});
             {
                 scope streams; // one range more than it has threads, so that it never waits
-                for (int i = 0; i <= wanted.cpus; ++i) streams.spawn(use_helper(&it));
+                for (auto* const at : places) streams.spawn(use_helper(&it, at));
                 try {
                     auto ended = streams.join();
                     co_await ended;
@@ -24714,9 +24950,9 @@ SKEIN_INLINE task<void> row_engine::keep_helper() {
     }
 }
 
-SKEIN_INLINE task<void> row_engine::use_helper(helper_state* it) {
+SKEIN_INLINE task<void> row_engine::use_helper(helper_state* it, row_place* at) {
     for (;;) {
-        auto ranged = one_range(it);
+        auto ranged = one_range(it, at);
         if (!co_await ranged) {
             work_.reset();
             auto more = work_.wait();
@@ -24786,7 +25022,7 @@ SKEIN_INLINE bool row_engine::is_usable(helper_state& it, const work_range& rang
 }
 
 /// False: there is nothing to do for it.
-SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
+SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it, row_place* at) {
     desk_.limit(it->executor, most_rows());
     const auto range = desk_.take(it->executor, loop::current().exact_now());
     if (!range) co_return false;
@@ -24808,22 +25044,24 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     }
     travel_bytes_ = std::max(travel_bytes_, answer.rows.size() / range->count + 1);
     if (!is_usable(*it, *range, answer)) co_return true;
-    if (!desk_.begin_write(it->executor, range->id)) co_return true;
     const auto there = between(begin, loop::current().exact_now());
+    if (!desk_.begin_write(it->executor, range->id)) {
+        desk_.learn(it->executor, range->count, there);
+        co_return true;
+    }
     // Not before: the memory of a batch that was forgotten would stay out as long as it is silent.
     const auto batch = batches_.at(range->batch);
-    std::optional<std::vector<bad_row>> bad;
+    std::optional<taken_range> taken;
     duration receiving{};
     try {
-        auto taken =
-            net::offload([this, it, batch, r = *range,
-                          &answer] { return take_in(*batch, r, answer, it->remote->name()); },
-                         pool_, &receiving);
-        bad = co_await taken;
+        auto taking = net::offload(
+            [this, batch, r = *range, &answer, at] { return take_in(*batch, r, answer, *at); },
+            pool_, &receiving);
+        taken = co_await taking;
     } catch (const error& e) {
         failed = e;
     }
-    if (!bad) {
+    if (!taken) {
         hand_back(*it, *range);
         it->broken = failed->code() != errc::cancelled;
         throw *failed;
@@ -24831,10 +25069,36 @@ SKEIN_INLINE task<bool> row_engine::one_range(helper_state* it) {
     auto& mine = stats_[it->index];
     mine.rows += range->count;
     mine.seconds += static_cast<double>(answer.nanoseconds) * 1e-9;
-    mine.receive_seconds += to_seconds(receiving);
+    if (taken->remade == 0) mine.receive_seconds += to_seconds(receiving);
     say_if_it_does_not_pay(mine);
-    finish(it->executor, *range, batch, std::move(*bad), there);
-    co_return true;
+    const auto sick = doubt(*it, *range, *taken);
+    finish(it->executor, *range, batch, std::move(taken->bad), there);
+    if (!sick) co_return true;
+    it->broken = true;
+    throw *sick;
+}
+
+/// What failed there and was good here is a fault of the helper. One that does so again and again
+/// costs more than it gives.
+///   result  why it is left out, if it is
+SKEIN_INLINE std::optional<error> row_engine::doubt(helper_state& it, const work_range& range,
+                                                    const taken_range& taken) {
+    if (taken.refuted.empty()) {
+        it.rows_since_doubt += range.count;
+        return std::nullopt;
+    }
+    auto& mine = stats_[it.index];
+    const auto first = taken.refuted.front().why.what();
+    if (mine.refuted == 0)
+        note_(fmt::format("helper {} failed at a row that is good here: {}; it was made here",
+                          mine.name, first));
+    mine.refuted += taken.refuted.size();
+    it.doubts = it.rows_since_doubt < 1000 ? it.doubts + 1 : 1;
+    it.rows_since_doubt = 0;
+    if (it.doubts < 3) return std::nullopt;
+    return error(errc::mismatch, fmt::format("{} rows failed there and were good here, the last "
+                                             "one: {}",
+                                             mine.refuted, first));
 }
 
 SKEIN_INLINE bool pays(const executor_stats& here, const executor_stats& helper) noexcept {
@@ -24856,30 +25120,35 @@ SKEIN_INLINE void row_engine::say_if_it_does_not_pay(const executor_stats& helpe
                       time_text(receive_cost(helper)), time_text(making)));
 }
 
-SKEIN_INLINE std::vector<bad_row> row_engine::take_in(filling& batch, work_range range,
-                                                      const rows_answer& answer,
-                                                      const std::string& maker) const {
+SKEIN_INLINE row_engine::taken_range row_engine::take_in(filling& batch, work_range range,
+                                                         const rows_answer& answer,
+                                                         row_place& at) const {
+    const row_watch watch(at);
     wire::reader from(answer.rows);
     std::size_t next_bad = 0;
-    auto bad = each_row(
+    taken_range taken;
+    taken.bad = each_row(
         batch, range,
         [&](std::uint64_t i, std::uint64_t sample, cells& values) {
+            const auto epoch = batch.out.wanted.epoch;
+            // What a function throws there may be the host's fault: a row is bad when it is bad
+            // here, and its error is the one of here.
             if (answer.fates[i] == row_fate::bad) {
-                auto why = answer.bad[next_bad++].why;
-                throw std::move(why).with_where(
-                    fmt::format("{}{}on {}", why.where(), why.where().empty() ? "" : ", ", maker));
+                const auto& there = answer.bad[next_bad++].why;
+                taken.remade += 1;
+                const bool made = program_->make(how_.seed, epoch, sample, values);
+                taken.refuted.push_back(
+                    {sample, error_of_row(std::make_exception_ptr(there), sample, *program_)});
+                return made ? row_fate::made : row_fate::dropped;
             }
             if (answer.fates[i] != row_fate::made) return row_fate::dropped;
-            const auto epoch = batch.out.wanted.epoch;
             return program_->finish(from, how_.seed, epoch, sample, values) ? row_fate::made
                                                                             : row_fate::dropped;
         },
         [&] { return !from.ok(); }); // the answer itself is wrong
     if (!from.finish()) from.status().value();
-    return bad;
+    return taken;
 }
-
-SKEIN_INLINE std::vector<executor_stats> row_engine::stats() const { return stats_; }
 
 } // namespace skein::data::detail
 
@@ -24888,6 +25157,7 @@ SKEIN_INLINE std::vector<executor_stats> row_engine::stats() const { return stat
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24904,16 +25174,28 @@ struct loader_options {
     option_count budget = std::size_t{512} << 20; ///< bytes of all batches that are being made,
                                                   ///< wait, or are still held
     option_count bad_rows = 0; ///< samples that may be left out before it is an error, of each
-                               ///< rank; one that is bad in every epoch counts once
-    bool drop_last = false;    ///< the last batch of an epoch only if it is full
-    option_count epochs = 0;   ///< passes over the data; 0: until nobody asks any more
+                               ///< rank; one that is bad in every epoch counts once. Each is named
+                               ///< in the log, once
+    time_span row_limit{}; ///< that one row may take here; a longer one is an error. 0: none, a row
+                           ///< that takes long is named in the log
+    bool drop_last = false;  ///< the last batch of an epoch only if it is full
+    option_count epochs = 0; ///< passes over the data; 0: until nobody asks any more
+};
+
+/// A sample that could not be made and was left out.
+struct left_out_sample {
+    std::uint64_t sample = 0;
+    std::string name{}; ///< as its source calls it: "cat/1.jpg"; empty: by its number alone
+    std::string why{};
 };
 
 /// What a loader has done so far.
 struct loader_stats {
-    std::uint64_t batches = 0, rows = 0, dropped = 0, bad = 0;
-    double waited = 0; ///< seconds that its batches were waited for
-    double lasted = 0; ///< seconds since the first one was asked for
+    std::uint64_t batches = 0, rows = 0, dropped = 0;
+    std::uint64_t bad = 0; ///< samples that were left out, each once: what `bad_rows` bounds
+    std::vector<left_out_sample> left_out{}; ///< they, as they were met
+    double waited = 0;                       ///< seconds that its batches were waited for
+    double lasted = 0;                       ///< seconds since the first one was asked for
     std::size_t row_bytes = 0, peak_bytes = 0, budget = 0;
     std::uint64_t given_again = 0, late = 0; ///< ranges that were given out again, and came late
     std::vector<detail::executor_stats> makers{};
@@ -24937,11 +25219,17 @@ public:
     /// is being made; anything else begins anew.
     ///   errors  of the first row that could not be made, in the order of the places; exhausted:
     ///           all memory of the budget is held by batches that were given out, or this host has
-    ///           no memory or open files for a row; usage: in a child that was forked. What failed
-    ///           may be asked for again
+    ///           no memory or open files for a row; usage: in a child that was forked; timeout: a row
+    ///           takes longer than its limit; cancelled: a stop is wanted, and a row in the way does
+    ///           not end. What failed may be asked for again
     [[nodiscard]] finished_batch next(const batch_request& wanted);
 
+    /// Asked while next() waits: whether who waits is to stop. On the thread of next().
+    ///   patience  with a row that is in the way of an end
+    void watch_stop(std::function<bool()> wanted, duration patience = std::chrono::seconds(5));
     [[nodiscard]] loader_stats stats() const;
+    /// Samples that were left out behind the first `seen` ones.
+    [[nodiscard]] std::vector<left_out_sample> left_out(std::size_t seen) const;
     [[nodiscard]] const row_program& program() const noexcept;
     [[nodiscard]] const loader_options& options() const noexcept;
     /// Of what the rows are a function: pipeline and seed.
@@ -24979,6 +25267,8 @@ struct loader_place {
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -25065,8 +25355,28 @@ public:
     impl(const impl&) = delete;
     impl& operator=(const impl&) = delete;
     ~impl() {
-        slots_->on_return({});
         run([this]() -> task<void> { return stop(); });
+    }
+
+    /// Nothing more is begun. False: a row does not end, and the threads cannot go.
+    [[nodiscard]] bool end() {
+        slots_->on_return({});
+        run([this]() -> task<void> { return cancel(); });
+        for (;;) {
+            const auto oldest = look_at_work().oldest;
+            if (!oldest) return true;
+            if (oldest->age >= patience_) {
+                logging::warn("data", fmt::format("{}: does not end: its thread is left behind",
+                                                  oldest->text));
+                return false;
+            }
+            std::unique_lock lock(mutex_);
+            (void)changed_.wait_for(lock, std::chrono::milliseconds(5));
+        }
+    }
+    void watch_stop(std::function<bool()> wanted, duration patience) {
+        stop_wanted_ = std::move(wanted);
+        patience_ = patience;
     }
 
     finished_batch next(const batch_request& wanted) {
@@ -25090,7 +25400,6 @@ public:
         refuse_bad(out);
         counts_.batches += 1;
         counts_.rows += out.samples.size();
-        counts_.bad += out.bad.size();
         counts_.dropped += wanted.count - out.samples.size() - out.bad.size();
         return out;
     }
@@ -25109,6 +25418,12 @@ public:
         now.peak_bytes = slots_->peak();
         now.budget = how_.budget;
         return now;
+    }
+
+    std::vector<left_out_sample> left_out(std::size_t seen) {
+        const std::lock_guard lock(mutex_);
+        const auto& all = counts_.left_out;
+        return {all.begin() + static_cast<std::ptrdiff_t>(std::min(seen, all.size())), all.end()};
     }
 
     [[nodiscard]] const row_program& program() const noexcept { return *program_; }
@@ -25180,6 +25495,10 @@ private:
                 .with_where(program_->describe())
                 .with_hint("take smaller batches, or give the loader a smaller budget"));
     }
+    task<void> cancel() {
+        if (work_) work_->cancel();
+        co_return;
+    }
     task<void> stop() {
         if (work_) {
             work_->cancel();
@@ -25205,19 +25524,23 @@ private:
     }
 
     finished_batch wait(std::unique_lock<std::mutex>& lock) {
-        // While nothing moves because all slots are out, nobody but the caller can give one back.
-        auto looked = system_clock().now();
+        const auto begin = system_clock().now();
+        std::optional<time_point> stopping; // when that was seen
+        auto looked = begin;
         while (ready_.empty()) {
             if (failure_) std::rethrow_exception(failure_);
             (void)changed_.wait_for(lock, std::chrono::milliseconds(200));
             const auto now = system_clock().now();
-            if (!ready_.empty() || between(looked, now) < std::chrono::seconds(5)) continue;
+            if (!ready_.empty() || between(looked, now) < std::chrono::seconds(1)) continue;
             looked = now;
             lock.unlock();
-            bool is_out = false;
-            run([this, &is_out]() -> task<void> { return ask_slots(is_out); });
+            if (!stopping && stop_wanted_ && stop_wanted_()) stopping = now;
+            const auto seen = look_at_work();
             lock.lock();
-            if (is_out && ready_.empty())
+            if (!ready_.empty()) break;
+            refuse_slow(seen, stopping ? between(*stopping, now) : duration(0));
+            // Nobody but the caller can give one back.
+            if (seen.is_out_of_slots && between(begin, now) >= std::chrono::seconds(5))
                 throw error(errc::exhausted,
                             fmt::format("the loader's budget of {} MiB is out: {} batches that it "
                                         "gave are still held",
@@ -25227,9 +25550,38 @@ private:
         }
         return std::move(ready_.front());
     }
-    task<void> ask_slots(bool& out) {
-        out = engine_->is_out_of_slots();
+
+    struct work_seen {
+        bool is_out_of_slots = false;
+        std::optional<row_under_way> oldest;
+    };
+    [[nodiscard]] work_seen look_at_work() {
+        work_seen seen;
+        run([this, &seen]() -> task<void> { return ask(seen); });
+        return seen;
+    }
+    task<void> ask(work_seen& seen) {
+        seen.is_out_of_slots = engine_->is_out_of_slots();
+        seen.oldest = engine_->oldest_row();
         co_return;
+    }
+
+    /// Throws for a row that has had its time. Nothing can end it: the loader goes without it.
+    ///   stopping  since a stop was wanted
+    void refuse_slow(const work_seen& seen, duration stopping) const {
+        if (!seen.oldest) return;
+        const auto& row = *seen.oldest;
+        const auto seconds = to_seconds(row.age);
+        if (how_.row_limit > duration(0) && row.age >= how_.row_limit)
+            throw error(errc::timeout, fmt::format("it has taken {:.0f} s so far, its limit is "
+                                                   "{:.0f} s",
+                                                   seconds, to_seconds(how_.row_limit)))
+                .with_where(row.text);
+        if (stopping >= patience_ && row.age >= patience_)
+            throw error(
+                errc::cancelled,
+                fmt::format("a stop was asked for, and it has taken {:.0f} s so far", seconds))
+                .with_where(row.text);
     }
 
     /// Throws unless the bad rows of a batch may be left out. A batch that is refused counts
@@ -25243,9 +25595,9 @@ private:
         const auto is_short = [](const bad_row& one) { return one.why.code() == errc::exhausted; };
         if (const auto found = std::ranges::find_if(out.bad, is_short); found != out.bad.end())
             throw found->why;
-        std::set<std::uint64_t> bad; // new ones: a sample counts once, in however many epochs
+        std::map<std::uint64_t, const error*> bad; // new ones: each counts once, in all epochs
         for (const auto& one : out.bad)
-            if (!bad_samples_.contains(one.sample)) bad.insert(one.sample);
+            if (!bad_samples_.contains(one.sample)) bad.emplace(one.sample, &one.why);
         if (bad_samples_.size() + bad.size() > how_.bad_rows) {
             auto why = out.bad.front().why;
             if (how_.bad_rows > 0)
@@ -25254,7 +25606,16 @@ private:
                                                 how_.bad_rows.value()));
             throw why;
         }
-        bad_samples_.merge(bad);
+        for (const auto& [sample, why] : bad) leave_out(sample, *why);
+    }
+
+    /// Says it, once for each sample.
+    void leave_out(std::uint64_t sample, const error& why) {
+        bad_samples_.insert(sample);
+        counts_.bad += 1;
+        counts_.left_out.push_back({sample, program_->name_of(sample), why.what()});
+        logging::warn("data", fmt::format("left out, {} of at most {}: {}", counts_.bad,
+                                          how_.bad_rows, why.what()));
     }
 
     const pid_t process_ = ::getpid();
@@ -25267,6 +25628,8 @@ private:
     std::optional<session> session_;
     std::optional<row_engine> engine_; // of the loop, as work_
     std::optional<scope> work_;
+    std::function<bool()> stop_wanted_;
+    duration patience_ = std::chrono::seconds(5); // with a row that is in the way of an end
 
     std::mutex mutex_; // guards what follows
     std::condition_variable changed_;
@@ -25285,12 +25648,25 @@ SKEIN_INLINE loader_core::loader_core(std::shared_ptr<const row_program> program
                                       loader_options how)
     : impl_(std::make_unique<impl>(std::move(program), how)) {}
 SKEIN_INLINE loader_core::~loader_core() {
-    if (!impl_->is_own_process()) (void)impl_.release(); // there is nobody whose end to wait for
+    if (!impl_->is_own_process()) {
+        (void)impl_.release(); // there is nobody whose end to wait for
+    } else if (!impl_->end()) {
+        static auto* const left_behind = new std::vector<impl*>; // threads work with them yet
+        static std::mutex guard;
+        const std::lock_guard lock(guard);
+        left_behind->push_back(impl_.release());
+    }
 }
 SKEIN_INLINE finished_batch loader_core::next(const batch_request& wanted) {
     return impl_->next(wanted);
 }
 SKEIN_INLINE loader_stats loader_core::stats() const { return impl_->stats(); }
+SKEIN_INLINE void loader_core::watch_stop(std::function<bool()> wanted, duration patience) {
+    impl_->watch_stop(std::move(wanted), patience);
+}
+SKEIN_INLINE std::vector<left_out_sample> loader_core::left_out(std::size_t seen) const {
+    return impl_->left_out(seen);
+}
 SKEIN_INLINE const row_program& loader_core::program() const noexcept { return impl_->program(); }
 SKEIN_INLINE const loader_options& loader_core::options() const noexcept {
     return impl_->options();
@@ -25305,7 +25681,7 @@ namespace skein::data {
 
 SKEIN_INLINE std::string loader_stats::text() const {
     std::string out = fmt::format("{} batches, {} rows of {} bytes, {} left out by filters, {} "
-                                  "bad; waited {:.1f} % of {:.2f} s; "
+                                  "bad samples; waited {:.1f} % of {:.2f} s; "
                                   "at most {} of {} MiB\n",
                                   batches, rows, row_bytes, dropped, bad, 100 * wait_fraction(),
                                   lasted, peak_bytes >> 20, budget >> 20);
@@ -25316,7 +25692,7 @@ SKEIN_INLINE std::string loader_stats::text() const {
     for (const auto& each : makers) all += each.rows;
     for (const auto& each : makers)
         out += fmt::format(
-            "  {:<12} {:>8} rows {:>5.1f} % {:>10} per row{}{}{}{}\n", each.name, each.rows,
+            "  {:<12} {:>8} rows {:>5.1f} % {:>10} per row{}{}{}{}{}\n", each.name, each.rows,
             all > 0 ? 100.0 * static_cast<double>(each.rows) / static_cast<double>(all) : 0.0,
             detail::time_text(each.seconds /
                               static_cast<double>(std::max<std::uint64_t>(1, each.rows))),
@@ -25325,7 +25701,8 @@ SKEIN_INLINE std::string loader_stats::text() const {
                                      : "",
             !detail::pays(makers.front(), each) ? ", which does not pay" : "",
             each.lost > 0 ? ", lost" : "",
-            each.away > 0 ? fmt::format(", {} rows not readable there", each.away) : "");
+            each.away > 0 ? fmt::format(", {} rows not readable there", each.away) : "",
+            each.refuted > 0 ? fmt::format(", {} rows failed there, not here", each.refuted) : "");
     return out;
 }
 
@@ -25350,7 +25727,11 @@ struct feed_options {
     int threads = 0; ///< that make rows; 0: the cores of this process, shared with the ranks here
     option_count budget = std::size_t{512} << 20; ///< bytes of all batches that are made or held
     option_count bad_rows = 0; ///< samples that cannot be made and are left out, of each rank; one
-                               ///< that is bad in every epoch counts once
+                               ///< that is bad in every epoch counts once. Each is named in the
+                               ///< log and in left_out.csv of the run's folder, once
+    time_span
+        row_limit{}; ///< that one row may take here; a longer one ends the run. 0: none, a row
+                     ///< that takes long is named in the log
 };
 
 namespace detail {
@@ -25377,6 +25758,24 @@ template <class Batch, class Pipeline>
                                                      const feed_options& how);
 [[nodiscard]] data::detail::dealing dealing_of(const run_config& run, std::uint64_t size);
 
+/// The loader of a run: a row that does not end gives way to a stop of the run.
+[[nodiscard]] std::unique_ptr<data::detail::loader_core> make_loader(
+    std::shared_ptr<const data::detail::row_program> program, const context& ctx,
+    const run_config& run, const feed_options& how);
+
+/// What a loader of a run has left out: in left_out.csv of the run's folder.
+class left_out_file {
+public:
+    explicit left_out_file(const context& ctx) : ctx_(&ctx) {}
+    /// Writes what is new; a sample of these data that stands there already is not written again.
+    void update(const data::detail::loader_core& of);
+
+private:
+    const context* ctx_;
+    std::size_t seen_ = 0;
+    bool failing_ = false;
+};
+
 /// The place of a pipeline in a run, without its types.
 class fed_places {
 public:
@@ -25395,6 +25794,7 @@ private:
     data::detail::loader_place place_;
     int part_ = 0; // of the step that is being asked for
     std::unique_ptr<data::detail::loader_core> core_;
+    left_out_file left_out_;
 };
 
 /// Batches by number, the ones behind the last read ahead.
@@ -25405,10 +25805,14 @@ public:
 
     [[nodiscard]] std::uint64_t size() const { return size_; }
     [[nodiscard]] data::detail::finished_batch batch(std::span<const std::uint64_t> ids) const;
+    [[nodiscard]] data::loader_stats stats() const {
+        return core_ ? core_->stats() : data::loader_stats();
+    }
 
 private:
     std::uint64_t size_ = 0;
     std::unique_ptr<data::detail::loader_core> core_;
+    mutable left_out_file left_out_;
 };
 
 } // namespace detail
@@ -25441,7 +25845,7 @@ public:
     [[nodiscard]] std::string describe() const { return places_.describe(); }
     /// Rows of an epoch; 0: filters decide.
     [[nodiscard]] std::uint64_t size() const { return is_filtered_ ? 0 : places_.size(); }
-    /// What making rows has cost so far, here and at helpers.
+    /// What making rows has cost so far, here and at helpers, and what was left out.
     [[nodiscard]] data::loader_stats stats() const { return places_.stats(); }
 
 private:
@@ -25473,14 +25877,22 @@ public:
                       "number of samples that is known before; filter its source");
     }
     [[nodiscard]] std::uint64_t size() const { return places_.size(); }
-    /// Rows of samples that follow each other; the next ones are made meanwhile.
+    /// Rows of samples that follow each other, without the bad ones that may be left out; the next
+    /// ones are made meanwhile.
     ///   errors  of rows that cannot be made; not_supported: numbers that do not follow each other
     [[nodiscard]] Batch batch(std::span<const std::uint64_t> ids) const {
-        return detail::tensors_of<Batch, Pipeline>(places_.batch(ids));
+        const auto made = places_.batch(ids);
+        samples_ = made.samples.size();
+        return detail::tensors_of<Batch, Pipeline>(made);
     }
+    /// Rows of the batch that batch() gave last.
+    [[nodiscard]] std::uint64_t samples(const Batch&) const noexcept { return samples_; }
+    /// The same as of fed_stream; nothing for an empty set.
+    [[nodiscard]] data::loader_stats stats() const { return places_.stats(); }
 
 private:
     detail::numbered_places places_;
+    mutable std::uint64_t samples_ = 0;
 };
 
 /// A pipeline as the evaluation set of a run, in the order of its samples, with the draws of epoch
@@ -25497,7 +25909,13 @@ template <class Batch, class Pipeline>
 // ======== skein/train/detail/feed.ipp
 // Bodies of <skein/train/feed.hpp>.
 
+
 #include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <set>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include <fmt/core.h>
@@ -25529,7 +25947,20 @@ SKEIN_INLINE data::loader_options loader_options_of(const context& ctx, const ru
     out.local_size = ctx.local_size();
     out.budget = how.budget;
     out.bad_rows = how.bad_rows;
+    out.row_limit = how.row_limit;
     return out;
+}
+
+SKEIN_INLINE std::unique_ptr<data::detail::loader_core> make_loader(
+    std::shared_ptr<const data::detail::row_program> program, const context& ctx,
+    const run_config& run, const feed_options& how) {
+    auto made = std::make_unique<data::detail::loader_core>(std::move(program),
+                                                            loader_options_of(ctx, run, how));
+    made->watch_stop([&ctx] {
+        const auto* const place = ctx.elastic();
+        return ctx.stop_requested() || (place != nullptr && place->job().stop_wanted());
+    });
+    return made;
 }
 
 SKEIN_INLINE data::detail::dealing dealing_of(const run_config& run, std::uint64_t size) {
@@ -25542,12 +25973,41 @@ SKEIN_INLINE data::detail::dealing dealing_of(const run_config& run, std::uint64
     return deal;
 }
 
+/// A field of a CSV file, on one line.
+[[nodiscard]] SKEIN_INLINE std::string quoted_field(std::string_view text) {
+    std::string out = "\"";
+    for (const char c : printable(text)) out += c == '"' ? "\"\"" : std::string(1, c);
+    return out + '"';
+}
+
+SKEIN_INLINE void left_out_file::update(const data::detail::loader_core& of) {
+    const auto fresh = of.left_out(seen_);
+    if (fresh.empty() || !ctx_->last_run() || ctx_->last_run()->path.empty()) return;
+    seen_ += fresh.size();
+    const auto path = ctx_->last_run()->path + "/left_out.csv";
+    const auto data = "," + quoted_field(of.program().describe());
+    bool is_new = true;
+    std::set<std::string> there; // of this run before it was resumed, and of other ranks
+    if (std::ifstream file(path); file)
+        for (std::string line; std::getline(file, line); is_new = false)
+            if (line.ends_with(data)) there.insert(line.substr(0, line.find(',')));
+    std::string lines = is_new ? "sample,name,why,data\n" : "";
+    for (const auto& one : fresh)
+        if (!there.contains(std::to_string(one.sample)))
+            lines += fmt::format("{},{},{}{}\n", one.sample, quoted_field(one.name),
+                                 quoted_field(one.why), data);
+    std::ofstream file(path, std::ios::app);
+    file << lines << std::flush;
+    if (file || std::exchange(failing_, true)) return;
+    logging::warn("data", fmt::format("{} cannot be written: {}; training goes on", path,
+                                      std::generic_category().message(errno)));
+}
+
 SKEIN_INLINE fed_places::fed_places(std::shared_ptr<const data::detail::row_program> program,
                                     const context& ctx, const run_config& run,
                                     const feed_options& how)
-    : deal_(dealing_of(run, program->size())) {
-    core_ = std::make_unique<data::detail::loader_core>(std::move(program),
-                                                        loader_options_of(ctx, run, how));
+    : deal_(dealing_of(run, program->size())), left_out_(ctx) {
+    core_ = make_loader(std::move(program), ctx, run, how);
     place_ = {.fingerprint = core_->fingerprint(), .seed = run.seed};
     deal_.rank = ctx.rank();
     deal_.world_size = ctx.world_size();
@@ -25576,6 +26036,7 @@ SKEIN_INLINE std::optional<data::detail::finished_batch> fed_places::next(
             .with_hint("one Trainer at a time asks it, for whole steps");
     auto made =
         core_->next(data::detail::batch_request::of(deal_, place_.epoch, place_.consumed, part_));
+    left_out_.update(*core_);
     part_ += 1;
     if (share.is_last) {
         place_.consumed += samples;
@@ -25592,10 +26053,9 @@ SKEIN_INLINE void fed_places::restore(std::string_view saved) {
 SKEIN_INLINE numbered_places::numbered_places(
     std::shared_ptr<const data::detail::row_program> program, const context& ctx,
     const run_config& run, const feed_options& how)
-    : size_(program->size()) {
+    : size_(program->size()), left_out_(ctx) {
     if (size_ == 0) return; // an evaluation set may be empty
-    core_ = std::make_unique<data::detail::loader_core>(std::move(program),
-                                                        loader_options_of(ctx, run, how));
+    core_ = make_loader(std::move(program), ctx, run, how);
 }
 
 SKEIN_INLINE data::detail::finished_batch numbered_places::batch(
@@ -25613,10 +26073,7 @@ SKEIN_INLINE data::detail::finished_batch numbered_places::batch(
     deal.global_batch = std::max<std::size_t>(1, ids.size());
     deal.epochs = 1;
     auto made = core_->next({deal, 0, ids[0], 0, ids[0], ids.size()});
-    if (made.samples.size() != ids.size())
-        throw error(errc::mismatch, fmt::format("{} of {} samples of an evaluation could be made",
-                                                made.samples.size(), ids.size()))
-            .with_hint("leave bad samples out of the evaluation set");
+    left_out_.update(*core_);
     return made;
 }
 
@@ -25908,6 +26365,11 @@ SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) 
         return stops.exit_code();
     } catch (...) {
         const auto why = to_error(std::current_exception());
+        if (stops.asked() && why.code() == errc::cancelled) {
+            say_note(config, fmt::format("stopped by {}: {}", proc::signal_name(stops.which()),
+                                         why.what()));
+            return stops.exit_code();
+        }
         print_error(config, "", why);
         return exit_code_of(why);
     }
@@ -26111,6 +26573,11 @@ SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_c
         if (world && !echo) world->fail(why);
         if (supervised)
             proc::leave_last_words(why.what()); // in case nobody is told through the group
+        if (!supervised && stops.asked() && why.code() == errc::cancelled) {
+            say_note(config, fmt::format("{}: stopped by {}: {}", who,
+                                         proc::signal_name(stops.which()), why.what()));
+            return stops.exit_code();
+        }
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) print_error(config, who, why);
         return exit_code_of(why);
@@ -26441,6 +26908,11 @@ SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) 
     options.times.stop_grace = plain.stop_grace;
     options.times.backoff = plain.backoff;
     options.times.wait_for_collectives(config.failure.collective_timeout);
+    if (config.failure.silence > time_span{}) {
+        options.alive.suspect_after = options.alive.dead_after = config.failure.silence;
+        options.most_silence = config.failure.silence;
+    }
+    options.say = [&config](const std::string& line) { say_note(config, line); };
     options.threads = plain.threads;
     options.on_stop = plain.on_stop;
     options.on_failure = [&config, counted = 0](const error& why, int failures, int most) mutable {
@@ -27478,6 +27950,7 @@ SKEIN_INLINE double free_bytes(int file) {
 
 /// Gives the file its size, with blocks of its own.
 SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder) {
+    outlive_file_limit();
     int failed = ::fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
     if (failed == EOPNOTSUPP) { // the best there is on such a file system
         failed = free_bytes(file) < static_cast<double>(bytes)       ? ENOSPC
@@ -27488,7 +27961,7 @@ SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder
     const bool full = failed == ENOSPC || failed == EFBIG || failed == EDQUOT;
     throw error(full ? errc::exhausted : errc::io,
                 fmt::format("no room for {} bytes of optimizer state in {} ({:.0f} are free): {}",
-                            bytes, folder, free_bytes(file), std::strerror(failed)))
+                            bytes, folder, free_bytes(file), errno_text(failed)))
         .with_hint("give a folder on a larger disk, or shard the optimizer over more ranks");
 }
 
@@ -28991,6 +29464,7 @@ private:
 // shared at construction, so that all ranks put their checkpoint shards into the same place.
 
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29037,6 +29511,11 @@ struct world_news {
     std::uint64_t bytes = 0; ///< of state that ranks took from others
 };
 
+namespace detail {
+/// Parts of a whole in whole percent, and the rest: they add up to 100.
+[[nodiscard]] std::array<int, 6> whole_shares(const std::array<double, 5>& parts, double whole);
+} // namespace detail
+
 /// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is
 /// changed.
 class reporter {
@@ -29054,7 +29533,8 @@ public:
     [[nodiscard]] std::string checkpoints() const { return path_ + "/checkpoints"; }
 
     /// Once, when it is known where the run begins. Rows after the first step are dropped.
-    void begin(const start_info& start);
+    ///   end_due  the row of the first step, too: what lies behind it is made now
+    void begin(const start_info& start, bool end_due = false);
 
     /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be
     /// written is told once and tried again: training goes on.
@@ -29086,7 +29566,7 @@ public:
 
 private:
     void show(const start_info& start);
-    void greet(const start_info& start);
+    void greet(const start_info& start, bool end_due);
     void tell_start(const start_info& start, const std::string& name);
     void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated,
                    const std::vector<report::metric_array>& arrays);
@@ -29108,10 +29588,11 @@ private:
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     std::uint64_t last_step_ = 0;
-    double average_ = 0.0;      // of the seconds per step, exponential
-    double waited_ = 0.0;       // of those that waited for data
-    double seconds_ = 0.0;      // of all steps
-    std::vector<double> spent_; // of them, in the order of detail::timings()
+    double average_ = 0.0;          // of the seconds per step, exponential
+    double between_rows_ = 0.0;     // seconds from row to row, likewise
+    double waited_ = 0.0;           // of those that waited for data
+    double seconds_ = 0.0;          // from the first step to the last row
+    std::array<double, 5> spent_{}; // of them: data, forward, backward, optimizer, other ranks
 };
 
 /// Rank 0's last screen of a fit() that ended: printed when the context ends, in the way of
@@ -29675,6 +30156,7 @@ SKEIN_INLINE finished_run load_result(const std::string& path) {
 // ======== skein/train/detail/reporter.ipp, continued
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -29832,13 +30314,13 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config, st
 
 SKEIN_INLINE reporter::~reporter() = default;
 
-SKEIN_INLINE void reporter::begin(const start_info& start) {
+SKEIN_INLINE void reporter::begin(const start_info& start, bool end_due) {
     if (!first_) return;
-    if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_) dir_->truncate_after(start.first_step - (end_due ? 1 : 0));
     if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
-    greet(start);
+    greet(start, end_due);
 }
 
 SKEIN_INLINE void reporter::show(const start_info& start) {
@@ -29930,17 +30412,19 @@ SKEIN_INLINE void reporter::step(const step_info& now,
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
     };
     average_ = smooth(average_, now.seconds);
-    waited_ = smooth(waited_, now.timing.data);
+    waited_ = smooth(waited_, now.own.data);
+    between_rows_ = smooth(between_rows_, now.since_row);
     write_row(now, evaluated, arrays);
-    seconds_ += now.seconds;
+    seconds_ += now.since_row;
     const auto parts = detail::timings(now.timing);
-    spent_.resize(parts.size());
-    for (std::size_t i = 0; i < parts.size(); ++i) spent_[i] += parts[i].value;
+    const double spent[] = {now.own.data, now.own.forward, now.own.backward, now.own.optimizer,
+                            now.own.exposed};
+    for (std::size_t i = 0; i < spent_.size(); ++i) spent_[i] += spent[i];
     report::progress_update update;
     update.step = now.step;
     update.loss = now.loss;
     update.step_seconds = average_;
-    if (average_ > 0) update.data_share = waited_ / average_;
+    if (between_rows_ > 0) update.data_share = waited_ / between_rows_;
     if (average_ > 0) update.tokens_per_s = now.tokens_per_s * now.seconds / average_;
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)
@@ -30035,16 +30519,30 @@ SKEIN_INLINE void reporter::finish() {
     draw_world(last_step_);
 }
 
+namespace detail {
+SKEIN_INLINE std::array<int, 6> whole_shares(const std::array<double, 5>& parts, double whole) {
+    std::array<int, 6> shares{};
+    int sum = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        shares[i] = static_cast<int>(std::lround(100.0 * std::clamp(parts[i] / whole, 0.0, 1.0)));
+        sum += shares[i];
+    }
+    shares.back() = std::max(0, 100 - sum);
+    if (sum > 100)
+        *std::ranges::max_element(shares) -= sum - 100; // rounded up more often than down
+    return shares;
+}
+} // namespace detail
+
 /// Where the time of all steps went, in one line.
 SKEIN_INLINE void reporter::say_times() {
-    if (!show_ || seconds_ <= 0 || spent_.size() != 6) return;
-    const auto share = [&](std::size_t i) { return 100.0 * spent_[i] / seconds_; };
-    auto text = fmt::format(
-        "step time, each of its slowest rank: data {:.0f} %, forward {:.0f} %, backward {:.0f} %, "
-        "optimizer {:.0f} %",
-        share(0), share(1), share(2), share(4));
-    if (ctx_->world_size() > 1) text += fmt::format(", waiting for other ranks {:.0f} %", share(3));
-    show_->note(text);
+    if (!show_ || seconds_ <= 0) return;
+    const auto share = detail::whole_shares(spent_, seconds_);
+    auto text =
+        fmt::format("time of rank 0: data {} %, forward {} %, backward {} %, optimizer {} %",
+                    share[0], share[1], share[2], share[3]);
+    if (ctx_->world_size() > 1) text += fmt::format(", waiting for other ranks {} %", share[4]);
+    show_->note(text + fmt::format(", the rest {} %", share[5]));
 }
 
 /// What runs where.
@@ -30080,7 +30578,7 @@ SKEIN_INLINE void reporter::tell_start(const start_info& start, const std::strin
 }
 
 /// What runs where, and what is not as it was asked for.
-SKEIN_INLINE void reporter::greet(const start_info& start) {
+SKEIN_INLINE void reporter::greet(const start_info& start, bool end_due) {
     const auto name = name_.empty() ? config_->name : name_;
     tell_start(start, name);
     if (dir_)
@@ -30095,6 +30593,9 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
                                   path_.empty() ? config_->runs_dir + "/" + name
                                                 : detail::path_for_people(*config_, path_)));
     }
+    if (end_due)
+        return show_->notice(
+            fmt::format("the evaluation of step {} had failed: it is made now", start.first_step));
     if (start.first_step > 0 && start.total_steps > 0 && start.first_step >= start.total_steps) {
         const auto flag = steps_flag_of(*config_);
         show_->notice(
@@ -30108,6 +30609,21 @@ SKEIN_INLINE void reporter::draw() {
     if (!dir_ || !config_->write_files) return;
     attempt([&] { dir_->write_svg({"loss", "val_loss"}, name_); }, curve_failing_, "loss.svg");
 }
+
+} // namespace skein::train
+
+// ======== skein/train/detail/reporter_screen.ipp
+// What a fit() says at last: bodies of <skein/train/reporter.hpp>.
+
+
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
 
 namespace detail {
 
@@ -31732,8 +32248,15 @@ using make_parts = std::function<std::unique_ptr<session_parts>()>;
 /// The loss of a batch behind the pointer; `here` gets what it reports. Its weight is undefined
 /// when it is the mean over the samples.
 using batch_loss = std::function<weighted_loss(const void* batch, stage& here)>;
+/// Of a batch of an evaluation, which may lack samples that cannot be made.
+struct evaluated_loss {
+    weighted_loss loss;
+    std::uint64_t samples = 0; ///< that it is of
+};
 /// The same of samples by number.
-using numbered_loss = std::function<weighted_loss(std::span<const std::uint64_t>, stage& here)>;
+///   result  nothing when none of them could be made
+using numbered_loss =
+    std::function<std::optional<evaluated_loss>(std::span<const std::uint64_t>, stage& here)>;
 
 template <class Loss, class Model, class Batch>
 consteval void require_loss() {
@@ -31880,8 +32403,13 @@ public:
         detail::require_loss<Loss, Model, batch_of<decltype(*data)>>();
         use_evaluation(
             set.name(), static_cast<std::uint64_t>(data->size()), set.options(),
-            [&loss, &model, data](std::span<const std::uint64_t> ids, train::stage& here) {
-                return detail::call_loss(loss, model, data->batch(ids), here);
+            [&loss, &model, data](std::span<const std::uint64_t> ids,
+                                  train::stage& here) -> std::optional<detail::evaluated_loss> {
+                const auto batch = data->batch(ids);
+                const auto samples = detail::samples_made(*data, batch, ids.size());
+                if (samples == 0) return std::nullopt;
+                here.numbers().weigh(static_cast<double>(samples));
+                return detail::evaluated_loss{detail::call_loss(loss, model, batch, here), samples};
             },
             detail::loss_reports<Loss, Model, batch_of<decltype(*data)>>);
     }
@@ -33918,6 +34446,7 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33929,6 +34458,12 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
 namespace skein::train::detail {
 
 using report::metric_value;
+
+/// An evaluation came to no numbers, here or on another rank; the training is what it was. All ranks
+/// throw it alike.
+struct evaluation_failed {
+    std::exception_ptr why; ///< null: on another rank, which tells
+};
 
 /// A run's evaluation sets.
 class evaluator {
@@ -34058,35 +34593,33 @@ public:
         std::vector<shard_numbers> by_shard;
         std::vector<shard_metrics> seen;
         set.list.clear();
+        set.made = 0;
         stage here(set.name, reported, set.is_measured ? &set.list : nullptr,
                    !declared_.stages().empty());
+        std::exception_ptr failed;
         {
             at::NoGradGuard no_grad;
             parts_.begin_evaluation();
             const eval_modes modes(parts_.module());
-            if (shards > 0)
-                by_shard = pass_shards(set, step, count, reported, here, seen);
-            else
-                pass(set, step, first, last, mine, here);
+            try {
+                if (shards > 0)
+                    by_shard = pass_shards(set, step, count, reported, here, seen);
+                else
+                    pass(set, step, first, last, mine, here);
+            } catch (const error& why) {
+                if (is_of_world(why)) throw;
+                failed = std::current_exception();
+            }
             parts_.end_evaluation();
         }
-        stage_numbers out;
-        out.values = shards > 0 ? set.by_shard.merge(ctx_, mine, {}, by_shard)
-                                : set.names.merge(ctx_, mine, reported);
-        for (std::size_t i = 1; i < out.values.size(); ++i)
-            out.values[i].name.insert(0, set.name + "_");
-        if (set.is_measured) {
-            auto merged = set.list;
-            merged.clear();
-            if (shards > 0)
-                merge_shards(ctx_, shards, std::move(seen), merged, set.name);
-            else
-                merge(ctx_, set.list, merged, set.name, last > first);
-            out.put(set.name, merged.compute());
-            refuse_twice(out.values);
+        agree(set, step, count, failed);
+        try {
+            return merged(set, step, shards, mine, reported, by_shard, std::move(seen));
+        } catch (const error& why) {
+            // Of the world, or of the weights: those are not worth a checkpoint.
+            if (is_of_world(why) || why.code() == errc::not_finite) throw;
+            throw evaluation_failed{std::current_exception()};
         }
-        check(set, step, out.values);
-        return out;
     }
 
 private:
@@ -34098,8 +34631,47 @@ private:
         metrics::metric_list list;
         bool is_measured, reports;
         shared_names names;
-        shard_names by_shard; // with logical shards, in place of `names`
+        shard_names by_shard;   // with logical shards, in place of `names`
+        std::uint64_t made = 0; // samples of this rank in the pass
     };
+
+    /// Whether all ranks have come through their part, before they wait for each other's numbers.
+    void agree(const set_type& set, std::uint64_t step, std::uint64_t count,
+               const std::exception_ptr& failed) const {
+        double both[] = {failed ? 1.0 : 0.0, static_cast<double>(set.made)};
+        all_reduce(ctx_, both, dist::reduce_op::sum);
+        if (both[0] > 0) throw evaluation_failed{failed};
+        if (both[1] > 0) return;
+        throw evaluation_failed{std::make_exception_ptr(
+            error(errc::invalid_argument,
+                  fmt::format("none of the {} samples of evaluation set \"{}\" could be made "
+                              "after step {}",
+                              count, set.name, step)))};
+    }
+
+    /// What the parts of all ranks come to. Collective.
+    [[nodiscard]] stage_numbers merged(set_type& set, std::uint64_t step, int shards,
+                                       report::metric_set& mine, report::metric_set& reported,
+                                       std::vector<shard_numbers>& by_shard,
+                                       std::vector<shard_metrics> seen) {
+        stage_numbers out;
+        out.values = shards > 0 ? set.by_shard.merge(ctx_, mine, {}, by_shard)
+                                : set.names.merge(ctx_, mine, reported);
+        for (std::size_t i = 1; i < out.values.size(); ++i)
+            out.values[i].name.insert(0, set.name + "_");
+        if (set.is_measured) {
+            auto all = set.list;
+            all.clear();
+            if (shards > 0)
+                merge_shards(ctx_, shards, std::move(seen), all, set.name);
+            else
+                merge(ctx_, set.list, all, set.name, set.made > 0);
+            out.put(set.name, all.compute());
+            refuse_twice(out.values);
+        }
+        check(set, step, out.values);
+        return out;
+    }
 
     void require_name(const std::string& name) const {
         const bool plain = !name.empty() && std::ranges::all_of(name, [](char c) {
@@ -34130,11 +34702,12 @@ private:
             auto& mine = all.emplace_back();
             mine.own.mean(set.name + "_loss", 0.0, 0.0);
             seed_step(~config_.seed, step, s); // for a loss that draws
+            const auto before = set.made;
             pass(set, step, first, last, mine.own, here);
             mine.reported = reported;
             reported.clear();
             if (!set.is_measured) continue;
-            seen.push_back({set.list.pack(), last > first});
+            seen.push_back({set.list.pack(), set.made > before});
             set.list.clear();
         }
         return all;
@@ -34146,18 +34719,34 @@ private:
         for (auto at = first; at < last; at += ids.size()) {
             ids.clear();
             for (auto id = at; id < last && ids.size() < batch(set); ++id) ids.push_back(id);
-            here.numbers().weigh(static_cast<double>(ids.size()));
             const user_code code{ctx_.rank(), step};
             const auto loss = code.run("the loss of an evaluation", [&] {
                 try {
-                    return checked_loss(set.loss(ids, here), ids.size());
+                    return loss_of(set, ids, step, here);
                 } catch (const redo_step&) {
                     throw error(errc::usage,
                                 "redo_step was thrown in an evaluation: it has no step");
                 }
             });
-            mine.mean(set.name + "_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
-                      loss.weight);
+            if (!loss) continue;
+            mine.mean(set.name + "_loss",
+                      loss->weighted ? loss->mean() : loss->value.item<double>(), loss->weight);
+        }
+    }
+
+    /// Nothing when none of the samples could be made.
+    [[nodiscard]] static std::optional<loss_sum> loss_of(set_type& set,
+                                                         const std::vector<std::uint64_t>& ids,
+                                                         std::uint64_t step, stage& here) {
+        try {
+            auto got = set.loss(ids, here);
+            if (!got) return std::nullopt;
+            set.made += got->samples;
+            return checked_loss(std::move(got->loss), got->samples);
+        } catch (const error& why) { // of a row: it has named its sample
+            if (!why.where().starts_with("sample ")) throw;
+            throw error(why).with_where(fmt::format("{}, of evaluation set \"{}\" after step {}",
+                                                    why.where(), set.name, step));
         }
     }
 
@@ -34302,6 +34891,74 @@ struct loaded_plan {
 
 } // namespace skein::train::detail
 
+// ======== skein/train/detail/session_state.ipp
+// Where a run is: what its steps (session_core.ipp) and what lies between them (session_between.ipp)
+// both work on.
+
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace skein::train::detail {
+
+/// What a step and what lies between two of them both work on. The session owns it.
+struct run_state {
+    const context& ctx;
+    const run_config& config;
+    schedule rate;
+    step_plan plan; ///< in force
+    const metrics_manager& declared;
+    std::unique_ptr<session_parts> parts{};
+    std::unique_ptr<input_source> input{};
+    std::optional<flat_optimizer> optimizer{};
+    std::optional<feeder> feeder{};
+    std::optional<loss_scale> scale{}; ///< in float16
+    std::optional<training_stage> training{};
+    stage_numbers row{};     ///< of the step that was committed last
+    std::uint64_t total = 0; ///< steps of the run; 0: not known
+    std::uint64_t step = 0;  ///< finished
+    std::uint64_t epoch = 0; ///< of the step that was committed last
+    bool left_out = false;   ///< the step that was applied last, by a callback
+    bool stopped = false, stop_wanted = false, ended = false;
+    std::string stop_reason{}; ///< a callback's of this rank
+    std::optional<drawn_batch> upcoming{};
+    double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
+    fit_result result{};
+
+    bool hurries =
+        false; ///< who stops it does not wait: nothing is done that a resumed run does again
+    /// The run ends behind this step, as planned or because a callback wants it.
+    [[nodiscard]] bool comes_to_end() const noexcept { return !hurries && (stopped || is_last()); }
+    [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
+    /// What the schedule gives for the step after so many finished ones.
+    [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
+        return learning_rate(rate, feeder->schedule_step(finished));
+    }
+    /// From the next step on. Collective with a stream whose end is not known.
+    void follow(const step_plan& next) {
+        plan = next;
+        if (!feeder->follow(next, step)) return;
+        total = feeder->total();
+        if (!upcoming) return;
+        upcoming = feeder->next(step);
+        ended = !upcoming;
+    }
+    /// What this rank has decided since the row before, as a number that float64 holds.
+    [[nodiscard]] double decided() const noexcept {
+        const auto hash = hash_of(plan) ^ (left_out ? 1 : 0);
+        return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
+    }
+    void ask_stop(action wanted) {
+        if (wanted != action::stop) return;
+        stop_wanted = true;
+        if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
+    }
+};
+
+} // namespace skein::train::detail
+
 // ======== skein/train/detail/session_world.ipp
 // What a session brings from one world of its job into the next, besides tensors. Used by
 // <skein/train/detail/session_core.ipp> and what it includes alone.
@@ -34375,6 +35032,7 @@ struct carried_state {
 // ======== skein/train/detail/session_between.ipp, continued
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <map>
 #include <memory>
@@ -34386,60 +35044,6 @@ struct carried_state {
 #include <fmt/core.h>
 
 namespace skein::train::detail {
-
-/// What a step and what lies between two of them both work on. The session owns it.
-struct run_state {
-    const context& ctx;
-    const run_config& config;
-    schedule rate;
-    step_plan plan; ///< in force
-    const metrics_manager& declared;
-    std::unique_ptr<session_parts> parts{};
-    std::unique_ptr<input_source> input{};
-    std::optional<flat_optimizer> optimizer{};
-    std::optional<feeder> feeder{};
-    std::optional<loss_scale> scale{}; ///< in float16
-    std::optional<training_stage> training{};
-    stage_numbers row{};     ///< of the step that was committed last
-    std::uint64_t total = 0; ///< steps of the run; 0: not known
-    std::uint64_t step = 0;  ///< finished
-    std::uint64_t epoch = 0; ///< of the step that was committed last
-    bool left_out = false;   ///< the step that was applied last, by a callback
-    bool stopped = false, stop_wanted = false, ended = false;
-    std::string stop_reason{}; ///< a callback's of this rank
-    std::optional<drawn_batch> upcoming{};
-    double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
-    fit_result result{};
-
-    bool hurries =
-        false; ///< who stops it does not wait: nothing is done that a resumed run does again
-    /// The run ends behind this step, as planned or because a callback wants it.
-    [[nodiscard]] bool comes_to_end() const noexcept { return !hurries && (stopped || is_last()); }
-    [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
-    /// What the schedule gives for the step after so many finished ones.
-    [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
-        return learning_rate(rate, feeder->schedule_step(finished));
-    }
-    /// From the next step on. Collective with a stream whose end is not known.
-    void follow(const step_plan& next) {
-        plan = next;
-        if (!feeder->follow(next, step)) return;
-        total = feeder->total();
-        if (!upcoming) return;
-        upcoming = feeder->next(step);
-        ended = !upcoming;
-    }
-    /// What this rank has decided since the row before, as a number that float64 holds.
-    [[nodiscard]] double decided() const noexcept {
-        const auto hash = hash_of(plan) ^ (left_out ? 1 : 0);
-        return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
-    }
-    void ask_stop(action wanted) {
-        if (wanted != action::stop) return;
-        stop_wanted = true;
-        if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
-    }
-};
 
 class between_steps {
 public:
@@ -34463,18 +35067,23 @@ public:
     }
 
     /// Opens the run's folder and resumes, if that is asked for; then all is told.
-    void begin(const report::settings& described) {
+    ///   result  what the step of the checkpoint still lacks, if its evaluation had failed
+    std::optional<carried_state> begin(const report::settings& described) {
         prepare();
         report_.emplace(ctx_, config_, described);
-        const auto resumed_from = open_checkpoints();
+        std::optional<carried_state> due;
+        const auto resumed_from = open_checkpoints(due);
         run_.result.first_step = run_.step;
         const auto start = start_info_of(resumed_from);
-        report_->begin(start);
+        report_->begin(start, due.has_value());
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *run_.parts, *run_.optimizer);
         has_told_start_ = true;
         run_.parts->tell(start);
+        return due;
     }
+    /// What lies behind the step of a checkpoint whose evaluation had failed: it is made now.
+    void adopt_end(const carried_state& from);
 
     /// What begin() and join() need of this rank alone; once.
     void prepare() {
@@ -34537,7 +35146,19 @@ public:
     }
 
     /// Evaluation, row, decisions and checkpoint of the step that is committed, as they are due.
-    void end_of_step(const step_info& now) {
+    ///   carry  gives what a resumed run needs to make the end of this step, if the evaluation fails
+    template <class Carry>
+    void end_of_step(const step_info& now, Carry carry) {
+        try {
+            end_step(now);
+        } catch (const evaluation_failed& failure) {
+            const bool is_saved = keep_step(carry());
+            fail(failure, is_saved);
+        }
+    }
+
+    /// The same where nothing may fail but the world.
+    void end_step(const step_info& now) {
         const auto on_this_step = [&](std::int64_t every) {
             return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
@@ -34587,8 +35208,12 @@ public:
         run_.feeder->quiet();
         is_over_ = true;
         stage_numbers last;
-        for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
-            if (evaluated_at_[set] != run_.step) evaluate(set, last);
+        try {
+            for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
+                if (evaluated_at_[set] != run_.step) evaluate(set, last);
+        } catch (const evaluation_failed& failure) { // the step has its checkpoint
+            fail(failure, saver_.has_value());
+        }
         if (auto* const average = run_.optimizer->average(); average && average->options().keep)
             swap_average(ctx_, *average, *run_.parts);
         finish_result(seconds_now() - begun, tokens_per_s); // the last exchange
@@ -34616,6 +35241,18 @@ public:
     }
 
 private:
+    // ---- failed evaluations: bodies in detail/session_ends.ipp ----------------------------------
+
+    /// An evaluation failed, which says nothing against what was trained: the step gets its
+    /// checkpoint, and whoever resumes makes the rest of it.
+    ///   result  whether it has one
+    [[nodiscard]] bool keep_step(carried_state end);
+    /// Who knows why throws it; the others wait for its word.
+    [[noreturn]] void fail(const evaluation_failed& failure, bool is_saved);
+    /// What keep_step() has put into a checkpoint.
+    [[nodiscard]] std::optional<carried_state> saved_end(const json& extra,
+                                                         const std::string& where);
+
     /// A rank that has died may not have written it.
     void write_last() {
         step_info now{.rank = ctx_.rank(),
@@ -34738,6 +35375,9 @@ private:
         auto merged = [&] {
             try {
                 return evaluator_->run(set, run_.step);
+            } catch (const evaluation_failed&) { // all ranks alike, and the weights are saved next
+                if (averaged) swap_average(ctx_, *average, *run_.parts);
+                throw;
             } catch (...) { // whoever catches it has the weights that are trained
                 if (averaged) average->swap();
                 throw;
@@ -34756,13 +35396,13 @@ private:
     }
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
-    std::string open_checkpoints() {
+    std::string open_checkpoints(std::optional<carried_state>& due) {
         if (!config_.checkpoint.enabled) return {};
         open_saver();
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
         auto found = saver_->load_latest();
         if (!found) return {};
-        restore(*found);
+        due = restore(*found);
         return found->path();
     }
 
@@ -34771,7 +35411,8 @@ private:
                        make_checkpoint_world(ctx_));
     }
 
-    void restore(const loaded_checkpoint& found) {
+    ///   result  what its step still lacks
+    std::optional<carried_state> restore(const loaded_checkpoint& found) {
         state_->restore(found);
         run_.parts->publish();
         run_.step = found.step();
@@ -34798,6 +35439,7 @@ private:
             if (auto text = rate_notice(extra, run_.step, run_.scheduled_rate(run_.step));
                 !text.empty())
                 notices_.push_back(std::move(text));
+        return saved_end(extra, found.path());
     }
 
     /// The plan of a checkpoint, when rules had changed it.
@@ -34850,6 +35492,8 @@ private:
             out["logical_shards"] = config_.scaling.logical_shards;
         if (run_.plan != plan_of(config_) || run_.feeder->units())
             out["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
+        if (!end_due_.empty())
+            out["end_due"] = {{"schema", wire::schema_hash<carried_state>()}, {"state", end_due_}};
         for (const auto& each : run_.parts->states())
             out["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
         return out;
@@ -34911,6 +35555,7 @@ private:
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
     last_row last_;
     bool is_over_ = false, has_told_start_ = false;
+    std::string end_due_;              // of the checkpoint that is being made, see keep_step()
     std::vector<run_event> events_;    // decisions behind the step that is committed last
     std::vector<std::string> notices_; // to be told when the run begins
 };
@@ -34936,7 +35581,10 @@ public:
     /// Of the exchange with the backward pass, in [0, 1].
     [[nodiscard]] double overlap() const noexcept { return overlap_; }
 
-    void begin_step() { begun_ = seconds_now(); }
+    void begin_step() {
+        begun_ = seconds_now();
+        if (row_begun_ <= 0) row_begun_ = begun_;
+    }
     void begin_compute() { busy_ = busy(); }
     /// A forward pass begins with the batch in hand, or with the loss when nobody asked for one.
     void begin_forward() {
@@ -34958,9 +35606,15 @@ public:
         overlap_ = worked > 0 ? std::clamp(1.0 - waited / worked, 0.0, 1.0) : 0.0;
     }
 
+    /// Where this rank's time since the row before has gone.
+    void end_row(step_info& now) const {
+        now.own = time_;
+        now.since_row = seconds_now() - row_begun_;
+    }
     /// The row is agreed on: from here on the next one's time counts, that of the row itself first.
     void begin_row(double waited) {
         time_ = {};
+        row_begun_ = seconds_now() - waited;
         if (ctx_.world_size() > 1) time_.exposed = waited;
     }
     /// What was computed is thrown away.
@@ -34989,7 +35643,7 @@ private:
 
     const context& ctx_;
     step_timing time_;
-    double begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0;
+    double begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0, row_begun_ = 0.0;
     double seconds_ = 0.0, tokens_ = 0.0; // of all steps
 };
 
@@ -35158,6 +35812,7 @@ public:
                             -decided,
                             pauses ? 1.0 : 0.0};
         values_.clear();
+        clock.end_row(now);
         const double waited = clock.waiting([&] {
             values_ = shards != nullptr ? shards->merge(own, control)
                                         : names_.merge(ctx_, own, reported, control);
@@ -35306,11 +35961,25 @@ public:
         settings_.insert(settings_.end(), data.begin(), data.end());
         run_.feeder.emplace(ctx_, config_, *run_.input);
         run_.total = run_.feeder->total();
-        if (place_ == nullptr) between_.begin(described_);
+        if (place_ == nullptr) begin_here();
         if (place_ != nullptr) prepare_for_worlds();
         // A model that is in eval mode as a whole is to be trained; a submodule may be so on
         // purpose.
         if (!run_.parts->module().is_training()) run_.parts->module().train();
+    }
+
+    /// A run whose last evaluation had failed makes it first.
+    void begin_here() {
+        const auto due = between_.begin(described_);
+        has_state_ = true;
+        if (!due) return;
+        between_.adopt_end(*due);
+        adopt_row(due->row);
+        ends_epoch_ = due->ends_epoch;
+        told_step_ = due->told_step;
+        find_end();
+        end_ = step_end::report;
+        end_step();
     }
 
     fit_result finish() {
@@ -35567,6 +36236,7 @@ private:
     void enter_world(world_news news, double begin);
     void take_state(const world_plan& plan, world_news& news);
     [[nodiscard]] carried_state carry();
+    void adopt_row(const last_row& row);
     void adopt(const carried_state& from);
 
     /// Is this the last step? A stream without a size tells by its next batch.
@@ -35716,7 +36386,7 @@ private:
     void finish_step() {
         if (run_.stopped && run_.result.stop_signal == 0)
             run_.result.stop_reason = row_.reason(run_.stop_reason);
-        between_.end_of_step(now_);
+        between_.end_of_step(now_, [this] { return carry(); });
     }
 
     process_settings process_; // first: until all else is gone
@@ -35753,6 +36423,93 @@ private:
     double begun_ = 0.0;
     step_clock clock_;
 };
+
+} // namespace skein::train::detail
+
+// ======== skein/train/detail/session_ends.ipp
+// What becomes of a step whose evaluation failed: bodies of
+// <skein/train/detail/session_between.ipp>.
+
+
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// What lies behind the step of a checkpoint whose evaluation had failed: it is made now.
+SKEIN_INLINE void between_steps::adopt_end(const carried_state& from) {
+    run_.epoch = from.epoch;
+    run_.scheduled = from.scheduled;
+    run_.left_out = from.left_out;
+    run_.training->late() = {from.late, from.late_arrays};
+    run_.result.metrics = from.metrics;
+    run_.result.arrays = from.arrays;
+    run_.result.val_loss = from.val_loss;
+    run_.result.val_step = from.val_step;
+    if (from.told_at.size() == told_at_.size()) told_at_ = from.told_at;
+    newest_ = from.newest;
+    run_.row = {from.row.values, from.row.arrays};
+    events_ = from.row.decided;
+}
+
+/// An evaluation failed, which says nothing against what was trained: the step gets its
+/// checkpoint, and whoever resumes makes the rest of it.
+SKEIN_INLINE bool between_steps::keep_step(carried_state end) {
+    if (!saver_) return false;
+    end.extra.clear(); // the checkpoint has it
+    end_due_ = to_hex(wire::encode(end));
+    try {
+        save({});
+    } catch (const error& why) { // the evaluation's error is the one to tell
+        if (is_of_world(why)) throw;
+        report_->note(fmt::format("step {} cannot be saved, either: {}", run_.step, why.what()));
+        return false;
+    }
+    end_due_.clear();
+    report_->note(
+        fmt::format("step {} is saved without its evaluation, which has failed", run_.step));
+    return true;
+}
+
+/// Who knows why throws it; the others wait for its word.
+[[noreturn]] SKEIN_INLINE void between_steps::fail(const evaluation_failed& failure,
+                                                   bool is_saved) {
+    if (failure.why) {
+        try {
+            std::rethrow_exception(failure.why);
+        } catch (const error& why) {
+            if (!is_saved) throw;
+            auto told = why;
+            const std::string hint = "the step is saved: a resumed run makes its evaluation";
+            throw std::move(told).with_hint(why.hint().empty() ? hint : why.hint() + "; " + hint);
+        }
+    }
+    double none = 0.0;
+    all_reduce(ctx_, std::span(&none, 1), dist::reduce_op::sum);
+    throw error(errc::aborted, "an evaluation failed on another rank");
+}
+
+SKEIN_INLINE std::optional<carried_state> between_steps::saved_end(const json& extra,
+                                                                   const std::string& where) {
+    if (!extra.contains("end_due")) return std::nullopt;
+    const auto& saved = extra.at("end_due");
+    if (saved.value("schema", std::uint64_t{0}) != wire::schema_hash<carried_state>()) {
+        notices_.push_back(fmt::format("the evaluation of step {} has failed and is left out: "
+                                       "another version of this program has saved it",
+                                       run_.step));
+        return std::nullopt;
+    }
+    const auto text = saved.value("state", std::string());
+    byte_buffer bytes(text.size() / 2);
+    if (!from_hex(text, bytes))
+        throw error(errc::malformed, "what a step still lacks is no hexadecimal text")
+            .with_where(where);
+    return wire::decode<carried_state>(bytes).value();
+}
 
 } // namespace skein::train::detail
 
@@ -35945,8 +36702,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
     run_.feeder->rebind();
     run_.ended = false;
     if (plan.begins) {
-        between_.begin(described_);
-        has_state_ = true;
+        begin_here();
         return;
     }
     news.stall = seconds_now() - begin;
@@ -36001,16 +36757,21 @@ SKEIN_INLINE void session_core::adopt(const carried_state& from) {
     end_ = from.end;
     ends_epoch_ = from.ends_epoch;
     told_step_ = from.told_step;
+    adopt_row(from.row);
+    run_.total = run_.feeder->total();
+}
+
+/// Of the step that was committed last.
+SKEIN_INLINE void session_core::adopt_row(const last_row& row) {
     now_ = {.rank = ctx_.rank(),
-            .step = from.row.step,
-            .loss = from.row.loss,
-            .lr = from.row.lr,
-            .grad_norm = from.row.grad_norm,
-            .seconds = from.row.seconds,
-            .tokens_per_s = from.row.tokens_per_s,
+            .step = row.step,
+            .loss = row.loss,
+            .lr = row.lr,
+            .grad_norm = row.grad_norm,
+            .seconds = row.seconds,
+            .tokens_per_s = row.tokens_per_s,
             .metrics = &run_.row.values,
             .arrays = &run_.row.arrays};
-    run_.total = run_.feeder->total();
 }
 
 /// The context is in another generation of its world.
@@ -36063,11 +36824,21 @@ namespace skein::train::detail {
 
 SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, bool is_elastic) {
     const auto* const place = ctx.elastic();
-    if (place != nullptr && !is_elastic)
-        throw error(errc::usage, fmt::format("the ranks of this job change ({} to {} workers), and "
-                                             "the strategy of the Trainer does not bear that",
-                                             place->job().least(), place->job().most()))
-            .with_hint("use Trainer<Elastic<DDP<>>>, or a fixed number of workers");
+    if (place != nullptr && !is_elastic) {
+        const int least = place->job().least(), most = place->job().most();
+        const auto many =
+            least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
+        throw error(
+            errc::usage,
+            fmt::format("this process is a worker of an elastic job ({} workers), as `skein "
+                        "run` and `--workers LEAST:MOST` start them: one that is lost is "
+                        "replaced. The strategy of this Trainer has ranks that never change",
+                        many))
+            .with_hint(fmt::format("start the program itself, without `skein run`: it starts its "
+                                   "ranks with `--workers {}`; or train with "
+                                   "Trainer<Elastic<DDP<>>>",
+                                   most));
+    }
     validate(config, place != nullptr ? place->job().most() : ctx.world_size());
     keep_freed_memory();
 }

@@ -43,8 +43,8 @@ struct feed_options {
     int threads = 0; ///< that make rows; 0: the cores of this process, shared with the ranks here
     option_count budget = std::size_t{512} << 20; ///< bytes of all batches that are made or held
     option_count bad_rows = 0; ///< samples that cannot be made and are left out, of each rank; one
-                                ///< that is bad in every epoch counts once. Each is named in the
-                                ///< log and in left_out.csv of the run's folder, once
+                               ///< that is bad in every epoch counts once. Each is named in the
+                               ///< log and in left_out.csv of the run's folder, once
     time_span
         row_limit{}; ///< that one row may take here; a longer one ends the run. 0: none, a row
                      ///< that takes long is named in the log

@@ -27,12 +27,12 @@ struct loader_options {
     option_count budget = std::size_t{512} << 20; ///< bytes of all batches that are being made,
                                                   ///< wait, or are still held
     option_count bad_rows = 0; ///< samples that may be left out before it is an error, of each
-                                ///< rank; one that is bad in every epoch counts once. Each is named
-                                ///< in the log, once
+                               ///< rank; one that is bad in every epoch counts once. Each is named
+                               ///< in the log, once
     time_span row_limit{}; ///< that one row may take here; a longer one is an error. 0: none, a row
                            ///< that takes long is named in the log
-    bool drop_last = false;   ///< the last batch of an epoch only if it is full
-    option_count epochs = 0;  ///< passes over the data; 0: until nobody asks any more
+    bool drop_last = false;  ///< the last batch of an epoch only if it is full
+    option_count epochs = 0; ///< passes over the data; 0: until nobody asks any more
 };
 
 /// A sample that could not be made and was left out.

@@ -13,6 +13,7 @@
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/session_plan.ipp>
+#include <skein/train/detail/session_state.ipp>
 #include <skein/train/detail/session_world.ipp>
 #include <skein/train/loss_scale.hpp>
 #include <skein/train/reporter.hpp>
@@ -35,60 +36,6 @@
 #include <fmt/core.h>
 
 namespace skein::train::detail {
-
-/// What a step and what lies between two of them both work on. The session owns it.
-struct run_state {
-    const context& ctx;
-    const run_config& config;
-    schedule rate;
-    step_plan plan; ///< in force
-    const metrics_manager& declared;
-    std::unique_ptr<session_parts> parts{};
-    std::unique_ptr<input_source> input{};
-    std::optional<flat_optimizer> optimizer{};
-    std::optional<feeder> feeder{};
-    std::optional<loss_scale> scale{}; ///< in float16
-    std::optional<training_stage> training{};
-    stage_numbers row{};     ///< of the step that was committed last
-    std::uint64_t total = 0; ///< steps of the run; 0: not known
-    std::uint64_t step = 0;  ///< finished
-    std::uint64_t epoch = 0; ///< of the step that was committed last
-    bool left_out = false;   ///< the step that was applied last, by a callback
-    bool stopped = false, stop_wanted = false, ended = false;
-    std::string stop_reason{}; ///< a callback's of this rank
-    std::optional<drawn_batch> upcoming{};
-    double scheduled = 0.0; ///< rate of the step that was agreed on last, by the schedule alone
-    fit_result result{};
-
-    bool hurries =
-        false; ///< who stops it does not wait: nothing is done that a resumed run does again
-    /// The run ends behind this step, as planned or because a callback wants it.
-    [[nodiscard]] bool comes_to_end() const noexcept { return !hurries && (stopped || is_last()); }
-    [[nodiscard]] bool is_last() const noexcept { return total > 0 ? step == total : ended; }
-    /// What the schedule gives for the step after so many finished ones.
-    [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
-        return learning_rate(rate, feeder->schedule_step(finished));
-    }
-    /// From the next step on. Collective with a stream whose end is not known.
-    void follow(const step_plan& next) {
-        plan = next;
-        if (!feeder->follow(next, step)) return;
-        total = feeder->total();
-        if (!upcoming) return;
-        upcoming = feeder->next(step);
-        ended = !upcoming;
-    }
-    /// What this rank has decided since the row before, as a number that float64 holds.
-    [[nodiscard]] double decided() const noexcept {
-        const auto hash = hash_of(plan) ^ (left_out ? 1 : 0);
-        return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
-    }
-    void ask_stop(action wanted) {
-        if (wanted != action::stop) return;
-        stop_wanted = true;
-        if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
-    }
-};
 
 class between_steps {
 public:
