@@ -79,6 +79,13 @@ TEST_CASE("metrics are merged by kind, and other names on one rank are an error 
     }
 }
 
+TEST_CASE("what the user's code throws breaks no world, whatever its code") {
+    const auto lost = error(errc::reset, "connection reset");
+    CHECK(skein::train::detail::is_of_world(lost));
+    for (const auto* const where : {"the loss on rank 1 at step 7", "sample 7 (a.jpg), map(fetch)"})
+        CHECK_FALSE(skein::train::detail::is_of_world(error(lost).with_where(where)));
+}
+
 TEST_CASE("alone, every exchange is the identity") {
     const auto ctx = context::single();
     CHECK(from_first(ctx, "me") == "me");
