@@ -52129,6 +52129,7 @@ SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end
         if (link_->is_open()) {
             member_ask asking;
             asking.last = static_cast<std::uint8_t>(world_end::broken);
+            asking.settings = options_.settings;
             asking.generation = had;
             asking.why = clipped(has_joined.error().what());
             say(*link_, member_kind::ask, asking);
