@@ -43,9 +43,9 @@ class Refused(AssertionError):
 class Etcd:
     """One member. Ports stay through restarts, so they are chosen before it starts."""
 
-    def __init__(self, folder, name="a", scheme="http", more=()):
+    def __init__(self, folder, name="a", scheme="http", more=(), at="127.0.0.1"):
         self.folder, self.name, self.more = pathlib.Path(folder), name, list(more)
-        self.client = f"{scheme}://127.0.0.1:{free_port()}"
+        self.client = f"{scheme}://{at}:{free_port()}"
         self.peer = f"http://127.0.0.1:{free_port()}"
         self.cluster = f"{name}={self.peer}"
         self.process = None
@@ -144,10 +144,25 @@ class Supervisor(Run):
 
     def __init__(self, members, *words):
         endpoints = [f"endpoint={member.client}" for member in members]
-        super().__init__([find_program("skein_etcd_views"), *endpoints, *words])
+        self.members = list(members)
+        super().__init__([find_program("skein_etcd_views"), *endpoints, *words], SKEIN_LOG_LEVEL="debug")
 
     def lines(self, first):
         return [line.split(" ", 1)[1] for line in self.stdout.splitlines() if line.startswith(first + " ")]
+
+    def fail(self, what):
+        """With what etcd holds, which may be what it waits for: of the first member that answers at all."""
+        held = "nothing is heard of etcd"
+        for member in self.members:
+            try:
+                found = member.call("/v3/kv/range", key=text64("/"), range_end=text64("0"))
+            except (OSError, Refused) as why:
+                held = f"{held}; {member.name}: {why}"
+                continue
+            values = [f"{base64.b64decode(kv['key']).decode()} ({kv['mod_revision']}): {base64.b64decode(kv['value'])[:200]}" for kv in found.get("kvs", [])]
+            held = f"etcd holds at revision {found['header']['revision']}: {values}"
+            break
+        super().fail(f"{what}\n{held}")
 
     def expect(self, line, seconds=SECONDS):
         """How long it took until it said this."""
@@ -310,9 +325,16 @@ def places():
                 follow.expect("following")
                 second.process.send_signal(signal.SIGKILL)
                 follow.expect("coordinator 0")
-        with Supervisor(etcd.members, "follow", 0) as follow, Supervisor(etcd.members, "resign", 3) as third:
-            third.expect_end()
-            follow.expect_end()
+        # It holds the place for as long as the other may need to look: a place that was taken and given back before is no news.
+        with Supervisor(etcd.members, "ttl=2", "claim", 3) as third:
+            with Supervisor(etcd.members, "follow", 0) as follow:
+                follow.expect("coordinator 3")
+            with Supervisor(etcd.members, "follow", 3) as follow:
+                follow.expect("following")
+                third.process.send_signal(signal.SIGKILL)
+                follow.expect("coordinator 0")
+        with Supervisor(etcd.members, "resign", 5) as fifth:
+            fifth.expect_end()
         with Supervisor(etcd.members, "claim", 4) as fourth:
             fourth.check(fourth.expect("coordinator 4") < 4.0, "the place was not given back")
 

@@ -2,6 +2,9 @@
 // A small elastic training for tests, whose ranks do what the files in a folder say.
 //
 //     skein_elastic --workers 1:3 --runs DIR --asked FOLDER [--stream] [--batch N] [--steps N]
+//                   [--logical-shards N] [--checkpoint-every N] [--pause MS] [--resume]
+//
+// --pause: between the steps of a rank's shards.
 //
 // A rank that starts:  die: it is killed; hang: it does no more; width, batch, seed: a number in
 // place of the model's width, the batch and the seed.
@@ -12,6 +15,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdint>
@@ -24,6 +28,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -91,7 +96,8 @@ struct stop_when_asked {
     }
 };
 
-void train_rank(train::context& ctx, skein::run_config config, const wishes& asked, bool stream) {
+void train_rank(train::context& ctx, skein::run_config config, const wishes& asked, bool stream,
+                std::chrono::milliseconds pause) {
     if (asked.has("die")) (void)std::raise(SIGKILL);
     while (asked.has("hang")) ::pause();
     std::int64_t width = 32;
@@ -105,6 +111,7 @@ void train_rank(train::context& ctx, skein::run_config config, const wishes& ask
         if (asked.take("throw")) throw std::runtime_error("this loss has had enough");
         if (asked.take("exit")) std::_Exit(0);
         if (asked.take("kill")) (void)std::raise(SIGKILL);
+        std::this_thread::sleep_for(pause);
         return torch::mse_loss(model->forward(b.x_BI), b.y_B1);
     };
     const train::constant_rate rate{.peak = 1e-3};
@@ -126,16 +133,23 @@ int main(int argc, char** argv) {
     config.failure.max_failures = 3;
     config.output = train::output_mode::plain;
     std::string folder;
-    bool stream = false;
+    bool stream = false, resume = false;
+    int pause = 0;
     CLI::App app("An elastic training for tests.");
     app.add_option("--workers", config.scaling.workers);
     app.add_option("--batch", config.global_batch);
     app.add_option("--steps", config.max_steps);
     app.add_option("--runs", config.runs_dir);
+    app.add_option("--logical-shards", config.scaling.logical_shards);
+    app.add_option("--checkpoint-every", config.checkpoint.every);
+    app.add_option("--pause", pause);
+    app.add_flag("--resume", resume);
     app.add_option("--asked", folder)->required();
     app.add_flag("--stream", stream);
     CLI11_PARSE(app, argc, argv);
     const wishes asked{folder};
-    return train::launch(config,
-                         [&](train::context& ctx) { train_rank(ctx, config, asked, stream); });
+    if (resume) config.resume = train::resume_mode::latest;
+    return train::launch(config, [&](train::context& ctx) {
+        train_rank(ctx, config, asked, stream, std::chrono::milliseconds(pause));
+    });
 }

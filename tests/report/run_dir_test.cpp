@@ -184,6 +184,39 @@ TEST_CASE("a folder in use is refused to a run that resumes it, with the process
     CHECK(run_dir::create(folder.path, "gpt", resume).name() == "gpt");
 }
 
+TEST_CASE("a job takes its own folder from a process that does not let go, which writes no more") {
+    test::temporary_folder folder;
+    const auto row = [](std::uint64_t step, double loss) {
+        return metrics_row{
+            .step = step, .values = {{"loss", loss}}, .timings = {}, .arrays = {}};
+    };
+    auto still = run_dir::create(folder.path, "gpt");
+    still.write_config(R"({"job_id": "J"})");
+    still.append(row(1, 0.5));
+    run_dir_options how{.resume = true, .patience = std::chrono::milliseconds(0)};
+    how.job = "K"; // another job's
+    CHECK_THROWS(run_dir::create(folder.path, "gpt", how));
+    how.job = "J";
+    auto next = run_dir::create(folder.path, "gpt", how);
+    CHECK_THAT(next.notices().at(0), ContainsSubstring("was still held by pid") &&
+                                         ContainsSubstring("taken over"));
+    next.append(row(2, 0.25));
+    try {
+        still.append(row(2, 99.0));
+        FAIL("the one that stood still has written");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::aborted);
+        CHECK_THAT(e.what(), ContainsSubstring("was taken over by pid"));
+    }
+    CHECK_THROWS(still.truncate_after(0));
+    CHECK_THROWS(still.write_config("{}"));
+    next.append(row(3, 0.125));
+    CHECK(text_of(next.file("metrics.csv")) == "step,loss\n1,0.5\n2,0.25\n3,0.125\n");
+    { const auto gone = std::move(still); } // its end frees what it has, not what was taken
+    CHECK_THROWS(run_dir::create(folder.path, "gpt",
+                                 {.resume = true, .patience = std::chrono::milliseconds(0)}));
+}
+
 TEST_CASE("runs of one name that begin at the same time get folders of their own") {
     test::temporary_folder folder;
     ::mkdir((folder.path + "/gpt").c_str(), 0777); // made by hand: free, for one of them

@@ -503,20 +503,21 @@ task<int> worker_program(sim::process* self) {
 /// What a view was made of, told before it is swapped in.
 using look_at_view = std::function<void(const spmd::view&)>;
 
-/// In memory, behind a network: it is slow, away for a while, and answers are lost.
+/// In memory, behind a network: it is slow, away for a while, answers are lost, and now and then all
+/// that it held.
 class far_register final : public spmd::view_register {
 public:
     far_register(sim::world& w, look_at_view look) : w_(w), look_(std::move(look)) {
         is_slow_ = w.chance(0.3);
         loses_ = w.chance(0.3) ? 0.3 : 0.0;
         goes_away_ = w.chance(0.2) ? 0.2 : 0.0;
+        forgets_ = w.chance(0.2) ? 0.2 : 0.0;
     }
 
     task<spmd::view> read() override {
         auto going = travel();
         co_await going;
-        auto reading = truth_.read();
-        co_return co_await reading;
+        co_return newest_;
     }
     task<spmd::swap_result> compare_and_swap(std::uint64_t generation, spmd::view next) override {
         look_(next);
@@ -524,9 +525,12 @@ public:
         for (;;) {
             auto going = travel();
             co_await going;
-            auto swapping = truth_.compare_and_swap(generation, next);
-            auto how = co_await swapping;
-            if (how.swapped) {
+            if (w_.loop.draw(now->calm ? 0.0 : forgets_)) newest_ = {};
+            spmd::swap_result how;
+            how.swapped = newest_.generation <= generation && next.generation == generation + 1;
+            if (how.swapped) newest_ = next;
+            how.now = newest_;
+            if (how.swapped && how.now.generation != chain) { // one that is lost is put there again
                 if (how.now.generation != chain + 1) now->blame("the chain of views is broken");
                 chain = how.now.generation;
             }
@@ -539,7 +543,7 @@ public:
             co_return how;
         }
     }
-    task<spmd::view> watch(std::uint64_t after) override { return truth_.watch(after); }
+    task<spmd::view> watch(std::uint64_t after) override { return truth_.watch(after); } // nobody's
     task<spmd::coordinator_place> claim(spmd::coordinator_place me) override {
         return truth_.claim(std::move(me));
     }
@@ -566,9 +570,10 @@ private:
 
     sim::world& w_;
     look_at_view look_;
-    spmd::memory_register truth_;
+    spmd::memory_register truth_; ///< of the coordinator's place
+    spmd::view newest_;
     bool is_slow_ = false;
-    double loses_ = 0, goes_away_ = 0;
+    double loses_ = 0, goes_away_ = 0, forgets_ = 0;
 };
 
 // ---- a job --------------------------------------------------------------------------------------

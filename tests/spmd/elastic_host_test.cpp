@@ -4,6 +4,7 @@
 #include <skein/core/cancel.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/core/wait.hpp>
 #include <skein/sim/children.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>
@@ -21,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,84 @@ using namespace std::chrono_literals;
 
 namespace {
 
+/// The truth of a job that may be lost, and that a host may be cut off from.
+struct losable_truth {
+    view newest;
+    coordinator_place coordinator;
+    std::set<std::string> cut;
+    wait_queue changed;
+
+    void lose_view() { newest = {}; }
+    void lose_all() {
+        newest = {};
+        coordinator = {};
+        changed.wake_all();
+    }
+    void heal() {
+        cut.clear();
+        changed.wake_all();
+    }
+};
+
+/// It, as one host reaches it.
+class losable_register final : public view_register {
+public:
+    losable_register(losable_truth& of, std::string host) : of_(of), host_(std::move(host)) {}
+
+    task<view> read() override {
+        auto reaching = reach();
+        co_await reaching;
+        co_return of_.newest;
+    }
+    task<swap_result> compare_and_swap(std::uint64_t generation, view next) override {
+        auto reaching = reach();
+        co_await reaching;
+        swap_result how;
+        how.swapped = of_.newest.generation <= generation && next.generation == generation + 1;
+        if (how.swapped) of_.newest = std::move(next);
+        how.now = of_.newest;
+        of_.changed.wake_all();
+        co_return how;
+    }
+    task<view> watch(std::uint64_t after) override {
+        while (of_.newest.generation <= after || of_.cut.contains(host_)) {
+            auto changed = of_.changed.wait();
+            co_await changed;
+        }
+        co_return of_.newest;
+    }
+    task<coordinator_place> claim(coordinator_place me) override {
+        auto reaching = reach();
+        co_await reaching;
+        if (of_.coordinator.id == 0 || of_.coordinator.id == me.id) of_.coordinator = me;
+        of_.changed.wake_all();
+        co_return of_.coordinator;
+    }
+    task<coordinator_place> watch_coordinator(coordinator_place known) override {
+        while (of_.coordinator == known || of_.cut.contains(host_)) {
+            auto changed = of_.changed.wait();
+            co_await changed;
+        }
+        co_return of_.coordinator;
+    }
+    task<void> resign() override {
+        auto reaching = reach();
+        co_await reaching;
+        of_.coordinator = {};
+        of_.changed.wake_all();
+    }
+
+private:
+    task<void> reach() {
+        while (of_.cut.contains(host_)) {
+            auto changed = of_.changed.wait();
+            co_await changed;
+        }
+    }
+    losable_truth& of_;
+    std::string host_;
+};
+
 struct seen_view {
     view now;
     time_point at;
@@ -43,12 +123,15 @@ struct simulated_job {
     sim::loop loop{11};
     sim::network network{loop, {}};
     memory_register truth;
+    losable_truth lost;
+    std::map<std::string, losable_register> registers;
     net::token secret = net::token::generate(loop.random());
     std::map<std::string, std::unique_ptr<sim::children>> children;
     std::map<std::string, std::unique_ptr<elastic_host>> hosts;
     std::map<std::string, cancel_source> powers;
     std::map<std::string, std::optional<result<supervisor_outcome>>> ends;
     std::vector<seen_view> views;
+    time_span pause_limit = 10min;
     bool done = false;
     event changed;
 
@@ -64,6 +147,7 @@ struct simulated_job {
         o.keeper.most = o.coordinator.most = 3;
         o.keeper.door = net::address::sim(name, 0);
         o.keeper.secret = secret;
+        o.coordinator.times.pause_limit = pause_limit;
         o.coordinator.job = "job";
         o.coordinator.random = &loop.random();
         o.coordinator.on_view = [this](const view& now) {
@@ -80,6 +164,10 @@ struct simulated_job {
                                to_seconds(v.at.time_since_epoch()), v.now.generation, v.now.author,
                                v.now.members.size(), v.now.why);
         return all;
+    }
+    /// Where one host finds the truth that may be lost.
+    view_register* register_of(const std::string& host) {
+        return &registers.try_emplace(host, lost, host).first->second;
     }
     const view& newest() const { return views.back().now; }
 };
@@ -162,6 +250,42 @@ task<void> finish(simulated_job* job, scope* all) {
     co_await joined;
 }
 
+/// Looks once each 50 ms.
+task<bool> within(time_span limit, std::function<bool()> is_so) {
+    const auto end = loop::current().now() + limit;
+    while (!is_so()) {
+        if (loop::current().now() >= end) co_return false;
+        auto pause = sleep_for(50ms);
+        co_await pause;
+    }
+    co_return true;
+}
+
+std::string host_of_author(const view& of) {
+    return std::string(1, static_cast<char>(of.author));
+}
+
+/// Three hosts, with a worker each, whose register may be lost.
+task<void> begin_three(simulated_job* job, scope* all) {
+    for (const auto* name : {"a", "b", "c"}) begin(job, all, name, job->register_of(name));
+    auto first = until(job, [&] { return !job->views.empty(); });
+    co_await first;
+    auto meeting = until(job, [&] { return job->newest().members.size() == 3; });
+    co_await meeting;
+}
+
+/// The job has ended well, at all hosts but one.
+task<void> end_well(simulated_job* job, scope* all, std::string but) {
+    auto finishing = finish(job, all);
+    co_await finishing;
+    INFO(job->story());
+    for (const auto& [name, end] : job->ends) {
+        if (name == but) continue;
+        INFO(name);
+        CHECK((end && end->has_value() && !(*end)->failure));
+    }
+}
+
 bool has(const view& of, const std::string& host) {
     return std::any_of(of.members.begin(), of.members.end(),
                        [&](const view_member& m) { return m.host == host; });
@@ -226,7 +350,175 @@ task<void> cut_a_host_off(simulated_job* job) {
     for (const auto& [name, end] : job->ends) CHECK((end && end->has_value()));
 }
 
+task<void> lose_the_register(simulated_job* job) {
+    scope all;
+    auto beginning = begin_three(job, &all);
+    co_await beginning;
+    const auto before = job->newest();
+    job->lost.lose_all();
+    auto next = within(5s, [&] { return job->newest().generation > before.generation; });
+    CHECK(co_await next);
+    INFO(job->story());
+    CHECK(job->newest().generation == before.generation + 1);
+    CHECK(job->newest().members == before.members); // with their pids
+    CHECK(job->lost.newest.generation == job->newest().generation);
+    auto ending = end_well(job, &all, "");
+    co_await ending;
+}
+
+task<void> lose_the_view_alone(simulated_job* job) {
+    scope all;
+    auto beginning = begin_three(job, &all);
+    co_await beginning;
+    const auto before = job->newest();
+    const std::string lost = host_of_author(before) == "a" ? "b" : "a";
+    job->lost.lose_view();
+    job->powers[lost].request();
+    job->network.crash(lost);
+    auto next = within(5s, [&] { return job->newest().generation > before.generation; });
+    CHECK(co_await next);
+    INFO(job->story());
+    auto stay = before.members;
+    std::erase_if(stay, [&](const view_member& m) { return m.host == lost; });
+    CHECK(job->newest().members == stay);
+    CHECK(job->newest().generation == before.generation + 1);
+    auto ending = end_well(job, &all, lost);
+    co_await ending;
+}
+
+/// The first that takes the place in the empty register is a host that knows nothing.
+task<void> lose_all_to_a_stranger(simulated_job* job) {
+    scope all;
+    for (const auto* name : {"a", "b"}) begin(job, &all, name, job->register_of(name));
+    auto first = until(job, [&] { return !job->views.empty(); });
+    co_await first;
+    auto meeting = until(job, [&] { return job->newest().members.size() == 2; });
+    co_await meeting;
+    const auto before = job->newest();
+    const auto lost = host_of_author(before);
+    auto training = sleep_for(500ms); // in which the other host hears of the view
+    co_await training;
+    job->powers[lost].request();
+    job->network.crash(lost);
+    job->lost.lose_all();
+    begin(job, &all, "c", job->register_of("c"));
+    auto next = within(8s, [&] { return has(job->newest(), "c"); });
+    CHECK(co_await next);
+    INFO(job->story());
+    for (const auto& m : before.members)
+        if (m.host != lost)
+            CHECK(std::find(job->newest().members.begin(), job->newest().members.end(), m) !=
+                  job->newest().members.end());
+    CHECK(job->newest().generation > before.generation);
+    auto ending = end_well(job, &all, lost);
+    co_await ending;
+}
+
+/// Neither the register nor the other hosts hear it, for longer than its lease.
+task<void> cut_the_coordinator_off(simulated_job* job) {
+    scope all;
+    auto beginning = begin_three(job, &all);
+    co_await beginning;
+    const auto before = job->newest();
+    const auto cut = host_of_author(before);
+    for (const auto* other : {"a", "b", "c"})
+        if (cut != other) job->network.partition(cut, other);
+    job->lost.cut.insert(cut);
+    auto lease = sleep_for(3s);
+    co_await lease;
+    job->lost.coordinator = {};
+    job->lost.changed.wake_all();
+    auto going_on = within(5s, [&] { return job->newest().author != before.author; });
+    CHECK(co_await going_on);
+    auto later = sleep_for(2s);
+    co_await later;
+    job->network.heal_all();
+    job->lost.heal();
+    auto back = within(8s, [&] { return job->newest().members.size() == 3; });
+    CHECK(co_await back);
+    INFO(job->story());
+    CHECK(std::none_of(before.members.begin(), before.members.end(), [&](const view_member& old) {
+        return old.host == cut && std::find(job->newest().members.begin(),
+                                            job->newest().members.end(),
+                                            old) != job->newest().members.end();
+    }));
+    auto ending = end_well(job, &all, "");
+    co_await ending;
+}
+
+/// It reaches neither the coordinator nor the register, for longer than a state is kept.
+task<void> cut_a_host_off_for_long(simulated_job* job) {
+    scope all;
+    auto beginning = begin_three(job, &all);
+    co_await beginning;
+    const std::string cut = host_of_author(job->newest()) == "a" ? "b" : "a";
+    for (const auto* other : {"a", "b", "c"})
+        if (cut != other) job->network.partition(cut, other);
+    job->lost.cut.insert(cut);
+    auto waiting = within(4s, [&] { return job->children[cut]->running().empty(); });
+    CHECK_FALSE(co_await waiting);
+    auto ended = within(5s, [&] { return job->children[cut]->running().empty(); });
+    CHECK(co_await ended);
+    job->network.heal_all();
+    job->lost.heal();
+    auto back = within(8s, [&] { return has(job->newest(), cut); });
+    CHECK(co_await back);
+    auto ending = end_well(job, &all, "");
+    co_await ending;
+}
+
+/// The register says that the others go on; the coordinator is not reached.
+task<void> cut_a_host_off_from_hosts(simulated_job* job) {
+    scope all;
+    auto beginning = begin_three(job, &all);
+    co_await beginning;
+    const std::string cut = host_of_author(job->newest()) == "a" ? "b" : "a";
+    for (const auto* other : {"a", "b", "c"})
+        if (cut != other) job->network.partition(cut, other);
+    auto losing = within(5s, [&] { return !has(job->newest(), cut); });
+    CHECK(co_await losing);
+    auto ended = within(5s, [&] { return job->children[cut]->running().empty(); });
+    CHECK(co_await ended);
+    job->network.heal_all();
+    auto back = within(8s, [&] { return has(job->newest(), cut); });
+    CHECK(co_await back);
+    auto ending = end_well(job, &all, "");
+    co_await ending;
+}
+
 } // namespace
+
+TEST_CASE("a register that loses all of it gets the view that follows the newest one, with the same "
+          "workers") {
+    simulated_job job;
+    job.loop.run(lose_the_register(&job));
+}
+
+TEST_CASE("a view that was deleted is no view less: the next one follows it") {
+    simulated_job job;
+    job.loop.run(lose_the_view_alone(&job));
+}
+
+TEST_CASE("a new host that finds an empty register goes on from what the others know") {
+    simulated_job job;
+    job.loop.run(lose_all_to_a_stranger(&job));
+}
+
+TEST_CASE("a coordinator that was cut off for longer than its lease comes back as a host") {
+    simulated_job job;
+    job.loop.run(cut_the_coordinator_off(&job));
+}
+
+TEST_CASE("a host that reaches nobody keeps its workers' state for as long as a job pauses") {
+    simulated_job job;
+    job.pause_limit = 6s;
+    job.loop.run(cut_a_host_off_for_long(&job));
+}
+
+TEST_CASE("a host that others go on without ends its workers before it reaches them again") {
+    simulated_job job;
+    job.loop.run(cut_a_host_off_from_hosts(&job));
+}
 
 TEST_CASE("another host takes over when the coordinator is lost, and the workers go on") {
     simulated_job job;

@@ -63,6 +63,11 @@ struct run_dir_options {
     bool resume = false; ///< go on in an existing folder; else a taken name gets ".2", ".3", ...
     /// How long a folder to resume may be in use: a run that was just killed needs a moment to end.
     time_span patience = std::chrono::milliseconds(2000);
+    /// The job whose own folder this is, as its config.json says; empty: not known. A process that
+    /// holds the lock for longer than `patience` is then one that the job goes on without (it stands
+    /// still, or its host is cut off): the folder is taken from it, and it writes nothing there any
+    /// more.
+    std::string job{};
     /// Seconds since 1970 for event files; default: the system's clock. For tests.
     double (*wall_time)() = nullptr;
 };
@@ -134,6 +139,8 @@ private:
     void cut(Keep keep);
     [[nodiscard]] error unusable(const error& why) const;
     [[nodiscard]] bool claim(bool wanted);
+    [[nodiscard]] bool take_from_its_job();
+    [[nodiscard]] result<void> check_ours() const;
     void open_files();
     [[nodiscard]] result<void> write_header();
     [[nodiscard]] result<void> write_csv();

@@ -94,6 +94,11 @@ struct coordinator_options {
     std::size_t most_told = 0;                     ///< by rank 0; see group_options
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
     std::function<void(const std::string&)> say{}; ///< other lines for people; may be empty
+    /// The newest view that this host has heard of. The job goes on from it if the register holds an
+    /// older one, or none any more.
+    view known{};
+    /// From the claim on until a first view is made: a host that knows of one may come.
+    time_span first_after{};
     /// Told of each view that begins, and of the last.
     std::function<void(const view&)> on_view{};
     /// Told of what counts against max_failures, and of what is refused.
@@ -248,7 +253,8 @@ private:
     time_point asked_at_ = time_point::max(); ///< for the next view, the first of the newest one's
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
                                           enough_at_ = time_point::max(),
-                                          take_over_until_ = time_point::min();
+                                          take_over_until_ = time_point::min(),
+                                          first_from_ = time_point::min();
     bool is_claimed_ = false;
 
     bool over_ = false, kill_now_ = false, is_done_ = false;

@@ -79,6 +79,8 @@ public:
 
     /// Those that run, each with its pid.
     [[nodiscard]] std::vector<view_member> running() const;
+    /// The newest view that any of its workers was a member of.
+    [[nodiscard]] const view& newest() const noexcept { return newest_; }
     void kill_all();
     /// Nobody knows whether the newest view is that: members wait before they apply a step.
     void hold(bool on);
@@ -99,6 +101,7 @@ private:
     keeper_listener* to_ = nullptr;
     bool held_ = false;
     silence_limit silence_;
+    view newest_;
     std::map<std::uint64_t, std::shared_ptr<worker>> workers_;
     scope tasks_;
 };

@@ -40,13 +40,15 @@ public:
     /// The newest view; generation 0 before the first.
     [[nodiscard]] virtual task<view> read() = 0;
     /// Puts `next` in the place of the view with this generation; next.generation is one more. A
-    /// swap whose answer was lost is read back, and counts once.
+    /// swap whose answer was lost is read back, and counts once. A register that holds an older
+    /// view has lost newer ones (its disk, its keys): who knows them puts `next` there, too.
     [[nodiscard]] virtual task<swap_result> compare_and_swap(std::uint64_t generation,
                                                              view next) = 0;
     /// The newest view, as soon as its generation is larger than `after`.
     [[nodiscard]] virtual task<view> watch(std::uint64_t after) = 0;
 
-    /// Makes this supervisor the coordinator if there is none; gives who is the coordinator now. The
+    /// Makes this supervisor the coordinator if there is none; gives who is the coordinator now. One
+    /// that is it already may have another address by now. The
     /// place is held, by a lease where the register is elsewhere, until resign() or the end of this
     /// object.
     [[nodiscard]] virtual task<coordinator_place> claim(coordinator_place me) = 0;

@@ -188,6 +188,7 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
         throw unusable(errno_error(lock.number, "lock", join_path(path_, ".lock")));
     case detail::lock_outcome::busy:
         if (!wanted) return false;
+        if (take_from_its_job()) return true;
         throw error(errc::usage,
                     fmt::format("{} is in use by {}", path_, detail::lock_owner_of(path_)))
             .with_hint("wait for it, or give the run another name");
@@ -201,6 +202,26 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
     lock_ = std::move(lock.fd);
     unshared_ = fork_guard(lock_.get());
     return true;
+}
+
+/// From a process of the same job, which has gone on without it.
+SKEIN_INLINE bool run_dir::take_from_its_job() {
+    if (options_.job.empty() || written_by(path_) != options_.job) return false;
+    const auto whose = detail::lock_owner_of(path_);
+    auto lock = detail::take_lock(path_);
+    if (lock.outcome != detail::lock_outcome::held) return false;
+    notices_.push_back(fmt::format("{} was still held by {}, which does not answer: taken over",
+                                   path_, whose));
+    lock_ = std::move(lock.fd);
+    unshared_ = fork_guard(lock_.get());
+    return true;
+}
+
+/// Another process of the job may have taken the folder while this one stood still.
+SKEIN_INLINE result<void> run_dir::check_ours() const {
+    if (!lock_ || detail::is_lock_of(lock_.get(), path_)) return {};
+    return error(errc::aborted,
+                 fmt::format("{} was taken over by {}", path_, detail::lock_owner_of(path_)));
 }
 
 SKEIN_INLINE run_dir run_dir::create(const std::string& root, const std::string& name,
@@ -270,6 +291,7 @@ SKEIN_INLINE void run_dir::clear() {
 
 template <class Keep>
 void run_dir::cut(Keep keep) {
+    check_ours().value();
     posix_disk disk(link_policy::refuse);
     const auto csv = detail::read_text(file("metrics.csv"));
     std::string kept = detail::csv_header(columns_);
@@ -348,6 +370,7 @@ SKEIN_INLINE void run_dir::flush() {
 
 /// All are tried; the first reason of those that failed.
 SKEIN_INLINE result<void> run_dir::write_waiting() {
+    if (auto ours = check_ours(); !ours) return ours;
     const result<void> all[] = {write_csv(), write_lines(), write_events(), write_decisions()};
     for (const auto& done : all)
         if (!done) return done;
@@ -428,6 +451,7 @@ SKEIN_INLINE result<void> run_dir::write_events() {
 }
 
 SKEIN_INLINE void run_dir::write_config(std::string_view config) {
+    check_ours().value();
     posix_disk disk(link_policy::refuse);
     disk.replace(file("config.json"), as_bytes(config)).value();
 }

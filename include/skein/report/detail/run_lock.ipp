@@ -5,6 +5,7 @@
 
 #include <skein/core/clock.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/core/random.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/proc/process.hpp>
 
@@ -17,6 +18,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/core.h>
@@ -50,6 +52,40 @@ struct run_lock {
     return skein::to_string(byte_span(*bytes));
 }
 
+/// Whether a lock's file still stands where it was opened: nobody has taken the folder away.
+[[nodiscard]] SKEIN_INLINE bool is_lock_of(int fd, const std::string& folder) {
+    struct stat held{}, there{};
+    return ::fstat(fd, &held) == 0 && ::stat(join_path(folder, ".lock").c_str(), &there) == 0 &&
+           held.st_ino == there.st_ino && held.st_dev == there.st_dev;
+}
+
+SKEIN_INLINE void sign_lock(int fd) {
+    const auto owner = lock_owner();
+    if (::ftruncate(fd, 0) == 0) // for people; on a full disk they do without
+        (void)!::pwrite(fd, owner.data(), owner.size(), 0);
+}
+
+/// A lock in the place of one whose holder does not let go: a process that stands still, or on a
+/// host that is cut off, would keep it for good. What the holder sees by is_lock_of().
+[[nodiscard]] SKEIN_INLINE run_lock take_lock(const std::string& folder) {
+    const auto path = join_path(folder, ".lock");
+    const auto fresh = fmt::format("{}-{:016x}", path, system_random().next());
+    run_lock out;
+    out.fd.reset(::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (!out.fd || ::flock(out.fd.get(), LOCK_EX | LOCK_NB) != 0) {
+        out.number = errno;
+    } else {
+        sign_lock(out.fd.get());
+        if (::rename(fresh.c_str(), path.c_str()) == 0) {
+            out.outcome = lock_outcome::held;
+            return out;
+        }
+        out.number = errno;
+    }
+    ::unlink(fresh.c_str());
+    return out;
+}
+
 /// Tries to lock a folder; a busy one is tried again until `patience` is over, for a run that was
 /// killed a moment ago and whose last process is on its way out.
 [[nodiscard]] SKEIN_INLINE run_lock lock_run(const std::string& folder, time_span patience) {
@@ -65,8 +101,16 @@ struct run_lock {
         out.number = errno;
         return out;
     }
-    while (skein::detail::retry_eintr([&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) !=
-           0) {
+    for (;;) {
+        if (skein::detail::retry_eintr(
+                [&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) == 0) {
+            if (is_lock_of(out.fd.get(), folder)) break;
+            // Taken by another process meanwhile, which has put its own there.
+            out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+            if (out.fd) continue;
+            out.number = errno;
+            return out;
+        }
         if (errno != EWOULDBLOCK) {
             out.outcome = lock_outcome::unsupported;
             return out;
@@ -78,9 +122,7 @@ struct run_lock {
         ::poll(nullptr, 0, 10); // rank 0 has no loop here, and nothing else to do
     }
     out.outcome = lock_outcome::held;
-    const auto owner = lock_owner();
-    if (::ftruncate(out.fd.get(), 0) == 0) // for people; on a full disk they do without
-        (void)!::pwrite(out.fd.get(), owner.data(), owner.size(), 0);
+    sign_lock(out.fd.get());
     return out;
 }
 

@@ -47,9 +47,17 @@ SKEIN_INLINE task<coordinator_place> elastic_coordinator::claim() {
     if (who.id != options_.id) co_return who;
     auto reading = register_.read();
     view_ = co_await reading;
+    if (view_.generation < options_.known.generation) {
+        news_.push_back(fmt::format("the register has lost view {}: it holds {}",
+                                    options_.known.generation,
+                                    view_.generation == 0 ? std::string("none")
+                                                          : std::to_string(view_.generation)));
+        view_ = options_.known;
+    }
     failures_ = static_cast<int>(view_.failures);
     for (const auto& m : view_.members) last_id_ = std::max(last_id_, m.id);
     is_claimed_ = true;
+    first_from_ = deadline_after(loop::current().now(), options_.first_after);
     if (view_.generation == 0) co_return who;
     // Another coordinator has started workers that no view has had: their ids are used, too.
     constexpr std::uint64_t ids_at_once = 1000;

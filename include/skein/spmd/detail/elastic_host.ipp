@@ -133,7 +133,14 @@ private:
     /// Nothing: another one is the coordinator by now.
     task<std::optional<supervisor_outcome>> coordinate(net::endpoint* listening,
                                                        view_register* truth, net::address at) {
-        elastic_coordinator job(network_, *truth, coordinator_of(at));
+        auto how_to = coordinator_of(at);
+        learn(keeper_.newest());
+        if (register_ != nullptr) {
+            how_to.known = known_;
+            // Others find in that time that their coordinator is gone, and come.
+            how_to.first_after = options_.alive.dead_after + options_.coordinator.times.take_over;
+        }
+        elastic_coordinator job(network_, *truth, std::move(how_to));
         auto claiming = job.claim();
         const auto who = co_await claiming;
         if (who.id != keeper_.id()) {
@@ -141,6 +148,7 @@ private:
             co_return std::nullopt;
         }
         detail::keeper_door door{&job, &options_};
+        if (register_ != nullptr) door.on_newer = [this](const view& now) { begin_again_at(now); };
         coordinator_ = &job;
         door_ = &door;
         heard_by_.to = &job;
@@ -172,7 +180,11 @@ private:
         (void)co_await joined;
         door_ = nullptr;
         if (!failure) co_return how;
-        if (!resign_.requested()) std::rethrow_exception(failure);
+        learn(job.newest());
+        if (!resign_.requested()) {
+            if (register_ == nullptr || !was_overtaken(failure)) std::rethrow_exception(failure);
+            leader_ = {}; // it is asked who the coordinator is
+        }
         resign_ = cancel_source();
         if (!is_empty_and_leaves_) {
             keeper_.hold(true); // another one is the coordinator
@@ -189,6 +201,30 @@ private:
             return detail::serve_keeper(door, std::move(link));
         });
         co_await serving;
+    }
+    /// A view that is known outlives what the register holds: a disk that was lost, keys that were
+    /// deleted.
+    void learn(const view& now) {
+        if (now.generation > known_.generation) known_ = now;
+    }
+    /// Another host knows more than this coordinator and its register: it begins anew, from there.
+    void begin_again_at(const view& now) {
+        say(fmt::format("another host knows view {}, the register held view {}: the job goes on "
+                        "from there",
+                        now.generation, coordinator_->newest().generation));
+        learn(now);
+        leader_ = {};
+        resign_.request();
+    }
+    /// Another coordinator has made a view.
+    [[nodiscard]] static bool was_overtaken(const std::exception_ptr& failure) {
+        try {
+            std::rethrow_exception(failure);
+        } catch (const error& why) {
+            return why.code() == errc::aborted;
+        } catch (...) {
+            return false;
+        }
     }
     /// What ends the links of all others, each with how the job has ended.
     static task<void> tell_over(detail::keeper_door* door, const supervisor_outcome* how) {
@@ -353,6 +389,7 @@ private:
     /// Nothing: there is no coordinator, or another one.
     task<std::optional<supervisor_outcome>> follow_leader() {
         heard_by_.to = &follower_;
+        auto alone_since = loop::current().now();
         for (;;) {
             if (leader_.id == 0 || leader_.id == keeper_.id()) co_return std::nullopt;
             const auto at = net::address::parse(leader_.address);
@@ -364,10 +401,44 @@ private:
                 throw how.error();
             keeper_.hold(true);
             if (leaves_) co_return left();
+            if (how) alone_since = loop::current().now();
+            end_those_that_wait(alone_since);
+            auto ending = end_those_left_behind();
+            co_await ending;
             // It may be gone, or only not reachable from here.
             auto pausing =
                 as_result(with_timeout(next_leader(), time_span(time_constants::lan().join_most)));
             (void)co_await pausing;
+        }
+    }
+    /// Neither the coordinator nor a word of the register for as long as a state is kept for: what
+    /// these workers hold is nobody's use any more.
+    void end_those_that_wait(time_point since) {
+        const auto limit = options_.coordinator.times.pause_limit;
+        if (keeper_.running().empty() || loop::current().now() < deadline_after(since, limit))
+            return;
+        say(fmt::format("the coordinator at {} was not reached for {:.3g} s: the workers of this "
+                        "host are ended",
+                        leader_.address, to_seconds(limit)));
+        keeper_.kill_all();
+    }
+    /// Others go on without workers of this host: those would be killed as soon as the coordinator
+    /// is reached, and hold until then what somebody may need.
+    task<void> end_those_left_behind() {
+        if (keeper_.running().empty()) co_return;
+        auto reading =
+            as_result(with_timeout(register_->read(), time_span(time_constants::lan().join_most)));
+        const auto now = co_await reading;
+        if (!now || now->generation <= keeper_.newest().generation) co_return;
+        for (const auto& one : keeper_.running()) {
+            const bool stays = std::any_of(
+                now->members.begin(), now->members.end(), [&](const view_member& m) {
+                    return m.id == one.id && m.keeper == one.keeper && m.pid == one.pid;
+                });
+            if (stays) continue;
+            say(fmt::format("worker {} (pid {}) is ended: view {} has gone on without it", one.id,
+                            one.pid, now->generation));
+            keeper_.kill(one.id);
         }
     }
     task<void> next_leader() {
@@ -384,6 +455,7 @@ private:
     elastic_coordinator* coordinator_ = nullptr; ///< while this host is
     detail::keeper_door* door_ = nullptr;
     coordinator_place leader_;
+    view known_; ///< the newest that was heard of
     std::string leader_address_;
     cancel_source resign_;
     bool is_empty_and_leaves_ = false;

@@ -411,6 +411,10 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::first_proposal(time_point 
         finish(last_loss_ ? *last_loss_ : error(errc::cancelled, "all workers have left"));
         return std::nullopt;
     }
+    if (view_.generation == 0 && now < first_from_) {
+        wake_at(first_from_);
+        return std::nullopt;
+    }
     const auto there = ready();
     if (static_cast<int>(there.size()) < least()) {
         enough_at_ = time_point::max();

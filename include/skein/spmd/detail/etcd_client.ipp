@@ -227,7 +227,8 @@ SKEIN_INLINE std::optional<error> etcd_client::other_cluster(std::size_t member,
                              *cluster_))
         .with_where(options_.endpoints[member])
         .with_hint("endpoints are members of one cluster, and a job ends with it: after another "
-                   "was set up or restored in its place, start the job anew");
+                   "was set up or restored in its place, start the job again and resume its run, "
+                   "which goes on from its last checkpoint");
 }
 
 SKEIN_INLINE etcd_client::verdict etcd_client::judge(std::size_t member, const etcd_answer& answer,

@@ -97,6 +97,12 @@ SKEIN_INLINE task<etcd_value> etcd_keys::await_change(std::string key, judge is_
         auto now = co_await getting;
         if (is_news(now.kv)) co_return std::move(now.kv);
         std::optional<etcd_value> news;
+        logging::debug("etcd", "waits for news of a key",
+                       {{"key", key},
+                        {"holds", now.kv.mod_revision == 0
+                                      ? std::string("nothing")
+                                      : fmt::format("revision {}", now.kv.mod_revision)},
+                        {"behind", now.revision}});
         auto listening = listen(key, now.revision + 1, &is_news, &news);
         const bool was_good = co_await listening;
         if (news) co_return std::move(*news);
@@ -134,7 +140,7 @@ SKEIN_INLINE task<swap_result> etcd_keys::compare_and_swap(std::uint64_t generat
     auto getting = get(view_key_);
     const auto now = co_await getting;
     const auto before = view_of(now.kv);
-    if (before.now.generation != generation) co_return swap_result{false, before.now};
+    if (before.now.generation > generation) co_return swap_result{false, before.now};
     auto& random = loop::current().random();
     stored_view offer{
         std::move(next), fmt::format("{:016x}{:016x}", random.next(), random.next()), {}};

@@ -15,6 +15,7 @@
 #include <skein/spmd/local_keeper.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,6 +60,9 @@ struct keeper_door {
     const elastic_host_options* options = nullptr;
     std::vector<remote_keeper*> there{};
     std::string last_words{}; ///< set: the job is over for those that come now
+    /// Told of a view that a host knows of and the coordinator does not; empty: such a host is one
+    /// of an older job.
+    std::function<void(const view&)> on_newer{};
 };
 /// One of them, until it ends.
 [[nodiscard]] task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link);

@@ -148,6 +148,10 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
         co_await closed;
         co_return;
     }
+    if (door->on_newer && hello->newest.generation > door->coordinator->newest().generation) {
+        door->on_newer(hello->newest); // its link ends, and it comes again
+        co_return;
+    }
     // It is back before its old link was found to be broken.
     for (auto* other : door->there)
         if (other->id() == hello->id)
@@ -184,6 +188,7 @@ SKEIN_INLINE task<followed> follower::follow(net::network* via, net::address at)
     hello.least = options_.coordinator.least;
     hello.most = options_.coordinator.most;
     hello.running = keeper_.running();
+    hello.newest = keeper_.newest();
     say(*link, keeper_kind::hello, hello);
     link_ = link;
     followed how;

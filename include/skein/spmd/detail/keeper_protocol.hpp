@@ -38,6 +38,7 @@ struct keeper_hello {
     std::int32_t places = 0;
     std::int32_t least = 0, most = 0; ///< workers of the job, as this host was told
     std::vector<view_member> running; ///< since another coordinator's time
+    view newest;                      ///< that this host knows of
 };
 struct keeper_started {
     std::uint64_t worker = 0;

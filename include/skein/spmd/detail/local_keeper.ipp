@@ -176,6 +176,10 @@ SKEIN_INLINE void local_keeper::kill(std::uint64_t id) {
 }
 
 SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_buffer body) {
+    if (kind == detail::member_kind::begin)
+        if (auto told = wire::decode<detail::member_begin>(body);
+            told && told->now.generation > newest_.generation)
+            newest_ = std::move(told->now);
     const auto found = workers_.find(id);
     if (found == workers_.end()) return;
     const auto& link = found->second->link;

@@ -11,7 +11,7 @@ SKEIN_INLINE task<view> memory_register::read() { co_return newest_; }
 SKEIN_INLINE task<swap_result> memory_register::compare_and_swap(std::uint64_t generation,
                                                                  view next) {
     swap_result how;
-    how.swapped = newest_.generation == generation && next.generation == generation + 1;
+    how.swapped = newest_.generation <= generation && next.generation == generation + 1;
     if (how.swapped) {
         newest_ = std::move(next);
         changed_.wake_all();
@@ -29,7 +29,7 @@ SKEIN_INLINE task<view> memory_register::watch(std::uint64_t after) {
 }
 
 SKEIN_INLINE task<coordinator_place> memory_register::claim(coordinator_place me) {
-    if (coordinator_.id == 0) {
+    if (coordinator_.id == 0 || coordinator_.id == me.id) {
         coordinator_ = std::move(me);
         changed_.wake_all();
     }

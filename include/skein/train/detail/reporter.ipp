@@ -88,9 +88,23 @@ SKEIN_INLINE std::string job_of(const context& ctx) {
     return fmt::format("{}/{}/{}", boot_id(), parent, started);
 }
 
+namespace detail {
+/// The folder of a job whose first rank was another one before. Nobody may have seen the end of that
+/// one: it has the time of a lease to let go.
+SKEIN_INLINE report::run_dir take_run_dir(const context& ctx, const std::string& root,
+                                          const std::string& name) {
+    report::run_dir_options how;
+    how.resume = true;
+    how.patience = time_constants::lan().dead_after;
+    how.job = job_of(ctx);
+    return report::run_dir::create(root, name, how);
+}
+} // namespace detail
+
 SKEIN_INLINE report::run_dir open_again(const context& ctx, const std::string& root,
                                         const std::string& name) {
     if (ctx.attempt() == 0) return report::run_dir::create(root, name, {.resume = true});
+    if (ctx.elastic() != nullptr) return detail::take_run_dir(ctx, root, name);
     try {
         const auto patience = time_constants::lan().rendezvous_timeout;
         return report::run_dir::create(root, name, {.resume = true, .patience = patience});
@@ -214,7 +228,7 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
     if (!show_ && first_) show(start); // the world broke before it was told where the run begins
     if (!std::exchange(first_, true)) {
         if (!path_.empty())
-            dir_.emplace(report::run_dir::create(parent_path(path_), name_, {.resume = true}));
+            dir_.emplace(detail::take_run_dir(*ctx_, parent_path(path_), name_));
         show(start);
     }
     if (dir_) dir_->truncate_after(rows);
