@@ -48671,13 +48671,15 @@ public:
     /// The newest view; generation 0 before the first.
     [[nodiscard]] virtual task<view> read() = 0;
     /// Puts `next` in the place of the view with this generation; next.generation is one more. A
-    /// swap whose answer was lost is read back, and counts once.
+    /// swap whose answer was lost is read back, and counts once. A register that holds an older
+    /// view has lost newer ones (its disk, its keys): who knows them puts `next` there, too.
     [[nodiscard]] virtual task<swap_result> compare_and_swap(std::uint64_t generation,
                                                              view next) = 0;
     /// The newest view, as soon as its generation is larger than `after`.
     [[nodiscard]] virtual task<view> watch(std::uint64_t after) = 0;
 
-    /// Makes this supervisor the coordinator if there is none; gives who is the coordinator now. The
+    /// Makes this supervisor the coordinator if there is none; gives who is the coordinator now. One
+    /// that is it already may have another address by now. The
     /// place is held, by a lease where the register is elsewhere, until resign() or the end of this
     /// object.
     [[nodiscard]] virtual task<coordinator_place> claim(coordinator_place me) = 0;
@@ -48755,6 +48757,11 @@ struct coordinator_options {
     std::size_t most_told = 0;                     ///< by rank 0; see group_options
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
     std::function<void(const std::string&)> say{}; ///< other lines for people; may be empty
+    /// The newest view that this host has heard of. The job goes on from it if the register holds an
+    /// older one, or none any more.
+    view known{};
+    /// From the claim on until a first view is made: a host that knows of one may come.
+    time_span first_after{};
     /// Told of each view that begins, and of the last.
     std::function<void(const view&)> on_view{};
     /// Told of what counts against max_failures, and of what is refused.
@@ -48909,7 +48916,8 @@ private:
     time_point asked_at_ = time_point::max(); ///< for the next view, the first of the newest one's
     time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
                                           enough_at_ = time_point::max(),
-                                          take_over_until_ = time_point::min();
+                                          take_over_until_ = time_point::min(),
+                                          first_from_ = time_point::min();
     bool is_claimed_ = false;
 
     bool over_ = false, kill_now_ = false, is_done_ = false;
@@ -49159,9 +49167,17 @@ SKEIN_INLINE task<coordinator_place> elastic_coordinator::claim() {
     if (who.id != options_.id) co_return who;
     auto reading = register_.read();
     view_ = co_await reading;
+    if (view_.generation < options_.known.generation) {
+        news_.push_back(fmt::format("the register has lost view {}: it holds {}",
+                                    options_.known.generation,
+                                    view_.generation == 0 ? std::string("none")
+                                                          : std::to_string(view_.generation)));
+        view_ = options_.known;
+    }
     failures_ = static_cast<int>(view_.failures);
     for (const auto& m : view_.members) last_id_ = std::max(last_id_, m.id);
     is_claimed_ = true;
+    first_from_ = deadline_after(loop::current().now(), options_.first_after);
     if (view_.generation == 0) co_return who;
     // Another coordinator has started workers that no view has had: their ids are used, too.
     constexpr std::uint64_t ids_at_once = 1000;
@@ -49968,6 +49984,10 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::first_proposal(time_point 
         finish(last_loss_ ? *last_loss_ : error(errc::cancelled, "all workers have left"));
         return std::nullopt;
     }
+    if (view_.generation == 0 && now < first_from_) {
+        wake_at(first_from_);
+        return std::nullopt;
+    }
     const auto there = ready();
     if (static_cast<int>(there.size()) < least()) {
         enough_at_ = time_point::max();
@@ -50488,6 +50508,8 @@ public:
 
     /// Those that run, each with its pid.
     [[nodiscard]] std::vector<view_member> running() const;
+    /// The newest view that any of its workers was a member of.
+    [[nodiscard]] const view& newest() const noexcept { return newest_; }
     void kill_all();
     /// Nobody knows whether the newest view is that: members wait before they apply a step.
     void hold(bool on);
@@ -50508,6 +50530,7 @@ private:
     keeper_listener* to_ = nullptr;
     bool held_ = false;
     silence_limit silence_;
+    view newest_;
     std::map<std::uint64_t, std::shared_ptr<worker>> workers_;
     scope tasks_;
 };
@@ -50679,6 +50702,10 @@ SKEIN_INLINE void local_keeper::kill(std::uint64_t id) {
 }
 
 SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_buffer body) {
+    if (kind == detail::member_kind::begin)
+        if (auto told = wire::decode<detail::member_begin>(body);
+            told && told->now.generation > newest_.generation)
+            newest_ = std::move(told->now);
     const auto found = workers_.find(id);
     if (found == workers_.end()) return;
     const auto& link = found->second->link;
@@ -50879,6 +50906,7 @@ struct keeper_hello {
     std::int32_t places = 0;
     std::int32_t least = 0, most = 0; ///< workers of the job, as this host was told
     std::vector<view_member> running; ///< since another coordinator's time
+    view newest;                      ///< that this host knows of
 };
 struct keeper_started {
     std::uint64_t worker = 0;
@@ -50918,6 +50946,7 @@ inline constexpr std::size_t most_keeper_frame = most_member_frame + (std::size_
 
 // ======== skein/spmd/detail/keeper_links.hpp, continued
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50962,6 +50991,9 @@ struct keeper_door {
     const elastic_host_options* options = nullptr;
     std::vector<remote_keeper*> there{};
     std::string last_words{}; ///< set: the job is over for those that come now
+    /// Told of a view that a host knows of and the coordinator does not; empty: such a host is one
+    /// of an older job.
+    std::function<void(const view&)> on_newer{};
 };
 /// One of them, until it ends.
 [[nodiscard]] task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link);
@@ -51037,7 +51069,7 @@ SKEIN_INLINE task<view> memory_register::read() { co_return newest_; }
 SKEIN_INLINE task<swap_result> memory_register::compare_and_swap(std::uint64_t generation,
                                                                  view next) {
     swap_result how;
-    how.swapped = newest_.generation == generation && next.generation == generation + 1;
+    how.swapped = newest_.generation <= generation && next.generation == generation + 1;
     if (how.swapped) {
         newest_ = std::move(next);
         changed_.wake_all();
@@ -51055,7 +51087,7 @@ SKEIN_INLINE task<view> memory_register::watch(std::uint64_t after) {
 }
 
 SKEIN_INLINE task<coordinator_place> memory_register::claim(coordinator_place me) {
-    if (coordinator_.id == 0) {
+    if (coordinator_.id == 0 || coordinator_.id == me.id) {
         coordinator_ = std::move(me);
         changed_.wake_all();
     }
@@ -51198,7 +51230,14 @@ private:
     /// Nothing: another one is the coordinator by now.
     task<std::optional<supervisor_outcome>> coordinate(net::endpoint* listening,
                                                        view_register* truth, net::address at) {
-        elastic_coordinator job(network_, *truth, coordinator_of(at));
+        auto how_to = coordinator_of(at);
+        learn(keeper_.newest());
+        if (register_ != nullptr) {
+            how_to.known = known_;
+            // Others find in that time that their coordinator is gone, and come.
+            how_to.first_after = options_.alive.dead_after + options_.coordinator.times.take_over;
+        }
+        elastic_coordinator job(network_, *truth, std::move(how_to));
         auto claiming = job.claim();
         const auto who = co_await claiming;
         if (who.id != keeper_.id()) {
@@ -51206,6 +51245,7 @@ private:
             co_return std::nullopt;
         }
         detail::keeper_door door{&job, &options_};
+        if (register_ != nullptr) door.on_newer = [this](const view& now) { begin_again_at(now); };
         coordinator_ = &job;
         door_ = &door;
         heard_by_.to = &job;
@@ -51237,7 +51277,11 @@ private:
         (void)co_await joined;
         door_ = nullptr;
         if (!failure) co_return how;
-        if (!resign_.requested()) std::rethrow_exception(failure);
+        learn(job.newest());
+        if (!resign_.requested()) {
+            if (register_ == nullptr || !was_overtaken(failure)) std::rethrow_exception(failure);
+            leader_ = {}; // it is asked who the coordinator is
+        }
         resign_ = cancel_source();
         if (!is_empty_and_leaves_) {
             keeper_.hold(true); // another one is the coordinator
@@ -51254,6 +51298,30 @@ private:
             return detail::serve_keeper(door, std::move(link));
         });
         co_await serving;
+    }
+    /// A view that is known outlives what the register holds: a disk that was lost, keys that were
+    /// deleted.
+    void learn(const view& now) {
+        if (now.generation > known_.generation) known_ = now;
+    }
+    /// Another host knows more than this coordinator and its register: it begins anew, from there.
+    void begin_again_at(const view& now) {
+        say(fmt::format("another host knows view {}, the register held view {}: the job goes on "
+                        "from there",
+                        now.generation, coordinator_->newest().generation));
+        learn(now);
+        leader_ = {};
+        resign_.request();
+    }
+    /// Another coordinator has made a view.
+    [[nodiscard]] static bool was_overtaken(const std::exception_ptr& failure) {
+        try {
+            std::rethrow_exception(failure);
+        } catch (const error& why) {
+            return why.code() == errc::aborted;
+        } catch (...) {
+            return false;
+        }
     }
     /// What ends the links of all others, each with how the job has ended.
     static task<void> tell_over(detail::keeper_door* door, const supervisor_outcome* how) {
@@ -51418,6 +51486,7 @@ private:
     /// Nothing: there is no coordinator, or another one.
     task<std::optional<supervisor_outcome>> follow_leader() {
         heard_by_.to = &follower_;
+        auto alone_since = loop::current().now();
         for (;;) {
             if (leader_.id == 0 || leader_.id == keeper_.id()) co_return std::nullopt;
             const auto at = net::address::parse(leader_.address);
@@ -51429,10 +51498,44 @@ private:
                 throw how.error();
             keeper_.hold(true);
             if (leaves_) co_return left();
+            if (how) alone_since = loop::current().now();
+            end_those_that_wait(alone_since);
+            auto ending = end_those_left_behind();
+            co_await ending;
             // It may be gone, or only not reachable from here.
             auto pausing =
                 as_result(with_timeout(next_leader(), time_span(time_constants::lan().join_most)));
             (void)co_await pausing;
+        }
+    }
+    /// Neither the coordinator nor a word of the register for as long as a state is kept for: what
+    /// these workers hold is nobody's use any more.
+    void end_those_that_wait(time_point since) {
+        const auto limit = options_.coordinator.times.pause_limit;
+        if (keeper_.running().empty() || loop::current().now() < deadline_after(since, limit))
+            return;
+        say(fmt::format("the coordinator at {} was not reached for {:.3g} s: the workers of this "
+                        "host are ended",
+                        leader_.address, to_seconds(limit)));
+        keeper_.kill_all();
+    }
+    /// Others go on without workers of this host: those would be killed as soon as the coordinator
+    /// is reached, and hold until then what somebody may need.
+    task<void> end_those_left_behind() {
+        if (keeper_.running().empty()) co_return;
+        auto reading =
+            as_result(with_timeout(register_->read(), time_span(time_constants::lan().join_most)));
+        const auto now = co_await reading;
+        if (!now || now->generation <= keeper_.newest().generation) co_return;
+        for (const auto& one : keeper_.running()) {
+            const bool stays = std::any_of(
+                now->members.begin(), now->members.end(), [&](const view_member& m) {
+                    return m.id == one.id && m.keeper == one.keeper && m.pid == one.pid;
+                });
+            if (stays) continue;
+            say(fmt::format("worker {} (pid {}) is ended: view {} has gone on without it", one.id,
+                            one.pid, now->generation));
+            keeper_.kill(one.id);
         }
     }
     task<void> next_leader() {
@@ -51449,6 +51552,7 @@ private:
     elastic_coordinator* coordinator_ = nullptr; ///< while this host is
     detail::keeper_door* door_ = nullptr;
     coordinator_place leader_;
+    view known_; ///< the newest that was heard of
     std::string leader_address_;
     cancel_source resign_;
     bool is_empty_and_leaves_ = false;
@@ -51609,6 +51713,10 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
         co_await closed;
         co_return;
     }
+    if (door->on_newer && hello->newest.generation > door->coordinator->newest().generation) {
+        door->on_newer(hello->newest); // its link ends, and it comes again
+        co_return;
+    }
     // It is back before its old link was found to be broken.
     for (auto* other : door->there)
         if (other->id() == hello->id)
@@ -51645,6 +51753,7 @@ SKEIN_INLINE task<followed> follower::follow(net::network* via, net::address at)
     hello.least = options_.coordinator.least;
     hello.most = options_.coordinator.most;
     hello.running = keeper_.running();
+    hello.newest = keeper_.newest();
     say(*link, keeper_kind::hello, hello);
     link_ = link;
     followed how;

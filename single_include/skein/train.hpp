@@ -11314,6 +11314,11 @@ struct run_dir_options {
     bool resume = false; ///< go on in an existing folder; else a taken name gets ".2", ".3", ...
     /// How long a folder to resume may be in use: a run that was just killed needs a moment to end.
     time_span patience = std::chrono::milliseconds(2000);
+    /// The job whose own folder this is, as its config.json says; empty: not known. A process that
+    /// holds the lock for longer than `patience` is then one that the job goes on without (it stands
+    /// still, or its host is cut off): the folder is taken from it, and it writes nothing there any
+    /// more.
+    std::string job{};
     /// Seconds since 1970 for event files; default: the system's clock. For tests.
     double (*wall_time)() = nullptr;
 };
@@ -11385,6 +11390,8 @@ private:
     void cut(Keep keep);
     [[nodiscard]] error unusable(const error& why) const;
     [[nodiscard]] bool claim(bool wanted);
+    [[nodiscard]] bool take_from_its_job();
+    [[nodiscard]] result<void> check_ours() const;
     void open_files();
     [[nodiscard]] result<void> write_header();
     [[nodiscard]] result<void> write_csv();
@@ -11433,6 +11440,7 @@ private:
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/core.h>
@@ -11466,6 +11474,40 @@ struct run_lock {
     return skein::to_string(byte_span(*bytes));
 }
 
+/// Whether a lock's file still stands where it was opened: nobody has taken the folder away.
+[[nodiscard]] SKEIN_INLINE bool is_lock_of(int fd, const std::string& folder) {
+    struct stat held{}, there{};
+    return ::fstat(fd, &held) == 0 && ::stat(join_path(folder, ".lock").c_str(), &there) == 0 &&
+           held.st_ino == there.st_ino && held.st_dev == there.st_dev;
+}
+
+SKEIN_INLINE void sign_lock(int fd) {
+    const auto owner = lock_owner();
+    if (::ftruncate(fd, 0) == 0) // for people; on a full disk they do without
+        (void)!::pwrite(fd, owner.data(), owner.size(), 0);
+}
+
+/// A lock in the place of one whose holder does not let go: a process that stands still, or on a
+/// host that is cut off, would keep it for good. What the holder sees by is_lock_of().
+[[nodiscard]] SKEIN_INLINE run_lock take_lock(const std::string& folder) {
+    const auto path = join_path(folder, ".lock");
+    const auto fresh = fmt::format("{}-{:016x}", path, system_random().next());
+    run_lock out;
+    out.fd.reset(::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (!out.fd || ::flock(out.fd.get(), LOCK_EX | LOCK_NB) != 0) {
+        out.number = errno;
+    } else {
+        sign_lock(out.fd.get());
+        if (::rename(fresh.c_str(), path.c_str()) == 0) {
+            out.outcome = lock_outcome::held;
+            return out;
+        }
+        out.number = errno;
+    }
+    ::unlink(fresh.c_str());
+    return out;
+}
+
 /// Tries to lock a folder; a busy one is tried again until `patience` is over, for a run that was
 /// killed a moment ago and whose last process is on its way out.
 [[nodiscard]] SKEIN_INLINE run_lock lock_run(const std::string& folder, time_span patience) {
@@ -11481,8 +11523,16 @@ struct run_lock {
         out.number = errno;
         return out;
     }
-    while (skein::detail::retry_eintr([&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) !=
-           0) {
+    for (;;) {
+        if (skein::detail::retry_eintr(
+                [&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) == 0) {
+            if (is_lock_of(out.fd.get(), folder)) break;
+            // Taken by another process meanwhile, which has put its own there.
+            out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+            if (out.fd) continue;
+            out.number = errno;
+            return out;
+        }
         if (errno != EWOULDBLOCK) {
             out.outcome = lock_outcome::unsupported;
             return out;
@@ -11494,9 +11544,7 @@ struct run_lock {
         ::poll(nullptr, 0, 10); // rank 0 has no loop here, and nothing else to do
     }
     out.outcome = lock_outcome::held;
-    const auto owner = lock_owner();
-    if (::ftruncate(out.fd.get(), 0) == 0) // for people; on a full disk they do without
-        (void)!::pwrite(out.fd.get(), owner.data(), owner.size(), 0);
+    sign_lock(out.fd.get());
     return out;
 }
 
@@ -11683,6 +11731,7 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
         throw unusable(errno_error(lock.number, "lock", join_path(path_, ".lock")));
     case detail::lock_outcome::busy:
         if (!wanted) return false;
+        if (take_from_its_job()) return true;
         throw error(errc::usage,
                     fmt::format("{} is in use by {}", path_, detail::lock_owner_of(path_)))
             .with_hint("wait for it, or give the run another name");
@@ -11696,6 +11745,26 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
     lock_ = std::move(lock.fd);
     unshared_ = fork_guard(lock_.get());
     return true;
+}
+
+/// From a process of the same job, which has gone on without it.
+SKEIN_INLINE bool run_dir::take_from_its_job() {
+    if (options_.job.empty() || written_by(path_) != options_.job) return false;
+    const auto whose = detail::lock_owner_of(path_);
+    auto lock = detail::take_lock(path_);
+    if (lock.outcome != detail::lock_outcome::held) return false;
+    notices_.push_back(fmt::format("{} was still held by {}, which does not answer: taken over",
+                                   path_, whose));
+    lock_ = std::move(lock.fd);
+    unshared_ = fork_guard(lock_.get());
+    return true;
+}
+
+/// Another process of the job may have taken the folder while this one stood still.
+SKEIN_INLINE result<void> run_dir::check_ours() const {
+    if (!lock_ || detail::is_lock_of(lock_.get(), path_)) return {};
+    return error(errc::aborted,
+                 fmt::format("{} was taken over by {}", path_, detail::lock_owner_of(path_)));
 }
 
 SKEIN_INLINE run_dir run_dir::create(const std::string& root, const std::string& name,
@@ -11765,6 +11834,7 @@ SKEIN_INLINE void run_dir::clear() {
 
 template <class Keep>
 void run_dir::cut(Keep keep) {
+    check_ours().value();
     posix_disk disk(link_policy::refuse);
     const auto csv = detail::read_text(file("metrics.csv"));
     std::string kept = detail::csv_header(columns_);
@@ -11843,6 +11913,7 @@ SKEIN_INLINE void run_dir::flush() {
 
 /// All are tried; the first reason of those that failed.
 SKEIN_INLINE result<void> run_dir::write_waiting() {
+    if (auto ours = check_ours(); !ours) return ours;
     const result<void> all[] = {write_csv(), write_lines(), write_events(), write_decisions()};
     for (const auto& done : all)
         if (!done) return done;
@@ -11923,6 +11994,7 @@ SKEIN_INLINE result<void> run_dir::write_events() {
 }
 
 SKEIN_INLINE void run_dir::write_config(std::string_view config) {
+    check_ours().value();
     posix_disk disk(link_policy::refuse);
     disk.replace(file("config.json"), as_bytes(config)).value();
 }
@@ -30232,9 +30304,23 @@ SKEIN_INLINE std::string job_of(const context& ctx) {
     return fmt::format("{}/{}/{}", boot_id(), parent, started);
 }
 
+namespace detail {
+/// The folder of a job whose first rank was another one before. Nobody may have seen the end of that
+/// one: it has the time of a lease to let go.
+SKEIN_INLINE report::run_dir take_run_dir(const context& ctx, const std::string& root,
+                                          const std::string& name) {
+    report::run_dir_options how;
+    how.resume = true;
+    how.patience = time_constants::lan().dead_after;
+    how.job = job_of(ctx);
+    return report::run_dir::create(root, name, how);
+}
+} // namespace detail
+
 SKEIN_INLINE report::run_dir open_again(const context& ctx, const std::string& root,
                                         const std::string& name) {
     if (ctx.attempt() == 0) return report::run_dir::create(root, name, {.resume = true});
+    if (ctx.elastic() != nullptr) return detail::take_run_dir(ctx, root, name);
     try {
         const auto patience = time_constants::lan().rendezvous_timeout;
         return report::run_dir::create(root, name, {.resume = true, .patience = patience});
@@ -30358,7 +30444,7 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
     if (!show_ && first_) show(start); // the world broke before it was told where the run begins
     if (!std::exchange(first_, true)) {
         if (!path_.empty())
-            dir_.emplace(report::run_dir::create(parent_path(path_), name_, {.resume = true}));
+            dir_.emplace(detail::take_run_dir(*ctx_, parent_path(path_), name_));
         show(start);
     }
     if (dir_) dir_->truncate_after(rows);

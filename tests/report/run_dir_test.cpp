@@ -187,8 +187,7 @@ TEST_CASE("a folder in use is refused to a run that resumes it, with the process
 TEST_CASE("a job takes its own folder from a process that does not let go, which writes no more") {
     test::temporary_folder folder;
     const auto row = [](std::uint64_t step, double loss) {
-        return metrics_row{
-            .step = step, .values = {{"loss", loss}}, .timings = {}, .arrays = {}};
+        return metrics_row{.step = step, .values = {{"loss", loss}}, .timings = {}, .arrays = {}};
     };
     auto still = run_dir::create(folder.path, "gpt");
     still.write_config(R"({"job_id": "J"})");
@@ -198,8 +197,8 @@ TEST_CASE("a job takes its own folder from a process that does not let go, which
     CHECK_THROWS(run_dir::create(folder.path, "gpt", how));
     how.job = "J";
     auto next = run_dir::create(folder.path, "gpt", how);
-    CHECK_THAT(next.notices().at(0), ContainsSubstring("was still held by pid") &&
-                                         ContainsSubstring("taken over"));
+    CHECK_THAT(next.notices().at(0),
+               ContainsSubstring("was still held by pid") && ContainsSubstring("taken over"));
     next.append(row(2, 0.25));
     try {
         still.append(row(2, 99.0));

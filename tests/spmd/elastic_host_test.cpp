@@ -261,9 +261,7 @@ task<bool> within(time_span limit, std::function<bool()> is_so) {
     co_return true;
 }
 
-std::string host_of_author(const view& of) {
-    return std::string(1, static_cast<char>(of.author));
-}
+std::string host_of_author(const view& of) { return std::string(1, static_cast<char>(of.author)); }
 
 /// Three hosts, with a worker each, whose register may be lost.
 task<void> begin_three(simulated_job* job, scope* all) {
@@ -438,9 +436,9 @@ task<void> cut_the_coordinator_off(simulated_job* job) {
     CHECK(co_await back);
     INFO(job->story());
     CHECK(std::none_of(before.members.begin(), before.members.end(), [&](const view_member& old) {
-        return old.host == cut && std::find(job->newest().members.begin(),
-                                            job->newest().members.end(),
-                                            old) != job->newest().members.end();
+        return old.host == cut &&
+               std::find(job->newest().members.begin(), job->newest().members.end(), old) !=
+                   job->newest().members.end();
     }));
     auto ending = end_well(job, &all, "");
     co_await ending;
@@ -488,8 +486,9 @@ task<void> cut_a_host_off_from_hosts(simulated_job* job) {
 
 } // namespace
 
-TEST_CASE("a register that loses all of it gets the view that follows the newest one, with the same "
-          "workers") {
+TEST_CASE(
+    "a register that loses all of it gets the view that follows the newest one, with the same "
+    "workers") {
     simulated_job job;
     job.loop.run(lose_the_register(&job));
 }

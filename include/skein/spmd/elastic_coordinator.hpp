@@ -251,10 +251,9 @@ private:
     int target_ = 0, failures_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
     time_point asked_at_ = time_point::max(); ///< for the next view, the first of the newest one's
-    time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
-                                          enough_at_ = time_point::max(),
-                                          take_over_until_ = time_point::min(),
-                                          first_from_ = time_point::min();
+    time_point broken_at_{}, retry_at_{},
+        short_since_ = time_point::max(), enough_at_ = time_point::max(),
+        take_over_until_ = time_point::min(), first_from_ = time_point::min();
     bool is_claimed_ = false;
 
     bool over_ = false, kill_now_ = false, is_done_ = false;

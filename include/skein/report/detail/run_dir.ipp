@@ -210,8 +210,8 @@ SKEIN_INLINE bool run_dir::take_from_its_job() {
     const auto whose = detail::lock_owner_of(path_);
     auto lock = detail::take_lock(path_);
     if (lock.outcome != detail::lock_outcome::held) return false;
-    notices_.push_back(fmt::format("{} was still held by {}, which does not answer: taken over",
-                                   path_, whose));
+    notices_.push_back(
+        fmt::format("{} was still held by {}, which does not answer: taken over", path_, whose));
     lock_ = std::move(lock.fd);
     unshared_ = fork_guard(lock_.get());
     return true;

@@ -102,8 +102,8 @@ SKEIN_INLINE void sign_lock(int fd) {
         return out;
     }
     for (;;) {
-        if (skein::detail::retry_eintr(
-                [&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) == 0) {
+        if (skein::detail::retry_eintr([&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) ==
+            0) {
             if (is_lock_of(out.fd.get(), folder)) break;
             // Taken by another process meanwhile, which has put its own there.
             out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));

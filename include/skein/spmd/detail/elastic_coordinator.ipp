@@ -48,10 +48,9 @@ SKEIN_INLINE task<coordinator_place> elastic_coordinator::claim() {
     auto reading = register_.read();
     view_ = co_await reading;
     if (view_.generation < options_.known.generation) {
-        news_.push_back(fmt::format("the register has lost view {}: it holds {}",
-                                    options_.known.generation,
-                                    view_.generation == 0 ? std::string("none")
-                                                          : std::to_string(view_.generation)));
+        news_.push_back(fmt::format(
+            "the register has lost view {}: it holds {}", options_.known.generation,
+            view_.generation == 0 ? std::string("none") : std::to_string(view_.generation)));
         view_ = options_.known;
     }
     failures_ = static_cast<int>(view_.failures);

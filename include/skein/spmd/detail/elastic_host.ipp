@@ -431,8 +431,8 @@ private:
         const auto now = co_await reading;
         if (!now || now->generation <= keeper_.newest().generation) co_return;
         for (const auto& one : keeper_.running()) {
-            const bool stays = std::any_of(
-                now->members.begin(), now->members.end(), [&](const view_member& m) {
+            const bool stays =
+                std::any_of(now->members.begin(), now->members.end(), [&](const view_member& m) {
                     return m.id == one.id && m.keeper == one.keeper && m.pid == one.pid;
                 });
             if (stays) continue;

@@ -97,12 +97,12 @@ SKEIN_INLINE task<etcd_value> etcd_keys::await_change(std::string key, judge is_
         auto now = co_await getting;
         if (is_news(now.kv)) co_return std::move(now.kv);
         std::optional<etcd_value> news;
-        logging::debug("etcd", "waits for news of a key",
-                       {{"key", key},
-                        {"holds", now.kv.mod_revision == 0
-                                      ? std::string("nothing")
-                                      : fmt::format("revision {}", now.kv.mod_revision)},
-                        {"behind", now.revision}});
+        logging::debug(
+            "etcd", "waits for news of a key",
+            {{"key", key},
+             {"holds", now.kv.mod_revision == 0 ? std::string("nothing")
+                                                : fmt::format("revision {}", now.kv.mod_revision)},
+             {"behind", now.revision}});
         auto listening = listen(key, now.revision + 1, &is_news, &news);
         const bool was_good = co_await listening;
         if (news) co_return std::move(*news);

@@ -227,8 +227,7 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
     if (!ctx_->is_first()) return;
     if (!show_ && first_) show(start); // the world broke before it was told where the run begins
     if (!std::exchange(first_, true)) {
-        if (!path_.empty())
-            dir_.emplace(detail::take_run_dir(*ctx_, parent_path(path_), name_));
+        if (!path_.empty()) dir_.emplace(detail::take_run_dir(*ctx_, parent_path(path_), name_));
         show(start);
     }
     if (dir_) dir_->truncate_after(rows);
