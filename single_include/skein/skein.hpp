@@ -48914,10 +48914,9 @@ private:
     int target_ = 0, failures_ = 0, bad_starts_ = 0;
     std::optional<error> last_loss_, refused_;
     time_point asked_at_ = time_point::max(); ///< for the next view, the first of the newest one's
-    time_point broken_at_{}, retry_at_{}, short_since_ = time_point::max(),
-                                          enough_at_ = time_point::max(),
-                                          take_over_until_ = time_point::min(),
-                                          first_from_ = time_point::min();
+    time_point broken_at_{}, retry_at_{},
+        short_since_ = time_point::max(), enough_at_ = time_point::max(),
+        take_over_until_ = time_point::min(), first_from_ = time_point::min();
     bool is_claimed_ = false;
 
     bool over_ = false, kill_now_ = false, is_done_ = false;
@@ -49168,10 +49167,9 @@ SKEIN_INLINE task<coordinator_place> elastic_coordinator::claim() {
     auto reading = register_.read();
     view_ = co_await reading;
     if (view_.generation < options_.known.generation) {
-        news_.push_back(fmt::format("the register has lost view {}: it holds {}",
-                                    options_.known.generation,
-                                    view_.generation == 0 ? std::string("none")
-                                                          : std::to_string(view_.generation)));
+        news_.push_back(fmt::format(
+            "the register has lost view {}: it holds {}", options_.known.generation,
+            view_.generation == 0 ? std::string("none") : std::to_string(view_.generation)));
         view_ = options_.known;
     }
     failures_ = static_cast<int>(view_.failures);
@@ -51227,17 +51225,27 @@ private:
         return o;
     }
 
+    [[nodiscard]] coordinator_options with_what_is_known(coordinator_options how) {
+        learn(keeper_.newest());
+        if (register_ == nullptr) return how;
+        how.known = known_;
+        // Others find in that time that their coordinator is gone, and come.
+        how.first_after = options_.alive.dead_after + options_.coordinator.times.take_over;
+        return how;
+    }
+    /// This host has been the coordinator. Throws what is no reason for another one.
+    void step_back(const std::exception_ptr& failure) {
+        if (!resign_.requested()) {
+            if (register_ == nullptr || !was_overtaken(failure)) std::rethrow_exception(failure);
+            leader_ = {}; // it is asked who the coordinator is
+        }
+        resign_ = cancel_source();
+    }
+
     /// Nothing: another one is the coordinator by now.
     task<std::optional<supervisor_outcome>> coordinate(net::endpoint* listening,
                                                        view_register* truth, net::address at) {
-        auto how_to = coordinator_of(at);
-        learn(keeper_.newest());
-        if (register_ != nullptr) {
-            how_to.known = known_;
-            // Others find in that time that their coordinator is gone, and come.
-            how_to.first_after = options_.alive.dead_after + options_.coordinator.times.take_over;
-        }
-        elastic_coordinator job(network_, *truth, std::move(how_to));
+        elastic_coordinator job(network_, *truth, with_what_is_known(coordinator_of(at)));
         auto claiming = job.claim();
         const auto who = co_await claiming;
         if (who.id != keeper_.id()) {
@@ -51278,11 +51286,7 @@ private:
         door_ = nullptr;
         if (!failure) co_return how;
         learn(job.newest());
-        if (!resign_.requested()) {
-            if (register_ == nullptr || !was_overtaken(failure)) std::rethrow_exception(failure);
-            leader_ = {}; // it is asked who the coordinator is
-        }
-        resign_ = cancel_source();
+        step_back(failure);
         if (!is_empty_and_leaves_) {
             keeper_.hold(true); // another one is the coordinator
             co_return std::nullopt;
@@ -51528,8 +51532,8 @@ private:
         const auto now = co_await reading;
         if (!now || now->generation <= keeper_.newest().generation) co_return;
         for (const auto& one : keeper_.running()) {
-            const bool stays = std::any_of(
-                now->members.begin(), now->members.end(), [&](const view_member& m) {
+            const bool stays =
+                std::any_of(now->members.begin(), now->members.end(), [&](const view_member& m) {
                     return m.id == one.id && m.keeper == one.keeper && m.pid == one.pid;
                 });
             if (stays) continue;

@@ -11524,8 +11524,8 @@ SKEIN_INLINE void sign_lock(int fd) {
         return out;
     }
     for (;;) {
-        if (skein::detail::retry_eintr(
-                [&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) == 0) {
+        if (skein::detail::retry_eintr([&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) ==
+            0) {
             if (is_lock_of(out.fd.get(), folder)) break;
             // Taken by another process meanwhile, which has put its own there.
             out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
@@ -11753,8 +11753,8 @@ SKEIN_INLINE bool run_dir::take_from_its_job() {
     const auto whose = detail::lock_owner_of(path_);
     auto lock = detail::take_lock(path_);
     if (lock.outcome != detail::lock_outcome::held) return false;
-    notices_.push_back(fmt::format("{} was still held by {}, which does not answer: taken over",
-                                   path_, whose));
+    notices_.push_back(
+        fmt::format("{} was still held by {}, which does not answer: taken over", path_, whose));
     lock_ = std::move(lock.fd);
     unshared_ = fork_guard(lock_.get());
     return true;
@@ -30443,8 +30443,7 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
     if (!ctx_->is_first()) return;
     if (!show_ && first_) show(start); // the world broke before it was told where the run begins
     if (!std::exchange(first_, true)) {
-        if (!path_.empty())
-            dir_.emplace(detail::take_run_dir(*ctx_, parent_path(path_), name_));
+        if (!path_.empty()) dir_.emplace(detail::take_run_dir(*ctx_, parent_path(path_), name_));
         show(start);
     }
     if (dir_) dir_->truncate_after(rows);

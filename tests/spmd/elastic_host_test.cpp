@@ -355,7 +355,8 @@ task<void> lose_the_register(simulated_job* job) {
     const auto before = job->newest();
     job->lost.lose_all();
     auto next = within(5s, [&] { return job->newest().generation > before.generation; });
-    CHECK(co_await next);
+    const bool next_came = co_await next;
+    CHECK(next_came);
     INFO(job->story());
     CHECK(job->newest().generation == before.generation + 1);
     CHECK(job->newest().members == before.members); // with their pids
@@ -374,7 +375,8 @@ task<void> lose_the_view_alone(simulated_job* job) {
     job->powers[lost].request();
     job->network.crash(lost);
     auto next = within(5s, [&] { return job->newest().generation > before.generation; });
-    CHECK(co_await next);
+    const bool next_came = co_await next;
+    CHECK(next_came);
     INFO(job->story());
     auto stay = before.members;
     std::erase_if(stay, [&](const view_member& m) { return m.host == lost; });
@@ -401,7 +403,8 @@ task<void> lose_all_to_a_stranger(simulated_job* job) {
     job->lost.lose_all();
     begin(job, &all, "c", job->register_of("c"));
     auto next = within(8s, [&] { return has(job->newest(), "c"); });
-    CHECK(co_await next);
+    const bool next_came = co_await next;
+    CHECK(next_came);
     INFO(job->story());
     for (const auto& m : before.members)
         if (m.host != lost)
@@ -427,13 +430,15 @@ task<void> cut_the_coordinator_off(simulated_job* job) {
     job->lost.coordinator = {};
     job->lost.changed.wake_all();
     auto going_on = within(5s, [&] { return job->newest().author != before.author; });
-    CHECK(co_await going_on);
+    const bool going_on_came = co_await going_on;
+    CHECK(going_on_came);
     auto later = sleep_for(2s);
     co_await later;
     job->network.heal_all();
     job->lost.heal();
     auto back = within(8s, [&] { return job->newest().members.size() == 3; });
-    CHECK(co_await back);
+    const bool back_came = co_await back;
+    CHECK(back_came);
     INFO(job->story());
     CHECK(std::none_of(before.members.begin(), before.members.end(), [&](const view_member& old) {
         return old.host == cut &&
@@ -454,13 +459,16 @@ task<void> cut_a_host_off_for_long(simulated_job* job) {
         if (cut != other) job->network.partition(cut, other);
     job->lost.cut.insert(cut);
     auto waiting = within(4s, [&] { return job->children[cut]->running().empty(); });
-    CHECK_FALSE(co_await waiting);
+    const bool waiting_came = co_await waiting;
+    CHECK_FALSE(waiting_came);
     auto ended = within(5s, [&] { return job->children[cut]->running().empty(); });
-    CHECK(co_await ended);
+    const bool ended_came = co_await ended;
+    CHECK(ended_came);
     job->network.heal_all();
     job->lost.heal();
     auto back = within(8s, [&] { return has(job->newest(), cut); });
-    CHECK(co_await back);
+    const bool back_came = co_await back;
+    CHECK(back_came);
     auto ending = end_well(job, &all, "");
     co_await ending;
 }
@@ -474,12 +482,15 @@ task<void> cut_a_host_off_from_hosts(simulated_job* job) {
     for (const auto* other : {"a", "b", "c"})
         if (cut != other) job->network.partition(cut, other);
     auto losing = within(5s, [&] { return !has(job->newest(), cut); });
-    CHECK(co_await losing);
+    const bool losing_came = co_await losing;
+    CHECK(losing_came);
     auto ended = within(5s, [&] { return job->children[cut]->running().empty(); });
-    CHECK(co_await ended);
+    const bool ended_came = co_await ended;
+    CHECK(ended_came);
     job->network.heal_all();
     auto back = within(8s, [&] { return has(job->newest(), cut); });
-    CHECK(co_await back);
+    const bool back_came = co_await back;
+    CHECK(back_came);
     auto ending = end_well(job, &all, "");
     co_await ending;
 }

@@ -130,17 +130,27 @@ private:
         return o;
     }
 
+    [[nodiscard]] coordinator_options with_what_is_known(coordinator_options how) {
+        learn(keeper_.newest());
+        if (register_ == nullptr) return how;
+        how.known = known_;
+        // Others find in that time that their coordinator is gone, and come.
+        how.first_after = options_.alive.dead_after + options_.coordinator.times.take_over;
+        return how;
+    }
+    /// This host has been the coordinator. Throws what is no reason for another one.
+    void step_back(const std::exception_ptr& failure) {
+        if (!resign_.requested()) {
+            if (register_ == nullptr || !was_overtaken(failure)) std::rethrow_exception(failure);
+            leader_ = {}; // it is asked who the coordinator is
+        }
+        resign_ = cancel_source();
+    }
+
     /// Nothing: another one is the coordinator by now.
     task<std::optional<supervisor_outcome>> coordinate(net::endpoint* listening,
                                                        view_register* truth, net::address at) {
-        auto how_to = coordinator_of(at);
-        learn(keeper_.newest());
-        if (register_ != nullptr) {
-            how_to.known = known_;
-            // Others find in that time that their coordinator is gone, and come.
-            how_to.first_after = options_.alive.dead_after + options_.coordinator.times.take_over;
-        }
-        elastic_coordinator job(network_, *truth, std::move(how_to));
+        elastic_coordinator job(network_, *truth, with_what_is_known(coordinator_of(at)));
         auto claiming = job.claim();
         const auto who = co_await claiming;
         if (who.id != keeper_.id()) {
@@ -181,11 +191,7 @@ private:
         door_ = nullptr;
         if (!failure) co_return how;
         learn(job.newest());
-        if (!resign_.requested()) {
-            if (register_ == nullptr || !was_overtaken(failure)) std::rethrow_exception(failure);
-            leader_ = {}; // it is asked who the coordinator is
-        }
-        resign_ = cancel_source();
+        step_back(failure);
         if (!is_empty_and_leaves_) {
             keeper_.hold(true); // another one is the coordinator
             co_return std::nullopt;
