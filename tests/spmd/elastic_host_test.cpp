@@ -141,7 +141,7 @@ struct simulated_job {
         o.endpoint = net::address::sim("a", 700);
         o.secret = secret;
         o.host = name;
-        o.keeper.id = static_cast<std::uint64_t>(name[0]);
+        o.keeper.id = static_cast<unsigned char>(name[0]);
         o.keeper.host = name;
         o.keeper.least = o.coordinator.least = 1;
         o.keeper.most = o.coordinator.most = 3;
