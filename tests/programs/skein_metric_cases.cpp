@@ -45,6 +45,8 @@ void set(F& field, const json& to) {
         if (to_string(field) != to.get<std::string>()) throw error(errc::usage, to.dump());
     } else if constexpr (requires { field.has_value(); })
         field = to.get<typename F::value_type>();
+    else if constexpr (std::is_same_v<F, option_count>)
+        field = to.get<std::int64_t>();
     else
         field = to.get<F>();
 }
