@@ -187,6 +187,7 @@ TEST_CASE("a worker that computes while its connection breaks is not lost, and o
                 const auto outcome = co_await asked;
                 c.network().heal_all();
                 if (is_reached) {
+                    INFO((outcome ? "" : outcome.error().what()));
                     REQUIRE(outcome);
                     CHECK(c.loop().now() - began > 5min);
                     CHECK(d.self.stats().workers_lost == 0);

@@ -15,7 +15,7 @@ namespace skein::spmd::detail {
 [[nodiscard]] std::string read_token_file(const std::string& path);
 /// Makes the file with a new token, which only this user can read; false: there is one, or another
 /// process was first.
-///   errors  io
+///   errors  not_found, permission_denied, disk_full, io
 bool make_token_file(const std::string& path);
 /// ~/.config/skein/token, as XDG_CONFIG_HOME and HOME say; empty: neither is set.
 [[nodiscard]] std::string own_token_file(const variable_reader& read);
