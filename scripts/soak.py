@@ -107,7 +107,7 @@ def watch(run, seconds, folder, growth=None, each=lambda: None):
         run.check(run.process.poll() is None, f"it ended with {run.process.returncode}")
         growth.look(run.marked.processes(), folder)
         each()
-        time.sleep(min(1.0, seconds / 60))
+        time.sleep(min(1.0, seconds / 30))    # to look costs milliseconds of a core
     return growth
 
 

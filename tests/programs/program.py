@@ -82,10 +82,11 @@ def shared_memory():
 
 
 def abstract_sockets():
-    """Those whose maker is gone: @skein-<pid>-... of a process that lives may be another test's."""
+    """Those whose maker is gone: @skein-<pid>-..., @skein-keeper-<pid>-... of a process that lives may be another test's."""
     lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
     names = {f[7] for f in (line.split() for line in lines[1:]) if len(f) > 7 and f[7].startswith("@skein-")}
-    return sorted(name for name in names if not pathlib.Path("/proc", name.split("-")[1]).is_dir())
+    pids = {name: next((part for part in name.split("-") if part.isdigit()), "0") for name in names}
+    return sorted(name for name, pid in pids.items() if not pathlib.Path("/proc", pid).is_dir())
 
 
 class Run:
