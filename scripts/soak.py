@@ -3,8 +3,9 @@
 """soak.py MINUTES [PART...] [--at-once N] [--keep]: what scripts/soak runs when everything is built.
 
 A part is a program that runs until it is told to end. Each second its processes are looked at; of each process that was
-there all the while, and of the files below its folder, the largest of the second third is compared with the largest of the
-last third. So what goes up and down within a third does not count, and what goes up from third to third does.
+there all the while the largest of the second third is compared with the largest of the last third, of the files below its
+folder the smallest (a checkpoint that is being written has some for a moment). So what goes up and down within a third does
+not count, and what goes up from third to third does.
 """
 import argparse
 import json
@@ -60,7 +61,7 @@ class Growth:
     def __init__(self, seconds, grows=()):
         self.begin = time.monotonic()
         self.seconds, self.grows = seconds, grows
-        self.seen = {}    # (who, what) -> {third: (number of looks, largest)}
+        self.seen = {}    # (who, what) -> {third: (number of looks, largest; of files: smallest)}
         self.looks = [0, 0, 0]
 
     def third(self):
@@ -76,8 +77,8 @@ class Growth:
         self.add(("its folder", "files"), third, files)
 
     def add(self, key, third, value):
-        times, most = self.seen.setdefault(key, {}).get(third, (0, 0))
-        self.seen[key][third] = (times + 1, max(most, value))
+        times, before = self.seen.setdefault(key, {}).get(third, (0, value))
+        self.seen[key][third] = (times + 1, min(before, value) if key[1] == "files" else max(before, value))
 
     def compared(self):
         """(who, what, before, after) of all that was there for both thirds."""

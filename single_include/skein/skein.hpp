@@ -4823,7 +4823,7 @@ namespace skein::spmd::detail {
 [[nodiscard]] std::string read_token_file(const std::string& path);
 /// Makes the file with a new token, which only this user can read; false: there is one, or another
 /// process was first.
-///   errors  io
+///   errors  not_found, permission_denied, disk_full, io
 bool make_token_file(const std::string& path);
 /// ~/.config/skein/token, as XDG_CONFIG_HOME and HOME say; empty: neither is set.
 [[nodiscard]] std::string own_token_file(const variable_reader& read);
@@ -42233,7 +42233,9 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
     if (mine->direct) {
         net::address far;
         if (!in_memory)
-            far = to.is_loopback() ? net::address::tcp(to.host, 0) : net::address::any(0);
+            far = !to.is_loopback()               ? net::address::any(0)
+                  : to.kind == net::scheme::tcp ? net::address::tcp(to.host, 0)
+                                                : net::address::tcp(net::own_loopback(), 0);
         self->open_to_workers(
             *via, secret,
             net::address::abstract_unix( // who looks for leftovers finds the pid in the name
