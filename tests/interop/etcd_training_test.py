@@ -8,7 +8,6 @@ As root two of the hosts are network namespaces, whose cables are pulled as well
 """
 # label: train
 import argparse
-import json
 import os
 import pathlib
 import random
@@ -132,14 +131,15 @@ class Job:
         except OSError:
             return 0
 
+    def worlds(self):
+        """The generation and the size of each world, as the supervisors say that make them."""
+        said = "".join(run.stderr for run in (*self.hosts.values(), *self.gone))
+        return sorted((int(n), int(size)) for n, size in re.findall(r"^skein run: world (\d+) of (\d+) ", said, re.M))
+
     def world(self):
-        """How many workers the newest world has, as the run's folder says."""
-        try:
-            lines = (self.run_folder / "events.jsonl").read_text().splitlines()
-        except OSError:
-            return 0
-        worlds = [json.loads(line) for line in lines if '"world"' in line and line.endswith("}")]
-        return worlds[-1]["to"] if worlds else 0
+        """How many workers the newest world has."""
+        worlds = self.worlds()
+        return worlds[-1][1] if worlds else 0
 
     def first(self):
         """The process id of rank 0, which holds the run's folder."""
@@ -150,9 +150,9 @@ class Job:
         return children_of(self.hosts[i].process.pid)
 
     def coordinator(self):
-        """The host whose supervisor holds the place, by its own words."""
-        said = {i: max((int(n) for n in re.findall(r"world (\d+)", run.stdout + run.stderr)), default=0) for i, run in self.hosts.items()}
-        return max(said, key=said.get)
+        """The host whose supervisor has made the newest world."""
+        newest = f"skein run: world {self.worlds()[-1][0]} of "
+        return next((i for i, run in self.hosts.items() if newest in run.stderr), min(self.hosts))
 
     def keys(self):
         try:
@@ -163,7 +163,7 @@ class Job:
     def fail(self, what):
         told = "\n".join(f"--- host {i}, {run.process.returncode}\n{run.stdout[-1500:]}\n{run.stderr[-3000:]}" for i, run in self.hosts.items())
         raise AssertionError(f"{what}\nbehind {self.done}; {self.rows()} rows, a world of {self.world()}, folders "
-                             f"{sorted(p.name for p in self.runs.iterdir()) if self.runs.exists() else None}\netcd holds {self.keys()}\n{told}")
+                             f"{sorted(p.name for p in self.runs.iterdir()) if self.runs.exists() else None}; worlds {self.worlds()}\netcd holds {self.keys()}\n{told}")
 
     def until(self, condition, what):
         end = time.monotonic() + SECONDS

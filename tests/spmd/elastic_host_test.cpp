@@ -41,6 +41,7 @@ struct losable_truth {
     view newest;
     coordinator_place coordinator;
     std::set<std::string> cut;
+    std::optional<error> says_no; ///< to all calls
     wait_queue changed;
 
     void lose_view() { newest = {}; }
@@ -91,6 +92,7 @@ public:
     }
     task<coordinator_place> watch_coordinator(coordinator_place known) override {
         while (of_.coordinator == known || of_.cut.contains(host_)) {
+            if (of_.says_no) throw *of_.says_no;
             auto changed = of_.changed.wait();
             co_await changed;
         }
@@ -105,6 +107,7 @@ public:
 
 private:
     task<void> reach() {
+        if (of_.says_no) throw *of_.says_no;
         while (of_.cut.contains(host_)) {
             auto changed = of_.changed.wait();
             co_await changed;
@@ -449,6 +452,24 @@ task<void> cut_the_coordinator_off(simulated_job* job) {
     co_await ending;
 }
 
+/// Another etcd stands in the place of the first.
+task<void> lose_the_register_for_good(simulated_job* job) {
+    scope all;
+    auto beginning = begin_three(job, &all);
+    co_await beginning;
+    job->lost.says_no = error(errc::mismatch, "it is of another cluster");
+    job->lost.changed.wake_all();
+    auto joined = all.join();
+    co_await joined;
+    for (const auto* name : {"a", "b", "c"}) {
+        INFO(name);
+        const auto& end = job->ends[name];
+        REQUIRE((end && end->has_value() && (*end)->failure));
+        CHECK((*end)->failure->code() == errc::mismatch);
+        CHECK(job->children[name]->running().empty());
+    }
+}
+
 /// It reaches neither the coordinator nor the register, for longer than a state is kept.
 task<void> cut_a_host_off_for_long(simulated_job* job) {
     scope all;
@@ -517,6 +538,11 @@ TEST_CASE("a new host that finds an empty register goes on from what the others 
 TEST_CASE("a coordinator that was cut off for longer than its lease comes back as a host") {
     simulated_job job;
     job.loop.run(cut_the_coordinator_off(&job));
+}
+
+TEST_CASE("a register that says no for good ends the job at all hosts, with what it says") {
+    simulated_job job;
+    job.loop.run(lose_the_register_for_good(&job));
 }
 
 TEST_CASE("a host that reaches nobody keeps its workers' state for as long as a job pauses") {
