@@ -42233,7 +42233,7 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
     if (mine->direct) {
         net::address far;
         if (!in_memory)
-            far = !to.is_loopback()               ? net::address::any(0)
+            far = !to.is_loopback()             ? net::address::any(0)
                   : to.kind == net::scheme::tcp ? net::address::tcp(to.host, 0)
                                                 : net::address::tcp(net::own_loopback(), 0);
         self->open_to_workers(
@@ -51162,7 +51162,7 @@ public:
         beside.cancel(); // the workers that still run are killed
         auto joined = shield(as_result(beside.join()));
         (void)co_await joined;
-        if (failure) std::rethrow_exception(failure);
+        if (failure) how = end_of_training(failure);
         if (how.stop_signal == 0) how.stop_signal = signal_;
         co_return how;
     }
@@ -51185,6 +51185,20 @@ public:
     }
 
 private:
+    /// A register that says no: before the first view that is the user's mistake, and thrown;
+    /// behind it a training is lost.
+    [[nodiscard]] supervisor_outcome end_of_training(const std::exception_ptr& failure) const {
+        const bool has_trained = known_.generation > 0 || keeper_.newest().generation > 0;
+        if (register_ == nullptr || !has_trained) std::rethrow_exception(failure);
+        supervisor_outcome how;
+        try {
+            std::rethrow_exception(failure);
+        } catch (const error& why) {
+            if (why.code() == errc::cancelled || why.code() == errc::usage) throw;
+            how.failure = why;
+        }
+        return how;
+    }
     task<void> keep() {
         auto keeping = as_result(keeper_.run(heard_by_));
         const auto kept = co_await keeping;
@@ -51237,6 +51251,7 @@ private:
     }
     /// This host has been the coordinator. Throws what is no reason for another one.
     void step_back(const std::exception_ptr& failure) {
+        if (register_says_no_) throw *register_says_no_;
         if (!resign_.requested()) {
             if (register_ == nullptr || !was_overtaken(failure)) std::rethrow_exception(failure);
             leader_ = {}; // it is asked who the coordinator is
@@ -51267,7 +51282,7 @@ private:
         scope serving;
         serving.spawn(serve(listening, &door));
         serving.spawn(see_hosts_leave(&job, &door));
-        if (register_ != nullptr) serving.spawn(step_down_when_replaced(&job));
+        if (register_ != nullptr) serving.spawn(step_down_when_replaced());
         std::exception_ptr failure;
         supervisor_outcome how;
         try {
@@ -51362,16 +51377,25 @@ private:
             }
         }
     }
-    task<void> step_down_when_replaced(elastic_coordinator* job) {
+    /// A register that says no for good is the end of the job: no view could follow.
+    task<void> step_down_when_replaced() {
+        auto replacing = as_result(until_replaced());
+        const auto by = co_await replacing;
+        if (!by && by.error().code() == errc::cancelled) throw by.error();
+        if (by)
+            leader_ = *by;
+        else
+            register_says_no_ = by.error();
+        resign_.request();
+    }
+    task<coordinator_place> until_replaced() {
         auto reading = register_->claim(coordinator_place{keeper_.id(), leader_address_});
         auto known = co_await reading;
         while (known.id == keeper_.id()) {
             auto watching = register_->watch_coordinator(known);
             known = co_await watching;
         }
-        (void)job;
-        leader_ = known;
-        resign_.request();
+        co_return known;
     }
 
     // ---- without a register of its own ----------------------------------------------------------
@@ -51511,7 +51535,8 @@ private:
             // It may be gone, or only not reachable from here.
             auto pausing =
                 as_result(with_timeout(next_leader(), time_span(time_constants::lan().join_most)));
-            (void)co_await pausing;
+            const auto looked = co_await pausing;
+            if (!looked && looked.error().code() != errc::timeout) throw looked.error();
         }
     }
     /// Neither the coordinator nor a word of the register for as long as a state is kept for: what
@@ -51561,6 +51586,7 @@ private:
     view known_; ///< the newest that was heard of
     std::string leader_address_;
     cancel_source resign_;
+    std::optional<error> register_says_no_;
     bool is_empty_and_leaves_ = false;
     std::optional<std::string> leaves_;
     int signal_ = 0;

@@ -40,7 +40,8 @@ TEST_CASE("what must not be", "[.second thread]") {
 }
 
 TEST_CASE("an assertion on a second thread ends a test program, with the test and the line") {
-    auto* const child = ::popen("SKEIN_TEST_SECOND_THREAD=1 /proc/$PPID/exe '[.second thread]' 2>&1", "r");
+    auto* const child =
+        ::popen("SKEIN_TEST_SECOND_THREAD=1 /proc/$PPID/exe '[.second thread]' 2>&1", "r");
     REQUIRE(child != nullptr);
     std::string said;
     for (int c = 0; (c = std::fgetc(child)) != EOF;) said += static_cast<char>(c);

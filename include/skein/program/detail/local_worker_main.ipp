@@ -93,7 +93,7 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
     if (mine->direct) {
         net::address far;
         if (!in_memory)
-            far = !to.is_loopback()               ? net::address::any(0)
+            far = !to.is_loopback()             ? net::address::any(0)
                   : to.kind == net::scheme::tcp ? net::address::tcp(to.host, 0)
                                                 : net::address::tcp(net::own_loopback(), 0);
         self->open_to_workers(
