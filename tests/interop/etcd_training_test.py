@@ -191,7 +191,10 @@ class Job:
         """One event, until the others train again; what was taken away is there again."""
         i = draw.choice(sorted(self.hosts)) if "coordinator" not in kind else self.coordinator()
         self.done.append(f"{kind} of {i}" if kind.split()[-1] in ("worker", "supervisor", "host", "cable") else kind)
+        worlds = len(self.worlds())
         getattr(self, kind.replace(" ", "_"))(i, draw)
+        if kind not in ("restart etcd", "stop etcd"):   # those that no training hears of
+            self.until(lambda: len(self.worlds()) > worlds, f"world behind '{kind}'")
 
     def kill_worker(self, i, draw):
         os.kill(draw.choice(self.workers(i)), signal.SIGKILL)

@@ -465,7 +465,8 @@ task<void> lose_the_register_for_good(simulated_job* job) {
         INFO(name);
         const auto& end = job->ends[name];
         REQUIRE((end && end->has_value() && (*end)->failure));
-        CHECK((*end)->failure->code() == errc::mismatch);
+        CHECK((*end)->failure->code() == errc::peer_lost); // no mistake of the one who started it
+        CHECK((*end)->failure->cause().find("another cluster") != std::string::npos);
         CHECK(job->children[name]->running().empty());
     }
 }
