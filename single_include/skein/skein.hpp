@@ -51195,7 +51195,8 @@ private:
             std::rethrow_exception(failure);
         } catch (const error& why) {
             if (why.code() == errc::cancelled || why.code() == errc::usage) throw;
-            how.failure = why;
+            how.failure = error(errc::peer_lost, "the views of the job have no place any more")
+                              .with_cause(why.what());
         }
         return how;
     }

@@ -6,6 +6,7 @@
 elastic_hostile_test.py [--kills N] [--seed S] [CASE]    by hand: --kills 45
 """
 import argparse
+import contextlib
 import csv
 import os
 import pathlib
@@ -119,11 +120,14 @@ def many_kills():
             joining = [pid for pid in run.children() if pid not in world]
             kind = draw.choice(["first", "any", "two", "joiner", "stop"])
             victims = joining[:1] if kind == "joiner" else world[:1] if kind == "first" else draw.sample(world, min(len(world), 1 + (kind == "two")))
+            hit = 0
             for pid in victims:
-                os.kill(pid, signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
-            done += len(victims)
+                with contextlib.suppress(ProcessLookupError):    # it has ended meanwhile: told to go, or stopped before
+                    os.kill(pid, signal.SIGSTOP if kind == "stop" else signal.SIGKILL)
+                    hit += 1
+            done += hit
             # Sometimes amid the change, sometimes behind it.
-            if draw.random() < 0.5 and victims:
+            if draw.random() < 0.5 and hit:
                 at = len(run.worlds())
                 run.wait_until(lambda: len(run.worlds()) > at, f"world after {kind}", 60)
         at = len(run.worlds()[-1:]) and int(run.rows()[-1]["step"]) if run.rows() else 0
