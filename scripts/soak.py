@@ -120,7 +120,7 @@ def end_by_signal(run, codes):
 
 
 def training(strategy, communicator):
-    """Steps, evaluations and checkpoints without end; `memory` of 120_gpt_fsdp at a size whose blocks are large."""
+    """Steps, evaluations and checkpoints without end, with blocks of memory that are large beside what keeps books of them."""
     def part(seconds, folder):
         text = write_text(folder, 200_000)
         words = ["--strategy", strategy, "--workers", "1" if strategy == "single" else "2", "--text", text, "--runs", folder / "runs",

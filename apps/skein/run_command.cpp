@@ -144,22 +144,14 @@ spmd::elastic_run_options options_of(const run_arguments& args, std::vector<std:
 /// What another command line or program on this host would mend.
 bool is_wrong_start(errc code) { return code == errc::usage || code == errc::mismatch; }
 
-/// What keeps this host out before it has a part in the job is its command line's fault.
-spmd::supervisor_outcome run_host(spmd::elastic_run_options how) {
-    try {
-        return spmd::run_elastic_host(std::move(how));
-    } catch (const error& why) {
-        const auto code = why.code();
-        if (code != errc::permission_denied && code != errc::mismatch && code != errc::not_found &&
-            code != errc::invalid_argument)
-            throw;
-        spmd::supervisor_outcome out;
-        out.failure = error(errc::usage, why.text());
-        if (!why.where().empty()) out.failure->with_where(why.where());
-        if (!why.cause().empty()) out.failure->with_cause(why.cause());
-        if (!why.hint().empty()) out.failure->with_hint(why.hint());
-        return out;
-    }
+/// What is thrown keeps this host out before it has a part in the job: of these the same is so.
+bool is_wrong_entry(errc code) {
+    return is_wrong_start(code) || code == errc::permission_denied || code == errc::not_found ||
+           code == errc::invalid_argument;
+}
+
+void say_failure(const error& why) {
+    fmt::print(stderr, "error: {}\n", skein::printable_lines(why.what()));
 }
 
 int run(run_arguments args, std::vector<std::string> command) {
@@ -182,9 +174,16 @@ int run(run_arguments args, std::vector<std::string> command) {
     how.on_failure = [](const error& why, int failures, int most) {
         say(fmt::format("{} ({} of {} that the job allows)", why.what(), failures, most));
     };
-    const auto outcome = run_host(std::move(how));
+    spmd::supervisor_outcome outcome;
+    try {
+        outcome = spmd::run_elastic_host(std::move(how));
+    } catch (const error& why) {
+        if (!is_wrong_entry(why.code())) throw;
+        say_failure(why);
+        return skein::exit_code::usage;
+    }
     if (outcome.failure && outcome.failure->code() != errc::cancelled)
-        fmt::print(stderr, "error: {}\n", skein::printable_lines(outcome.failure->what()));
+        say_failure(*outcome.failure);
     if (outcome.stop_signal != 0) return 128 + outcome.stop_signal;
     if (!outcome.failure) return skein::exit_code::done;
     return is_wrong_start(outcome.failure->code()) ? skein::exit_code::usage

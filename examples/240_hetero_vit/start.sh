@@ -17,10 +17,7 @@
 # The model is a small one, so that making images costs more than training on them; `-- --dim 64 --layers 2` is another.
 set -eu
 
-fail() {
-    echo "start.sh: $*" >&2
-    exit 1
-}
+. "$(dirname "$0")/../two_hosts.sh"
 root="$(cd "$(dirname "$0")/../.." && pwd)"
 train_price=1.408 help_price=0.816 gigabits=10 steps=40 build=""
 while [ $# -gt 0 ]; do
@@ -47,8 +44,8 @@ while [ $# -gt 0 ]; do
 done
 
 # ---- what is there -------------------------------------------------------------------------------
-[ "$(id -u)" = 0 ] || fail "network namespaces need root; run it with sudo"
-for tool in ip tc taskset sysctl; do
+need_two_hosts
+for tool in tc taskset sysctl; do
     command -v "$tool" >/dev/null || fail "$tool is not there (packages iproute2, util-linux, procps)"
 done
 [ "$(nproc)" -ge 2 ] || fail "it needs two cores, one for each host; this process may use $(nproc)"
@@ -62,28 +59,8 @@ program="$build/examples/240_hetero_vit" skein="$build/bin/skein"
     fail "there is no examples/240_hetero_vit and bin/skein in ${build:-$root/build/*}; build them, or name a folder with --build"
 
 # ---- two hosts -----------------------------------------------------------------------------------
-folder="$(mktemp -d)"
-one="hetero$$a" two="hetero$$b" started=""
-end() {
-    status=$?
-    trap '' INT TERM
-    [ -z "$started" ] || kill $started 2>/dev/null || true # SIGTERM: each of them leaves in order
-    wait
-    ip netns del "$one" 2>/dev/null || true
-    ip netns del "$two" 2>/dev/null || true
-    rm -rf "$folder"
-    exit "$status"
-}
-trap end EXIT
-trap 'exit 130' INT TERM
-
-ip netns add "$one" && ip netns add "$two" || fail "this system gives no network namespaces"
-ip -n "$one" link add eth0 type veth peer name eth0 netns "$two"
-for host in "$one 10.79.0.1" "$two 10.79.0.2"; do
-    name="${host% *}"
-    ip -n "$name" addr add "${host#* }/24" dev eth0
-    ip -n "$name" link set lo up
-    ip -n "$name" link set eth0 up
+make_two_hosts hetero 10.79.0
+for name in "$one" "$two"; do
     ip netns exec "$name" sysctl -qw net.ipv4.tcp_congestion_control=reno # BBR takes a busy core for a slow cable
     tc -n "$name" qdisc add dev eth0 root tbf rate "${gigabits}gbit" burst 4mb latency 50ms ||
         echo "start.sh: tc cannot limit the cable here; it runs as fast as it can" >&2

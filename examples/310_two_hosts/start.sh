@@ -7,39 +7,14 @@
 # Two network namespaces stand for two hosts, joined by a cable: the training begins on both, the cable of the second one is
 # pulled and put back, and the training is stopped, which saves it. Prints who trains after each of these.
 set -eu
-fail() {
-    echo "start.sh: $*" >&2
-    exit 1
-}
+. "$(dirname "$0")/../two_hosts.sh"
 [ $# -ge 2 ] || fail "which skein and which program? start.sh build/clang/bin/skein build/clang/examples/300_elastic_mnist"
-[ "$(id -u)" = 0 ] || fail "network namespaces need root; run it with sudo"
-command -v ip >/dev/null || fail "ip is not there (package iproute2)"
+need_two_hosts
 skein="$1" program="$2"
 shift 2
 
-folder="$(mktemp -d)"
-one="two$$a" two="two$$b" started=""
-end() {
-    status=$?
-    trap '' INT TERM
-    [ -z "$started" ] || kill $started 2>/dev/null || true # SIGTERM: each of them leaves in order
-    wait
-    ip netns del "$one" 2>/dev/null || true
-    ip netns del "$two" 2>/dev/null || true
-    [ "$status" = 0 ] || [ "$status" = 130 ] || cat "$folder/one" "$folder/two" >&2 2>/dev/null || true
-    rm -rf "$folder"
-    exit "$status"
-}
-trap end EXIT
-trap 'exit 130' INT TERM
-
-ip netns add "$one" && ip netns add "$two" || fail "this system gives no network namespaces"
-ip -n "$one" link add eth0 type veth peer name eth0 netns "$two"
-for host in "$one 10.84.0.1" "$two 10.84.0.2"; do
-    ip -n "${host% *}" addr add "${host#* }/24" dev eth0
-    ip -n "${host% *}" link set lo up
-    ip -n "${host% *}" link set eth0 up
-done
+make_two_hosts two 10.84.0
+logs="one two"
 
 # In the background, so that a signal ends this script at once.
 host() {

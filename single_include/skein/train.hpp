@@ -22815,6 +22815,8 @@ private:
     task<void> watch_deadlines();
     task<void> watch_rows();
     [[nodiscard]] watched_place& new_place();
+    /// "sample 17 (cat/1.jpg), map(decode)"
+    [[nodiscard]] std::string text_of_place(const row_place& at) const;
     task<void> remind();
     task<std::unique_ptr<row_helper>> wait_for_helper();
     task<void> keep_helper();
@@ -24741,6 +24743,11 @@ private:
 
 SKEIN_INLINE row_engine::watched_place& row_engine::new_place() { return places_.emplace_back(); }
 
+SKEIN_INLINE std::string row_engine::text_of_place(const row_place& at) const {
+    return text_of_sample(at.sample.load(std::memory_order_relaxed), *program_) + ", " +
+           program_->step_name(at.step.load(std::memory_order_relaxed));
+}
+
 SKEIN_INLINE std::optional<row_under_way> row_engine::oldest_row() {
     const auto now = loop::current().exact_now();
     std::optional<row_under_way> oldest;
@@ -24753,9 +24760,7 @@ SKEIN_INLINE std::optional<row_under_way> row_engine::oldest_row() {
         }
         const auto age = between(each.since, now);
         if (oldest && oldest->age >= age) continue;
-        const auto sample = each.place.sample.load(std::memory_order_relaxed);
-        const auto step = each.place.step.load(std::memory_order_relaxed);
-        oldest = {text_of_sample(sample, *program_) + ", " + program_->step_name(step), age};
+        oldest = {text_of_place(each.place), age};
     }
     return oldest;
 }
@@ -24773,9 +24778,8 @@ SKEIN_INLINE task<void> row_engine::watch_rows() {
                 each.place.rows.load(std::memory_order_relaxed) != each.seen)
                 continue;
             each.next_word *= 2;
-            note_(fmt::format("{}, {}: has taken {:.0f} s so far",
-                              text_of_sample(each.place.sample.load(), *program_),
-                              program_->step_name(each.place.step.load()), to_seconds(age)));
+            note_(
+                fmt::format("{}: has taken {:.0f} s so far", text_of_place(each.place), to_seconds(age)));
         }
     }
 }
@@ -29742,6 +29746,7 @@ SKEIN_INLINE json config_json(const run_config& c) {
          {{"max_failures", c.failure.max_failures},
           {"backoff_s", seconds(c.failure.backoff)},
           {"collective_timeout_s", seconds(c.failure.collective_timeout)},
+          {"silence_s", seconds(c.failure.silence)},
           {"stop_grace_s", seconds(c.failure.stop_grace)}}},
         {"tokens_per_sample", c.tokens_per_sample}};
 }
@@ -29947,9 +29952,8 @@ public:
 namespace detail {
 /// What a run's folder tells; without a folder what the note has.
 [[nodiscard]] finished_run finished_of(const run_note& run);
-/// The checkpoint in a run's folder that config's keep_best calls the best; empty: none has the
-/// metric.
-[[nodiscard]] std::string best_checkpoint_of(const run_config& config, const std::string& path);
+/// The checkpoint in a run's folder that is the best by the note's metric; empty: none has it.
+[[nodiscard]] std::string best_checkpoint_of(const run_note& run);
 /// result.json, durably; says in the log what went wrong. Without a folder it does nothing.
 void write_result(const finished_run& run);
 /// The bytes of the file, and back. `folder` is where it lies.
@@ -30028,13 +30032,9 @@ SKEIN_INLINE void find_checkpoints(const run_note& run, finished_run& out) {
     }
 }
 
-SKEIN_INLINE std::string best_checkpoint_of(const run_config& config, const std::string& path) {
-    run_note run;
-    run.path = path;
-    run.best_metric = config.checkpoint.keep_best.metric;
-    run.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
+SKEIN_INLINE std::string best_checkpoint_of(const run_note& run) {
     finished_run out;
-    if (config.checkpoint.keep_best.k > 0 && !path.empty()) find_checkpoints(run, out);
+    if (!run.path.empty()) find_checkpoints(run, out);
     return out.best_checkpoint;
 }
 
@@ -35621,10 +35621,9 @@ private:
         run_.result.tokens_per_s = tokens_per_s;
         run_.result.run_name = report_->name();
         run_.result.run_path = report_->path();
-        if (config_.checkpoint.enabled)
-            run_.result.best_checkpoint =
-                from_first(ctx_, ctx_.is_first() ? best_checkpoint_of(config_, report_->path())
-                                                 : std::string());
+        if (config_.checkpoint.enabled && config_.checkpoint.keep_best.k > 0)
+            run_.result.best_checkpoint = from_first(
+                ctx_, ctx_.is_first() ? best_checkpoint_of(*ctx_.last_run()) : std::string());
         run_.result.stopped = run_.stopped && !run_.is_last();
     }
 

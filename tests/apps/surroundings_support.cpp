@@ -231,9 +231,12 @@ int ended_children() {
     const int got = ::waitid(P_ALL, 0, &seen, WEXITED | WNOHANG | WNOWAIT);
     return got == 0 && seen.si_pid != 0 ? 1 : 0;
 }
+/// A worker looks once a second, and its second look would take the child. In the worker this is a
+/// timer of the same loop, behind theirs however slow the machine is; a driver only gives them time.
+constexpr auto two_looks = std::chrono::milliseconds(2500);
 skein::task<int> wait_later() {
     const int pid = start_child(7);
-    auto pause = skein::sleep_for(std::chrono::milliseconds(2500)); // two looks would take it
+    auto pause = skein::sleep_for(two_looks);
     co_await pause;
     co_return wait_for_child(pid);
 }
@@ -256,7 +259,7 @@ skein::task<int> look_after_children() {
     auto owner = co_await skein::actor<has_child>();
     auto starts = owner.call<&has_child::start>();
     (void)co_await starts;
-    auto pause = skein::sleep_for(std::chrono::milliseconds(2500));
+    auto pause = skein::sleep_for(two_looks);
     co_await pause;
     auto ends = owner.call<&has_child::wait>();
     fmt::print("of an actor: {}\n", co_await ends);

@@ -243,7 +243,8 @@ def nothing_grows():
             os.kill([pid for pid in world if pid != stays][0], signal.SIGKILL)
             run.wait_until(lambda: run.world(1), "world of 1")
         run.until(2)
-        run.check(all(a <= b for now in [has()] for a, b in zip(sum(now, ()), sum(seen[1], ()))), f"{seen}, then {has()}")
+        now = has()
+        run.check(all(a <= b for a, b in zip(sum(now, ()), sum(seen[1], ()))), f"{seen}, then {now}")
         zombies = [pid for pid in run.children() if not lives(pid)]
         run.check(not zombies, f"nobody has waited for {zombies}")
         os.kill(run.process.pid, signal.SIGTERM)

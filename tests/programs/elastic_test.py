@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from program import Run, find_program, run_cases  # noqa: E402
+from program import TINY, Run, find_program, run_cases, write_text  # noqa: E402
 
 asking = argparse.ArgumentParser()
 asking.add_argument("--events", type=int, default=6)
@@ -240,6 +240,25 @@ def more_than_most():
         refused([EXAMPLE, "--workers", "4:1", "--runs-dir", folder], "4:1", "fewest come first")
 
 
+def ranks_that_never_change():
+    """A program with another strategy is refused by `skein run`, in true words, and told how it is started."""
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
+        text = write_text(folder)
+        with Run([find_program("skein"), "run", "--standalone", "--nproc-per-node", 2, find_program("110_gpt_ddp"), "--text", text, "--runs",
+                  pathlib.Path(folder, "runs"), *TINY], cwd=folder) as run:
+            run.check(run.wait(60) == 2, "it is a usage error")
+            for words in ("a worker of an elastic job (2 workers)", "ranks that never change", "start the program itself, without `skein run`", "--workers 2"):
+                run.check(words in run.stderr, f"no {words!r} in what it says")
+            run.check_nothing_left()
+
+
+def settings_of_a_run():
+    """What --rdzv-conf cannot be."""
+    for setting in ("silence=soon", "silence=0", "silence=-1", "silence="):
+        with Run([find_program("skein"), "run", "--standalone", "--rdzv-conf", setting, "true"]) as run:
+            run.check(run.wait(60) == 2 and "--rdzv-conf silence" in run.stderr and "a number from 1 on is wanted" in run.stderr, f"{setting}: another answer")
+
+
 def small_batch():
     """A batch that has no sample for each of the most workers is refused before anything starts."""
     with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
@@ -328,7 +347,8 @@ def unpack(folder):
 if __name__ == "__main__":
     if asked.data:
         asked.data = unpack(asked.data)
-    run_cases([("the same bits", same_bits), ("each digit once", each_digit_once), ("more than most", more_than_most), ("small batch", small_batch), ("stream", stream),
+    run_cases([("the same bits", same_bits), ("each digit once", each_digit_once), ("more than most", more_than_most), ("small batch", small_batch),
+               ("ranks that never change", ranks_that_never_change), ("settings of a run", settings_of_a_run), ("stream", stream),
                ("exception", exception), ("dies on every start", dies_on_every_start), ("exits early", exits_early),
                ("other model", lambda: joiner_of_another("width", 48, "model")),
                ("other batch", lambda: joiner_of_another("batch", 36, "batch")),

@@ -1,38 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hosts of an elastic job in the simulated world: coordinators that are lost, links that are cut.
-#include <skein/core/awaitable.hpp>
-#include <skein/core/cancel.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/wait.hpp>
-#include <skein/sim/children.hpp>
-#include <skein/sim/loop.hpp>
-#include <skein/sim/network.hpp>
-#include <skein/spmd/detail/elastic_client.hpp>
-#include <skein/spmd/elastic_host.hpp>
-#include <skein/spmd/environment.hpp>
-#include <skein/spmd/meeting.hpp>
 #include <skein/spmd/memory_register.hpp>
-#include <skein/wire/decode.hpp>
+#include <tests/spmd/simulated_hosts.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
-
 namespace elastic_host_test {
 
-using namespace skein;
-using namespace skein::spmd;
-using namespace std::chrono_literals;
+using namespace simulated_hosts;
 
 namespace {
 
@@ -117,141 +103,25 @@ private:
     std::string host_;
 };
 
-struct seen_view {
-    view now;
-    time_point at;
-};
-
-struct simulated_job {
-    sim::loop loop{11};
-    sim::network network{loop, {}};
+/// Hosts with a worker each, whose register may be lost.
+struct hosts_job : simulated_job {
     memory_register truth;
     losable_truth lost;
     std::map<std::string, losable_register> registers;
-    net::token secret = net::token::generate(loop.random());
-    std::map<std::string, std::unique_ptr<sim::children>> children;
-    std::map<std::string, std::unique_ptr<elastic_host>> hosts;
-    std::map<std::string, cancel_source> powers;
-    std::map<std::string, std::optional<result<supervisor_outcome>>> ends;
-    std::vector<seen_view> views;
-    time_span pause_limit = 10min;
-    bool done = false;
-    event changed;
 
-    elastic_host_options options(const std::string& name) {
-        elastic_host_options o;
-        o.job = "job";
-        o.endpoint = net::address::sim("a", 700);
-        o.secret = secret;
-        o.host = name;
-        o.keeper.id = static_cast<unsigned char>(name[0]);
-        o.keeper.host = name;
-        o.keeper.least = o.coordinator.least = 1;
-        o.keeper.most = o.coordinator.most = 3;
-        o.keeper.door = net::address::sim(name, 0);
-        o.keeper.secret = secret;
-        o.coordinator.times.pause_limit = pause_limit;
-        o.coordinator.job = "job";
-        o.coordinator.random = &loop.random();
-        o.coordinator.on_view = [this](const view& now) {
-            views.push_back({now, loop.now()});
-            changed.set();
+    hosts_job() {
+        usual.places = 1;
+        usual.most = 3;
+        // All look at one variable, and so pause behind the same step.
+        pauses = [this](int step) {
+            return newest().members.size() < children.size() && step == 20;
         };
-        return o;
-    }
-    /// For messages.
-    [[nodiscard]] std::string story() const {
-        std::string all;
-        for (const auto& v : views)
-            all += fmt::format("{:.3f} s: view {} by {}, {} members: {}\n",
-                               to_seconds(v.at.time_since_epoch()), v.now.generation, v.now.author,
-                               v.now.members.size(), v.now.why);
-        return all;
     }
     /// Where one host finds the truth that may be lost.
     view_register* register_of(const std::string& host) {
         return &registers.try_emplace(host, lost, host).first->second;
     }
-    const view& newest() const { return views.back().now; }
 };
-
-task<int> work(simulated_job* job, spmd::detail::elastic_client* client) {
-    auto connecting = client->connect();
-    co_await connecting;
-    auto last = world_end::none;
-    for (;;) {
-        auto asking = client->next(last, {});
-        const auto place = co_await asking;
-        if (!place) co_return 0;
-        try {
-            for (int step = 0; !job->done; ++step) {
-                auto exchanging = place->client->exchange(std::to_string(step), {});
-                (void)co_await exchanging;
-                auto computing = sleep_for(10ms);
-                co_await computing;
-                // All look at one variable, and so pause behind the same step.
-                if (job->newest().members.size() < job->children.size() && step == 20) break;
-            }
-            if (job->done) {
-                auto leaving = client->leave();
-                co_await leaving;
-                co_return 0;
-            }
-            last = world_end::paused;
-        } catch (const error& why) {
-            if (why.code() != errc::peer_lost) throw;
-            last = world_end::broken;
-        }
-    }
-}
-
-task<int> worker(simulated_job* job, sim::process* self) {
-    const auto boot =
-        wire::decode<std::map<std::string, std::string>>(self->started_with().message).value();
-    spmd::detail::elastic_client_options how;
-    how.id = std::stoull(boot.at(elastic_id_variable));
-    how.pid = self->pid();
-    how.host = self->host();
-    how.door = net::address::parse(boot.at(elastic_variable)).value();
-    how.secret = net::token::from_hex(boot.at(token_variable)).value();
-    spmd::detail::elastic_wishes wishes;
-    spmd::detail::elastic_client client(self->network(), how, wishes);
-    auto working = as_result(work(job, &client));
-    const auto code = co_await working;
-    auto closing = shield(client.close());
-    co_await closing;
-    co_return code ? *code : 1;
-}
-
-task<void> live(simulated_job* job, std::string name) {
-    auto living = as_result(with_cancel(job->powers[name].token(), job->hosts[name]->run()));
-    auto how = co_await living;
-    job->ends[name].emplace(std::move(how));
-    job->changed.set();
-}
-
-void begin(simulated_job* job, scope* in, const std::string& name, view_register* truth) {
-    auto& here = job->children[name];
-    here = std::make_unique<sim::children>(job->network, name);
-    here->add(rank_role, [job](sim::process* self) { return worker(job, self); });
-    job->hosts[name] =
-        std::make_unique<elastic_host>(job->network.host(name), *here, truth, job->options(name));
-    in->spawn(live(job, name));
-}
-
-task<void> until(simulated_job* job, std::function<bool()> is_so) {
-    while (!is_so()) {
-        job->changed.reset();
-        auto waiting = job->changed.wait();
-        co_await waiting;
-    }
-}
-
-task<void> finish(simulated_job* job, scope* all) {
-    job->done = true;
-    auto joined = all->join();
-    co_await joined;
-}
 
 /// Looks once each 50 ms.
 task<bool> within(time_span limit, std::function<bool()> is_so) {
@@ -267,7 +137,7 @@ task<bool> within(time_span limit, std::function<bool()> is_so) {
 std::string host_of_author(const view& of) { return std::string(1, static_cast<char>(of.author)); }
 
 /// Three hosts, with a worker each, whose register may be lost.
-task<void> begin_three(simulated_job* job, scope* all) {
+task<void> begin_three(hosts_job* job, scope* all) {
     for (const auto* name : {"a", "b", "c"}) begin(job, all, name, job->register_of(name));
     auto first = until(job, [&] { return !job->views.empty(); });
     co_await first;
@@ -276,7 +146,7 @@ task<void> begin_three(simulated_job* job, scope* all) {
 }
 
 /// The job has ended well, at all hosts but one.
-task<void> end_well(simulated_job* job, scope* all, std::string but) {
+task<void> end_well(hosts_job* job, scope* all, std::string but) {
     auto finishing = finish(job, all);
     co_await finishing;
     INFO(job->story());
@@ -292,7 +162,7 @@ bool has(const view& of, const std::string& host) {
                        [&](const view_member& m) { return m.host == host; });
 }
 
-task<void> lose_the_coordinator(simulated_job* job) {
+task<void> lose_the_coordinator(hosts_job* job) {
     scope all;
     for (const auto* name : {"a", "b", "c"}) begin(job, &all, name, &job->truth);
     auto meeting = until(job, [&] { return job->newest().members.size() == 3; });
@@ -323,7 +193,7 @@ task<void> lose_the_coordinator(simulated_job* job) {
         if (name != lost) CHECK((end && end->has_value() && !(*end)->failure));
 }
 
-task<void> cut_a_host_off(simulated_job* job) {
+task<void> cut_a_host_off(hosts_job* job) {
     scope all;
     begin(job, &all, "a", nullptr);
     begin(job, &all, "b", nullptr);
@@ -351,7 +221,7 @@ task<void> cut_a_host_off(simulated_job* job) {
     for (const auto& [name, end] : job->ends) CHECK((end && end->has_value()));
 }
 
-task<void> lose_the_register(simulated_job* job) {
+task<void> lose_the_register(hosts_job* job) {
     scope all;
     auto beginning = begin_three(job, &all);
     co_await beginning;
@@ -368,7 +238,7 @@ task<void> lose_the_register(simulated_job* job) {
     co_await ending;
 }
 
-task<void> lose_the_view_alone(simulated_job* job) {
+task<void> lose_the_view_alone(hosts_job* job) {
     scope all;
     auto beginning = begin_three(job, &all);
     co_await beginning;
@@ -390,7 +260,7 @@ task<void> lose_the_view_alone(simulated_job* job) {
 }
 
 /// The first that takes the place in the empty register is a host that knows nothing.
-task<void> lose_all_to_a_stranger(simulated_job* job) {
+task<void> lose_all_to_a_stranger(hosts_job* job) {
     scope all;
     for (const auto* name : {"a", "b"}) begin(job, &all, name, job->register_of(name));
     auto first = until(job, [&] { return !job->views.empty(); });
@@ -419,7 +289,7 @@ task<void> lose_all_to_a_stranger(simulated_job* job) {
 }
 
 /// Neither the register nor the other hosts hear it, for longer than its lease.
-task<void> cut_the_coordinator_off(simulated_job* job) {
+task<void> cut_the_coordinator_off(hosts_job* job) {
     scope all;
     auto beginning = begin_three(job, &all);
     co_await beginning;
@@ -453,7 +323,7 @@ task<void> cut_the_coordinator_off(simulated_job* job) {
 }
 
 /// Another etcd stands in the place of the first.
-task<void> lose_the_register_for_good(simulated_job* job) {
+task<void> lose_the_register_for_good(hosts_job* job) {
     scope all;
     auto beginning = begin_three(job, &all);
     co_await beginning;
@@ -472,7 +342,7 @@ task<void> lose_the_register_for_good(simulated_job* job) {
 }
 
 /// It reaches neither the coordinator nor the register, for longer than a state is kept.
-task<void> cut_a_host_off_for_long(simulated_job* job) {
+task<void> cut_a_host_off_for_long(hosts_job* job) {
     scope all;
     auto beginning = begin_three(job, &all);
     co_await beginning;
@@ -496,7 +366,7 @@ task<void> cut_a_host_off_for_long(simulated_job* job) {
 }
 
 /// The register says that the others go on; the coordinator is not reached.
-task<void> cut_a_host_off_from_hosts(simulated_job* job) {
+task<void> cut_a_host_off_from_hosts(hosts_job* job) {
     scope all;
     auto beginning = begin_three(job, &all);
     co_await beginning;
@@ -517,54 +387,50 @@ task<void> cut_a_host_off_from_hosts(simulated_job* job) {
     co_await ending;
 }
 
+void in_job(task<void> (*what)(hosts_job*), time_span pause_limit = elastic_times().pause_limit) {
+    hosts_job job;
+    job.pause_limit = pause_limit;
+    job.loop.run(what(&job));
+}
+
 } // namespace
 
 TEST_CASE(
     "a register that loses all of it gets the view that follows the newest one, with the same "
     "workers") {
-    simulated_job job;
-    job.loop.run(lose_the_register(&job));
+    in_job(&lose_the_register);
 }
 
 TEST_CASE("a view that was deleted is no view less: the next one follows it") {
-    simulated_job job;
-    job.loop.run(lose_the_view_alone(&job));
+    in_job(&lose_the_view_alone);
 }
 
 TEST_CASE("a new host that finds an empty register goes on from what the others know") {
-    simulated_job job;
-    job.loop.run(lose_all_to_a_stranger(&job));
+    in_job(&lose_all_to_a_stranger);
 }
 
 TEST_CASE("a coordinator that was cut off for longer than its lease comes back as a host") {
-    simulated_job job;
-    job.loop.run(cut_the_coordinator_off(&job));
+    in_job(&cut_the_coordinator_off);
 }
 
 TEST_CASE("a register that says no for good ends the job at all hosts, with what it says") {
-    simulated_job job;
-    job.loop.run(lose_the_register_for_good(&job));
+    in_job(&lose_the_register_for_good);
 }
 
 TEST_CASE("a host that reaches nobody keeps its workers' state for as long as a job pauses") {
-    simulated_job job;
-    job.pause_limit = 6s;
-    job.loop.run(cut_a_host_off_for_long(&job));
+    in_job(&cut_a_host_off_for_long, 6s);
 }
 
 TEST_CASE("a host that others go on without ends its workers before it reaches them again") {
-    simulated_job job;
-    job.loop.run(cut_a_host_off_from_hosts(&job));
+    in_job(&cut_a_host_off_from_hosts);
 }
 
 TEST_CASE("another host takes over when the coordinator is lost, and the workers go on") {
-    simulated_job job;
-    job.loop.run(lose_the_coordinator(&job));
+    in_job(&lose_the_coordinator);
 }
 
 TEST_CASE("a host that is cut off is lost within a second, and comes back as a new one") {
-    simulated_job job;
-    job.loop.run(cut_a_host_off(&job));
+    in_job(&cut_a_host_off);
 }
 
 } // namespace elastic_host_test

@@ -57,11 +57,11 @@ task<void> come_later(simulated_job* job, const mistake* wrong) {
 
     auto settling = until(job, [&] { return job->count("a") == 2 && job->count("b") == 0; });
     co_await settling;
-    const auto lost = job->views.back().members[1];
+    const auto lost = job->newest().members[1];
     job->children["a"]->kill(lost.pid);
     auto replacing = until(job, [&] {
-        return job->count("a") == 2 && std::ranges::find(job->views.back().members, lost) ==
-                                           job->views.back().members.end();
+        return job->count("a") == 2 &&
+               std::ranges::find(job->newest().members, lost) == job->newest().members.end();
     });
     co_await replacing;
     begin(job, &all, "c");
@@ -104,7 +104,7 @@ task<void> run_no_trainer(simulated_job* job, does other, const char* says) {
     INFO(job->story());
     CHECK(job->failures.size() == (other == does::return_at_once ? 0U : 1U));
     CHECK((job->ends["a"]->has_value() && !(**job->ends["a"]).failure));
-    CHECK_THAT(job->views.back().why, ContainsSubstring("was a run of its own"));
+    CHECK_THAT(job->newest().why, ContainsSubstring("was a run of its own"));
     CHECK_THAT(job->end_of("b").what(), ContainsSubstring(says));
 }
 

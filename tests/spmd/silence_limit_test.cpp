@@ -25,13 +25,13 @@ task<void> stop_a_worker(simulated_job* job, stops what, bool* is_lost) {
     begin(job, &all, "a");
     auto first = until(job, [&] { return job->count("a") == 2; });
     co_await first;
-    const auto one = job->views.back().members[1];
+    const auto one = job->newest().members[1];
     for (const auto length : {what.first, what.second}) {
         job->children["a"]->pause(one.pid, length);
         auto passing = sleep_for(length + 2s);
         co_await passing;
     }
-    const auto& now = job->views.back().members;
+    const auto& now = job->newest().members;
     *is_lost = std::find(now.begin(), now.end(), one) == now.end();
     auto finishing = finish(job, &all);
     co_await finishing;

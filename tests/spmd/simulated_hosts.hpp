@@ -14,6 +14,7 @@
 #include <skein/spmd/elastic_host.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/meeting.hpp>
+#include <skein/spmd/view_register.hpp>
 #include <skein/wire/decode.hpp>
 
 #include <algorithm>
@@ -40,24 +41,34 @@ struct host_plan {
     does what = does::train;
     std::string job = "job";
     int most = 8;             ///< workers of the job, as this host was told
+    int places = 2;           ///< for workers
     bool has_program = true;  ///< on its disk
     bool has_token = true;    ///< the job's
     time_span most_silence{}; ///< zero: the keeper's own
     time_span starts_in = 0s; ///< what its processes need before they ask for a world
 };
 
+struct seen_view {
+    view now;
+    time_point at;
+};
+
 struct simulated_job {
     sim::loop loop{11};
     sim::network network{loop, {}};
     net::token secret = net::token::generate(loop.random());
+    host_plan usual; ///< of hosts that have no plan of their own
     std::map<std::string, host_plan> plans;
     std::map<std::string, std::unique_ptr<sim::children>> children;
     std::map<std::string, std::unique_ptr<elastic_host>> hosts;
     std::map<std::string, cancel_source> powers;
     std::map<std::string, std::optional<result<supervisor_outcome>>> ends;
-    std::vector<view> views;
+    std::vector<seen_view> views;
     std::vector<std::string> failures, lines;
     int counted = 0;
+    time_span pause_limit = elastic_times().pause_limit;
+    /// Whether all pause behind that step of a world, and take in who is ready; alike for all ranks.
+    std::function<bool(int step)> pauses = [](int step) { return step % 50 == 49; };
     bool done = false;
     event changed;
 
@@ -71,7 +82,7 @@ struct simulated_job {
         o.say = [this](const std::string& line) { lines.push_back(line); };
         o.keeper.id = static_cast<std::uint64_t>(name[0]);
         o.keeper.host = name;
-        o.keeper.places = 2;
+        o.keeper.places = plan.places;
         o.keeper.least = o.coordinator.least = 1;
         o.keeper.most = o.coordinator.most = plan.most;
         o.keeper.door = net::address::sim(name, 0);
@@ -80,8 +91,9 @@ struct simulated_job {
         o.coordinator.job = plan.job;
         o.coordinator.random = &loop.random();
         o.coordinator.times.ready_limit = 20s;
+        o.coordinator.times.pause_limit = pause_limit;
         o.coordinator.on_view = [this](const view& now) {
-            views.push_back(now);
+            views.push_back({now, loop.now()});
             changed.set();
         };
         o.coordinator.on_failure = [this](const error& why, int failed, int) {
@@ -94,7 +106,9 @@ struct simulated_job {
     [[nodiscard]] std::string story() const {
         std::string all;
         for (const auto& v : views)
-            all += fmt::format("view {} of {}: {}\n", v.generation, v.members.size(), v.why);
+            all += fmt::format("{:.3f} s: view {} by {}, {} members: {}\n",
+                               to_seconds(v.at.time_since_epoch()), v.now.generation, v.now.author,
+                               v.now.members.size(), v.now.why);
         for (const auto& f : failures) all += "told: " + f + "\n";
         for (const auto& l : lines) all += "said: " + l + "\n";
         for (const auto& [name, how] : ends) {
@@ -106,9 +120,10 @@ struct simulated_job {
         }
         return all;
     }
+    [[nodiscard]] const view& newest() const { return views.back().now; }
     [[nodiscard]] int count(const std::string& host) const {
         if (views.empty()) return 0;
-        const auto& all = views.back().members;
+        const auto& all = newest().members;
         return static_cast<int>(std::count_if(
             all.begin(), all.end(), [&](const view_member& m) { return m.host == host; }));
     }
@@ -137,7 +152,7 @@ inline task<int> train_on(simulated_job* job, spmd::detail::elastic_client* clie
                 const auto rows = co_await exchanging;
                 auto computing = sleep_for(10ms);
                 co_await computing;
-                if (step % 50 == 49) break; // all pause, and take in who is ready
+                if (job->pauses(step)) break;
             }
             if (job->done) {
                 auto leaving = client->leave();
@@ -195,15 +210,17 @@ inline task<void> live(simulated_job* job, std::string name) {
     job->changed.set();
 }
 
-inline void begin(simulated_job* job, scope* in, const std::string& name) {
-    const auto& plan = job->plans[name];
+///   truth  the job's register; null: the coordinator's memory
+inline void begin(simulated_job* job, scope* in, const std::string& name,
+                  view_register* truth = nullptr) {
+    const auto& plan = job->plans.try_emplace(name, job->usual).first->second;
     auto& here = job->children[name];
     here = std::make_unique<sim::children>(job->network, name);
     here->add(rank_role, [job](sim::process* self) { return worker(job, self); });
     if (!plan.has_program) here->faults().not_found = 1;
     here->begin_faults();
     job->hosts[name] =
-        std::make_unique<elastic_host>(job->network.host(name), *here, nullptr, job->options(name));
+        std::make_unique<elastic_host>(job->network.host(name), *here, truth, job->options(name));
     in->spawn(live(job, name));
 }
 

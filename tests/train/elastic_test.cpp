@@ -103,10 +103,14 @@ struct elastic_run {
     std::map<std::uint64_t, bool> left;
     std::vector<std::thread> threads;
 
-    std::uint64_t start() {
-        auto& mine = job.add();
-        threads.emplace_back([this, &mine] { live(mine); });
-        return mine.id();
+    std::uint64_t start() { return start(1).front(); }
+    /// All are known before the first one asks: it would be a world of its own, and train to its end.
+    std::vector<std::uint64_t> start(int count) {
+        std::vector<sk::spmd::elastic_world*> added;
+        std::vector<std::uint64_t> ids;
+        for (int i = 0; i < count; ++i) ids.push_back(added.emplace_back(&job.add())->id());
+        for (auto* const mine : added) threads.emplace_back([this, mine] { live(*mine); });
+        return ids;
     }
     void end() {
         for (std::size_t i = 0; i < threads.size(); ++i) threads[i].join();
@@ -174,13 +178,12 @@ std::string text_of_file(const std::string& path) {
 TEST_CASE("elastic: ranks that nothing happens to train as DDP does", "[train][elastic]") {
     scratch dir;
     elastic_run run(dir.path);
-    const auto first = run.start();
-    const auto second = run.start();
+    const auto ids = run.start(2);
     run.end();
     for (const auto& [id, why] : run.errors) FAIL_CHECK(id << ": " << why);
     REQUIRE(run.weights_of.size() == 2);
-    CHECK(run.weights_of[first] == run.weights_of[second]);
-    CHECK(run.results[first].steps == 12);
+    CHECK(run.weights_of[ids[0]] == run.weights_of[ids[1]]);
+    CHECK(run.results[ids[0]].steps == 12);
     std::vector<float> expected;
     scratch plain;
     run_world(2, [&](context& ctx) {
@@ -192,7 +195,7 @@ TEST_CASE("elastic: ranks that nothing happens to train as DDP does", "[train][e
         (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, zoo_loss, data, data);
         if (ctx.is_first()) expected = weights(*net);
     });
-    CHECK(run.weights_of[first] == expected);
+    CHECK(run.weights_of[ids[0]] == expected);
 }
 
 TEST_CASE("elastic: a rank is lost, the first one too, and the others go on", "[train][elastic]") {
@@ -207,7 +210,7 @@ TEST_CASE("elastic: a rank is lost, the first one too, and the others go on", "[
             run.job.lose(id, why);
             throw sk::error(sk::errc::aborted, "it is dead");
         };
-        for (int i = 0; i < 3; ++i) run.start();
+        run.start(3);
         run.end();
         REQUIRE(run.errors.size() == 1);
         REQUIRE(run.weights_of.size() == 2);
@@ -233,7 +236,7 @@ TEST_CASE("elastic: a rank joins, and has the state of the others", "[train][ela
         run.job.wait_for_joiner();
     };
     run.threads.reserve(8);
-    for (int i = 0; i < 2; ++i) run.start();
+    run.start(2);
     run.end();
     for (const auto& [id, why] : run.errors) FAIL_CHECK(id << ": " << why);
     REQUIRE(run.weights_of.size() == 3);
@@ -285,7 +288,7 @@ TEST_CASE("elastic: a stream with one state for all goes on, one for each rank i
             joiner = run.start();
             run.job.wait_for_joiner();
         };
-        for (int i = 0; i < 2; ++i) run.start();
+        run.start(2);
         run.end();
         if (by_rank) {
             REQUIRE(run.errors.size() == 2);
@@ -325,7 +328,7 @@ TEST_CASE("elastic: with logical shards the bits are those of one undisturbed ra
                     throw sk::error(sk::errc::aborted, "it is dead");
                 }
             };
-        for (int i = 0; i < (disturbed ? 3 : 1); ++i) run.start();
+        run.start(disturbed ? 3 : 1);
         run.end();
         CHECK(done == (disturbed ? 3 : 0));
         CHECK(run.errors.size() == (disturbed ? 2 : 0));
@@ -357,7 +360,7 @@ TEST_CASE("elastic: a rank is lost at any point of a step's end, and each step i
                 run.job.lose(id, sk::error(sk::errc::peer_lost, "killed by a test"));
                 throw sk::error(sk::errc::aborted, "it is dead");
             };
-        for (int i = 0; i < (where ? 3 : 1); ++i) run.start();
+        run.start(where ? 3 : 1);
         run.end();
         CHECK(run.errors.size() == (where ? 1 : 0));
         REQUIRE_FALSE(run.weights_of.empty());

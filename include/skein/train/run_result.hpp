@@ -114,9 +114,8 @@ public:
 namespace detail {
 /// What a run's folder tells; without a folder what the note has.
 [[nodiscard]] finished_run finished_of(const run_note& run);
-/// The checkpoint in a run's folder that config's keep_best calls the best; empty: none has the
-/// metric.
-[[nodiscard]] std::string best_checkpoint_of(const run_config& config, const std::string& path);
+/// The checkpoint in a run's folder that is the best by the note's metric; empty: none has it.
+[[nodiscard]] std::string best_checkpoint_of(const run_note& run);
 /// result.json, durably; says in the log what went wrong. Without a folder it does nothing.
 void write_result(const finished_run& run);
 /// The bytes of the file, and back. `folder` is where it lies.

@@ -176,6 +176,8 @@ private:
     task<void> watch_deadlines();
     task<void> watch_rows();
     [[nodiscard]] watched_place& new_place();
+    /// "sample 17 (cat/1.jpg), map(decode)"
+    [[nodiscard]] std::string text_of_place(const row_place& at) const;
     task<void> remind();
     task<std::unique_ptr<row_helper>> wait_for_helper();
     task<void> keep_helper();

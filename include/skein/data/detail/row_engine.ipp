@@ -190,6 +190,11 @@ private:
 
 SKEIN_INLINE row_engine::watched_place& row_engine::new_place() { return places_.emplace_back(); }
 
+SKEIN_INLINE std::string row_engine::text_of_place(const row_place& at) const {
+    return text_of_sample(at.sample.load(std::memory_order_relaxed), *program_) + ", " +
+           program_->step_name(at.step.load(std::memory_order_relaxed));
+}
+
 SKEIN_INLINE std::optional<row_under_way> row_engine::oldest_row() {
     const auto now = loop::current().exact_now();
     std::optional<row_under_way> oldest;
@@ -202,9 +207,7 @@ SKEIN_INLINE std::optional<row_under_way> row_engine::oldest_row() {
         }
         const auto age = between(each.since, now);
         if (oldest && oldest->age >= age) continue;
-        const auto sample = each.place.sample.load(std::memory_order_relaxed);
-        const auto step = each.place.step.load(std::memory_order_relaxed);
-        oldest = {text_of_sample(sample, *program_) + ", " + program_->step_name(step), age};
+        oldest = {text_of_place(each.place), age};
     }
     return oldest;
 }
@@ -222,9 +225,8 @@ SKEIN_INLINE task<void> row_engine::watch_rows() {
                 each.place.rows.load(std::memory_order_relaxed) != each.seen)
                 continue;
             each.next_word *= 2;
-            note_(fmt::format("{}, {}: has taken {:.0f} s so far",
-                              text_of_sample(each.place.sample.load(), *program_),
-                              program_->step_name(each.place.step.load()), to_seconds(age)));
+            note_(fmt::format("{}: has taken {:.0f} s so far", text_of_place(each.place),
+                              to_seconds(age)));
         }
     }
 }

@@ -66,6 +66,7 @@ SKEIN_INLINE json config_json(const run_config& c) {
          {{"max_failures", c.failure.max_failures},
           {"backoff_s", seconds(c.failure.backoff)},
           {"collective_timeout_s", seconds(c.failure.collective_timeout)},
+          {"silence_s", seconds(c.failure.silence)},
           {"stop_grace_s", seconds(c.failure.stop_grace)}}},
         {"tokens_per_sample", c.tokens_per_sample}};
 }

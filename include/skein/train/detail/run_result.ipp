@@ -6,7 +6,6 @@
 #include <skein/core/posix_disk.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/context.hpp>
-#include <skein/train/run_config.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
@@ -73,13 +72,9 @@ SKEIN_INLINE void find_checkpoints(const run_note& run, finished_run& out) {
     }
 }
 
-SKEIN_INLINE std::string best_checkpoint_of(const run_config& config, const std::string& path) {
-    run_note run;
-    run.path = path;
-    run.best_metric = config.checkpoint.keep_best.metric;
-    run.best_is_lowest = config.checkpoint.keep_best.order == metric_order::lowest;
+SKEIN_INLINE std::string best_checkpoint_of(const run_note& run) {
     finished_run out;
-    if (config.checkpoint.keep_best.k > 0 && !path.empty()) find_checkpoints(run, out);
+    if (!run.path.empty()) find_checkpoints(run, out);
     return out.best_checkpoint;
 }
 

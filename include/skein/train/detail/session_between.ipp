@@ -528,10 +528,9 @@ private:
         run_.result.tokens_per_s = tokens_per_s;
         run_.result.run_name = report_->name();
         run_.result.run_path = report_->path();
-        if (config_.checkpoint.enabled)
-            run_.result.best_checkpoint =
-                from_first(ctx_, ctx_.is_first() ? best_checkpoint_of(config_, report_->path())
-                                                 : std::string());
+        if (config_.checkpoint.enabled && config_.checkpoint.keep_best.k > 0)
+            run_.result.best_checkpoint = from_first(
+                ctx_, ctx_.is_first() ? best_checkpoint_of(*ctx_.last_run()) : std::string());
         run_.result.stopped = run_.stopped && !run_.is_last();
     }
 
