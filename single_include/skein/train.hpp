@@ -17368,6 +17368,9 @@ private:
     torch::nn::Module& module);
 /// They are in a store now.
 void forget_cuts(torch::nn::Module& module);
+/// Says so where ranks begin with other values: rank 0's count, as in PyTorch's DDP. Of a module that
+/// build_for() has cut up it is known already that they are alike. Collective.
+void compare_values(const context& ctx, torch::nn::Module& module);
 /// The ranks that wait for this one in build_for() get the reason.
 void tell_peers(const context& ctx, std::exception_ptr why);
 
@@ -20153,6 +20156,7 @@ SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
         h.number(alone.layout_hash());
         for (const auto& u : alone.units()) h.number(static_cast<std::uint64_t>(u.place.end));
         require_same(*ctx_, h.value(), "the model");
+        compare_values(*ctx_, module);
     }
     store_ = std::make_unique<flat_store>(module, options);
 }
@@ -20527,8 +20531,11 @@ SKEIN_INLINE std::size_t sharded_parallel::buckets() const noexcept {
 
 
 // ======== skein/train/detail/build.ipp, continued
+#include <algorithm>
 #include <unordered_set>
 #include <vector>
+
+#include <fmt/core.h>
 
 namespace skein::train {
 
@@ -20629,6 +20636,26 @@ SKEIN_INLINE void forget_cuts(torch::nn::Module& module) {
     forget(dynamic_cast<unit_mark*>(&module));
     for (const auto& each : module.modules(/*include_self=*/false))
         forget(dynamic_cast<unit_mark*>(each.get()));
+}
+
+SKEIN_INLINE void compare_values(const context& ctx, torch::nn::Module& module) {
+    if (!cut_parameters(module).empty()) return;
+    byte_buffer mine(sizeof(std::uint32_t));
+    std::uint32_t sum = 0;
+    for (const auto& p : module.parameters()) {
+        const auto values = p.detach().contiguous();
+        sum =
+            crc32c({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}, sum);
+    }
+    store_le<std::uint32_t>(mine.data(), sum);
+    const auto all = gather_bytes(ctx, mine);
+    const auto other = std::ranges::find_if(all, [&](const auto& one) { return one != all[0]; });
+    if (other == all.end() || !ctx.is_first()) return;
+    logging::warn("train",
+                  fmt::format("rank {} has begun with other values of the model than rank 0, whose "
+                              "values all go on with: seed the generator alike on every rank "
+                              "before the model is made, or load the same file",
+                              other - all.begin()));
 }
 
 SKEIN_INLINE void tell_peers(const context& ctx, std::exception_ptr why) {
@@ -21106,8 +21133,91 @@ SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last, const 
 // runs repeat.
 
 
+// ======== skein/train/detail/sample_sum.hpp
+// A checksum of what a batch holds, whatever its type: ranks that were given other files, or the
+// same files in another order, are found before they train apart.
+
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+
+namespace skein::train::detail {
+
+/// Tensors, numbers and texts, also in aggregates, pairs, optionals and ranges. Anything else is
+/// passed over: two batches that differ there alone have the same sum.
+class sample_sum {
+public:
+    /// The sum of a batch; nothing: it holds nothing that is known here.
+    template <class Batch>
+    [[nodiscard]] static std::optional<std::uint64_t> of(const Batch& batch) {
+        sample_sum sum;
+        sum.add(batch);
+        return sum.parts_ == 0 ? std::nullopt : std::optional(sum.hash_.value());
+    }
+
+private:
+    template <class T>
+    void add(const T& value) {
+        if constexpr (std::is_same_v<T, at::Tensor>)
+            add_tensor(value);
+        else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>)
+            add_bytes(&value, sizeof value);
+        else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+            const std::string_view text = value;
+            add_bytes(text.data(), text.size());
+        } else if constexpr (requires {
+                                 { value.has_value() } -> std::convertible_to<bool>;
+                                 *value;
+                             }) {
+            hash_.byte(value.has_value() ? 1 : 0);
+            if (value.has_value()) add(*value);
+        } else if constexpr (requires {
+                                 value.data;
+                                 value.target;
+                             }) { // torch::data::Example
+            add(value.data);
+            add(value.target);
+        } else if constexpr (requires {
+                                 value.begin();
+                                 value.end();
+                                 value.size();
+                             }) {
+            hash_.number(value.size());
+            for (const auto& each : value) add(std::remove_cvref_t<decltype(each)>(each));
+        } else if constexpr (requires { std::tuple_size<T>::value; })
+            std::apply([this](const auto&... each) { (this->add(each), ...); }, value);
+        else if constexpr (plain_aggregate<T>)
+            std::apply([this](const auto&... each) { (this->add(each), ...); }, tie_fields(value));
+    }
+    void add_tensor(const at::Tensor& tensor) {
+        hash_.byte(tensor.defined() ? 1 : 0);
+        if (!tensor.defined() || tensor.is_sparse() || !tensor.device().is_cpu()) return;
+        const auto whole = tensor.detach().contiguous();
+        hash_.number(static_cast<std::uint64_t>(whole.scalar_type()));
+        for (const auto n : whole.sizes()) hash_.number(static_cast<std::uint64_t>(n));
+        add_bytes(whole.const_data_ptr(), whole.nbytes());
+    }
+    void add_bytes(const void* data, std::size_t size) {
+        ++parts_;
+        hash_.number(size);
+        hash_.number(crc32c({static_cast<const std::byte*>(data), size}));
+    }
+
+    fnv1a hash_;
+    std::uint64_t parts_ = 0;
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/input.hpp, continued
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21118,7 +21228,9 @@ SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last, const 
 
 namespace skein::train {
 
-/// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
+/// Samples by number. Laws: batch(ids) depends on ids alone, on every rank alike; every id is below
+/// size(). Ranks compare some samples before the first step (errc::mismatch), unless two calls in a
+/// row give different ones.
 /// A source may leave out samples that cannot be made, if it says how many a batch has:
 /// samples(batch). An evaluation counts those; training refuses a batch that lacks some.
 template <class D>
@@ -21223,6 +21335,15 @@ struct any_batch {
     std::uint64_t samples = 0;
 };
 
+/// A checksum of a batch; nothing: there is nothing in it that has one.
+using batch_sum = std::function<std::optional<std::uint64_t>(std::span<const std::uint64_t>)>;
+
+/// Samples by number, as far as ranks compare them.
+struct sample_range {
+    std::uint64_t samples = 0;
+    batch_sum sum{};
+};
+
 /// The user's data behind virtual calls; refers to it.
 class input_source {
 public:
@@ -21234,6 +21355,10 @@ public:
     [[nodiscard]] virtual std::uint64_t size() const { return 0; }
     [[nodiscard]] virtual std::shared_ptr<const void> batch(std::span<const std::uint64_t>) {
         return {};
+    }
+    /// A checksum of such a batch; nothing: it has none, or the data is a stream.
+    [[nodiscard]] virtual std::optional<std::uint64_t> sum_of(std::span<const std::uint64_t>) {
+        return std::nullopt;
     }
     [[nodiscard]] virtual any_batch next(const stream_share&) { return {}; }
     [[nodiscard]] virtual std::string state() const { return {}; }
@@ -21249,6 +21374,9 @@ public:
         auto batch = std::make_shared<const typename batch_type<D>::type>(data_.batch(ids));
         require_samples(samples_made(data_, *batch, ids.size()), ids.size());
         return batch;
+    }
+    std::optional<std::uint64_t> sum_of(std::span<const std::uint64_t> ids) override {
+        return sample_sum::of(data_.batch(ids));
     }
 
 private:
@@ -24778,8 +24906,8 @@ SKEIN_INLINE task<void> row_engine::watch_rows() {
                 each.place.rows.load(std::memory_order_relaxed) != each.seen)
                 continue;
             each.next_word *= 2;
-            note_(
-                fmt::format("{}: has taken {:.0f} s so far", text_of_place(each.place), to_seconds(age)));
+            note_(fmt::format("{}: has taken {:.0f} s so far", text_of_place(each.place),
+                              to_seconds(age)));
         }
     }
 }
@@ -32487,7 +32615,12 @@ public:
         const auto* const data = &set.data();
         detail::require_loss<Loss, Model, batch_of<decltype(*data)>>();
         use_evaluation(
-            set.name(), static_cast<std::uint64_t>(data->size()), set.options(),
+            set.name(),
+            {static_cast<std::uint64_t>(data->size()),
+             [data](std::span<const std::uint64_t> ids) {
+                 return detail::sample_sum::of(data->batch(ids));
+             }},
+            set.options(),
             [&loss, &model, data](std::span<const std::uint64_t> ids,
                                   train::stage& here) -> std::optional<detail::evaluated_loss> {
                 const auto batch = data->batch(ids);
@@ -32572,7 +32705,7 @@ public:
     /// All steps with a loss that is called here: fit().
     [[nodiscard]] fit_result run(const detail::batch_loss& loss);
     ///   reports  the loss may report numbers of its own
-    void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
+    void use_evaluation(std::string name, detail::sample_range data, const evaluation_options& how,
                         detail::numbered_loss loss, bool reports = true);
 
 private:
@@ -34229,6 +34362,26 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
     return all;
 }
 
+/// The checksum of some samples, first and last among them. Empty: there is nothing to compare, or
+/// they are drawn anew each time, as an augmentation does that breaks the law of data_source. What
+/// it draws from torch's generator changes no training: each step seeds that.
+SKEIN_INLINE spmd::setting some_samples(const std::string& name, const sample_range& data) {
+    spmd::setting out{"checksum of some " + name + " samples", {}};
+    constexpr std::uint64_t most = 8; // a coin tossed for each falls alike in one of 256 runs
+    const auto size = data.samples, count = std::min(size, most);
+    if (count == 0) return out;
+    std::vector<std::uint64_t> ids;
+    for (std::uint64_t i = 0; i + 1 < count; ++i) ids.push_back(i * ((size - 1) / (count - 1)));
+    ids.push_back(size - 1);
+    try {
+        const auto first = data.sum(ids), again = data.sum(ids);
+        if (first && first == again) out.value = fmt::format("{:016x}", *first);
+    } catch (...) { // the step that needs such a sample says so, with its number
+        out.value.clear();
+    }
+    return out;
+}
+
 /// The same for the data.
 SKEIN_INLINE std::vector<spmd::setting> data_settings(const input_source& input,
                                                       const std::string& evaluations) {
@@ -34559,8 +34712,8 @@ public:
 
     /// One more set. Errors: already_exists, usage for a name that cannot be one.
     ///   reports  the loss may report numbers of its own
-    void use(std::string name, std::uint64_t samples, numbered_loss loss,
-             const evaluation_options& how, bool reports) {
+    void use(std::string name, sample_range data, numbered_loss loss, const evaluation_options& how,
+             bool reports) {
         require_name(name);
         if (how.every < -1 || how.samples < -1 || how.batch < -1)
             throw error(errc::usage,
@@ -34569,7 +34722,7 @@ public:
                 .with_hint("use numbers, or leave them out for what run_config says");
         const auto* const list = declared_.find(name);
         sets_.push_back({.name = std::move(name),
-                         .samples = samples,
+                         .data = std::move(data),
                          .loss = std::move(loss),
                          .how = how,
                          .list = list != nullptr ? *list : metrics::metric_list(),
@@ -34581,17 +34734,18 @@ public:
     /// Number of sets; those without samples are never evaluated.
     [[nodiscard]] std::size_t size() const noexcept { return sets_.size(); }
     [[nodiscard]] const std::string& name(std::size_t set) const { return sets_[set].name; }
-    [[nodiscard]] std::uint64_t samples(std::size_t set) const { return sets_[set].samples; }
+    [[nodiscard]] std::uint64_t samples(std::size_t set) const { return data(set).samples; }
+    [[nodiscard]] const sample_range& data(std::size_t set) const { return sets_[set].data; }
     /// Of all sets.
     [[nodiscard]] std::uint64_t samples() const noexcept {
         std::uint64_t all = 0;
-        for (const auto& each : sets_) all += each.samples;
+        for (const auto& each : sets_) all += each.data.samples;
         return all;
     }
     [[nodiscard]] std::vector<std::string> names() const {
         std::vector<std::string> all;
         for (const auto& each : sets_)
-            if (each.samples > 0) all.push_back(each.name);
+            if (each.data.samples > 0) all.push_back(each.name);
         return all;
     }
     /// Steps between two evaluations of the set; 0: only at the end.
@@ -34601,7 +34755,7 @@ public:
     /// The set whose numbers are called like this one; nothing when there is none.
     [[nodiscard]] std::optional<std::size_t> set_of(std::string_view metric) const {
         for (std::size_t i = 0; i < sets_.size(); ++i)
-            if (sets_[i].samples > 0 && metric.starts_with(sets_[i].name + "_")) return i;
+            if (sets_[i].data.samples > 0 && metric.starts_with(sets_[i].name + "_")) return i;
         return std::nullopt;
     }
     /// Metrics of a stage that there is not would never be measured: errc::usage.
@@ -34624,7 +34778,7 @@ public:
     [[nodiscard]] std::vector<std::string> known() const {
         std::vector<std::string> all;
         for (const auto& set : sets_) {
-            if (set.samples == 0) continue;
+            if (set.data.samples == 0) continue;
             all.push_back(set.name + "_loss");
             for (const auto& name : number_names(set.list)) all.push_back(set.name + "_" + name);
         }
@@ -34637,7 +34791,7 @@ public:
     [[nodiscard]] std::vector<std::string> open() const {
         std::vector<std::string> all;
         for (const auto& set : sets_)
-            if (set.samples > 0 && set.reports) all.push_back(set.name);
+            if (set.data.samples > 0 && set.reports) all.push_back(set.name);
         return all;
     }
     [[nodiscard]] bool is_measured(std::size_t set) const { return sets_[set].is_measured; }
@@ -34667,10 +34821,10 @@ public:
     /// samples. Collective.
     [[nodiscard]] stage_numbers run(std::size_t number, std::uint64_t step) {
         auto& set = sets_[number];
-        if (set.samples == 0) return {};
+        if (set.data.samples == 0) return {};
         const auto limit = static_cast<std::uint64_t>(set.how.samples < 0 ? config_.eval_samples
                                                                           : set.how.samples);
-        const auto count = limit > 0 ? std::min(set.samples, limit) : set.samples;
+        const auto count = limit > 0 ? std::min(set.data.samples, limit) : set.data.samples;
         const int shards = config_.scaling.logical_shards;
         const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
         report::metric_set mine, reported{taken_names};
@@ -34710,7 +34864,7 @@ public:
 private:
     struct set_type {
         std::string name;
-        std::uint64_t samples;
+        sample_range data;
         numbered_loss loss;
         evaluation_options how;
         metrics::metric_list list;
@@ -35136,11 +35290,16 @@ public:
 
     /// Once the strategy is made.
     void open() { evaluator_.emplace(*run_.parts, ctx_, config_, run_.declared); }
-    void evaluate_on(std::string name, std::uint64_t samples, const evaluation_options& how,
+    void evaluate_on(std::string name, sample_range data, const evaluation_options& how,
                      numbered_loss loss, bool reports) {
-        evaluator_->use(std::move(name), samples, std::move(loss), how, reports);
+        evaluator_->use(std::move(name), std::move(data), std::move(loss), how, reports);
         evaluated_at_.push_back(std::numeric_limits<std::uint64_t>::max());
         told_at_.push_back(std::numeric_limits<std::uint64_t>::max());
+    }
+    /// Adds what the sets hold to what ranks must have alike.
+    void compare_samples(std::vector<spmd::setting>& to) const {
+        for (std::size_t i = 0; i < evaluator_->size(); ++i)
+            to.push_back(some_samples(evaluator_->name(i), evaluator_->data(i)));
     }
     /// "10000", or "val 10000 every 100, test 500 every 0": what ranks must have alike.
     [[nodiscard]] std::string evaluations() const {
@@ -36040,7 +36199,14 @@ public:
         begun_ = seconds_now();
         run_.input = std::move(input);
         if (shards_) require_shardable(*run_.input);
-        const auto data = data_settings(*run_.input, between_.evaluations());
+        auto data = data_settings(*run_.input, between_.evaluations());
+        if (ctx_.world_size() > 1 || place_ != nullptr) {
+            auto& input = *run_.input;
+            const auto count = input.is_stream() ? 0 : input.size();
+            data.push_back(some_samples(
+                "training", {count, [&](const auto& ids) { return input.sum_of(ids); }}));
+            between_.compare_samples(data);
+        }
         require_same(ctx_, data);
         settings_.insert(settings_.end(), data.begin(), data.end());
         run_.feeder.emplace(ctx_, config_, *run_.input);
@@ -36292,12 +36458,12 @@ public:
     }
 
     void rebind();
-    void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
+    void use_evaluation(std::string name, sample_range data, const evaluation_options& how,
                         numbered_loss loss, bool reports) {
         if (run_.input)
             throw error(errc::usage, "an evaluation set for a session that has begun")
                 .with_hint("call evaluate_on() before the first step");
-        between_.evaluate_on(std::move(name), samples, how, std::move(loss), reports);
+        between_.evaluate_on(std::move(name), std::move(data), how, std::move(loss), reports);
     }
     [[nodiscard]] stage& training() noexcept { return run_.training->stage(); }
     void expect_weights() noexcept { weighted_ = true; }
@@ -36939,11 +37105,12 @@ SKEIN_INLINE void session::request_stop() noexcept { core_->ask_stop(action::sto
 SKEIN_INLINE step_phase session::phase() const noexcept { return core_->phase(); }
 SKEIN_INLINE std::uint64_t session::finished() const noexcept { return core_->finished(); }
 SKEIN_INLINE double session::micro_loss() const noexcept { return core_->micro_loss(); }
-SKEIN_INLINE void session::use_evaluation(std::string name, std::uint64_t samples,
+SKEIN_INLINE void session::use_evaluation(std::string name, detail::sample_range data,
                                           const evaluation_options& how, detail::numbered_loss loss,
                                           bool reports) {
-    core_->guarded(
-        [&] { core_->use_evaluation(std::move(name), samples, how, std::move(loss), reports); });
+    core_->guarded([&] {
+        core_->use_evaluation(std::move(name), std::move(data), how, std::move(loss), reports);
+    });
 }
 SKEIN_INLINE train::stage& session::stage() { return core_->training(); }
 SKEIN_INLINE void session::report(report::metric_kind kind, std::string_view name, double value,

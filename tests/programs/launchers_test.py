@@ -4,6 +4,7 @@
 
 Open MPI is run for real; torchrun, Slurm, MPICH and Kubernetes by their variables.
 """
+import contextlib
 import os
 import pathlib
 import shutil
@@ -157,6 +158,18 @@ def main():
                     run.check(code == 0, f"exit code {code}")
                 first.check("3 workers were asked for, but torch has started a world of 2" in first.stderr, "it does not say so")
 
+        def other_data():
+            """Two hosts whose files have one name and one size, but not one content, do not train apart."""
+            here = [folder / "one", folder / "two"]
+            for each in here:
+                each.mkdir()
+            (here[1] / "text.txt").write_text(write_text(here[0]).read_text().upper())
+            port = free_port()
+            command = [program, *TINY, "--text", "text.txt", "--runs", folder / "runs", "--run", "data", "--steps", 3]
+            with contextlib.ExitStack() as both:
+                for run in [both.enter_context(Run(command, cwd=here[rank], XDG_CONFIG_HOME=config, **torch(rank, port))) for rank in (0, 1)]:
+                    run.check(run.wait() == 1 and "rank 1 has checksum of some training samples" in run.stderr, "it does not say what differs")
+
         def torch(rank, port):
             return dict(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
 
@@ -174,6 +187,7 @@ def main():
                  ("MPICH's variables", by_variables("mpich", mpich)), ("a Kubernetes indexed job's variables", by_variables("k8s", kubernetes)),
                  ("a rank that is lost without a supervisor", lost_rank), ("a wrong token", wrong_token), ("a port in use", port_in_use),
                  ("a stop while a rank waits", stopped_while_waiting), ("other settings on one rank", other_settings),
+                 ("other data on one rank", other_data),
                  ("a rank of another job or attempt", other_job), ("workers that a launcher overrules", unused_workers)]
         if shutil.which("mpirun"):
             cases.append(("real mpirun", mpirun))

@@ -415,6 +415,8 @@ std::vector<float> change_world(int ranks, const std::vector<int>& goes_on) {
         ctx.use_options(options);
         auto net = make_tricky();
         const numbers data{100};
+        // Who leaves puts the generator back, which the others share while these are threads.
+        std::unique_lock leaves(model_guard, std::defer_lock);
         sk::Trainer<tiny_ddp> trainer(ctx, config);
         auto session = trainer.open(net, sk::AdamW{}, constant_rate{1e-2});
         session.expect_weights();
@@ -422,7 +424,7 @@ std::vector<float> change_world(int ranks, const std::vector<int>& goes_on) {
         train_until(session, net, 4);
         session.abort(sk::error(sk::errc::aborted, "the network is gone"));
         const auto found = std::ranges::find(goes_on, r);
-        if (found == goes_on.end()) return;
+        if (found == goes_on.end()) return leaves.lock();
         const auto now = static_cast<int>(found - goes_on.begin());
         const bool alone = goes_on.size() == 1;
         if (!alone) again = sk::dist::make_comm_thread(second.at(now), options);

@@ -93,7 +93,7 @@ TEST_CASE("the configuration on disk has the settings of processes, checkpoints 
                       "value": "evaluated"}})")
                                     .value());
     CHECK(told["failure"] == parse_json(R"({"max_failures": 3, "backoff_s": 1.5,
-        "collective_timeout_s": 300.0, "stop_grace_s": 300.0})")
+        "collective_timeout_s": 300.0, "silence_s": 0.0, "stop_grace_s": 300.0})")
                                  .value());
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tests/support/log_lines.hpp>
 #include <tests/train/train_support.hpp>
 
 #include <skein/train/early_stopping.hpp>
@@ -618,6 +619,78 @@ TEST_CASE("a metric that no evaluation can have is refused before the first step
                Catch::Matchers::StartsWith("0 steps") &&
                    Catch::Matchers::ContainsSubstring("no evaluation has a 'val_f2'") &&
                    Catch::Matchers::ContainsSubstring("val_loss"));
+}
+
+/// As many samples with other values; `draws`: new ones at each call.
+struct other_numbers : numbers {
+    float more = 0;
+    bool draws = false;
+    [[nodiscard]] sample_batch batch(std::span<const std::uint64_t> ids) const {
+        auto out = numbers::batch(ids);
+        out.x = out.x + more;
+        if (draws) out.x = out.x + torch::rand_like(out.x);
+        return out;
+    }
+};
+
+TEST_CASE(
+    "samples that differ between ranks are refused before the first step, drawn ones are not") {
+    std::atomic<int> steps{0};
+    const auto train = [&](bool draws, bool alike) {
+        scratch dir;
+        const auto config = quiet_config(dir.path);
+        return try_world(2, [&](context& ctx) {
+            auto net = make_net();
+            sk::Trainer<sk::DDP<>> trainer(ctx, config);
+            other_numbers data;
+            data.more = alike || ctx.rank() == 0 ? 0.0f : 0.5f;
+            data.draws = draws;
+            const auto loss = [&](auto& m, const sample_batch& b) {
+                ++steps;
+                return class_loss(m, b);
+            };
+            (void)trainer.fit(net, sk::SGD{}, constant_rate{1e-3}, loss, data, numbers{0});
+        });
+    };
+    for (const auto& e : train(false, false)) {
+        REQUIRE(e);
+        CHECK(e->code() == sk::errc::mismatch);
+        CHECK_THAT(e->what(),
+                   Catch::Matchers::ContainsSubstring("checksum of some training samples"));
+    }
+    CHECK(steps == 0);
+    for (const auto& e : train(false, true)) CHECK_FALSE(e);
+    for (const auto& e : train(true, false)) CHECK_FALSE(e);
+    const auto errors = try_world(2, [&](context& ctx) { // an evaluation's, too
+        scratch dir;
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>> trainer(ctx, quiet_config(dir.path));
+        other_numbers held_out;
+        held_out.more = ctx.rank() == 0 ? 0.0f : 0.5f;
+        (void)trainer.fit(net, sk::SGD{}, constant_rate{1e-3}, class_loss, numbers{}, held_out);
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        CHECK_THAT(e->what(), Catch::Matchers::ContainsSubstring("checksum of some val samples"));
+    }
+}
+
+TEST_CASE("a rank that begins with other values of the model is told, and goes on with rank 0's") {
+    const auto warned = [&](bool alike) {
+        scratch dir;
+        const auto config = quiet_config(dir.path);
+        sk::test::log_lines lines("train");
+        run_world(2, [&](context& ctx) {
+            auto net = make_net();
+            torch::nn::init::constant_(net->in->bias, alike ? 1.0 : 1.0 + ctx.rank());
+            sk::Trainer<sk::DDP<>> trainer(ctx, config);
+            (void)trainer.fit(net, sk::SGD{}, constant_rate{1e-3}, class_loss, numbers{},
+                              numbers{0});
+        });
+        return lines.count("rank 1 has begun with other values of the model than rank 0");
+    };
+    CHECK(warned(false) == 1);
+    CHECK(warned(true) == 0);
 }
 
 TEST_CASE("what is described of model and data is alike on all ranks, or told with both values") {

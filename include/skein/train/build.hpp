@@ -76,6 +76,9 @@ private:
     torch::nn::Module& module);
 /// They are in a store now.
 void forget_cuts(torch::nn::Module& module);
+/// Says so where ranks begin with other values: rank 0's count, as in PyTorch's DDP. Of a module that
+/// build_for() has cut up it is known already that they are alike. Collective.
+void compare_values(const context& ctx, torch::nn::Module& module);
 /// The ranks that wait for this one in build_for() get the reason.
 void tell_peers(const context& ctx, std::exception_ptr why);
 

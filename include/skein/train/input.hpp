@@ -21,9 +21,11 @@
 // runs repeat.
 
 #include <skein/core/error.hpp>
+#include <skein/train/detail/sample_sum.hpp>
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,7 +36,9 @@
 
 namespace skein::train {
 
-/// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
+/// Samples by number. Laws: batch(ids) depends on ids alone, on every rank alike; every id is below
+/// size(). Ranks compare some samples before the first step (errc::mismatch), unless two calls in a
+/// row give different ones.
 /// A source may leave out samples that cannot be made, if it says how many a batch has:
 /// samples(batch). An evaluation counts those; training refuses a batch that lacks some.
 template <class D>
@@ -139,6 +143,15 @@ struct any_batch {
     std::uint64_t samples = 0;
 };
 
+/// A checksum of a batch; nothing: there is nothing in it that has one.
+using batch_sum = std::function<std::optional<std::uint64_t>(std::span<const std::uint64_t>)>;
+
+/// Samples by number, as far as ranks compare them.
+struct sample_range {
+    std::uint64_t samples = 0;
+    batch_sum sum{};
+};
+
 /// The user's data behind virtual calls; refers to it.
 class input_source {
 public:
@@ -150,6 +163,10 @@ public:
     [[nodiscard]] virtual std::uint64_t size() const { return 0; }
     [[nodiscard]] virtual std::shared_ptr<const void> batch(std::span<const std::uint64_t>) {
         return {};
+    }
+    /// A checksum of such a batch; nothing: it has none, or the data is a stream.
+    [[nodiscard]] virtual std::optional<std::uint64_t> sum_of(std::span<const std::uint64_t>) {
+        return std::nullopt;
     }
     [[nodiscard]] virtual any_batch next(const stream_share&) { return {}; }
     [[nodiscard]] virtual std::string state() const { return {}; }
@@ -165,6 +182,9 @@ public:
         auto batch = std::make_shared<const typename batch_type<D>::type>(data_.batch(ids));
         require_samples(samples_made(data_, *batch, ids.size()), ids.size());
         return batch;
+    }
+    std::optional<std::uint64_t> sum_of(std::span<const std::uint64_t> ids) override {
+        return sample_sum::of(data_.batch(ids));
     }
 
 private:

@@ -170,7 +170,12 @@ public:
         const auto* const data = &set.data();
         detail::require_loss<Loss, Model, batch_of<decltype(*data)>>();
         use_evaluation(
-            set.name(), static_cast<std::uint64_t>(data->size()), set.options(),
+            set.name(),
+            {static_cast<std::uint64_t>(data->size()),
+             [data](std::span<const std::uint64_t> ids) {
+                 return detail::sample_sum::of(data->batch(ids));
+             }},
+            set.options(),
             [&loss, &model, data](std::span<const std::uint64_t> ids,
                                   train::stage& here) -> std::optional<detail::evaluated_loss> {
                 const auto batch = data->batch(ids);
@@ -255,7 +260,7 @@ public:
     /// All steps with a loss that is called here: fit().
     [[nodiscard]] fit_result run(const detail::batch_loss& loss);
     ///   reports  the loss may report numbers of its own
-    void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
+    void use_evaluation(std::string name, detail::sample_range data, const evaluation_options& how,
                         detail::numbered_loss loss, bool reports = true);
 
 private:

@@ -6,14 +6,19 @@
 #include <skein/core/check.hpp>
 #include <skein/core/crc32c.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/log.hpp>
 #include <skein/dist/bootstrap.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/spmd/rendezvous.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/collective.hpp>
 #include <skein/train/detail/sharded.hpp>
 
+#include <algorithm>
 #include <unordered_set>
 #include <vector>
+
+#include <fmt/core.h>
 
 namespace skein::train {
 
@@ -114,6 +119,26 @@ SKEIN_INLINE void forget_cuts(torch::nn::Module& module) {
     forget(dynamic_cast<unit_mark*>(&module));
     for (const auto& each : module.modules(/*include_self=*/false))
         forget(dynamic_cast<unit_mark*>(each.get()));
+}
+
+SKEIN_INLINE void compare_values(const context& ctx, torch::nn::Module& module) {
+    if (!cut_parameters(module).empty()) return;
+    byte_buffer mine(sizeof(std::uint32_t));
+    std::uint32_t sum = 0;
+    for (const auto& p : module.parameters()) {
+        const auto values = p.detach().contiguous();
+        sum =
+            crc32c({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}, sum);
+    }
+    store_le<std::uint32_t>(mine.data(), sum);
+    const auto all = gather_bytes(ctx, mine);
+    const auto other = std::ranges::find_if(all, [&](const auto& one) { return one != all[0]; });
+    if (other == all.end() || !ctx.is_first()) return;
+    logging::warn("train",
+                  fmt::format("rank {} has begun with other values of the model than rank 0, whose "
+                              "values all go on with: seed the generator alike on every rank "
+                              "before the model is made, or load the same file",
+                              other - all.begin()));
 }
 
 SKEIN_INLINE void tell_peers(const context& ctx, std::exception_ptr why) {

@@ -51,11 +51,12 @@ SKEIN_INLINE void session::request_stop() noexcept { core_->ask_stop(action::sto
 SKEIN_INLINE step_phase session::phase() const noexcept { return core_->phase(); }
 SKEIN_INLINE std::uint64_t session::finished() const noexcept { return core_->finished(); }
 SKEIN_INLINE double session::micro_loss() const noexcept { return core_->micro_loss(); }
-SKEIN_INLINE void session::use_evaluation(std::string name, std::uint64_t samples,
+SKEIN_INLINE void session::use_evaluation(std::string name, detail::sample_range data,
                                           const evaluation_options& how, detail::numbered_loss loss,
                                           bool reports) {
-    core_->guarded(
-        [&] { core_->use_evaluation(std::move(name), samples, how, std::move(loss), reports); });
+    core_->guarded([&] {
+        core_->use_evaluation(std::move(name), std::move(data), how, std::move(loss), reports);
+    });
 }
 SKEIN_INLINE train::stage& session::stage() { return core_->training(); }
 SKEIN_INLINE void session::report(report::metric_kind kind, std::string_view name, double value,

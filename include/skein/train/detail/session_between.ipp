@@ -43,11 +43,16 @@ public:
 
     /// Once the strategy is made.
     void open() { evaluator_.emplace(*run_.parts, ctx_, config_, run_.declared); }
-    void evaluate_on(std::string name, std::uint64_t samples, const evaluation_options& how,
+    void evaluate_on(std::string name, sample_range data, const evaluation_options& how,
                      numbered_loss loss, bool reports) {
-        evaluator_->use(std::move(name), samples, std::move(loss), how, reports);
+        evaluator_->use(std::move(name), std::move(data), std::move(loss), how, reports);
         evaluated_at_.push_back(std::numeric_limits<std::uint64_t>::max());
         told_at_.push_back(std::numeric_limits<std::uint64_t>::max());
+    }
+    /// Adds what the sets hold to what ranks must have alike.
+    void compare_samples(std::vector<spmd::setting>& to) const {
+        for (std::size_t i = 0; i < evaluator_->size(); ++i)
+            to.push_back(some_samples(evaluator_->name(i), evaluator_->data(i)));
     }
     /// "10000", or "val 10000 every 100, test 500 every 0": what ranks must have alike.
     [[nodiscard]] std::string evaluations() const {

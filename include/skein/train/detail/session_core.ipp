@@ -106,7 +106,14 @@ public:
         begun_ = seconds_now();
         run_.input = std::move(input);
         if (shards_) require_shardable(*run_.input);
-        const auto data = data_settings(*run_.input, between_.evaluations());
+        auto data = data_settings(*run_.input, between_.evaluations());
+        if (ctx_.world_size() > 1 || place_ != nullptr) {
+            auto& input = *run_.input;
+            const auto count = input.is_stream() ? 0 : input.size();
+            data.push_back(some_samples(
+                "training", {count, [&](const auto& ids) { return input.sum_of(ids); }}));
+            between_.compare_samples(data);
+        }
         require_same(ctx_, data);
         settings_.insert(settings_.end(), data.begin(), data.end());
         run_.feeder.emplace(ctx_, config_, *run_.input);
@@ -358,12 +365,12 @@ public:
     }
 
     void rebind();
-    void use_evaluation(std::string name, std::uint64_t samples, const evaluation_options& how,
+    void use_evaluation(std::string name, sample_range data, const evaluation_options& how,
                         numbered_loss loss, bool reports) {
         if (run_.input)
             throw error(errc::usage, "an evaluation set for a session that has begun")
                 .with_hint("call evaluate_on() before the first step");
-        between_.evaluate_on(std::move(name), samples, how, std::move(loss), reports);
+        between_.evaluate_on(std::move(name), std::move(data), how, std::move(loss), reports);
     }
     [[nodiscard]] stage& training() noexcept { return run_.training->stage(); }
     void expect_weights() noexcept { weighted_ = true; }

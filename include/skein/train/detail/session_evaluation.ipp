@@ -44,8 +44,8 @@ public:
 
     /// One more set. Errors: already_exists, usage for a name that cannot be one.
     ///   reports  the loss may report numbers of its own
-    void use(std::string name, std::uint64_t samples, numbered_loss loss,
-             const evaluation_options& how, bool reports) {
+    void use(std::string name, sample_range data, numbered_loss loss, const evaluation_options& how,
+             bool reports) {
         require_name(name);
         if (how.every < -1 || how.samples < -1 || how.batch < -1)
             throw error(errc::usage,
@@ -54,7 +54,7 @@ public:
                 .with_hint("use numbers, or leave them out for what run_config says");
         const auto* const list = declared_.find(name);
         sets_.push_back({.name = std::move(name),
-                         .samples = samples,
+                         .data = std::move(data),
                          .loss = std::move(loss),
                          .how = how,
                          .list = list != nullptr ? *list : metrics::metric_list(),
@@ -66,17 +66,18 @@ public:
     /// Number of sets; those without samples are never evaluated.
     [[nodiscard]] std::size_t size() const noexcept { return sets_.size(); }
     [[nodiscard]] const std::string& name(std::size_t set) const { return sets_[set].name; }
-    [[nodiscard]] std::uint64_t samples(std::size_t set) const { return sets_[set].samples; }
+    [[nodiscard]] std::uint64_t samples(std::size_t set) const { return data(set).samples; }
+    [[nodiscard]] const sample_range& data(std::size_t set) const { return sets_[set].data; }
     /// Of all sets.
     [[nodiscard]] std::uint64_t samples() const noexcept {
         std::uint64_t all = 0;
-        for (const auto& each : sets_) all += each.samples;
+        for (const auto& each : sets_) all += each.data.samples;
         return all;
     }
     [[nodiscard]] std::vector<std::string> names() const {
         std::vector<std::string> all;
         for (const auto& each : sets_)
-            if (each.samples > 0) all.push_back(each.name);
+            if (each.data.samples > 0) all.push_back(each.name);
         return all;
     }
     /// Steps between two evaluations of the set; 0: only at the end.
@@ -86,7 +87,7 @@ public:
     /// The set whose numbers are called like this one; nothing when there is none.
     [[nodiscard]] std::optional<std::size_t> set_of(std::string_view metric) const {
         for (std::size_t i = 0; i < sets_.size(); ++i)
-            if (sets_[i].samples > 0 && metric.starts_with(sets_[i].name + "_")) return i;
+            if (sets_[i].data.samples > 0 && metric.starts_with(sets_[i].name + "_")) return i;
         return std::nullopt;
     }
     /// Metrics of a stage that there is not would never be measured: errc::usage.
@@ -109,7 +110,7 @@ public:
     [[nodiscard]] std::vector<std::string> known() const {
         std::vector<std::string> all;
         for (const auto& set : sets_) {
-            if (set.samples == 0) continue;
+            if (set.data.samples == 0) continue;
             all.push_back(set.name + "_loss");
             for (const auto& name : number_names(set.list)) all.push_back(set.name + "_" + name);
         }
@@ -122,7 +123,7 @@ public:
     [[nodiscard]] std::vector<std::string> open() const {
         std::vector<std::string> all;
         for (const auto& set : sets_)
-            if (set.samples > 0 && set.reports) all.push_back(set.name);
+            if (set.data.samples > 0 && set.reports) all.push_back(set.name);
         return all;
     }
     [[nodiscard]] bool is_measured(std::size_t set) const { return sets_[set].is_measured; }
@@ -152,10 +153,10 @@ public:
     /// samples. Collective.
     [[nodiscard]] stage_numbers run(std::size_t number, std::uint64_t step) {
         auto& set = sets_[number];
-        if (set.samples == 0) return {};
+        if (set.data.samples == 0) return {};
         const auto limit = static_cast<std::uint64_t>(set.how.samples < 0 ? config_.eval_samples
                                                                           : set.how.samples);
-        const auto count = limit > 0 ? std::min(set.samples, limit) : set.samples;
+        const auto count = limit > 0 ? std::min(set.data.samples, limit) : set.data.samples;
         const int shards = config_.scaling.logical_shards;
         const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
         report::metric_set mine, reported{taken_names};
@@ -195,7 +196,7 @@ public:
 private:
     struct set_type {
         std::string name;
-        std::uint64_t samples;
+        sample_range data;
         numbered_loss loss;
         evaluation_options how;
         metrics::metric_list list;

@@ -120,6 +120,26 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
     return all;
 }
 
+/// The checksum of some samples, first and last among them. Empty: there is nothing to compare, or
+/// they are drawn anew each time, as an augmentation does that breaks the law of data_source. What
+/// it draws from torch's generator changes no training: each step seeds that.
+SKEIN_INLINE spmd::setting some_samples(const std::string& name, const sample_range& data) {
+    spmd::setting out{"checksum of some " + name + " samples", {}};
+    constexpr std::uint64_t most = 8; // a coin tossed for each falls alike in one of 256 runs
+    const auto size = data.samples, count = std::min(size, most);
+    if (count == 0) return out;
+    std::vector<std::uint64_t> ids;
+    for (std::uint64_t i = 0; i + 1 < count; ++i) ids.push_back(i * ((size - 1) / (count - 1)));
+    ids.push_back(size - 1);
+    try {
+        const auto first = data.sum(ids), again = data.sum(ids);
+        if (first && first == again) out.value = fmt::format("{:016x}", *first);
+    } catch (...) { // the step that needs such a sample says so, with its number
+        out.value.clear();
+    }
+    return out;
+}
+
 /// The same for the data.
 SKEIN_INLINE std::vector<spmd::setting> data_settings(const input_source& input,
                                                       const std::string& evaluations) {

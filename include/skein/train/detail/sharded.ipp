@@ -10,6 +10,7 @@
 #include <skein/dist/split.hpp>
 #include <skein/spmd/rendezvous.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/build.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/shard_sums.hpp>
 #include <skein/train/detail/unit_gatherer.ipp>
@@ -221,6 +222,7 @@ SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
         h.number(alone.layout_hash());
         for (const auto& u : alone.units()) h.number(static_cast<std::uint64_t>(u.place.end));
         require_same(*ctx_, h.value(), "the model");
+        compare_values(*ctx_, module);
     }
     store_ = std::make_unique<flat_store>(module, options);
 }
