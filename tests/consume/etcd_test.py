@@ -62,7 +62,9 @@ with consume.scratch() as folder:
         consume.skip("libcurl is not here; what is said without it was tested")
     consume.run(consume.CMAKE, "--install", os.path.join(folder, "found"))
     expect_component(header_only, folder, "etcd_header_only")
-    expect_pkg_config(folder, os.path.join(header_only, "share", "pkgconfig"))
+    if consume.shutil.which("pkg-config"):    # the flags alone: CMake's program above was compiled with the same ones
+        flags = consume.run("pkg-config", "--cflags", "--libs", "skein-etcd", env={**os.environ, "PKG_CONFIG_PATH": os.path.join(header_only, "share", "pkgconfig")}).split()
+        assert "-lcurl" in flags and "-DSKEIN_COMPILED" not in flags and any(os.path.isdir(os.path.join(flag[2:], "skein")) for flag in flags if flag.startswith("-I")), flags
     with consume.installed_compiled() as (prefix, said):
         expect_component(prefix, folder, "etcd")
         expect_pkg_config(folder, os.path.join(prefix, "lib", "pkgconfig"))

