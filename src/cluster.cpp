@@ -16,6 +16,7 @@
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
+#include <skein/cluster/detail/head_silence.hpp>
 #include <skein/cluster/detail/ignore_rules.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/package_files.hpp>
@@ -56,6 +57,7 @@
 #include <skein/cluster/detail/head_orders.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_packages.ipp>
+#include <skein/cluster/detail/head_silence.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
 #include <skein/cluster/detail/ignore_rules.ipp>
 #include <skein/cluster/detail/job_folder.ipp>

@@ -58,6 +58,7 @@ inline skein::ordered_json json_of(const cluster::job_info& job) {
     out["node"] = job.node;
     out["attempt"] = job.attempt;
     out["retries"] = job.retries;
+    out["not_counted"] = job.not_counted;
     if (job.exit_code >= 0) out["exit_code"] = job.exit_code;
     if (job.signal != 0) out["signal"] = skein::proc::signal_name(job.signal);
     time("submitted", job.submitted);

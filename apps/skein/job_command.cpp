@@ -2,6 +2,7 @@
 // The bodies of job_command.hpp.
 #include "job_command.hpp"
 #include "dashboard_text.hpp"
+#include "time_option.hpp"
 
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/jobs.hpp>
@@ -12,7 +13,7 @@
 #include <skein/proc/process.hpp>
 
 #include <algorithm>
-#include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -31,20 +32,25 @@ namespace {
 using skein::errc;
 using skein::error;
 
+/// To people, on standard error; where nobody can read it, it is not said.
+template <class... Args>
+void say(fmt::format_string<Args...> text, Args&&... args) {
+    const auto said = fmt::format(text, std::forward<Args>(args)...);
+    (void)std::fwrite(said.data(), 1, said.size(), stderr);
+}
+
 cluster::tool_options reach(const job_arguments& args) {
     cluster::tool_options how;
     const auto address = cluster::find_head_address(args.address);
     how.head = cluster::head_address_or_own(address);
     how.secret = cluster::find_token(args.token_file);
     how.name = "skein job";
+    how.patience = std::chrono::seconds(10); // as programs and nodes have
+    how.on_wait = [at = to_string(how.head), most = how.patience](const error& why) {
+        say("skein job: no head answers at {} ({}); it is tried for {:.0f} s\n", at,
+            skein::printable(why.text()), skein::to_seconds(most));
+    };
     return how;
-}
-
-/// To people, on standard error; where nobody can read it, it is not said.
-template <class... Args>
-void say(fmt::format_string<Args...> text, Args&&... args) {
-    const auto said = fmt::format(text, std::forward<Args>(args)...);
-    (void)std::fwrite(said.data(), 1, said.size(), stderr);
 }
 
 /// What the head says no to is no mistake of this command line.
@@ -61,23 +67,6 @@ int with_head(const std::function<int()>& ask) {
                               why.code() == errc::exhausted;
         return is_there ? skein::exit_code::failed : 3;
     }
-}
-
-/// "90", "90s", "15m", "2h", in milliseconds.
-std::uint64_t read_time(const std::string& text, const char* option) {
-    if (text.empty()) return 0;
-    std::uint64_t n = 0;
-    const auto* const end = text.data() + text.size();
-    const auto read = std::from_chars(text.data(), end, n);
-    const std::string_view unit(read.ptr, static_cast<std::size_t>(end - read.ptr));
-    const std::uint64_t seconds = unit.empty() || unit == "s" ? 1
-                                  : unit == "m"               ? 60
-                                  : unit == "h"               ? 3600
-                                                              : 0;
-    if (read.ec != std::errc() || seconds == 0 || n == 0 || n > 10'000'000)
-        throw error(errc::usage, fmt::format("{} {}: a time is wanted", option, text))
-            .with_hint("seconds, or with a unit: 90, 90s, 15m, 2h");
-    return n * seconds * 1000;
 }
 
 std::string demand_of(const job_arguments& args) {
@@ -309,7 +298,7 @@ int status(const job_arguments& args) {
         row("command", command_text(job.command));
         row("by", skein::printable(job.by));
         row("node", skein::printable(job.node));
-        row("attempt", fmt::format("{} of {}", job.attempt, job.retries + 1));
+        row("attempt", fmt::format("{} of {}", job.attempt, job.retries + 1 + job.not_counted));
         row("end", end_text(job));
         row("submitted", date_text(job.submitted / 1000));
         row(job.ended != 0 ? "ran for" : "for", since_text(job));

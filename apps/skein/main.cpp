@@ -15,6 +15,7 @@
 #include "job_command.hpp"
 #include "run_command.hpp"
 #include "status_text.hpp"
+#include "time_option.hpp"
 #include "web.hpp"
 
 #include <skein/cluster/access.hpp>
@@ -31,6 +32,8 @@
 #include <CLI/CLI.hpp>
 
 #include <cerrno>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -53,7 +56,7 @@ struct arguments {
     std::string address, token_file;
     program::head_program head;
     program::agent_program node;
-    std::string drained, space, new_token, key;
+    std::string drained, space, new_token, key, lost_after;
     bool undo = false, forget = false, json = false, jobs = false;
 };
 
@@ -176,6 +179,16 @@ int make_token(const arguments& args) {
     return skein::exit_code::done;
 }
 
+/// In milliseconds.
+std::uint64_t read_lost_after(const std::string& text) {
+    constexpr std::uint64_t most = cluster::detail::most_lost_after_ms;
+    const auto ms = read_time(text, "--lost-after");
+    if (ms > most)
+        throw skein::error(skein::errc::usage,
+                           fmt::format("--lost-after {}: at most {} h", text, most / 3'600'000));
+    return ms;
+}
+
 /// Declares the subcommands; each sets `chosen`.
 void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     const auto command = [&](const char* name, const char* what, int (*does)(const arguments&)) {
@@ -198,6 +211,7 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
         auto how = a.head;
         how.token_file = a.token_file;
         how.web = web_of_this_program();
+        how.lost_after = std::chrono::milliseconds(read_lost_after(a.lost_after));
         return program::run_head(how);
     });
     head->add_option("--listen", args.head.listen,
@@ -213,6 +227,10 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     head->add_option("--runs", args.head.runs,
                      "a folder that all nodes see: runs of trainings go there, and their ranks may "
                      "run on all nodes");
+    head->add_option("--lost-after", args.lost_after,
+                     "a node that says nothing for so long is lost, with what runs there: 10s, 5m "
+                     "(default: 30 s)")
+        ->check(not_empty);
     head->add_option("--storage", args.head.storage,
                      "a folder for the files that jobs bring (default: one in ~/.cache/skein)")
         ->check(not_empty);

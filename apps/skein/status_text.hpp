@@ -60,7 +60,11 @@ inline std::string room_text(const cluster::node_status& n) {
 }
 
 inline std::string state_text(const cluster::node_status& n) {
-    if (n.suspect) return n.draining ? "suspect, draining" : "suspect";
+    if (n.suspect)
+        return fmt::format("away for {}, given up at {}{}",
+                           time_text(static_cast<std::int64_t>(n.silent_ms)),
+                           time_text(static_cast<std::int64_t>(n.given_up_ms)),
+                           n.draining ? ", draining" : "");
     return n.draining ? "draining" : "ready";
 }
 
@@ -149,6 +153,8 @@ inline std::string status_text(const cluster::cluster_status& s) {
         out += expected == 0 ? "  no nodes: skein join adds one\n"
                              : fmt::format("  no nodes now; {} may come back by themselves\n",
                                            expected == 1 ? "the missing one" : "the missing ones");
+    out += fmt::format("  a node that is silent for {} is lost\n",
+                       time_text(static_cast<std::int64_t>(s.lost_after_ms)));
     if (!s.trouble.empty())
         out += fmt::format("  what changes now is not kept: {}\n", skein::printable(s.trouble));
     return out;
@@ -179,7 +185,8 @@ inline std::string status_json(const cluster::cluster_status& s, bool past) {
                             {"missing", skein::ordered_json::array()},
                             {"state", s.state},
                             {"trouble", s.trouble},
-                            {"generation", s.generation}};
+                            {"generation", s.generation},
+                            {"lost_after_ms", s.lost_after_ms}};
     for (const auto& n : s.nodes)
         out["nodes"].push_back({{"name", n.name},
                                 {"host", n.host},
@@ -189,6 +196,8 @@ inline std::string status_json(const cluster::cluster_status& s, bool past) {
                                 {"workers", n.workers},
                                 {"draining", n.draining},
                                 {"suspect", n.suspect},
+                                {"silent_ms", n.silent_ms},
+                                {"given_up_ms", n.given_up_ms},
                                 {"labels", n.labels}});
     for (const auto& j : s.jobs)
         out["jobs"].push_back({{"name", j.name},

@@ -5729,7 +5729,7 @@ private:
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 10;
+inline constexpr std::uint32_t cluster_version = 11;
 
 /// In the environment of what comes from a job: the folder for runs of trainings.
 inline constexpr const char* runs_variable = "SKEIN_RUNS_DIR";
@@ -5850,6 +5850,7 @@ struct driver_welcome {
     std::uint64_t cpus = 0; ///< whole ones, of all nodes
     std::uint32_t nodes = 0;
     std::string runs; ///< a folder that all nodes see, for the runs of trainings; "": none
+    std::uint64_t lost_after_ms = 0; ///< see node_welcome
 };
 
 /// A driver asks for room for one more worker.
@@ -6571,6 +6572,9 @@ public:
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
     /// The oldest lines, at most so many bytes, line_cost included; at least one, if there is one.
     [[nodiscard]] std::vector<output_line> take(std::size_t most_bytes);
+    /// What take() gave last, from the line of this number on, did not arrive: it is given again,
+    /// unless lines after it have been left out meanwhile.
+    void put_back(std::uint64_t first, std::vector<output_line> lines);
     /// The last three lines of its standard error, cut to be part of a message, taken or not;
     /// empty: there are none.
     [[nodiscard]] std::string last_errors() const;
@@ -11154,6 +11158,16 @@ SKEIN_INLINE std::vector<output_line> line_queue::take(std::size_t most_bytes) {
     return out;
 }
 
+SKEIN_INLINE void line_queue::put_back(std::uint64_t first, std::vector<output_line> lines) {
+    if (first + lines.size() != next()) return;
+    for (auto at = lines.rbegin(); at != lines.rend(); ++at) {
+        const auto cost = at->text.size() + line_cost;
+        if (bytes_ + cost > most_) return;
+        bytes_ += cost;
+        lines_.push_front(std::move(*at));
+    }
+}
+
 SKEIN_INLINE std::string line_queue::last_errors() const {
     std::string out;
     for (const auto& line : errors_) {
@@ -11474,7 +11488,7 @@ inline constexpr std::uint64_t most_grace_ms = 600'000; ///< see job_request
 
 /// What somebody wants to be run.
 struct job_request {
-    std::string id{};                   ///< empty: the head draws one; never used again
+    std::string id{};                   ///< empty: one is drawn; never used again
     std::vector<std::string> command{}; ///< argv of the entry process; no shell reads it
     std::vector<std::string> env{};     ///< "NAME=value", added to its environment
     std::string demand{};               ///< of its entry process: "cpu=1,gpu=1,memory=2GiB"
@@ -11496,6 +11510,7 @@ struct job_info {
     std::vector<std::string> command;
     std::string by, node; ///< the node of the newest attempt
     std::uint32_t attempt = 0, retries = 0;
+    std::uint32_t not_counted = 0; ///< attempts that never began: they are none of its retries
     std::int32_t exit_code = -1; ///< of the newest attempt; -1: it has none
     std::int32_t signal = 0;     ///< that has ended it
     std::int64_t submitted = 0, started = 0, ended = 0;
@@ -11509,6 +11524,7 @@ struct submit_job {
     static constexpr std::uint16_t number = 50;
     std::uint32_t version = cluster_version;
     job_request what;
+    bool again = false; ///< the answer may be lost: the same job under this name is this one
 };
 /// It will be, under this name.
 struct submit_reply {
@@ -12312,6 +12328,10 @@ struct driver_calls {
 
 namespace skein::cluster {
 
+namespace detail {
+inline constexpr std::uint64_t most_lost_after_ms = 7 * 86'400'000; ///< see node_welcome
+}
+
 /// A node says who it is and what it holds; answered by node_welcome.
 struct node_hello {
     static constexpr std::uint16_t number = 1;
@@ -12325,6 +12345,7 @@ struct node_hello {
     std::vector<ended_lease> ended; ///< since the last link
     bool draining = false;          ///< see node_drains
     bool again = false;             ///< a head has welcomed it before
+    std::uint64_t alone_ms = 0;     ///< without a head for so long it ends what it runs
 };
 
 /// The head takes the node in.
@@ -12332,6 +12353,9 @@ struct node_welcome {
     static constexpr std::uint16_t number = 2;
     std::string name;             ///< this node's, unique in the cluster
     std::vector<lease_name> stop; ///< nobody knows these leases any more
+    /// A node that the head has not heard for so long is given up: without a head for so long, or
+    /// as long as it would have waited anyway, it ends what it runs.
+    std::uint64_t lost_after_ms = 0;
 };
 
 /// An agent is to start a worker.
@@ -12468,6 +12492,8 @@ struct node_status {
     std::uint32_t workers = 0;
     bool draining = false, suspect = false;
     std::vector<std::string> labels;
+    std::uint64_t silent_ms = 0;     ///< nothing has come from it for so long; 0: it is heard
+    std::uint64_t given_up_ms = 0; ///< after so long it is lost, with what runs there
 };
 
 /// A driver, in cluster_status.
@@ -12525,6 +12551,7 @@ struct cluster_status {
     std::string trouble;               ///< why changes are not durable now
     std::uint64_t generation = 0;      ///< how many heads have begun with this log
     std::string runs;                  ///< see driver_welcome
+    std::uint64_t lost_after_ms = 0;   ///< a node that is silent for so long is lost
 };
 
 /// A node is to get no new workers, and to get rid of those that it has.
@@ -16199,6 +16226,9 @@ public:
     [[nodiscard]] link_end ending() const noexcept { return ending_; }
     /// Why it ended; nothing while open or after an orderly end.
     [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
+    /// Why the last connection broke, if no other one has come since: reset (the peer's kernel has
+    /// closed it, as it does when a process dies), peer_lost (silence).
+    [[nodiscard]] const std::optional<error>& last_break() const noexcept { return break_; }
     [[nodiscard]] const link_statistics& statistics() const noexcept { return statistics_; }
 
     ~link() override;
@@ -19279,6 +19309,7 @@ SKEIN_INLINE std::uint64_t package_manifest::bytes() const noexcept {
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace skein::net {
@@ -19294,6 +19325,10 @@ struct tool_options {
     std::string name = "tool", host{};           ///< for the head's log; an empty host is found out
     std::int64_t pid = 0;                        ///< 0: of this process
     time_span within = std::chrono::seconds(10); ///< to reach the head, and for its answer
+    /// When no head answers, or one ends before it has answered, another one is waited for so long.
+    time_span patience{};
+    /// Told once, when that has taken a second.
+    std::function<void(const error& why)> on_wait{};
 };
 
 /// What is there now; `past`: with the drivers that were there.
@@ -19501,6 +19536,7 @@ inline task<void> wait_end(net::link::handle l, event* stop) {
 
 
 // ======== skein/cluster/detail/ask_head.hpp, continued
+#include <chrono>
 #include <utility>
 
 #include <unistd.h>
@@ -19509,8 +19545,46 @@ inline task<void> wait_end(net::link::handle l, event* stop) {
 
 namespace skein::cluster::detail {
 
+/// How long a tool looks for a head that does not answer.
+class head_patience {
+public:
+    explicit head_patience(const tool_options& how)
+        : how_(how), begin_(loop::current().now()),
+          until_(deadline_after(begin_, how.patience)) {}
+    head_patience(const head_patience&) = delete;
+    head_patience& operator=(const head_patience&) = delete;
+
+    /// Another attempt is worth it.
+    [[nodiscard]] bool goes_on(const error& why) {
+        const auto now = loop::current().now();
+        if (!is_away(why.code()) || now >= until_) return false;
+        if (now - begin_ >= std::chrono::seconds(1) && !std::exchange(is_told_, true) &&
+            how_.on_wait)
+            how_.on_wait(why);
+        return true;
+    }
+    [[nodiscard]] static task<void> pause() { co_await sleep_for(std::chrono::milliseconds(200)); }
+
+private:
+    /// Nobody has said no.
+    [[nodiscard]] static bool is_away(errc code) noexcept {
+        switch (code) {
+        case errc::refused:
+        case errc::reset:
+        case errc::closed:
+        case errc::aborted:
+        case errc::peer_lost:
+        case errc::timeout: return true;
+        default: return false;
+        }
+    }
+    const tool_options& how_;
+    time_point begin_, until_;
+    bool is_told_ = false;
+};
+
 /// A link to the head, for one question or several.
-inline task<net::requests::handle> reach_head(net::network* via, tool_options how) {
+inline task<net::requests::handle> reach_head_once(net::network* via, tool_options how) {
     net::link_options once;
     once.resume = net::resume_mode::off;
     auto link = cluster_link(how.secret, how.name, how.host.empty() ? proc::host_name() : how.host,
@@ -19529,17 +19603,47 @@ inline task<net::requests::handle> reach_head(net::network* via, tool_options ho
     co_return net::requests::over(std::move(*linked));
 }
 
-/// One question to a head.
+/// The same, for as long as tool_options::patience says.
+inline task<net::requests::handle> reach_head(net::network* via, tool_options how) {
+    head_patience patience(how);
+    for (;;) {
+        auto reaching = as_result(reach_head_once(via, how));
+        auto way = co_await reaching;
+        if (way) co_return std::move(*way);
+        if (!patience.goes_on(way.error())) throw way.error();
+        auto pausing = head_patience::pause();
+        co_await pausing;
+    }
+}
+
+/// One question over one link; `asked`: it was on its way, and may have been heard.
 template <class Reply, class M>
-task<Reply> ask_head(net::network* via, tool_options how, M what) {
-    auto reaching = reach_head(via, how);
+task<Reply> ask_head_once(net::network* via, tool_options how, M what, bool* asked) {
+    auto reaching = reach_head_once(via, how);
     const auto way = co_await reaching;
+    *asked = true;
     auto asking = as_result(with_timeout(way->template call<Reply>(std::move(what)), how.within));
     auto reply = co_await asking;
     auto closing = shield(way->close());
     co_await closing;
     if (!reply) throw reply.error();
     co_return std::move(*reply);
+}
+
+/// One question to a head. With patience it may be asked twice: one that has `again` says so then.
+template <class Reply, class M>
+task<Reply> ask_head(net::network* via, tool_options how, M what) {
+    head_patience patience(how);
+    bool may_be_heard = false;
+    for (;;) {
+        if constexpr (requires { what.again; }) what.again = may_be_heard;
+        auto asking = as_result(ask_head_once<Reply>(via, how, what, &may_be_heard));
+        auto reply = co_await asking;
+        if (reply) co_return std::move(*reply);
+        if (!patience.goes_on(reply.error())) throw reply.error();
+        auto pausing = head_patience::pause();
+        co_await pausing;
+    }
 }
 
 /// Runs one of the tasks on a loop of its own.
@@ -21920,6 +22024,8 @@ SKEIN_INLINE task<submit_reply> ask_to_submit(net::network& via, tool_options ho
                                               job_request what) {
     submit_job asked;
     asked.what = std::move(what);
+    if (asked.what.id.empty() && how.patience > duration(0)) // so that it can be asked again
+        asked.what.id = fmt::format("job_{:016x}", loop::current().random().next());
     return detail::ask_head<submit_reply>(&via, std::move(how), std::move(asked));
 }
 SKEIN_INLINE task<job_list> ask_for_jobs(net::network& via, tool_options how, std::string id) {
@@ -21958,14 +22064,44 @@ SKEIN_INLINE task<stop_job_reply> ask_to_stop_job(net::network& via, tool_option
 
 namespace detail {
 
+using lines_reader = std::function<void(const job_lines&)>;
+
+/// What came between two heads: the first has had it from its node, and did not tell it.
+inline task<void> fill_gap(net::requests::handle way, follow_job* asked, const job_lines* next,
+                           const lines_reader* each, time_span within) {
+    while (asked->from < next->first) {
+        ask_log what;
+        what.id = asked->id;
+        what.from = asked->from;
+        auto asking = as_result(with_timeout(way->template call<job_log>(std::move(what)),
+                                             within + std::chrono::seconds(10)));
+        auto found = co_await asking;
+        if (!found && found.error().code() != errc::timeout) throw found.error();
+        if (!found || found->lines.empty() || found->first >= next->first) co_return;
+        job_lines some;
+        some.now = next->now;
+        some.first = found->first;
+        some.lines = std::move(found->lines);
+        if (some.first + some.lines.size() > next->first)
+            some.lines.resize(next->first - some.first);
+        (*each)(some);
+        asked->from = some.first + some.lines.size();
+    }
+}
+
 /// Over one link, until the job has ended; `asked` says where it goes on.
 inline task<job_info> follow_over(net::requests::handle way, follow_job* asked,
-                                  const std::function<void(const job_lines&)>* each,
-                                  time_span within) {
+                                  const lines_reader* each, time_span within) {
+    bool may_have_missed = asked->known != follow_job().known; // it has followed another head
     for (;;) {
         auto asking = with_timeout(way->template call<job_lines>(*asked),
                                    within + std::chrono::milliseconds(asked->wait_ms));
         const auto said = co_await asking;
+        if (may_have_missed) {
+            auto filling = fill_gap(way, asked, &said, each, within);
+            co_await filling;
+            may_have_missed = said.lines.empty() && !said.is_all;
+        }
         (*each)(said);
         asked->from = said.first + said.lines.size();
         asked->attempt = said.now.attempt;
@@ -21981,7 +22117,7 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
                                           std::function<void(const job_lines&)> each,
                                           time_span patience) {
     std::exception_ptr own;
-    const std::function<void(const job_lines&)> guarded = [&](const job_lines& said) {
+    const detail::lines_reader guarded = [&](const job_lines& said) {
         try {
             each(said);
         } catch (...) {
@@ -21999,6 +22135,7 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
         std::optional<error> why;
         auto reaching = as_result(detail::reach_head(&via, how));
         auto way = co_await reaching;
+        if (was_there) how.patience = {}; // see below
         if (way) {
             auto following = as_result(detail::follow_over(*way, &asked, &guarded, how.within));
             auto ended = co_await following;
@@ -27190,7 +27327,7 @@ namespace skein::cluster {
 namespace detail {
 
 /// Without a head an agent ends what it runs, see agent_options::orphan_grace; after so long it has.
-inline constexpr auto ranks_lost_after = std::chrono::seconds(45);
+inline constexpr duration ranks_lost_after = std::chrono::seconds(45);
 
 } // namespace detail
 
@@ -27264,6 +27401,7 @@ struct leased_ranks::state : std::enable_shared_from_this<leased_ranks::state> {
     leased_ranks_options how;
     std::string demand; ///< of each rank
     event stopping, changed;
+    duration ranks_lost_after = detail::ranks_lost_after; ///< or when this head's nodes wait longer
     detail::head_link head;
     std::optional<error> over; ///< the link to the head has ended for good
     std::optional<std::string> runs;
@@ -27350,8 +27488,7 @@ SKEIN_INLINE task<void> leased_ranks::state::keep(state* self) {
 SKEIN_INLINE task<void> leased_ranks::state::watch_head(state* self) {
     for (;; co_await sleep_for(std::chrono::seconds(1)))
         if (!self->head.is_joined() && self->head.was_welcomed() &&
-            self->on_loop.now() >=
-                deadline_after(self->head.alone_since(), detail::ranks_lost_after))
+            self->on_loop.now() >= deadline_after(self->head.alone_since(), self->ranks_lost_after))
             self->lose_all("the head has been away for so long that its node has ended it");
 }
 
@@ -27449,6 +27586,10 @@ SKEIN_INLINE task<void> leased_ranks::state::say_hello(state* self) {
     const auto h = self->hello();
     auto joining = self->head.join<driver_welcome>(h);
     const auto w = co_await joining;
+    self->ranks_lost_after = std::max<duration>(
+        detail::ranks_lost_after,
+        std::chrono::milliseconds(std::min(w.lost_after_ms, detail::most_lost_after_ms)) +
+            std::chrono::seconds(15));
     // What has changed while the hello was under way.
     for (const auto& one : h.leases)
         if (!self->leases.contains(one.number)) (void)self->head.tell(return_lease{one.number});

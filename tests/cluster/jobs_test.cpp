@@ -26,11 +26,12 @@ namespace {
 /// A head with so many nodes of one cpu each.
 void with_nodes(std::uint64_t seed, int nodes,
                 const std::function<task<void>(test::sim_nodes&, test::sim_jobs&)>& body,
-                sim::disk* disk = nullptr) {
+                sim::disk* disk = nullptr, duration lost_after = 6s) {
     test::sim_jobs jobs;
     test::in_world_of_nodes(seed,
                             [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives the run
                                 c.head_disk = disk;
+                                c.head_defaults.lost_after = lost_after;
                                 c.start_head();
                                 jobs.attach(c);
                                 for (int i = 0; i < nodes; ++i) jobs.add_node(1);
@@ -579,6 +580,131 @@ TEST_CASE("a job goes on while its node cannot reach the head", "[cluster][jobs]
     });
 }
 
+TEST_CASE("a node that is silent for less than the time that was set keeps its job, and says so",
+          "[cluster][jobs]") {
+    const auto length = GENERATE(4s, 8s, 25s); // with the link, after its end, long after
+    with_nodes(
+        15, 1,
+        [length](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+            auto submitting =
+                jobs.submit(job("keeps", {"print", "2", "sleep", "28000", "print", "2"}));
+            (void)co_await submitting;
+            auto running = jobs.until("keeps", job_state::running);
+            (void)co_await running;
+            c.network().partition("n1", "head");
+            co_await sleep_for(length - 500ms);
+            auto asking = jobs.info("keeps");
+            const auto now = co_await asking;
+            CHECK(cluster::state_of(now) == job_state::running);
+            CHECK_THAT(now.reason, ContainsSubstring("node n1 is silent for ") &&
+                                       ContainsSubstring("given up at 30 s"));
+            const auto seen = c.head().status();
+            REQUIRE(seen.nodes.size() == 1);
+            CHECK(seen.lost_after_ms == 30'000);
+            CHECK(seen.nodes[0].suspect);
+            CHECK(seen.nodes[0].given_up_ms == 30'000);
+            CHECK(static_cast<double>(seen.nodes[0].silent_ms) > to_seconds(length) * 1000 - 2000);
+            co_await sleep_for(500ms);
+            c.network().heal_all();
+            auto following = jobs.follow("keeps");
+            const auto said = co_await following;
+            CHECK(cluster::state_of(said.end) == job_state::succeeded);
+            CHECK(said.end.attempt == 1);
+            CHECK(said.lines == std::vector<std::string>{"1", "2", "1", "2"});
+            CHECK(jobs.starts_of("keeps") == std::vector<int>{1});
+            CHECK_FALSE(c.head().status().nodes.at(0).suspect);
+        },
+        nullptr, 30s);
+}
+
+TEST_CASE("a node that is silent for longer is lost, and its job has failed with that reason",
+          "[cluster][jobs]") {
+    with_nodes(
+        15, 1,
+        [](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+            auto submitting = jobs.submit(job("goes", {"sleep", "500000"}));
+            (void)co_await submitting;
+            auto running = jobs.until("goes", job_state::running);
+            (void)co_await running;
+            const auto since = c.loop().now();
+            c.network().partition("n1", "head");
+            auto following = jobs.follow("goes");
+            const auto said = co_await following;
+            CHECK(cluster::state_of(said.end) == job_state::failed);
+            CHECK_THAT(said.end.reason,
+                       ContainsSubstring("node n1 was lost: it was silent for 3"));
+            CHECK(c.loop().now() - since < 5s);
+            c.network().heal_all();
+            auto back = jobs.until_nodes(1);
+            co_await back;
+            co_await sleep_for(3s);
+            CHECK(jobs.alive("goes") == 0); // it was told
+        },
+        nullptr, 3s);
+}
+
+TEST_CASE("a silent node gets nothing new until it is heard again", "[cluster][jobs]") {
+    with_nodes(
+        16, 2,
+        [](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+            c.network().partition("n1", "head");
+            co_await sleep_for(2s);
+            for (const auto* id : {"one", "two"}) {
+                auto submitting = jobs.submit(job(id, {"sleep", "6000"}));
+                (void)co_await submitting;
+            }
+            auto running = jobs.until("one", job_state::running);
+            CHECK((co_await running).node == "n2");
+            co_await sleep_for(2s);
+            auto asking = jobs.info("two");
+            CHECK(cluster::state_of(co_await asking) == job_state::pending);
+            c.network().heal_all();
+            auto second = jobs.until("two", job_state::running);
+            CHECK((co_await second).node == "n1");
+        },
+        nullptr, 30s);
+}
+
+TEST_CASE("the next attempt begins when the one on a node that was given up has ended",
+          "[cluster][jobs]") {
+    const bool comes_back = GENERATE(false, true); // else its agent ends it, alone
+    const bool has_new_head = GENERATE(false, true);
+    sim::disk disk;
+    with_nodes(
+        17, 2,
+        [=](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+            auto what = job("moves", {"sleep", "100000", "exit", "0"});
+            what.retries = 1;
+            auto submitting = jobs.submit(std::move(what));
+            (void)co_await submitting;
+            auto running = jobs.until("moves", job_state::running);
+            const auto before = co_await running;
+            const auto since = c.loop().now();
+            c.network().partition(before.node, "head");
+            auto retrying = jobs.until("moves", job_state::retrying);
+            const auto lost = co_await retrying;
+            CHECK(c.loop().now() - since >= 30s);
+            CHECK_THAT(lost.reason, ContainsSubstring("it may run there still"));
+            if (has_new_head) {
+                auto killed = c.kill_head();
+                co_await killed;
+                c.start_head();
+            }
+            co_await sleep_for(2s);
+            CHECK(jobs.alive("moves") == 1);
+            CHECK(jobs.starts_of("moves") == std::vector<int>{1});
+            if (comes_back) c.network().heal_all();
+            auto again = jobs.until("moves", job_state::running);
+            const auto after = co_await again;
+            CHECK(after.attempt == 2);
+            CHECK(jobs.attempts().at({"moves", 2}).others == 0);
+            const auto took = c.loop().now() - since;
+            CHECK(took < (comes_back ? 39s : has_new_head ? 75s : 45s));
+            c.network().heal_all();
+        },
+        &disk, 30s);
+}
+
 TEST_CASE("a head that is started again takes jobs over, and their lines keep their numbers",
           "[cluster][jobs]") {
     sim::disk disk;
@@ -618,9 +744,9 @@ TEST_CASE("a head that is started again takes jobs over, and their lines keep th
             CHECK(said.end.lines == 9);
             CHECK(said.lines == std::vector<std::string>{"1", "2", "3", "4"});
             CHECK(said.left_out == 0);
-            auto from_one = jobs.follow("runs", 1); // the head before had those
+            auto from_one = jobs.follow("runs", 1); // the head before had those, and has not said so
             const auto late = co_await from_one;
-            CHECK(late.left_out == 5);
+            CHECK(late.left_out + late.lines.size() == 9);
             auto behind = jobs.follow("waits");
             const auto waits = co_await behind;
             CHECK(waits.end.state == static_cast<std::uint8_t>(job_state::succeeded));
@@ -781,26 +907,260 @@ TEST_CASE("a head without a log knows of no job, and the entry process ends", "[
     });
 }
 
-TEST_CASE("an order to start that was lost with its node costs no retry", "[cluster][jobs]") {
-    with_nodes(21, 1, [](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
-        c.at(0).children->faults().hang = 1;                                     // starts never end
-        auto submitting = jobs.submit(job("lost", {"print", "1", "exit", "0"})); // no retries
+TEST_CASE("a job that takes its node down as it starts has had its attempt", "[cluster][jobs]") {
+    with_nodes(21, 2, [](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+        for (std::size_t i = 0; i < 2; ++i) c.at(i).children->faults().hang = 1; // never started
+        auto submitting = jobs.submit(job("poison", {"exit", "0"}));             // no retries
         (void)co_await submitting;
-        auto starting = jobs.until("lost", job_state::starting);
-        (void)co_await starting;
-        auto killed = c.kill_agent(c.at(0));
-        co_await killed;
-        auto retrying = jobs.until("lost", job_state::retrying);
-        const auto lost = co_await retrying;
-        CHECK_THAT(lost.reason, ContainsSubstring("node n1 was lost"));
-        c.at(0).children->stop_faults();
-        c.start_agent(c.at(0));
-        auto following = jobs.follow("lost");
+        auto starting = jobs.until("poison", job_state::starting);
+        const auto at = co_await starting;
+        co_await sleep_for(100ms); // the order is there
+        for (std::size_t i = 0; i < 2; ++i) {
+            c.at(i).children->stop_faults();
+            if (c.at(i).host != at.node) continue;
+            c.network().partition(at.node, "head"); // its last words are not heard
+            auto killed = c.kill_agent(c.at(i));
+            co_await killed;
+        }
+        auto following = jobs.follow("poison");
         const auto said = co_await following;
-        CHECK(said.end.state == static_cast<std::uint8_t>(job_state::succeeded));
-        CHECK(said.end.attempt == 2);
-        CHECK(jobs.starts_of("lost") == std::vector<int>{2});
+        CHECK(cluster::state_of(said.end) == job_state::failed);
+        CHECK_THAT(said.end.reason, ContainsSubstring("node " + at.node + " was lost"));
+        CHECK(said.end.attempt == 1);
+        CHECK(jobs.starts_of("poison").empty());
     });
+}
+
+TEST_CASE("an order that was lost with a link costs no retry: its node says that it never came",
+          "[cluster][jobs]") {
+    with_nodes(
+        21, 1,
+        [](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+            c.network().partition("head", "n1"); // not noticed yet
+            auto submitting = jobs.submit(job("lost", {"print", "1", "exit", "0"})); // no retries
+            (void)co_await submitting;
+            auto starting = jobs.until("lost", job_state::starting);
+            (void)co_await starting;
+            co_await sleep_for(10s); // the link has ended
+            c.network().heal_all();
+            auto following = jobs.follow("lost");
+            const auto said = co_await following;
+            CHECK(cluster::state_of(said.end) == job_state::succeeded);
+            CHECK(jobs.starts_of("lost").size() == 1);
+        },
+        nullptr, 30s);
+}
+
+TEST_CASE("a new head settles at once what a node that is back does not have", "[cluster][jobs]") {
+    const bool is_other_agent = GENERATE(false, true); // else the order died with the head
+    sim::disk disk;
+    with_nodes(
+        23, 1,
+        [=](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+            if (!is_other_agent) c.network().block("head", "n1");
+            auto submitting = jobs.submit(job("short", {"sleep", "2000", "exit", "0"}));
+            (void)co_await submitting;
+            auto coming = jobs.until("short", is_other_agent ? job_state::running
+                                                             : job_state::starting);
+            (void)co_await coming;
+            auto killed = c.kill_head();
+            co_await killed;
+            if (is_other_agent) {
+                auto died = c.kill_agent(c.at(0));
+                co_await died;
+                c.start_agent(c.at(0));
+            }
+            c.network().heal_all();
+            c.start_head();
+            const auto since = c.loop().now();
+            auto back = jobs.until_nodes(1);
+            co_await back;
+            auto following = jobs.follow("short");
+            const auto said = co_await following;
+            CHECK(c.loop().now() - since < 8s); // of which 2 s are its own
+            if (is_other_agent) {
+                CHECK(cluster::state_of(said.end) == job_state::failed);
+                CHECK_THAT(said.end.reason, ContainsSubstring("its agent was started again"));
+                CHECK(said.end.attempt == 1);
+            } else {
+                CHECK(cluster::state_of(said.end) == job_state::succeeded);
+                CHECK(said.end.attempt == 2);
+                CHECK(said.end.not_counted == 1); // "attempt 2 of 2"
+                CHECK(jobs.starts_of("short") == std::vector<int>{2});
+            }
+        },
+        &disk);
+}
+
+TEST_CASE("a tool looks for a head for as long as it may, and says so once", "[cluster][jobs]") {
+    with_nodes(24, 1, [](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+        auto killed = c.kill_head();
+        co_await killed;
+        auto how = jobs.as_tool();
+        int told = 0;
+        how.on_wait = [&told](const error&) { ++told; };
+        auto at_once = as_result(cluster::ask_for_jobs(jobs.tool(), how));
+        CHECK_FALSE((co_await at_once).has_value());
+        how.patience = 3s;
+        const auto since = c.loop().now();
+        auto in_vain = as_result(cluster::ask_for_jobs(jobs.tool(), how));
+        CHECK_FALSE((co_await in_vain).has_value());
+        CHECK(c.loop().now() - since >= 3s);
+        CHECK(told == 1);
+        scope beside;
+        const auto later = [](test::sim_nodes* of) -> task<void> {
+            co_await sleep_for(2s);
+            of->start_head();
+        };
+        beside.spawn(later(&c));
+        auto submitting = cluster::ask_to_submit(jobs.tool(), how, job("", {"exit", "0"}));
+        const auto taken = co_await submitting;
+        CHECK(taken.id.starts_with("job_"));
+        CHECK(told == 2);
+        auto joined = beside.join();
+        co_await joined;
+        auto following = jobs.follow(taken.id);
+        CHECK(cluster::state_of((co_await following).end) == job_state::succeeded);
+    });
+}
+
+TEST_CASE("a job that is submitted again because the answer was lost is the same one",
+          "[cluster][jobs]") {
+    with_nodes(25, 1, [](test::sim_nodes&, test::sim_jobs& jobs) -> task<void> {
+        cluster::submit_job asked;
+        asked.what = job("mine", {"print", "1", "exit", "0"});
+        const auto ask = [&jobs](cluster::submit_job what) {
+            return cluster::detail::ask_head_once<cluster::submit_reply>(
+                &jobs.tool(), jobs.as_tool(), std::move(what), &jobs.was_asked);
+        };
+        auto first = ask(asked);
+        CHECK((co_await first).id == "mine");
+        auto following = jobs.follow("mine");
+        (void)co_await following;
+        auto taken = jobs.refusal_of(ask(asked));
+        CHECK_THAT(co_await taken, ContainsSubstring("already_exists"));
+        asked.again = true;
+        auto again = ask(asked);
+        CHECK((co_await again).id == "mine");
+        asked.what.command.emplace_back("other");
+        auto other = jobs.refusal_of(ask(asked));
+        CHECK_THAT(co_await other, ContainsSubstring("already_exists"));
+        CHECK(jobs.starts_of("mine") == std::vector<int>{1});
+    });
+}
+
+TEST_CASE("lines that were lost with a link come over the next one, each once", "[cluster][jobs]") {
+    with_nodes(
+        26, 1,
+        [](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+            std::vector<std::string> does;
+            for (int i = 0; i < 40; ++i) {
+                does.insert(does.end(), {"talk", "5", "sleep", "500"});
+            }
+            auto submitting = jobs.submit(job("talks", does));
+            (void)co_await submitting;
+            auto running = jobs.until("talks", job_state::running);
+            (void)co_await running;
+            co_await sleep_for(3s);
+            c.network().block("n1", "head");
+            co_await sleep_for(8s);
+            c.network().heal_all();
+            auto following = jobs.follow("talks");
+            const auto said = co_await following;
+            CHECK(cluster::state_of(said.end) == job_state::succeeded);
+            CHECK(said.left_out == 0);
+            std::vector<std::string> wanted;
+            for (int i = 1; i <= 200; ++i) wanted.push_back(fmt::format("1 {}", i));
+            CHECK(said.lines == wanted);
+        },
+        nullptr, 30s);
+}
+
+// ---- reports of strangers ------------------------------------------------------------------------
+
+// Nomad 19729: an allocation that fails while its client is disconnected never gets to an end.
+TEST_CASE("an attempt that ends while its node is silent has that end when it is heard",
+          "[cluster][jobs]") {
+    with_nodes(
+        27, 1,
+        [](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+            auto submitting = jobs.submit(job("ends", {"sleep", "9000", "print", "3", "exit", "7"}));
+            (void)co_await submitting;
+            auto running = jobs.until("ends", job_state::running);
+            (void)co_await running;
+            c.network().partition("n1", "head");
+            co_await sleep_for(15s);
+            CHECK(jobs.alive("ends") == 0);
+            auto asking = jobs.info("ends");
+            CHECK(cluster::state_of(co_await asking) == job_state::running); // as far as one knows
+            c.network().heal_all();
+            auto following = jobs.follow("ends");
+            const auto said = co_await following;
+            CHECK(cluster::state_of(said.end) == job_state::failed);
+            CHECK(said.end.exit_code == 7);
+            CHECK(said.lines.size() + said.left_out == 3);
+        },
+        nullptr, 30s);
+}
+
+// Nomad 12680: what is bound to one client is started beside itself when that client is back.
+TEST_CASE("a job that may be on one node alone is never started beside itself there",
+          "[cluster][jobs]") {
+    with_nodes(
+        28, 2,
+        [](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+            auto what = job("bound", {"ignore", "sleep", "50000", "exit", "0"});
+            what.label = "node=n1";
+            what.retries = 3;
+            auto submitting = jobs.submit(std::move(what));
+            (void)co_await submitting;
+            auto running = jobs.until("bound", job_state::running);
+            (void)co_await running;
+            c.network().partition("n1", "head");
+            auto retrying = jobs.until("bound", job_state::retrying);
+            (void)co_await retrying;
+            c.network().heal_all();
+            auto following = jobs.follow("bound");
+            const auto said = co_await following;
+            CHECK(cluster::state_of(said.end) == job_state::succeeded);
+            CHECK(jobs.starts_of("bound") == std::vector<int>{1, 2});
+            CHECK(jobs.attempts().at({"bound", 2}).others == 0);
+        },
+        nullptr, 30s);
+}
+
+// Argo 1832: a step on a node that has died is Running for ever, past its deadline.
+TEST_CASE("a time limit that passes while its node is silent ends a job, also if that never comes",
+          "[cluster][jobs]") {
+    const bool comes_back = GENERATE(false, true);
+    with_nodes(
+        29, 1,
+        [=](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+            auto what = job("late", {"sleep", "900000"});
+            what.timeout_ms = 3000;
+            what.retries = 2;
+            auto submitting = jobs.submit(std::move(what));
+            (void)co_await submitting;
+            auto running = jobs.until("late", job_state::running);
+            (void)co_await running;
+            const auto since = c.loop().now();
+            c.network().partition("n1", "head");
+            co_await sleep_for(10s);
+            if (comes_back) {
+                c.network().heal_all();
+            } else {
+                auto died = c.kill_agent(c.at(0), true);
+                co_await died;
+            }
+            auto following = jobs.follow("late");
+            const auto said = co_await following;
+            CHECK(cluster::state_of(said.end) == job_state::failed);
+            CHECK_THAT(said.end.reason, ContainsSubstring("time limit of 3 s"));
+            CHECK(c.loop().now() - since < (comes_back ? 16s : 33s));
+            CHECK(jobs.starts_of("late") == std::vector<int>{1});
+            CHECK(jobs.alive("late") == 0);
+        },
+        nullptr, 30s);
 }
 
 // ---- lines ---------------------------------------------------------------------------------------

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // jobs: commands that are sent to a cluster, all of it with its real code. Entry processes are
-// killed and stand still, starts fail and hang, agents and their machines die, the head dies with
-// all that its disk had not written, links break and are cut, clocks run fast and slow; jobs are
-// submitted, stopped and followed all the while.
+// killed and stand still, starts fail and hang, agents and their machines die, nodes are silent for
+// 1 to 60 s, the head dies with all that its disk had not written, also between an order and its
+// record, links break and are cut, clocks run fast and slow; jobs are submitted, stopped and
+// followed all the while.
 //
 // Invariants: a job that was acknowledged is known to the end, ends once, and its end never changes;
-// an attempt's entry process runs at most once; there are no more attempts than were asked for, but
-// for those whose start was lost; a stop that was acknowledged is followed by no other attempt; the
+// an attempt's entry process runs at most once; no more attempts begin than were asked for; one that
+// lives on a silent node is not given up before the time that was set, and none begins beside one
+// that lives (where no connection was broken); soon after the calm no job is on its way in a process
+// that is not there; a stop that was acknowledged is followed by no other attempt; the
 // end that is told is the one that the process came to. Lines reach a follower whole and in order;
 // what he has seen and what he was told was left out is what was printed. At the end no lease and no
 // process is left.
@@ -52,14 +55,53 @@ struct stage {
     test::sim_jobs& jobs;
     sim::disk* disk;
     std::map<std::string, told> all{};
-    std::uint64_t losses = 0; ///< heads and agents that died
+    duration lost_after{};
+    bool breaks_links = false; ///< connections are broken, and links cut for a while
     bool agents_died = false;
+    std::map<std::string, time_point> heard{}; ///< nodes: when their way to a head was open for long
     std::string violation{};
 
     void broken(std::string why) {
         if (violation.empty()) violation = std::move(why);
     }
 };
+
+/// Nodes are heard while nothing is cut between them and a head for so long; links come back by then.
+constexpr duration surely_heard = std::chrono::seconds(20);
+
+/// When each node could be heard.
+task<void> listen(stage* s) {
+    std::map<std::string, time_point> open_since;
+    for (;;) {
+        const auto now = s->w.loop.now();
+        for (std::size_t i = 0; i < s->c.nodes(); ++i) {
+            const auto& n = s->c.at(i);
+            const bool is_open = s->c.has_head() && n.agent &&
+                                 !s->w.network.is_blocked(n.host, "head") &&
+                                 !s->w.network.is_blocked("head", n.host);
+            if (!is_open)
+                open_since.erase(n.host);
+            else if (const auto since = open_since.try_emplace(n.host, now).first->second;
+                     now - since >= surely_heard)
+                s->heard[n.host] = now;
+        }
+        co_await sleep_for(100ms);
+    }
+}
+
+/// A node that was given up for its silence has been silent for so long.
+void look_at_loss(stage* s, const job_info& now) {
+    if (now.reason.find("was lost") == std::string::npos ||
+        now.reason.find("silent") == std::string::npos || s->agents_died)
+        return;
+    const auto heard = s->heard.find(now.node);
+    if (heard == s->heard.end()) return;
+    const auto silent = s->w.loop.now() - heard->second;
+    if (silent < s->lost_after - 2s)
+        s->broken(fmt::format("{} on {} was given up {:.3g} s after that was heard, not {:.3g} s: {}",
+                              now.id, now.node, to_seconds(silent), to_seconds(s->lost_after),
+                              now.reason));
+}
 
 /// asked_at: what was asked for before an end was heard of may come after it.
 void look_at(stage* s, const job_info& now, time_point asked_at = {}) {
@@ -73,6 +115,7 @@ void look_at(stage* s, const job_info& now, time_point asked_at = {}) {
         now.reason.find("did not come back") != std::string::npos)
         s->broken(fmt::format("attempt {} of {} ended well, its agent lives, and nobody heard: {}",
                               now.attempt, now.id, now.reason));
+    look_at_loss(s, now);
     if (job.ran.size() > job.what.retries + 1)
         s->broken(fmt::format("{} ran {} times with {} retries", now.id, job.ran.size(),
                               job.what.retries));
@@ -237,7 +280,6 @@ task<void> submit_around(stage* s, scope* following) {
 /// Between a change and its being durable, or just after that.
 task<void> kill_head(stage* s) {
     auto& w = s->w;
-    ++s->losses;
     w.network.counts().add(sim::fault::kill);
     auto killed = s->c.kill_head();
     co_await killed;
@@ -254,12 +296,39 @@ task<void> next_change(stage* s) {
     co_await sleep_for(std::chrono::microseconds(s->w.below(4000)));
 }
 
+/// Until a job has just been placed: its node may have been told, and the log not.
+task<void> next_order(stage* s) {
+    const auto placed = [&] {
+        std::uint64_t leases = 0;
+        for (const auto& n : s->c.head().status().nodes) leases += n.workers;
+        return leases;
+    };
+    if (!s->c.has_head()) co_return;
+    for (auto before = placed(), i = std::uint64_t{0}; i < 20'000 && placed() <= before; ++i) {
+        before = std::min(before, placed());
+        co_await sleep_for(50us);
+    }
+    co_await sleep_for(std::chrono::microseconds(s->w.below(1000)));
+}
+
+/// Nothing comes from a node, and nothing reaches it, for 1 to 60 s; what it runs goes on.
+task<void> silence(stage* s) {
+    auto& w = s->w;
+    for (auto times = w.below(4); times > 0; --times) {
+        co_await sleep_for(std::chrono::milliseconds(w.below(5000)));
+        const auto host = s->c.at(w.below(s->c.nodes())).host;
+        w.network.partition(host, "head");
+        co_await sleep_for(std::chrono::milliseconds(1000 + w.below(w.chance(0.5) ? 9000 : 59'000)));
+        w.network.heal(host, "head");
+    }
+}
+
 task<void> hurt(stage* s) {
     auto& w = s->w;
     for (auto blows = w.below(12); blows > 0; --blows) {
         co_await sleep_for(std::chrono::milliseconds(w.below(2000)));
         if (w.chance(0.5)) {
-            auto waiting = next_change(s);
+            auto waiting = w.chance(0.4) ? next_order(s) : next_change(s);
             co_await waiting;
         }
         if (w.chance(0.3)) {
@@ -269,15 +338,51 @@ task<void> hurt(stage* s) {
             auto killed = kill_head(s);
             co_await killed;
         } else if (w.chance(0.3)) {
+            if (!s->breaks_links) continue;
             w.network.crash(s->c.at(w.below(s->c.nodes())).host); // its connections alone
         } else {
-            ++s->losses;
             s->agents_died = true;
             auto& node = s->c.at(w.below(s->c.nodes())); // one draw after the other
             auto replaced = s->c.replace_agent(node, w.chance(0.5));
             co_await replaced;
         }
     }
+}
+
+/// Jobs that are on their way, and of which no process is there, by attempt and state.
+task<std::set<std::string>> hollow(stage* s) {
+    std::set<std::string> out;
+    auto asking = as_result(with_timeout(s->jobs.list(), 3s));
+    const auto all = co_await asking;
+    if (!all) co_return out;
+    for (const auto& one : all->jobs) {
+        const auto state = cluster::state_of(one);
+        if (state != job_state::starting && state != job_state::running) continue;
+        if (s->jobs.alive(one.id) == 0)
+            out.insert(fmt::format("attempt {} of {} is {} on {}", one.attempt, one.id,
+                                   to_string(state), one.node));
+    }
+    co_return out;
+}
+
+/// When all nodes are back, and what hung has been given up, there is nothing to wait for.
+task<void> check_calm(stage* s) {
+    const auto until = s->w.loop.now() + 30s;
+    const auto are_back = [s] {
+        const auto now = s->c.head().status();
+        return now.nodes.size() == s->c.nodes() &&
+               std::none_of(now.nodes.begin(), now.nodes.end(),
+                            [](const auto& n) { return n.suspect; });
+    };
+    while (!are_back() && s->w.loop.now() < until) co_await sleep_for(100ms);
+    if (!are_back()) co_return s->broken("not all nodes are back 30 s after the calm");
+    co_await sleep_for(6s); // a start that hangs is given up after 5 s
+    auto first = hollow(s);
+    const auto before = co_await first;
+    co_await sleep_for(3s);
+    auto second = hollow(s);
+    for (const auto& one : co_await second)
+        if (before.contains(one)) s->broken(one + ", and no process of it is there");
 }
 
 /// Those that would never end are stopped; all others end by themselves.
@@ -293,7 +398,7 @@ task<void> end_all(stage* s) {
             co_await sleep_for(500ms);
         }
     }
-    const auto last = s->w.loop.now() + 900s;
+    const auto last = s->w.loop.now() + 400s;
     std::string waits;
     do {
         waits.clear();
@@ -326,13 +431,16 @@ void check_end(stage* s, const std::string& id, const told& job) {
         if (which.first != id) continue;
         printed += had.printed;
         ++started;
+        w.check(had.others == 0 || s->breaks_links || s->agents_died,
+                fmt::format("attempt {} of {} began beside {} that ran", which.second, id,
+                            had.others));
         w.check(had.starts == 1,
                 fmt::format("attempt {} of {} ran {} times", which.second, id, had.starts));
         w.check(!job.stopped || which.second <= *job.stopped,
                 fmt::format("{} was stopped in attempt {}, and {} began", id,
                             job.stopped.value_or(0), which.second));
     }
-    w.check(started <= job.what.retries + 1 + s->losses,
+    w.check(started <= job.what.retries + 1,
             fmt::format("{} started {} times with {} retries", id, started, job.what.retries));
     if (!job.end) return w.check(!job.is_taken, id + " was taken and has no end");
     const auto& end = *job.end;
@@ -369,9 +477,11 @@ task<void> drive(stage* s) {
     c.start_head();
     for (auto nodes = 1 + w.below(3); nodes > 0; --nodes)
         s->jobs.with_entries(c.add_breaking_node(2 + static_cast<int>(w.below(2))));
-    w.network.begin_link_faults();
-    scope watching, following, submitting;
+    if (s->breaks_links) w.network.begin_link_faults();
+    scope watching, following, submitting, silencing;
     watching.spawn(watch(s));
+    watching.spawn(listen(s));
+    silencing.spawn(silence(s));
     submitting.spawn(submit_around(s, &following));
     std::exception_ptr failure;
     try {
@@ -379,10 +489,14 @@ task<void> drive(stage* s) {
         co_await hurts;
         auto submitted = submitting.join();
         co_await submitted;
+        auto silenced = silencing.join();
+        co_await silenced;
         for (std::size_t i = 0; i < c.nodes(); ++i)
             s->agents_died = s->agents_died || c.at(i).agent->over;
         auto calming = c.be_calm();
         co_await calming;
+        auto checking = check_calm(s);
+        co_await checking;
         auto ended = end_all(s);
         co_await ended;
         auto heard = as_result(with_timeout(following.join(), 120s));
@@ -391,7 +505,7 @@ task<void> drive(stage* s) {
     } catch (...) {
         failure = std::current_exception();
     }
-    for (auto* some : {&submitting, &following, &watching}) {
+    for (auto* some : {&submitting, &silencing, &following, &watching}) {
         some->cancel();
         auto gone = as_result(some->join());
         (void)co_await gone;
@@ -412,6 +526,9 @@ task<void> scenario(sim::world& w) {
     jobs->attach(c);
     c.use_log(disk);
     stage s{w, c, *jobs, &disk};
+    s.lost_after = w.chance(0.7) ? 30s : w.chance(0.5) ? 5s : 90s;
+    s.breaks_links = w.chance(0.5);
+    c.head_defaults.lost_after = s.lost_after;
     auto driving = drive(&s);
     co_await driving;
     w.loop.trace(s.all.size());

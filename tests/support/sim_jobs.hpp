@@ -40,6 +40,8 @@ public:
         int starts = 0;
         std::uint64_t printed = 0; ///< lines
         int code = -1;             ///< that it gave; -1: none
+        int others = 0; ///< entry processes of its job that ran already when it began
+        time_point began{};
     };
 
     void attach(sim_nodes& c) { c_ = &c; }
@@ -65,6 +67,11 @@ public:
         while (c_->head().status().nodes.size() != n)
             co_await sleep_for(std::chrono::milliseconds(10));
         co_await sleep_for(std::chrono::milliseconds(100));
+    }
+    /// Entry processes of it that run now.
+    [[nodiscard]] int alive(const std::string& id) const {
+        const auto found = alive_.find(id);
+        return found == alive_.end() ? 0 : found->second;
     }
     /// Its attempts, as they started.
     [[nodiscard]] std::vector<int> starts_of(const std::string& id) const {
@@ -155,8 +162,23 @@ public:
     }
 
     [[nodiscard]] net::network& tool() { return c_->network().host("tool"); }
+    bool was_asked = false; ///< see ask_head_once
 
 private:
+    /// Of a job's entry processes, while it is there.
+    class one_more {
+    public:
+        explicit one_more(int* of) : of_(of), others_((*of)++) {}
+        one_more(const one_more&) = delete;
+        one_more& operator=(const one_more&) = delete;
+        ~one_more() { --*of_; }
+        [[nodiscard]] int others() const noexcept { return others_; }
+
+    private:
+        int* of_;
+        int others_;
+    };
+
     static std::string variable(const sim::process& self, const std::string& name) {
         std::string out; // of several the last one counts
         for (const auto& [key, value] : self.started_with().env)
@@ -198,8 +220,12 @@ private:
         const auto attempt =
             static_cast<std::uint32_t>(std::stoi(variable(*self, "SKEIN_JOB_ATTEMPT")));
         co_await sleep_for(std::chrono::microseconds(1)); // killed as it began: it ends here
-        auto& had = all->attempts_[{variable(*self, "SKEIN_JOB"), attempt}];
+        const auto job = variable(*self, "SKEIN_JOB");
+        auto& had = all->attempts_[{job, attempt}];
         ++had.starts;
+        had.began = all->c_->loop().now();
+        const one_more living(&all->alive_[job]);
+        had.others = living.others();
         auto doing = act(in, self, &had, static_cast<int>(attempt));
         const int code = co_await doing;
         had.code = code;
@@ -240,6 +266,7 @@ private:
 
     sim_nodes* c_ = nullptr;
     std::map<std::pair<std::string, std::uint32_t>, attempt_record> attempts_;
+    std::map<std::string, int> alive_; ///< entry processes, by job
 };
 
 } // namespace skein::test

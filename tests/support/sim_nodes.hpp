@@ -51,7 +51,9 @@ namespace skein::test {
 class sim_nodes {
 public:
     sim_nodes(sim::loop& loop, sim::network& network)
-        : loop_(loop), network_(network), secret_(net::token::generate(loop.random())) {}
+        : loop_(loop), network_(network), secret_(net::token::generate(loop.random())) {
+        head_defaults.lost_after = std::chrono::seconds(6); // most tests do not wait for more
+    }
 
     /// One process that is a role: killed by cancelling it, after its sockets have gone.
     template <class Role>

@@ -354,7 +354,7 @@
                 is_number(j.loss) ? tile("Loss", number(j.loss)) : null,
                 pace ? tile("Speed", pace, a_second[0]) : a_second.length ? tile("Speed", a_second[0]) : null,
                 is_number(j.left_s) ? tile("Time left", length_of(j.left_s)) : null,
-                tile("Attempt", number(j.attempt), is_number(j.retries) && j.retries ? `of ${number(j.retries + 1)}` : ""),
+                tile("Attempt", number(j.attempt), is_number(j.retries) && j.retries ? `of ${number(j.retries + 1 + (j.not_counted || 0))}` : ""),
                 tile("Node", j.node || ""),
                 is_number(j.workers) || ranks.length ? tile("Ranks", number(j.workers ?? ranks.length)) : null,
                 j.ended ? tile("Exit", j.signal ? String(j.signal) : number(j.exit_code)) : null),

@@ -12,7 +12,8 @@
 //
 // User code never runs on its loop, so that it answers for its node whatever the workers compute.
 // When the head is away, workers go on, and the agent comes back to it; after
-// agent_options::orphan_grace without a head they end.
+// agent_options::orphan_grace without a head they end, or after the time for which the head would
+// have waited for this node, if that is longer.
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/messages.hpp>
@@ -67,7 +68,8 @@ struct agent_options {
     std::size_t most_workers = 4096;
     time_span join_within = std::chrono::seconds(60);  ///< the first time
     time_span orphan_grace = std::chrono::seconds(30); ///< then workers end
-    bool leaves_alone = false; ///< then it ends, too, instead of looking for its head for ever
+    /// Then it ends, too, instead of looking for its head for ever; no head has it wait longer.
+    bool leaves_alone = false;
     time_span stop_grace =
         time_constants::lan().shutdown_grace; ///< of a worker, from SIGTERM to the kill
     time_constants times{};

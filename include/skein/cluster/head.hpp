@@ -12,9 +12,9 @@
 // Calls do not go through it: a driver talks to its workers directly, and goes on while the head is
 // away. What the head knows is what nodes and drivers tell it when they come, so that one that was
 // started again learns it from them within seconds; which nodes are drained, which are missing, and
-// which drivers there were, it has from its log, if it has one. A node whose link is broken for
-// head_options::node_grace is lost with its leases. A driver that is away keeps its workers for
-// driver_grace.
+// which drivers there were, it has from its log, if it has one. A node whose agent has died is lost
+// with its leases after head_options::node_grace; one that is only silent, as a busy or paused host
+// is, after lost_after. A driver that is away keeps its workers for driver_grace.
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/access.hpp>
@@ -117,9 +117,13 @@ struct head_options {
     std::string name = "head", host{};
     std::int64_t pid = 0;
     std::uint64_t incarnation = 0; ///< of this start of this process; 0: drawn
-    /// For a node's link to resume after a break; one that falls silent breaks after
-    /// net::keep_alive::dead_after.
+    /// For a link to resume after a break; one that falls silent breaks after
+    /// net::keep_alive::dead_after. A node whose connection was closed, as that of an agent that
+    /// dies, is lost then.
     time_span node_grace = time_constants::lan().dead_after;
+    /// A node that is silent is lost so long after its last word, and what runs there is given up.
+    /// Its agent is told, and ends that itself when it has been without a head for so long.
+    time_span lost_after = std::chrono::seconds(30);
     time_span driver_grace = std::chrono::seconds(10);
     time_span look_every = std::chrono::milliseconds(250); ///< for what has run out
     /// A driver keeps a lease so long at least, before it is asked to give it back to others.
@@ -217,5 +221,6 @@ private:
 #include <skein/cluster/detail/head_orders.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_packages.ipp>
+#include <skein/cluster/detail/head_silence.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
 #endif

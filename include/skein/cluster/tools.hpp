@@ -11,6 +11,7 @@
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/messages.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
 #include <skein/net/address.hpp>
@@ -18,6 +19,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace skein::net {
@@ -33,6 +35,10 @@ struct tool_options {
     std::string name = "tool", host{};           ///< for the head's log; an empty host is found out
     std::int64_t pid = 0;                        ///< 0: of this process
     time_span within = std::chrono::seconds(10); ///< to reach the head, and for its answer
+    /// When no head answers, or one ends before it has answered, another one is waited for so long.
+    time_span patience{};
+    /// Told once, when that has taken a second.
+    std::function<void(const error& why)> on_wait{};
 };
 
 /// What is there now; `past`: with the drivers that were there.

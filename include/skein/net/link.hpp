@@ -183,6 +183,9 @@ public:
     [[nodiscard]] link_end ending() const noexcept { return ending_; }
     /// Why it ended; nothing while open or after an orderly end.
     [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
+    /// Why the last connection broke, if no other one has come since: reset (the peer's kernel has
+    /// closed it, as it does when a process dies), peer_lost (silence).
+    [[nodiscard]] const std::optional<error>& last_break() const noexcept { return break_; }
     [[nodiscard]] const link_statistics& statistics() const noexcept { return statistics_; }
 
     ~link() override;

@@ -78,6 +78,9 @@ public:
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
     /// The oldest lines, at most so many bytes, line_cost included; at least one, if there is one.
     [[nodiscard]] std::vector<output_line> take(std::size_t most_bytes);
+    /// What take() gave last, from the line of this number on, did not arrive: it is given again,
+    /// unless lines after it have been left out meanwhile.
+    void put_back(std::uint64_t first, std::vector<output_line> lines);
     /// The last three lines of its standard error, cut to be part of a message, taken or not;
     /// empty: there are none.
     [[nodiscard]] std::string last_errors() const;

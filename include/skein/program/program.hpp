@@ -36,6 +36,8 @@ struct head_program {
     std::string state{};      ///< the folder of its log (head_log.hpp); empty: it keeps none
     std::string storage{};    ///< the folder for files of jobs; empty: one in the user's cache
     std::string runs{};       ///< see cluster::head_options::runs; empty: there is none
+    /// See cluster::head_options; 0: its default.
+    time_span lost_after{};
     /// Makes what answers HTTP at its port; empty: nobody does.
     std::function<std::shared_ptr<cluster::head_web>(cluster::head&, const net::token&)> web{};
 };

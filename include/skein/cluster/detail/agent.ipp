@@ -128,6 +128,8 @@ SKEIN_INLINE node_hello agent::state::hello() const {
     h.labels = how.labels;
     h.draining = draining;
     h.again = head.was_welcomed();
+    h.alone_ms = static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(duration(how.orphan_grace)).count());
     for (const auto& [name, w] : workers)
         h.holds.push_back({name, w->order.demand, w->order.gpus, w->order.space, w->order.job});
     return h;
@@ -143,6 +145,8 @@ SKEIN_INLINE task<void> agent::state::say_hello(state* self) {
     try {
         auto joining = self->head.join<cluster::node_welcome>(std::move(h));
         const auto w = co_await joining;
+        self->head_waits = std::chrono::milliseconds(
+            std::min(w.lost_after_ms, detail::most_lost_after_ms));
         if (self->how.storage) self->end_leftovers(self->how.storage->folder_if_open());
         for (auto& [name, one] : self->workers) // this head may not have them
             if (one->table) one->table->again();
@@ -171,11 +175,12 @@ SKEIN_INLINE task<void> agent::state::watch_orphans(state* self) {
         self->is_orphaned = self->is_orphaned && !self->head.is_joined();
         auto woken = detail::wait_at_most(
             &self->stopping,
-            std::max<duration>(how.orphan_grace / 8, std::chrono::milliseconds(10)));
+            std::clamp<duration>(how.orphan_grace / 8, std::chrono::milliseconds(10),
+                                 std::chrono::seconds(1)));
         co_await woken;
         const bool is_alone =
             !self->head.is_joined() &&
-            self->on_loop.now() >= deadline_after(self->head.alone_since(), how.orphan_grace);
+            self->on_loop.now() >= deadline_after(self->head.alone_since(), self->patience());
         if (is_alone && how.leaves_alone && self->has_joined) {
             self->is_abandoned = true;
             self->stopping.set();

@@ -39,6 +39,10 @@ SKEIN_INLINE void agent::state::offer_output(std::uint64_t driver) {
 
 /// To a head that has just welcomed this node.
 SKEIN_INLINE void agent::state::offer_all_output() {
+    for (auto& [name, w] : workers) { // a head that has them leaves them out
+        const auto sent = std::exchange(w->sent, {});
+        if (!sent.lines.empty()) w->said.put_back(sent.first, sent.lines);
+    }
     for (auto& [driver, output] : outputs) {
         output.is_told = false;
         offer_output(driver);
@@ -64,6 +68,7 @@ SKEIN_INLINE void agent::state::send_output(std::uint64_t driver) {
         some.lease = lease;
         some.first = w->said.next();
         some.lines = w->said.take(left - proc::line_queue::line_cost);
+        if (!w->order.job.empty()) w->sent = some; // the head has the ones before: it asks for more
         left -= std::min(left, proc::line_queue::line_cost);
         for (const auto& line : some.lines)
             left -= std::min(left, line.text.size() + proc::line_queue::line_cost);
@@ -81,8 +86,12 @@ SKEIN_INLINE task<void> agent::state::send_last_words(state* self, worker* w) {
     const bool is_kept = !w->order.job.empty();
     const auto begin = self->on_loop.now();
     const auto moment = duration(self->how.times.suspect_after) / 2;
-    const auto until = deadline_after(begin, is_kept ? duration(self->how.orphan_grace) : moment);
-    while (!w->said.empty() && !self->leaving && (is_kept || self->head.is_joined())) {
+    const auto until = deadline_after(begin, is_kept ? self->patience() : moment);
+    const auto is_on_its_way = [&] { // with a link that is no more
+        return !w->sent.lines.empty() && !self->head.is_joined();
+    };
+    while ((!w->said.empty() || is_on_its_way()) && !self->leaving &&
+           (is_kept || self->head.is_joined())) {
         const auto now = self->on_loop.now();
         const bool is_hurried = self->stopping.is_set() || w->asked_to_stop;
         if (now >= until || (is_hurried && now >= deadline_after(begin, moment))) co_return;

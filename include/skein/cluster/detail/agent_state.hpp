@@ -30,6 +30,7 @@ struct agent::state {
         proc::child* process = nullptr; ///< while it runs
         proc::line_queue said;          ///< that its driver has not been sent
         event all_sent;                 ///< of what it has said; look again
+        printed_lines sent; ///< of a job, the last ones: the link may be lost with them
         std::string folder, executable; ///< of a job's entry process
         std::string storage, token_file;
         bool is_asked = false;       ///< its processes have had their SIGTERM
@@ -62,6 +63,7 @@ struct agent::state {
     bool leaving = false;                          ///< the link to the head has ended for good
     bool has_joined = false, is_abandoned = false; ///< see agent_options::leaves_alone
     bool is_orphaned = false;                      ///< no head for long: its workers end
+    duration head_waits{};                         ///< for this node, when it is silent
     event stopping;
     detail::head_link head;
     scope running; ///< the workers
@@ -71,6 +73,11 @@ struct agent::state {
     void say_away(const error& why, bool was_joined);
     [[nodiscard]] error nobody_answered(const error& why) const;
     static task<void> watch_orphans(state* self);
+    /// Without a head for so long what it runs ends.
+    [[nodiscard]] duration patience() const {
+        return how.leaves_alone ? duration(how.orphan_grace)
+                                : std::max<duration>(how.orphan_grace, head_waits);
+    }
     [[nodiscard]] std::shared_ptr<net::request_service> make_service();
     [[nodiscard]] node_hello hello() const;
     static task<void> say_hello(state* self);

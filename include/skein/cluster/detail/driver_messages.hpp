@@ -77,6 +77,7 @@ struct driver_welcome {
     std::uint64_t cpus = 0; ///< whole ones, of all nodes
     std::uint32_t nodes = 0;
     std::string runs; ///< a folder that all nodes see, for the runs of trainings; "": none
+    std::uint64_t lost_after_ms = 0; ///< see node_welcome
 };
 
 /// A driver asks for room for one more worker.

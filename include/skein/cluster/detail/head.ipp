@@ -62,7 +62,7 @@ SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
       schedule(sched::scheduler_options{.policy = sched::placement::spread, .place_is = "node"}),
-      memory(on), since(on.now()) {
+      memory(on), since(on.now()), looked_at(since) {
     if (how.log) remember();
     introduce();
     memory.on_begun = [this] { introduce(); };
@@ -262,11 +262,7 @@ SKEIN_INLINE void head::state::ended(const session_ptr& s) noexcept {
     std::erase(sessions, s);
     if (crashed) return; // nobody is told anything
     const bool left = s->below->ending() == net::link_end::orderly;
-    if (s->node != nullptr) {
-        const auto& why = s->below->failure();
-        lose(*std::exchange(s->node, nullptr), left || !why ? "it left the cluster" : why->what(),
-             left || !why);
-    }
+    if (s->node != nullptr) link_ended(*std::exchange(s->node, nullptr), left);
     if (s->job == nullptr) return;
     auto& j = *std::exchange(s->job, nullptr);
     j.session = nullptr;
@@ -307,6 +303,7 @@ SKEIN_INLINE void head::state::look() {
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
     for (auto* j : gone) leave(*j, job_end::lost);
     memory.look();
+    look_at_silence();
     look_at_spaces();
     look_at_jobs();
     take_groups_over(false);
@@ -423,6 +420,7 @@ SKEIN_INLINE void head::state::leave(detail::head_job& j, job_end how_it_ended) 
 
 SKEIN_INLINE driver_welcome head::state::size() const {
     driver_welcome out;
+    out.lost_after_ms = lost_after_ms();
     for (const auto& [number, n] : nodes) {
         if (n->draining) continue;
         out.cpus += static_cast<std::uint64_t>(n->total.cpu.in_steps() / sched::amount::steps);
@@ -454,6 +452,7 @@ SKEIN_INLINE cluster_status head::state::status(bool past) const {
     out.trouble = memory.trouble();
     out.generation = memory.generation();
     out.runs = how.runs;
+    out.lost_after_ms = lost_after_ms();
     out.address = to_string(door.local());
     out.host = how.host;
     out.pid = how.pid;
@@ -470,7 +469,15 @@ SKEIN_INLINE cluster_status head::state::status(bool past) const {
         s.used = sched::to_string(used[number]);
         s.workers = static_cast<std::uint32_t>(n->leases.size());
         s.draining = n->draining;
-        s.suspect = n->session->below->is_suspect();
+        s.suspect = is_silent(*n);
+        if (s.suspect) {
+            const auto in_ms = [](duration d) {
+                return static_cast<std::uint64_t>(
+                    std::chrono::duration_cast<std::chrono::milliseconds>(d).count());
+            };
+            s.silent_ms = in_ms(n->silence.length(on_loop.now()));
+            s.given_up_ms = in_ms(patience_with(*n));
+        }
         s.labels = n->labels;
         out.nodes.push_back(std::move(s));
     }

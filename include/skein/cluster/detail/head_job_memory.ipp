@@ -34,6 +34,8 @@ SKEIN_INLINE void head::state::note(const detail::submitted_job& job) {
     r.is_stopping = job.is_stopping;
     r.stops_as = static_cast<std::uint8_t>(job.stops_as);
     r.stops_for = job.stops_for;
+    r.placed_on = job.placed_on;
+    r.may_run = job.state == job_state::retrying && given_up.may_run(job.lease_of, on_loop.now());
     memory.submitted_is(std::move(r));
 }
 
@@ -64,6 +66,10 @@ SKEIN_INLINE void head::state::remember_jobs() {
                             ? job_state::failed
                             : job_state::stopped;
         job->stops_for = r.stops_for;
+        job->placed_on = r.placed_on;
+        if (r.may_run && job->state == job_state::retrying)
+            given_up.leave(r.lease_of, {r.placed_on, r.node, fence(detail::agents_wait_ms, r.what),
+                                    deadline_after(on_loop.now(), fence(detail::agents_wait_ms, r.what))});
         job->said.begin_at(r.lines_before);
         job->since = on_loop.now();
         job->retry_at = on_loop.now();
@@ -93,7 +99,9 @@ SKEIN_INLINE void head::state::remember_jobs() {
         l.label = job->what.label;
         l.state = detail::lease_state::expected;
         l.expected_node = unknown_node;
-        l.until = deadline_after(on_loop.now(), how.times.start_timeout);
+        l.is_ordered = true; // as far as one knows
+        l.until = deadline_after(on_loop.now(), std::max<duration>(how.times.start_timeout,
+                                                                   fence(detail::agents_wait_ms, job->what)));
         is_restarted = true;
     }
 }
@@ -101,6 +109,7 @@ SKEIN_INLINE void head::state::remember_jobs() {
 /// A node holds the entry process of a job. False: of none that is expected.
 SKEIN_INLINE bool head::state::claim_entry(const held_lease& held) {
     const auto found = submitted.by_id.find(held.job);
+    given_up.is_back(held.lease.driver); // it is told to end there
     return found != submitted.by_id.end() && found->second->lease_of == held.lease.driver &&
            !is_over(found->second->state) && found->second->state != job_state::retrying;
 }

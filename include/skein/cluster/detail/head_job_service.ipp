@@ -55,6 +55,9 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) con
             if (const auto l = j->second->leases.find(detail::entry_lease);
                 l != j->second->leases.end() && l->second->request)
                 out.reason = schedule.why(l->second->request);
+    if (job.state == job_state::starting || job.state == job_state::running)
+        if (const auto n = nodes.find(job.placed_on); n != nodes.end() && is_silent(*n->second))
+            out.reason = silence_text(*n->second);
     if (job.is_stopping && !is_over(job.state)) out.reason = "it is being stopped";
     if (is_over(job.state) && !is_over(job.shown)) out.reason = "it has just ended";
     out.command = job.what.command;
@@ -62,6 +65,7 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) con
     out.node = job.node;
     out.attempt = job.attempt;
     out.retries = job.what.retries;
+    out.not_counted = job.not_counted;
     out.exit_code = job.exit_code;
     out.signal = job.signal;
     out.submitted = job.submitted;

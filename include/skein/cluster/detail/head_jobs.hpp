@@ -133,6 +133,9 @@ struct submitted_job {
     std::uint32_t attempt = 0;
     std::uint32_t not_counted = 0; ///< attempts that are none of its retries
     std::uint64_t lease_of = 0;    ///< the newest attempt's driver
+    std::uint64_t placed_on = 0;   ///< the incarnation of its node
+    /// Of the attempt that has just ended: its order was never sent, or never came.
+    bool never_began = false;
     std::int32_t exit_code = -1, signal = 0;
     std::int64_t submitted = 0, started = 0, ended = 0; ///< milliseconds since 1970
 

@@ -12,6 +12,7 @@
 #include <skein/core/random.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -120,7 +121,8 @@ SKEIN_INLINE void head::state::check_request(const job_request& what) const {
 }
 
 SKEIN_INLINE head::state::job_ptr head::state::submit(job_request what, package_pin files) {
-    while (what.id.empty() || (what.id.starts_with("job_") && submitted.by_id.contains(what.id)))
+    for (const bool draws = what.id.empty();
+         draws && (what.id.empty() || submitted.by_id.contains(what.id));)
         what.id = fmt::format("job_{:016x}", on_loop.random().next());
     check_request(what);
     auto job = std::make_shared<detail::submitted_job>();
@@ -141,11 +143,22 @@ SKEIN_INLINE head::state::job_ptr head::state::submit(job_request what, package_
     return job;
 }
 
+/// It was submitted already, by who asks again because he had no answer.
+SKEIN_INLINE head::state::job_ptr head::state::same_job(const submit_job& asked) const {
+    const auto found = submitted.by_id.find(asked.what.id);
+    if (!asked.again || found == submitted.by_id.end()) return nullptr;
+    const bool is_same = wire::encode(found->second->what) == wire::encode(asked.what);
+    return is_same ? found->second : nullptr;
+}
+
 SKEIN_INLINE task<submit_reply> head::state::on_submit(state* self, submit_job asked) {
     package_pin files;
-    auto holding = hold_package(self, &asked.what, &files);
-    co_await holding;
-    const auto job = self->submit(std::move(asked.what), std::move(files));
+    auto job = self->same_job(asked);
+    if (job == nullptr) {
+        auto holding = hold_package(self, &asked.what, &files);
+        co_await holding;
+        job = self->submit(std::move(asked.what), std::move(files));
+    }
     submit_reply out;
     out.id = job->what.id;
     auto keeping = self->memory.kept(); // who is told that it is taken may rely on it
@@ -197,6 +210,7 @@ SKEIN_INLINE task<void> head::state::order_entry(state* self, std::uint64_t tag,
 SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_lease& l) {
     const auto job = submitted.by_id.at(l.of->submitted);
     job->node = l.at->name;
+    job->placed_on = l.at->incarnation;
     change(*job, job_state::starting, "");
     note(*job);
     start_worker_order m;
@@ -265,10 +279,9 @@ SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
     if (job.is_stopping) return job_over(job, job.stops_as, job.stops_for);
     if (started && ended.code == 0 && !ended.was_asked)
         return job_over(job, job_state::succeeded, "");
-    // The order, or the news that it was followed, was lost with a link: nobody's fault.
-    // Nor is one that its agent did not start because it ends.
-    if (job.state == job_state::starting &&
-        (ended.lease.driver == 0 || (!started && ended.was_asked)))
+    // The order was not sent, or its node says that it never came: nobody's fault. Nor is one that
+    // its agent did not start because it ends. Once it was sent, who is lost with it has begun it.
+    if (job.state == job_state::starting && (job.never_began || (!started && ended.was_asked)))
         ++job.not_counted;
     job.last_lines = job.said.last(20);
     auto reason = !started          ? "it did not start: " + why
@@ -280,6 +293,10 @@ SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
                                                60); // seconds: 1, 2, 4, ... 60
     job.retry_at = deadline_after(on_loop.now(), std::chrono::seconds(pause));
     remember_attempt(job, reason);
+    if (given_up.may_run(job.lease_of, on_loop.now()))
+        reason += fmt::format("; it may run there still: the next one begins when {} is back, or "
+                              "when it has ended that by itself",
+                              job.node);
     change(job, job_state::retrying,
            fmt::format("attempt {} of {} has failed: {}", job.attempt,
                        job.what.retries + 1 + job.not_counted, reason));
@@ -357,7 +374,8 @@ SKEIN_INLINE void head::state::look_at_jobs() {
             std::chrono::milliseconds(std::min<std::uint64_t>(ms, std::uint64_t{1} << 40)));
     };
     for (const auto& job : open) {
-        if (job->state == job_state::retrying && now >= job->retry_at) {
+        if (job->state == job_state::retrying && now >= job->retry_at &&
+            !given_up.may_run(job->lease_of, now)) {
             begin_attempt(*job);
             note(*job);
         } else if (job->state == job_state::pending && job->what.pending_ms != 0 &&

@@ -61,7 +61,10 @@ SKEIN_INLINE void head::state::end(detail::head_lease& l, bool started, const st
         space_server_over(j, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
                           l.state != detail::lease_state::expected);
     const auto submitted_as = j.submitted;
-    if (!submitted_as.empty()) j.ending = true; // an attempt: it has nothing else
+    if (!submitted_as.empty()) {
+        j.ending = true; // an attempt: it has nothing else
+        submitted.by_id.at(submitted_as)->never_began = !l.is_ordered;
+    }
     erase(l);
     forget(j);
     if (!submitted_as.empty()) entry_over(submitted_as, started, why, news);
@@ -384,6 +387,7 @@ SKEIN_INLINE void head::state::tell_granted(const detail::head_lease& l) {
 }
 
 SKEIN_INLINE void head::state::on_ended(const ended_lease& what, const detail::head_node& from) {
+    given_up.over(what.lease.driver);
     const auto j = jobs.find(what.lease.driver);
     if (j == jobs.end()) return;
     const auto found = j->second->leases.find(what.lease.number);
@@ -488,6 +492,7 @@ SKEIN_INLINE void head::state::reconcile(detail::head_node& n, const node_hello&
         held.insert(one.lease);
         if (!hold(n, one)) stop.push_back(one.lease);
     }
+    given_up.node_came(n.incarnation, n.name, held);
     // What it was to start or to hold, and does not: an order, or the news of an end, was lost with
     // a link.
     std::vector<detail::head_lease*> lost;
@@ -495,9 +500,9 @@ SKEIN_INLINE void head::state::reconcile(detail::head_node& n, const node_hello&
         if (!held.contains(name)) lost.push_back(l);
     for (auto& [number, j] : jobs)
         for (auto& [k, l] : j->leases)
-            if (l->state == detail::lease_state::expected && l->expected_node == n.incarnation)
+            if (l->state == detail::lease_state::expected && is_expected_of(*l, n))
                 lost.push_back(l.get());
-    for (auto* l : lost) end(*l, true, fmt::format("node {} does not have it any more", n.name));
+    for (auto* l : lost) end_lost(*l, n);
 }
 
 SKEIN_INLINE void head::state::reconcile(detail::head_job& j, const driver_hello& h) {

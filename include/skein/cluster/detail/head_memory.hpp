@@ -88,6 +88,8 @@ struct submitted_record {
     bool is_stopping = false;
     std::uint8_t stops_as = 0; ///< job_state
     std::string stops_for;
+    std::uint64_t placed_on = 0; ///< the incarnation of the node
+    bool may_run = false;        ///< that was given up, and may run it still
 };
 /// Nobody remembers that job any more.
 struct submitted_forgotten_record {

@@ -77,7 +77,7 @@ inline void check_words(const node_hello& h) {
 SKEIN_INLINE std::string head::state::free_name(const node_hello& h) {
     std::string wanted = !h.name.empty() ? h.name : !h.host.empty() ? h.host : "node";
     auto* other = find_node(wanted);
-    if (other != nullptr && other->session->below->is_suspect()) {
+    if (other != nullptr && is_silent(*other)) {
         lose(*other, "another node has come under its name"); // it was started again
         other = nullptr;
     }
@@ -94,7 +94,8 @@ SKEIN_INLINE std::string head::state::free_name(const node_hello& h) {
 SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const node_hello& h) {
     if (auto* known = node_at(s->incarnation)) { // its last link is over, only not for us yet
         known->session->node = nullptr;
-        known->session->below->abort(error(errc::reset, "the node has come over another link"));
+        if (known->session->below != nullptr) // nullptr: it was away
+            known->session->below->abort(error(errc::reset, "the node has come over another link"));
         known->session = s;
         forget_output_of(*known); // it says again what it has
         return *known;
@@ -138,9 +139,11 @@ SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s,
     self->is_restarted = self->is_restarted || h.again;
     auto& n = self->enter(s, h);
     s->node = &n;
+    n.alone_ms = h.alone_ms;
     if (n.draining != h.draining) s->tell(node_drains{n.draining}); // it was lost with a link
     node_welcome out;
     out.name = n.name;
+    out.lost_after_ms = self->lost_after_ms();
     self->reconcile(n, h, out.stop);
     self->take_groups_over(false);
     self->tell_size();
@@ -148,12 +151,19 @@ SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s,
     co_return out;
 }
 
-SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why, bool left) {
+/// may_run: nobody knows that what it runs has ended.
+SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why, bool left,
+                                    bool may_run) {
+    if (may_run)
+        leave_attempts(n);
+    else
+        given_up.node_died(n.incarnation);
     logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
     memory.node_went(n.name, left);
     const auto mine = std::exchange(n.leases, {});
     const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
-    const bool is_seen = n.session->below->ending() == net::link_end::orderly;
+    const auto& below = n.session->below; // nullptr: it was away
+    const bool is_seen = below != nullptr && below->ending() == net::link_end::orderly;
     for (const auto& [name, l] : mine)
         if (l->number == space_server_lease) space_server_over(*l->of, how_it_ended, is_seen);
     (void)schedule.remove_place(n.place());
@@ -165,7 +175,7 @@ SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why
     }
     forget_output_of(n);
     n.session->node = nullptr;
-    n.session->below->declare_dead(why); // should it come back, it is told so
+    if (below != nullptr) below->declare_dead(why); // should it come back, it is told so
     nodes.erase(n.incarnation);
     tell_size();
     ++changes;

@@ -180,7 +180,7 @@ SKEIN_INLINE void head::state::start_space_server(const std::string& name, detai
 /// When a space server may be started, if there is none.
 SKEIN_INLINE time_point head::state::free_at(const detail::head_space& sp) const {
     if (sp.is_known) return sp.free_at;
-    return deadline_after(since, is_restarted ? how.times.space_fence : how.times.space_settle);
+    return deadline_after(since, is_restarted ? space_fence() : duration(how.times.space_settle));
 }
 
 /// A driver says that it is the space server of a namespace.
@@ -221,7 +221,7 @@ SKEIN_INLINE void head::state::space_server_over(const detail::head_job& j, cons
     auto& sp = found->second;
     sp.space_server = 0;
     sp.how = std::exchange(sp.is_stopped, false) ? std::string(detail::space_was_stopped) : why;
-    sp.free_at = deadline_after(on_loop.now(), is_seen ? duration(0) : how.times.space_fence);
+    sp.free_at = deadline_after(on_loop.now(), is_seen ? duration(0) : space_fence());
     if (!j.has_come() && !j.hello.executable.empty()) sp.failed = sp.started;
     logging::at(how.news, "head", "a namespace has no space server any more",
                 {{"namespace", j.space}, {"why", why}});
@@ -234,7 +234,7 @@ SKEIN_INLINE void head::state::look_at_spaces() {
         if (j != jobs.end() && j->second->space == name) continue;
         sp.space_server = 0; // nobody has said how it ended
         sp.how = "it is not in the cluster any more";
-        sp.free_at = deadline_after(on_loop.now(), how.times.space_fence);
+        sp.free_at = deadline_after(on_loop.now(), space_fence());
     }
     const detail::head_space unknown;
     const auto space_of = [&](const std::string& name) -> const detail::head_space& {

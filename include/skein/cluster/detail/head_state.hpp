@@ -5,6 +5,7 @@
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
+#include <skein/cluster/detail/head_silence.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/load_history.hpp>
 #include <skein/cluster/package_store.hpp>
@@ -146,6 +147,8 @@ struct head_node {
     std::shared_ptr<head_session> session;
     std::map<lease_name, head_lease*> leases;
     bool draining = false;
+    node_silence silence;
+    std::uint64_t alone_ms = 0; ///< so long it waits for a head itself, see node_hello
 
     [[nodiscard]] sched::place_id place() const noexcept { return sched::place_id(incarnation); }
 };
@@ -239,7 +242,8 @@ struct head::state {
     static task<driver_welcome> on_driver(state* self, session_ptr s, driver_hello h);
     [[nodiscard]] std::string free_name(const node_hello& h);
     detail::head_node& enter(const session_ptr& s, const node_hello& h);
-    void lose(detail::head_node& n, const std::string& why, bool left = false);
+    void lose(detail::head_node& n, const std::string& why, bool left = false,
+              bool may_run = false);
     detail::head_job& job_of(std::uint64_t incarnation);
     void leave(detail::head_job& j, job_end how);
     void remember();
@@ -253,6 +257,22 @@ struct head::state {
     [[nodiscard]] detail::head_node* node_at(std::uint64_t incarnation);
     void tell_all_to_leave();
     static task<void> close_link(net::link::handle l);
+
+    // head_silence.ipp: nodes that are not heard, and what may run there still
+    detail::left_attempts given_up;
+    time_point looked_at{}; ///< at nodes
+    [[nodiscard]] static bool is_silent(const detail::head_node& n);
+    [[nodiscard]] static bool has_died(const detail::head_node& n);
+    [[nodiscard]] duration patience_with(const detail::head_node& n) const;
+    [[nodiscard]] std::string silence_text(const detail::head_node& n) const;
+    [[nodiscard]] duration fence(std::uint64_t alone_ms, const job_request& what) const;
+    [[nodiscard]] std::uint64_t lost_after_ms() const;
+    [[nodiscard]] duration space_fence() const;
+    void look_at_silence();
+    void leave_attempts(const detail::head_node& n);
+    [[nodiscard]] bool is_expected_of(const detail::head_lease& l, const detail::head_node& n) const;
+    void end_lost(detail::head_lease& l, const detail::head_node& n);
+    void link_ended(detail::head_node& n, bool left);
 
     // head_loads.ipp: how busy nodes are
     void serve_loads(net::request_service& of, const session_ptr& s);
@@ -291,6 +311,7 @@ struct head::state {
     static task<stop_job_reply> on_stop_job(state* self, cluster::stop_job asked, std::string peer);
     [[nodiscard]] job_ptr submit(job_request what, package_pin files = {});
     static task<submit_reply> on_submit(state* self, submit_job asked);
+    [[nodiscard]] job_ptr same_job(const submit_job& asked) const;
     void check_request(const job_request& what) const;
     void remember_jobs();
     void begin_attempt(detail::submitted_job& job);

@@ -32,7 +32,7 @@ inline constexpr std::uint64_t most_grace_ms = 600'000; ///< see job_request
 
 /// What somebody wants to be run.
 struct job_request {
-    std::string id{};                   ///< empty: the head draws one; never used again
+    std::string id{};                   ///< empty: one is drawn; never used again
     std::vector<std::string> command{}; ///< argv of the entry process; no shell reads it
     std::vector<std::string> env{};     ///< "NAME=value", added to its environment
     std::string demand{};               ///< of its entry process: "cpu=1,gpu=1,memory=2GiB"
@@ -54,6 +54,7 @@ struct job_info {
     std::vector<std::string> command;
     std::string by, node; ///< the node of the newest attempt
     std::uint32_t attempt = 0, retries = 0;
+    std::uint32_t not_counted = 0; ///< attempts that never began: they are none of its retries
     std::int32_t exit_code = -1; ///< of the newest attempt; -1: it has none
     std::int32_t signal = 0;     ///< that has ended it
     std::int64_t submitted = 0, started = 0, ended = 0;
@@ -67,6 +68,7 @@ struct submit_job {
     static constexpr std::uint16_t number = 50;
     std::uint32_t version = cluster_version;
     job_request what;
+    bool again = false; ///< the answer may be lost: the same job under this name is this one
 };
 /// It will be, under this name.
 struct submit_reply {

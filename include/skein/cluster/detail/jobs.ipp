@@ -28,11 +28,22 @@ SKEIN_INLINE std::string_view to_string(job_state state) noexcept {
     return at < names.size() ? names[at] : "UNKNOWN";
 }
 
-SKEIN_INLINE task<submit_reply> ask_to_submit(net::network& via, tool_options how,
-                                              job_request what) {
+namespace detail {
+
+inline task<submit_reply> submit_patiently(net::network* via, tool_options how, job_request what) {
     submit_job asked;
     asked.what = std::move(what);
-    return detail::ask_head<submit_reply>(&via, std::move(how), std::move(asked));
+    if (asked.what.id.empty() && how.patience > duration(0)) // so that it can be asked again
+        asked.what.id = fmt::format("job_{:016x}", loop::current().random().next());
+    auto asking = ask_head<submit_reply>(via, std::move(how), std::move(asked));
+    co_return co_await asking;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<submit_reply> ask_to_submit(net::network& via, tool_options how,
+                                              job_request what) {
+    return detail::submit_patiently(&via, std::move(how), std::move(what));
 }
 SKEIN_INLINE task<job_list> ask_for_jobs(net::network& via, tool_options how, std::string id) {
     ask_jobs asked;
@@ -70,14 +81,44 @@ SKEIN_INLINE task<stop_job_reply> ask_to_stop_job(net::network& via, tool_option
 
 namespace detail {
 
+using lines_reader = std::function<void(const job_lines&)>;
+
+/// What came between two heads: the first has had it from its node, and did not tell it.
+inline task<void> fill_gap(net::requests::handle way, follow_job* asked, const job_lines* next,
+                           const lines_reader* each, time_span within) {
+    while (asked->from < next->first) {
+        ask_log what;
+        what.id = asked->id;
+        what.from = asked->from;
+        auto asking = as_result(with_timeout(way->template call<job_log>(std::move(what)),
+                                             within + std::chrono::seconds(10)));
+        auto found = co_await asking;
+        if (!found && found.error().code() != errc::timeout) throw found.error();
+        if (!found || found->lines.empty() || found->first >= next->first) co_return;
+        job_lines some;
+        some.now = next->now;
+        some.first = found->first;
+        some.lines = std::move(found->lines);
+        if (some.first + some.lines.size() > next->first)
+            some.lines.resize(next->first - some.first);
+        (*each)(some);
+        asked->from = some.first + some.lines.size();
+    }
+}
+
 /// Over one link, until the job has ended; `asked` says where it goes on.
 inline task<job_info> follow_over(net::requests::handle way, follow_job* asked,
-                                  const std::function<void(const job_lines&)>* each,
-                                  time_span within) {
+                                  const lines_reader* each, time_span within) {
+    bool may_have_missed = asked->known != follow_job().known; // it has followed another head
     for (;;) {
         auto asking = with_timeout(way->template call<job_lines>(*asked),
                                    within + std::chrono::milliseconds(asked->wait_ms));
         const auto said = co_await asking;
+        if (may_have_missed) {
+            auto filling = fill_gap(way, asked, &said, each, within);
+            co_await filling;
+            may_have_missed = said.lines.empty() && !said.is_all;
+        }
         (*each)(said);
         asked->from = said.first + said.lines.size();
         asked->attempt = said.now.attempt;
@@ -93,7 +134,7 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
                                           std::function<void(const job_lines&)> each,
                                           time_span patience) {
     std::exception_ptr own;
-    const std::function<void(const job_lines&)> guarded = [&](const job_lines& said) {
+    const detail::lines_reader guarded = [&](const job_lines& said) {
         try {
             each(said);
         } catch (...) {
@@ -111,6 +152,7 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
         std::optional<error> why;
         auto reaching = as_result(detail::reach_head(&via, how));
         auto way = co_await reaching;
+        if (was_there) how.patience = {}; // see below
         if (way) {
             auto following = as_result(detail::follow_over(*way, &asked, &guarded, how.within));
             auto ended = co_await following;

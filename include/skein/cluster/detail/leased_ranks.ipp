@@ -34,7 +34,7 @@ namespace skein::cluster {
 namespace detail {
 
 /// Without a head an agent ends what it runs, see agent_options::orphan_grace; after so long it has.
-inline constexpr auto ranks_lost_after = std::chrono::seconds(45);
+inline constexpr duration ranks_lost_after = std::chrono::seconds(45);
 
 } // namespace detail
 
@@ -108,6 +108,7 @@ struct leased_ranks::state : std::enable_shared_from_this<leased_ranks::state> {
     leased_ranks_options how;
     std::string demand; ///< of each rank
     event stopping, changed;
+    duration ranks_lost_after = detail::ranks_lost_after; ///< or when this head's nodes wait longer
     detail::head_link head;
     std::optional<error> over; ///< the link to the head has ended for good
     std::optional<std::string> runs;
@@ -194,8 +195,7 @@ SKEIN_INLINE task<void> leased_ranks::state::keep(state* self) {
 SKEIN_INLINE task<void> leased_ranks::state::watch_head(state* self) {
     for (;; co_await sleep_for(std::chrono::seconds(1)))
         if (!self->head.is_joined() && self->head.was_welcomed() &&
-            self->on_loop.now() >=
-                deadline_after(self->head.alone_since(), detail::ranks_lost_after))
+            self->on_loop.now() >= deadline_after(self->head.alone_since(), self->ranks_lost_after))
             self->lose_all("the head has been away for so long that its node has ended it");
 }
 
@@ -293,6 +293,10 @@ SKEIN_INLINE task<void> leased_ranks::state::say_hello(state* self) {
     const auto h = self->hello();
     auto joining = self->head.join<driver_welcome>(h);
     const auto w = co_await joining;
+    self->ranks_lost_after = std::max<duration>(
+        detail::ranks_lost_after,
+        std::chrono::milliseconds(std::min(w.lost_after_ms, detail::most_lost_after_ms)) +
+            std::chrono::seconds(15));
     // What has changed while the hello was under way.
     for (const auto& one : h.leases)
         if (!self->leases.contains(one.number)) (void)self->head.tell(return_lease{one.number});

@@ -11,6 +11,10 @@
 
 namespace skein::cluster {
 
+namespace detail {
+inline constexpr std::uint64_t most_lost_after_ms = 7 * 86'400'000; ///< see node_welcome
+}
+
 /// A node says who it is and what it holds; answered by node_welcome.
 struct node_hello {
     static constexpr std::uint16_t number = 1;
@@ -24,6 +28,7 @@ struct node_hello {
     std::vector<ended_lease> ended; ///< since the last link
     bool draining = false;          ///< see node_drains
     bool again = false;             ///< a head has welcomed it before
+    std::uint64_t alone_ms = 0;     ///< without a head for so long it ends what it runs
 };
 
 /// The head takes the node in.
@@ -31,6 +36,9 @@ struct node_welcome {
     static constexpr std::uint16_t number = 2;
     std::string name;             ///< this node's, unique in the cluster
     std::vector<lease_name> stop; ///< nobody knows these leases any more
+    /// A node that the head has not heard for so long is given up: without a head for so long, or
+    /// as long as it would have waited anyway, it ends what it runs.
+    std::uint64_t lost_after_ms = 0;
 };
 
 /// An agent is to start a worker.

@@ -18,6 +18,8 @@ struct node_status {
     std::uint32_t workers = 0;
     bool draining = false, suspect = false;
     std::vector<std::string> labels;
+    std::uint64_t silent_ms = 0;     ///< nothing has come from it for so long; 0: it is heard
+    std::uint64_t given_up_ms = 0; ///< after so long it is lost, with what runs there
 };
 
 /// A driver, in cluster_status.
@@ -75,6 +77,7 @@ struct cluster_status {
     std::string trouble;               ///< why changes are not durable now
     std::uint64_t generation = 0;      ///< how many heads have begun with this log
     std::string runs;                  ///< see driver_welcome
+    std::uint64_t lost_after_ms = 0;   ///< a node that is silent for so long is lost
 };
 
 /// A node is to get no new workers, and to get rid of those that it has.

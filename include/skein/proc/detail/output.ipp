@@ -68,6 +68,16 @@ SKEIN_INLINE std::vector<output_line> line_queue::take(std::size_t most_bytes) {
     return out;
 }
 
+SKEIN_INLINE void line_queue::put_back(std::uint64_t first, std::vector<output_line> lines) {
+    if (first + lines.size() != next()) return;
+    for (auto at = lines.rbegin(); at != lines.rend(); ++at) {
+        const auto cost = at->text.size() + line_cost;
+        if (bytes_ + cost > most_) return;
+        bytes_ += cost;
+        lines_.push_front(std::move(*at));
+    }
+}
+
 SKEIN_INLINE std::string line_queue::last_errors() const {
     std::string out;
     for (const auto& line : errors_) {

@@ -93,6 +93,9 @@ namespace detail {
     return has_own_cores(CPU_COUNT(&mine), allotted, of_host, std::max(where.local_size, 1));
 }
 
+/// Head and nodes of a job wait for each other so long.
+inline constexpr time_span alone_in_job = std::chrono::seconds(10);
+
 SKEIN_INLINE cluster::agent_options node_of_job(const spmd::launch_environment& where,
                                                 const net::token& secret) {
     sched::resources all;
@@ -109,7 +112,7 @@ SKEIN_INLINE cluster::agent_options node_of_job(const spmd::launch_environment& 
     o.offers = std::move(share.offers);
     o.gpu_names = std::move(share.gpu_names);
     o.labels = {fmt::format("rank={}", where.rank)};
-    o.orphan_grace = std::chrono::seconds(10);
+    o.orphan_grace = alone_in_job;
     o.leaves_alone = true;
     o.news = logging::level::debug;
     return o;
@@ -218,6 +221,7 @@ SKEIN_INLINE led_job::led_job(const spmd::launch_environment& where, const std::
     o.host = proc::host_name();
     o.pid = ::getpid();
     o.news = logging::level::debug; // who comes and goes is none where all come and go together
+    o.lost_after = detail::alone_in_job;
     auto node = detail::node_of_job(where, o.secret);
     parts_->head_thread.run([&] { return parts::start_head(parts_.get(), std::move(o)); });
     parts_->node_thread.run([&] { return parts::start_node(parts_.get(), std::move(node)); });

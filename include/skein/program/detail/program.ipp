@@ -214,6 +214,7 @@ SKEIN_INLINE int run_head(const head_program& how) {
     const auto secret = o.secret;
     o.storage = detail::storage_of(how.storage, fmt::format("head-{}", o.listen.port));
     if (!how.runs.empty()) o.runs = detail::folder_for_runs(how.runs);
+    if (how.lost_after > duration(0)) o.lost_after = how.lost_after;
     net::real_loop loop;
     net::real_network network(loop);
     const auto runs = o.runs;
@@ -301,7 +302,7 @@ namespace detail {
 }
 
 inline int head_of(const program::cluster_flags& flags) {
-    return run_head({flags.listen, flags.token_file, flags.state, {}, {}, {}});
+    return run_head({flags.listen, flags.token_file, flags.state, {}, {}, {}, {}});
 }
 inline int join_of(const program::cluster_flags& flags) {
     agent_program how;
