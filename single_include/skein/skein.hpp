@@ -2571,11 +2571,18 @@ inline constexpr int change_folder = 3;
     child_leaves();
 }
 
+/// The host has run out of something, whatever is started.
+[[nodiscard]] SKEIN_INLINE bool is_used_up(int number) noexcept {
+    return number == EMFILE || number == ENFILE || number == EAGAIN || number == ENOMEM;
+}
+
 /// What spawn() throws. Running out of descriptors has a limit with a name.
 SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
-    const auto code = number == ENOENT || number == ENOTDIR ? errc::not_found
-                      : number == EACCES                    ? errc::permission_denied
-                                                            : errc::io;
+    const auto code = number == ENOENT || number == ENOTDIR  ? errc::not_found
+                      : number == EACCES                     ? errc::permission_denied
+                      : is_used_up(number)                   ? errc::exhausted
+                      : number == ENOSPC || number == EDQUOT ? errc::disk_full
+                                                             : errc::io;
     error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
                                 number == EMFILE ? "too many open files" : std::strerror(number)));
     if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
@@ -5729,7 +5736,7 @@ private:
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 10;
+inline constexpr std::uint32_t cluster_version = 11;
 
 /// In the environment of what comes from a job: the folder for runs of trainings.
 inline constexpr const char* runs_variable = "SKEIN_RUNS_DIR";
@@ -5747,6 +5754,7 @@ struct held_lease {
     std::uint64_t gpus = 0; ///< bits of sched::gpu_set
     std::string space;      ///< it is the space server of this namespace
     std::string job;        ///< it is the entry process of this job
+    std::int64_t pid = 0;   ///< of its process, once it runs
 };
 
 /// What a driver has started in place of a worker: a rank of its training.
@@ -5772,6 +5780,7 @@ struct ended_lease {
     std::int32_t code = -1;  ///< that it has exited with; -1: it has not
     std::int32_t signal = 0; ///< that has ended it
     bool was_asked = false;  ///< to end, or its agent was, before it started
+    bool of_node = false;    ///< it did not start, and would on another node
 };
 
 } // namespace skein::cluster
@@ -5889,6 +5898,7 @@ struct lease_waits {
     static constexpr std::uint16_t number = 8;
     std::uint64_t lease = 0;
     std::string why;
+    bool is_held_up = false; ///< one could: others have held it for long
 };
 
 /// A lease is gone: its worker has ended, or there can be none.
@@ -5901,6 +5911,7 @@ struct lease_ended {
     bool is_lasting = false;
     std::int32_t code = -1;
     std::int32_t signal = 0;
+    bool of_node = false;
 };
 
 /// The head asks for it back: its node is drained, or others have had less than their share for
@@ -12468,16 +12479,21 @@ struct node_status {
     std::uint32_t workers = 0;
     bool draining = false, suspect = false;
     std::vector<std::string> labels;
+    std::int64_t rests_ms = 0; ///< it gets nothing new for so long, see node_rest; 0: it does not
+    std::string rests_for;     ///< what it could not start last, and why
 };
 
-/// A driver, in cluster_status.
+/// A program, in cluster_status: a driver, or a job with the drivers that came out of it.
 struct job_status {
     std::string name, host;
     std::int64_t pid = 0;
     std::uint32_t workers = 0, waiting = 0;
     std::string why; ///< why the first of those that wait does
     bool connected = true;
-    std::string space; ///< it is the space server of this namespace
+    std::string space;   ///< it is the space server of this namespace
+    std::string job;     ///< it is what was submitted under this id
+    std::string state;   ///< of that, in small letters: "running"
+    std::string program; ///< of that, the newest driver's name; "": none has come out of it
 };
 
 /// A node that was there, in cluster_status.
@@ -19738,6 +19754,7 @@ namespace skein::cluster {
 struct scan_progress {
     std::string path; ///< the file that is read
     std::uint64_t bytes = 0, all_bytes = 0;
+    std::size_t files = 0, all_files = 0; ///< read, of all; the second is 0 while they are listed
 };
 
 /// How a folder becomes a package.
@@ -19748,7 +19765,8 @@ struct scan_options {
     package_bounds bounds{};
     /// Asked to stop, it ends with errc::cancelled after a piece of a MiB.
     std::stop_token stop{};
-    /// Told after each piece how much of the folder has been hashed, by the thread that scans.
+    /// Told after each piece how much of the folder has been hashed, by the thread that scans; and
+    /// of each 1,000 files how many were found before that.
     std::function<void(const scan_progress&)> progress{};
 };
 
@@ -20279,6 +20297,7 @@ private:
     std::vector<found> all_;
     std::unordered_set<std::string> taken_;
     std::uint64_t bytes_ = 0, hashed_ = 0;
+    std::size_t read_ = 0; ///< of all_
 };
 
 SKEIN_INLINE folder_scan::folder_scan(const std::string& folder, const scan_options& how)
@@ -20327,6 +20346,7 @@ SKEIN_INLINE void folder_scan::take(const std::string& path, const struct stat& 
     if (!taken_.insert(path).second) return;
     if (S_ISREG(is.st_mode)) bytes_ += static_cast<std::uint64_t>(is.st_size);
     all_.push_back({path, is});
+    if (how_.progress && all_.size() % 1000 == 0) how_.progress({path, 0, 0, all_.size(), 0});
     // A folder that is far too large is not read to its end before it is refused.
     if (all_.size() > 10 * how_.bounds.entries + 1000) check_bounds();
 }
@@ -20581,7 +20601,7 @@ SKEIN_INLINE sha256_digest folder_scan::hash(const found& what) {
         if (got > static_cast<std::uint64_t>(now.st_size)) throw changed();
         sum.update(byte_span(piece).first(static_cast<std::size_t>(n)));
         hashed_ += static_cast<std::uint64_t>(n);
-        if (how_.progress) how_.progress({what.path, hashed_, bytes_});
+        if (how_.progress) how_.progress({what.path, hashed_, bytes_, read_, all_.size()});
     }
     if (::fstat(file.get(), &now) != 0) throw errno_error(errno, "look at", path);
     if (!is_same(now) || got != static_cast<std::uint64_t>(now.st_size)) throw changed();
@@ -20626,7 +20646,10 @@ SKEIN_INLINE package_manifest folder_scan::run() {
     check_bounds();
     package_manifest out;
     out.entries.reserve(all_.size());
-    for (const auto& each : all_) out.entries.push_back(entry_of(each));
+    for (const auto& each : all_) {
+        out.entries.push_back(entry_of(each));
+        ++read_;
+    }
     if (auto good = check_package(out, how_.bounds); !good)
         throw error(good.error()).with_where(folder_);
     return out;
@@ -22210,6 +22233,12 @@ struct custom_resource {
     friend auto operator<=>(const custom_resource&, const custom_resource&) = default;
 };
 
+/// A name that begins with a dot is of who keeps the books: nobody can write it, to_string() leaves
+/// it out, and texts about it say what stands behind the dot.
+[[nodiscard]] constexpr bool is_inner_resource(std::string_view name) noexcept {
+    return name.starts_with('.') && name.size() > 1;
+}
+
 /// Bounds of what is parsed, so that text from outside cannot take much.
 struct resource_limits {
     std::size_t text = 4096;                       ///< bytes
@@ -22449,7 +22478,8 @@ SKEIN_INLINE amount resources::of(std::string_view name) const noexcept {
 }
 
 SKEIN_INLINE resources& resources::set(std::string_view name, amount value) {
-    if (!detail::is_resource_name(name) || name == "cpu" || name == "gpu" || name == "memory")
+    const bool good = detail::is_resource_name(name) || is_inner_resource(name);
+    if (!good || name == "cpu" || name == "gpu" || name == "memory")
         throw error(errc::invalid_argument,
                     fmt::format("\"{}\" is no name of a custom resource", detail::shown(name)))
             .with_hint("a letter, then letters, digits, '_', '-' or '.'; cpu, gpu and memory are "
@@ -22545,7 +22575,8 @@ SKEIN_INLINE std::string to_string(const resources& r) {
             break;
         }
     }
-    for (const auto& c : r.custom) append(c.name, to_string(c.value));
+    for (const auto& c : r.custom)
+        if (!is_inner_resource(c.name)) append(c.name, to_string(c.value));
     return s;
 }
 
@@ -22562,8 +22593,11 @@ inline result<void> check_range(const resources& r) {
     const auto in_range = [](amount a) {
         return a >= amount{} && a <= amount::of_steps(amount::most * amount::steps);
     };
+    const auto named = static_cast<std::size_t>(
+        std::count_if(r.custom.begin(), r.custom.end(),
+                      [](const custom_resource& c) { return !is_inner_resource(c.name); }));
     const bool ok = in_range(r.cpu) && in_range(r.gpu) && r.memory <= resource_limits{}.memory &&
-                    r.custom.size() <= resource_limits{}.custom &&
+                    named <= resource_limits{}.custom &&
                     std::all_of(r.custom.begin(), r.custom.end(),
                                 [&](const custom_resource& c) { return in_range(c.value); });
     if (ok) return {};
@@ -23524,6 +23558,9 @@ public:
     std::vector<evicted> remove_place(place_id id);
     /// Nothing new goes there, nor into bundles there; what runs goes on. False if it is unknown.
     bool drain(place_id id, bool on = true);
+    /// Nothing new goes there for now; it counts as a place that could hold what it could before.
+    ///   why     in texts about what waits; "": it takes requests again
+    bool rest(place_id id, std::string why);
 
     /// A job has twice the share of one with half its weight: 1 to 1000; 1 if nothing is said.
     void set_weight(job_id job, std::uint32_t weight);
@@ -23615,6 +23652,7 @@ public:
         resources total, used; ///< used.cpu may be more than total.cpu, see wait_end()
         std::size_t granted = 0;
         bool draining = false;
+        bool resting = false;  ///< see rest()
         bool reserved = false; ///< kept free for somebody
     };
     [[nodiscard]] std::vector<place_info> places() const;
@@ -24197,7 +24235,7 @@ struct place_record {
     gpu_set gpus;
     needs total_needs;
     resources total;
-    std::string name;
+    std::string name, resting; ///< why it takes nothing for now
     std::vector<std::string> labels;
 };
 
@@ -24382,7 +24420,10 @@ struct schedule_state {
     void join_node(node_domain& all, std::uint32_t p);
     void leave(place_domain& d, std::uint32_t leaf);
     void leave_all(std::uint32_t p);
+    [[nodiscard]] bool is_there(const place_record& p) const;
     [[nodiscard]] bool is_open(const place_record& p) const;
+    bool rest(place_id id, std::string why);
+    [[nodiscard]] std::string resting_text(const constraint& where) const;
     void offer(std::uint32_t p);
     void grow(std::uint32_t p);
     void count_cluster(const place_record& p, int sign);
@@ -25213,7 +25254,8 @@ SKEIN_INLINE std::vector<plan_room> schedule_state::rooms_for(const group_record
     std::vector<plan_room> rooms;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         const auto& place = all_places[p];
-        if (place.host != no_index || !is_open(place)) continue;
+        const bool may_be = when == outlook::ever ? is_there(place) : is_open(place);
+        if (place.host != no_index || !may_be) continue;
         plan_room r;
         r.place = p;
         const bool others = place.kept.exists() && place.kept.group != g.id.value();
@@ -25405,13 +25447,17 @@ SKEIN_INLINE void schedule_state::move_bundles(place_id from) {
             else
                 all = false;
         }
-        if (empty.empty() || (!all && g.strategy == group_strategy::strict_pack) ||
-            plan(g, outlook::ever).empty())
-            continue;
+        if (empty.empty() || (!all && g.strategy == group_strategy::strict_pack)) continue;
+        auto& draining = all_places[host->second].draining; // it may only rest
+        const bool was = std::exchange(draining, true);
+        const bool could_go = !plan(g, outlook::ever).empty();
+        draining = was;
+        if (!could_go) continue;
         for (const auto b : empty) lose_bundle(g, b, none);
         ++places_version;
         group_is_broken(
-            g, error(errc::closed, fmt::format("{} is drained", all_places[host->second].name)));
+            g, error(errc::closed, fmt::format("{} {}", all_places[host->second].name,
+                                               was ? "is drained" : "takes nothing for now")));
     }
 }
 
@@ -25645,7 +25691,7 @@ SKEIN_INLINE void schedule_state::join(place_domain& d, std::uint32_t p) {
     d.now.reserve(static_cast<std::uint32_t>(d.members.size()), dims);
     d.ever.reserve(static_cast<std::uint32_t>(d.members.size()), dims);
     auto& place = all_places[p];
-    if (is_open(place)) d.ever.set(leaf, room(place.total_needs, place.gpus).keys());
+    if (is_there(place)) d.ever.set(leaf, room(place.total_needs, place.gpus).keys());
     place.in.emplace_back(&d, leaf);
 }
 
@@ -25743,9 +25789,33 @@ SKEIN_INLINE bool schedule_state::drain(place_id id, bool on) {
     return true;
 }
 
-SKEIN_INLINE bool schedule_state::is_open(const place_record& p) const {
+/// It takes nothing for now, neither do the bundles that lie on it.
+SKEIN_INLINE bool schedule_state::rest(place_id id, std::string why) {
+    const auto found = place_of.find(id);
+    if (found == place_of.end()) return false;
+    auto& resting = all_places[found->second].resting;
+    const bool was = !resting.empty(), is = !why.empty();
+    resting = std::move(why);
+    if (was == is) return true;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        if (!all_places[p].alive || (p != found->second && all_places[p].host != found->second))
+            continue;
+        if (is) drop_reservation(p);
+        offer(p);
+        grow(p);
+    }
+    return true;
+}
+
+/// It could hold requests, if not now.
+SKEIN_INLINE bool schedule_state::is_there(const place_record& p) const {
     return p.alive && !p.draining &&
            (p.host == no_index || (all_places[p.host].alive && !all_places[p.host].draining));
+}
+
+SKEIN_INLINE bool schedule_state::is_open(const place_record& p) const {
+    return is_there(p) && p.resting.empty() &&
+           (p.host == no_index || all_places[p.host].resting.empty());
 }
 
 /// Works out what a place has for new requests, and tells the trees.
@@ -25860,7 +25930,7 @@ SKEIN_INLINE bool schedule_state::is_feasible(std::uint32_t c) {
         cls.feasible = found != no_index;
     } else {
         const auto p = single_place(where);
-        cls.feasible = p != no_index && is_open(all_places[p]) && !is_avoided(where, p) &&
+        cls.feasible = p != no_index && is_there(all_places[p]) && !is_avoided(where, p) &&
                        room(all_places[p].total_needs, all_places[p].gpus).fits(all);
     }
     return cls.feasible;
@@ -25923,6 +25993,14 @@ SKEIN_INLINE room schedule_state::bundle_room(const needs& all) {
 }
 
 } // namespace skein::sched::detail
+
+namespace skein::sched {
+
+SKEIN_INLINE bool scheduler::rest(place_id id, std::string why) {
+    return state_->rest(id, std::move(why));
+}
+
+} // namespace skein::sched
 
 // ======== skein/sched/detail/scheduler_pump.ipp
 // Part of the bodies of sched/scheduler.hpp: who is next. Fair shares, ageing, reservations.
@@ -26023,7 +26101,7 @@ SKEIN_INLINE void schedule_state::leave_blocked(std::uint32_t q) {
 /// Whether it is to be said that nothing there could hold it.
 SKEIN_INLINE bool schedule_state::is_news(told_state& told) const {
     const bool any = std::any_of(all_places.begin(), all_places.end(),
-                                 [&](const auto& p) { return p.host == no_index && is_open(p); });
+                                 [&](const auto& p) { return p.host == no_index && is_there(p); });
     const auto now = any ? told_state::infeasible : told_state::no_places;
     if (told >= now) return false;
     told = now;
@@ -26445,8 +26523,12 @@ SKEIN_INLINE std::string schedule_state::amount_text(std::uint32_t dim, std::int
         return r.memory == 0 ? "memory=0" : to_string(r);
     default: break;
     }
-    for (const auto& [name, d] : custom_dims)
-        if (d == dim) return fmt::format("{}={}", name, to_string(amount::of_steps(n)));
+    for (const auto& [name, d] : custom_dims) {
+        if (d != dim) continue;
+        const auto value = to_string(amount::of_steps(n));
+        return is_inner_resource(name) ? fmt::format("{} {}", value, name.substr(1))
+                                       : fmt::format("{}={}", name, value);
+    }
     return "";
 }
 
@@ -26482,7 +26564,8 @@ SKEIN_INLINE std::string schedule_state::best_place(const class_record& c, bool 
     const auto most_of = [&](const need& n, std::int64_t& most) {
         auto best = no_index;
         for (std::uint32_t p = 0; p < all_places.size(); ++p) {
-            if (!is_open(all_places[p]) || !matches(where, p)) continue;
+            if (!(ever ? is_there(all_places[p]) : is_open(all_places[p])) || !matches(where, p))
+                continue;
             const auto& place = all_places[p];
             const auto has = ever ? room(place.total_needs, place.gpus).at(n.dim)
                                   : place.in.front().first->now.at(place.in.front().second, n.dim);
@@ -26518,7 +26601,7 @@ SKEIN_INLINE std::string schedule_state::totals_text(const constraint& where) co
     std::size_t n = 0;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         const auto& place = all_places[p];
-        if (!is_open(place) || !matches(where, p) || ++n > most) continue;
+        if (!is_there(place) || !matches(where, p) || ++n > most) continue;
         s += fmt::format("{}{} has {}", n == 1 ? "" : "; ", place.name,
                          place.total.empty() ? "nothing" : to_string(place.total));
     }
@@ -26530,7 +26613,7 @@ SKEIN_INLINE std::string schedule_state::names_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const std::string_view label : place.labels)
-            if (is_open(place) && label.starts_with(node_names))
+            if (is_there(place) && label.starts_with(node_names))
                 all.insert(label.substr(std::string_view(node_names).size()));
     return known_names(all, "none is there");
 }
@@ -26539,7 +26622,7 @@ SKEIN_INLINE std::string schedule_state::labels_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const std::string_view label : place.labels)
-            if (is_open(place) && !label.starts_with(node_names)) all.insert(label);
+            if (is_there(place) && !label.starts_with(node_names)) all.insert(label);
     return known_names(all, "none has one");
 }
 
@@ -26548,7 +26631,7 @@ SKEIN_INLINE std::string schedule_state::resources_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const auto& r : place.total.custom)
-            if (is_open(place)) all.insert(r.name);
+            if (is_there(place) && !is_inner_resource(r.name)) all.insert(r.name);
     return known_names(all, "none has a resource of its own name");
 }
 
@@ -26560,7 +26643,7 @@ SKEIN_INLINE std::optional<error> schedule_state::nobody_matches(const class_rec
     bool any = false;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         if (!all_places[p].alive || !matches(where, p)) continue;
-        if (is_open(all_places[p])) return std::nullopt;
+        if (is_there(all_places[p])) return std::nullopt;
         any = true;
     }
     const auto* label = label_of(where);
@@ -26614,7 +26697,7 @@ SKEIN_INLINE error schedule_state::missing(const group_record& g) const {
     std::string largest;
     resources most;
     for (const auto& p : all_places) {
-        if (!is_open(p) || p.host != no_index) continue;
+        if (!is_there(p) || p.host != no_index) continue;
         ++open;
         if (!largest.empty() && p.total <= most) continue;
         most = p.total;
@@ -26651,7 +26734,26 @@ SKEIN_INLINE std::string schedule_state::why_waits(const queue_record& q) const 
         if (g != groups.end() && g->second.waits)
             return fmt::format("waits for {}: the group is not placed", asked);
     }
-    return fmt::format("waits for {}: {}", asked, best_place(cls, false));
+    const auto resting = resting_text(constraints[cls.where].where);
+    auto why = best_place(cls, false);
+    if (!resting.empty() && why.starts_with("no "))
+        return fmt::format("waits for {}: {}", asked, resting);
+    return fmt::format("waits for {}: {}{}{}", asked, why, resting.empty() ? "" : "; ", resting);
+}
+
+/// "n1 cannot start anything: the disk is full; n2 ..."
+SKEIN_INLINE std::string schedule_state::resting_text(const constraint& where) const {
+    constexpr std::size_t most = 3;
+    std::string s;
+    std::size_t n = 0;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        const auto& place = all_places[p];
+        if (place.host != no_index || !is_there(place) || place.resting.empty()) continue;
+        if (group_in(where) == 0 && !matches(where, p)) continue;
+        if (++n > most) continue;
+        s += fmt::format("{}{} {}", n == 1 ? "" : "; ", place.name, place.resting);
+    }
+    return n > most ? fmt::format("{}; {} more", s, n - most) : s;
 }
 
 SKEIN_INLINE std::string schedule_state::why(request_id id) const {
@@ -26739,6 +26841,7 @@ SKEIN_INLINE std::vector<scheduler::place_info> scheduler::places() const {
         i.used = state_->used_of(p);
         i.granted = p.held;
         i.draining = p.draining;
+        i.resting = !p.resting.empty();
         i.reserved = p.kept.exists();
         out.push_back(std::move(i));
     }

@@ -2,7 +2,7 @@
 // jobs: commands that are sent to a cluster, all of it with its real code. Entry processes are
 // killed and stand still, starts fail and hang, agents and their machines die, the head dies with
 // all that its disk had not written, links break and are cut, clocks run fast and slow; jobs are
-// submitted, stopped and followed all the while.
+// submitted, stopped and followed all the while. Nodes cannot start anything for seconds.
 //
 // Invariants: a job that was acknowledged is known to the end, ends once, and its end never changes;
 // an attempt's entry process runs at most once; there are no more attempts than were asked for, but
@@ -254,6 +254,18 @@ task<void> next_change(stage* s) {
     co_await sleep_for(std::chrono::microseconds(s->w.below(4000)));
 }
 
+/// A node that runs out of something: it fails at once, and so looks emptier than the others.
+task<void> start_nothing(stage* s) {
+    auto& w = s->w;
+    for (;;) {
+        co_await sleep_for(std::chrono::milliseconds(w.below(4000)));
+        auto& faults = s->c.at(w.below(s->c.nodes())).children->faults();
+        const auto before = std::exchange(faults.no_descriptors, 1);
+        co_await sleep_for(std::chrono::milliseconds(w.below(8000)));
+        faults.no_descriptors = before;
+    }
+}
+
 task<void> hurt(stage* s) {
     auto& w = s->w;
     for (auto blows = w.below(12); blows > 0; --blows) {
@@ -348,6 +360,9 @@ void check_end(stage* s, const std::string& id, const told& job) {
                 end.exit_code != 0,
             id + " failed, and its process ended well: " + end.reason);
     w.check(state != job_state::stopped || job.was_stopped, id + " was stopped by nobody");
+    w.check(state != job_state::failed || job.what.pending_ms != 0 ||
+                end.reason.find("too many open files") == std::string::npos,
+            id + " failed for a start that was no attempt: " + end.reason);
     if (!job.is_heard) return;
     w.check(job.seen + job.left_out <= printed,
             fmt::format("{} printed {} lines, {} were seen and {} left out", id, printed, job.seen,
@@ -373,6 +388,8 @@ task<void> drive(stage* s) {
     scope watching, following, submitting;
     watching.spawn(watch(s));
     submitting.spawn(submit_around(s, &following));
+    scope starving;
+    if (w.chance(0.5)) starving.spawn(start_nothing(s));
     std::exception_ptr failure;
     try {
         auto hurts = hurt(s);
@@ -381,6 +398,9 @@ task<void> drive(stage* s) {
         co_await submitted;
         for (std::size_t i = 0; i < c.nodes(); ++i)
             s->agents_died = s->agents_died || c.at(i).agent->over;
+        starving.cancel();
+        auto fed = as_result(starving.join());
+        (void)co_await fed;
         auto calming = c.be_calm();
         co_await calming;
         auto ended = end_all(s);
@@ -391,7 +411,7 @@ task<void> drive(stage* s) {
     } catch (...) {
         failure = std::current_exception();
     }
-    for (auto* some : {&submitting, &following, &watching}) {
+    for (auto* some : {&submitting, &following, &starving, &watching}) {
         some->cancel();
         auto gone = as_result(some->join());
         (void)co_await gone;

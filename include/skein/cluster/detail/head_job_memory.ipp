@@ -65,7 +65,7 @@ SKEIN_INLINE void head::state::remember_jobs() {
                             : job_state::stopped;
         job->stops_for = r.stops_for;
         job->said.begin_at(r.lines_before);
-        job->since = on_loop.now();
+        job->since = job->pending_since = on_loop.now();
         job->retry_at = on_loop.now();
         if (how.storage != nullptr && !r.what.package.empty() && !is_over(job->state)) {
             auto& kept = *how.storage->get().packages;
