@@ -194,7 +194,10 @@ int watch(const cluster::tool_options& how, const std::string& id, std::uint64_t
     auto next = from;
     const auto end = cluster::follow_job_to_end(how, id, from, [&](const cluster::job_lines& said) {
         const auto state = cluster::state_of(said.now);
-        auto news = state_name(said.now) + said.now.reason;
+        // What one that runs waits for has a time in it: that it does is said once.
+        const bool runs = state == cluster::job_state::running;
+        auto news = state_name(said.now) +
+                    (runs && !said.now.reason.empty() ? std::string(" waits") : said.now.reason);
         if (!cluster::is_over(state) && news != told) {
             std::fflush(stdout);
             say("skein job: {} {}{}{}\n", id, state_name(said.now),

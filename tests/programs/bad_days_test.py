@@ -73,28 +73,43 @@ def a_node_that_cannot_write():
         c.stop()
 
 
-def a_node_whose_disk_is_full():
-    """The same of a disk without room, as root alone can make one."""
+def with_a_disk(what, breaks, wanted):
+    """A node with a small disk of its own, which root alone can make."""
     with Jobs([]) as c:
         disk = c.folder / "disk"
         disk.mkdir()
         if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], stderr=subprocess.DEVNULL).returncode != 0:
-            print("        left out: a small disk needs root")
+            print(f"        left out: {what} needs root")
             return
         try:
             c.join("broken", "--resources", "cpu=4", "--storage", disk / "s")
             c.join("good", "--resources", "cpu=4")
             c.joined("broken")
             c.joined("good")
-            with open(disk / "fill", "wb", buffering=0) as fill, contextlib.suppress(OSError):
-                while True:
-                    fill.write(bytes(4096))
+            breaks(c, disk)
             now = swallows_nothing(c, "broken")
-            assert "no space left on device" in now["rests_for"].lower(), now
+            assert wanted in now["rests_for"].lower(), now
             c.job("stop", "other")
             c.stop()
         finally:
             subprocess.run(["umount", "-l", disk], check=True)
+
+
+def a_node_whose_disk_is_full():
+    """The same of a disk without room."""
+    def fill(_, disk):
+        with open(disk / "fill", "wb", buffering=0) as into, contextlib.suppress(OSError):
+            while True:
+                into.write(bytes(4096))
+    with_a_disk("a small disk", fill, "no space left on device")
+
+
+def a_disk_that_becomes_read_only():
+    """The same of a disk that was good for a job before, and that the kernel has made read-only since."""
+    def remount(c, disk):
+        c.job("submit", "--on", "node=broken", "--", "true")
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    with_a_disk("a disk of its own", remount, "read-only file system")
 
 
 def no_node_can():
@@ -123,7 +138,12 @@ def the_jobs_own_fault():
         (made / "run.sh").write_bytes(b"\x7fELF nonsense")
         err = c.job("submit", "--working-dir", made, "--", "./run.sh", code=1)[1]
         assert "FAILED" in err[-1], err
+        (made / "run.sh").write_text("#!/no/such/interpreter\n")
+        err = c.job("submit", "--working-dir", made, "--", "./run.sh", code=1)[1]
+        assert "FAILED" in err[-1], err
+        c.job("submit", "--working-dir", made, "--", made, code=1)    # a folder
         assert c.node("n1")["rests_s"] is None
+        c.job("submit", "--", "true")
         c.stop()
 
 
@@ -203,6 +223,7 @@ CASES = [
     # nodes that cannot start anything, jobs that wait for each other
     ("a_node_that_cannot_write", a_node_that_cannot_write),
     ("a_node_whose_disk_is_full", a_node_whose_disk_is_full),
+    ("a_disk_that_becomes_read_only", a_disk_that_becomes_read_only),
     ("no_node_can", no_node_can),
     ("the_jobs_own_fault", the_jobs_own_fault),
     ("jobs_that_take_all_cpus", jobs_that_take_all_cpus),

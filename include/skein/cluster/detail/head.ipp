@@ -186,9 +186,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
     });
     out->on_tell<want_lease>(as_driver([this](detail::head_job& j, const want_lease& m) {
         want(j, m);
-        pump();
-        if (lend_entry(j)) pump();
-        make_room(j, false);
+        find_room(j, false);
     }));
     out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
         give_back(j, m.lease, m.at_once);
@@ -203,9 +201,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
     out->on_tell<cluster::want_group>(
         as_driver([this](detail::head_job& j, const cluster::want_group& m) {
             want_group(j, {m.group, m.strategy, m.bundles, {}});
-            pump();
-            if (lend_entry(j)) pump();
-            make_room(j, true);
+            find_room(j, true);
         }));
     out->on_tell<cluster::drop_group>(
         as_driver([this](detail::head_job& j, const cluster::drop_group& m) {

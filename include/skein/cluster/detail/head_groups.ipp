@@ -74,6 +74,7 @@ SKEIN_INLINE void head::state::want_group(detail::head_job& j, const known_group
     g.of = &j;
     g.number = what.number;
     g.strategy = static_cast<sched::group_strategy>(what.strategy);
+    g.asked_at = on_loop.now();
     for (const auto& text : what.bundles) {
         auto read = sched::parse_resources(text);
         if (!read) return refuse(read.error());
@@ -230,7 +231,9 @@ SKEIN_INLINE void head::state::on_group(const sched::notice& n) {
     for (auto& [incarnation, j] : jobs) {
         for (auto& [number, g] : j->groups) {
             if (g.id != n.group) continue;
-            g.placed = n.what == sched::notice::kind::group_placed;
+            const bool was_placed =
+                std::exchange(g.placed, n.what == sched::notice::kind::group_placed);
+            if (was_placed && !g.placed) g.asked_at = on_loop.now();
             if (g.placed) {
                 g.places.clear();
                 for (std::size_t b = 0; b < n.bundles.size(); ++b)

@@ -63,6 +63,14 @@ SKEIN_INLINE bool head::state::lend_entry(const detail::head_job& driver) {
     return true;
 }
 
+/// For what it has just asked for: what is free, then what its job can lend, then what others of
+/// its leases hold.
+SKEIN_INLINE void head::state::find_room(const detail::head_job& driver, bool of_groups) {
+    pump();
+    if (lend_entry(driver)) pump();
+    make_room(driver, of_groups);
+}
+
 /// They have their cpus back when no driver of their job has, or waits for, anything.
 SKEIN_INLINE void head::state::lend_entries() {
     std::map<std::uint64_t, bool> lent; // attempts, and whether they still need it
@@ -146,10 +154,30 @@ SKEIN_INLINE std::string head::state::held_text(const detail::head_lease& l) con
     return out;
 }
 
+/// "waits for 4 places, {cpu=1} and more, for 7 s; n1: ..."
+SKEIN_INLINE std::string head::state::held_text(const detail::head_group& g) const {
+    constexpr std::size_t most = 4;
+    auto out = fmt::format("waits for {} place{}, {{{}}}{}, for {:.0f} s", g.bundles.size(),
+                           g.bundles.size() == 1 ? "" : "s", sched::to_string(g.bundles.front()),
+                           g.bundles.size() == 1 ? "" : " and more",
+                           to_seconds(on_loop.now() - g.asked_at));
+    std::size_t at = 0;
+    for (const auto& [number, n] : nodes)
+        if (!n->draining && ++at <= most)
+            out += "; " + (n->rest.is_on() ? fmt::format("{} cannot start anything: {}", n->name,
+                                                         n->rest.why())
+                                           : holders_at(*n));
+    return at > most ? fmt::format("{}; {} more nodes", out, at - most) : out;
+}
+
 /// Of a job that runs: what its driver waits for.
 SKEIN_INLINE std::string head::state::waits_text(const detail::submitted_job& job) const {
     for (const auto& [number, j] : jobs) {
         if (j->hello.job != job.what.id || j->ending) continue;
+        for (const auto& [n, g] : j->groups)
+            if (!g.placed && !g.closing && !g.bundles.empty() &&
+                on_loop.now() >= deadline_after(g.asked_at, detail::long_wait))
+                return j->hello.name + " " + held_text(g);
         if (const auto* const l = held_up(*j)) return j->hello.name + " " + held_text(*l);
     }
     return {};

@@ -115,6 +115,7 @@ struct head_group {
     bool closing = false;              ///< it goes with its last lease
     std::vector<placed_bundle> places; ///< the last ones
     time_point until{};                ///< without an id: so long its nodes are waited for
+    time_point asked_at{};             ///< not placed: since when
 };
 
 /// What is known of how busy a node was; so many nodes at most, 225 KB each.
@@ -342,9 +343,11 @@ struct head::state {
     [[nodiscard]] detail::head_lease* entry_of(const detail::head_job& driver) const;
     [[nodiscard]] bool lend_entry(const detail::head_job& driver);
     void lend_entries();
+    void find_room(const detail::head_job& driver, bool of_groups);
     [[nodiscard]] const detail::head_lease* held_up(const detail::head_job& driver) const;
     [[nodiscard]] std::string holders_at(const detail::head_node& n) const;
     [[nodiscard]] std::string held_text(const detail::head_lease& l) const;
+    [[nodiscard]] std::string held_text(const detail::head_group& g) const;
     [[nodiscard]] std::string waits_text(const detail::submitted_job& job) const;
     void tell_held_up();
 
