@@ -593,6 +593,7 @@ using skein::sched::grant;
 using skein::sched::group_label;
 using skein::sched::group_request;
 using skein::sched::group_strategy;
+using skein::sched::is_inner_resource;
 using skein::sched::notice;
 using skein::sched::one_cpu;
 using skein::sched::parse_actor_label;

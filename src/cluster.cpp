@@ -49,6 +49,7 @@
 #include <skein/cluster/detail/head_job_service.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
+#include <skein/cluster/detail/head_lending.ipp>
 #include <skein/cluster/detail/head_link.ipp>
 #include <skein/cluster/detail/head_loads.ipp>
 #include <skein/cluster/detail/head_log.ipp>
@@ -58,7 +59,9 @@
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_packages.ipp>
 #include <skein/cluster/detail/head_silence.ipp>
+#include <skein/cluster/detail/head_rest.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
+#include <skein/cluster/detail/head_status.ipp>
 #include <skein/cluster/detail/ignore_rules.ipp>
 #include <skein/cluster/detail/job_folder.ipp>
 #include <skein/cluster/detail/job_progress.ipp>

@@ -78,16 +78,19 @@ std::string lines_text(const cluster::head& of, const std::string& id) {
     }
 }
 
-/// Of Ray's, those that mean something here, and those that mean nothing to anybody.
+/// Of Ray's, those that mean something here. Ray's own client sends others empty.
 void check_fields(const skein::json& body) {
-    constexpr std::array<std::string_view, 9> known{
+    constexpr std::array<std::string_view, 8> known{
         "entrypoint",           "submission_id",       "job_id",
         "entrypoint_num_cpus",  "entrypoint_num_gpus", "entrypoint_memory",
-        "entrypoint_resources", "runtime_env",         "metadata"};
-    for (const auto& [name, value] : body.items())
-        if (std::find(known.begin(), known.end(), name) == known.end() && !value.is_null())
+        "entrypoint_resources", "runtime_env"};
+    for (const auto& [name, value] : body.items()) {
+        const bool is_empty = value.is_null() || (value.is_structured() && value.empty());
+        if (std::find(known.begin(), known.end(), name) == known.end() && !is_empty)
             throw error(errc::not_supported,
-                        fmt::format("not supported: {}", skein::printable(name)));
+                        fmt::format("not supported: {}", skein::printable(name)))
+                .with_hint(fmt::format("fields that are read: {}", fmt::join(known, ", ")));
+    }
 }
 
 cluster::job_request request_of(const net::http_call& call) {

@@ -231,6 +231,7 @@ inline skein::ordered_json nodes_json(const cluster::cluster_status& now,
         one["used"] = resources_json(n.used);
         one["workers"] = n.workers;
         one["labels"] = n.labels;
+        add_rest(one, n);
         if (const auto known = usage.find(n.name); known != usage.end())
             one["load"] = load_json(known->second);
         all.push_back(std::move(one));
@@ -253,7 +254,7 @@ inline skein::ordered_json programs_json(
     const std::map<std::string, cluster::call_counts>& calls = {}) {
     auto all = skein::ordered_json::array();
     for (const auto& j : now.jobs) {
-        const auto found = calls.find(j.name);
+        const auto found = calls.find(j.program.empty() ? j.name : j.program);
         const auto of = found == calls.end() ? cluster::call_counts() : found->second;
         all.push_back({{"name", j.name},
                        {"host", j.host},
@@ -263,6 +264,9 @@ inline skein::ordered_json programs_json(
                        {"why", j.why},
                        {"connected", j.connected},
                        {"space", j.space},
+                       {"job", j.job},
+                       {"state", j.state},
+                       {"program", j.program},
                        {"calls", of.submitted},
                        {"calls_done", of.done},
                        {"calls_failed", of.failed}});

@@ -2,6 +2,7 @@
 // The bodies of job_command.hpp.
 #include "job_command.hpp"
 #include "dashboard_text.hpp"
+#include "job_progress.hpp"
 #include "time_option.hpp"
 
 #include <skein/cluster/access.hpp>
@@ -69,6 +70,17 @@ int with_head(const std::function<int()>& ask) {
     }
 }
 
+/// Nobody means a few bytes: a unit was left out.
+void check_memory(const std::string& text, std::uint64_t bytes) {
+    constexpr std::uint64_t least = std::uint64_t{1} << 20;
+    if (text.empty() || bytes == 0 || bytes >= least) return;
+    const bool is_number = text.find_first_not_of("0123456789.") == text.npos;
+    throw error(errc::usage, fmt::format("--memory {} is {} byte{}", skein::printable(text), bytes,
+                                         bytes == 1 ? "" : "s"))
+        .with_hint(is_number ? fmt::format("with a unit: --memory {}GiB", skein::printable(text))
+                             : std::string("1MiB is the least: --memory 512MiB, --memory 4GiB"));
+}
+
 std::string demand_of(const job_arguments& args) {
     if (args.cpus < 0 || args.gpus < 0)
         throw error(errc::usage, "--cpus and --gpus cannot be negative");
@@ -80,6 +92,7 @@ std::string demand_of(const job_arguments& args) {
     if (!read)
         throw error(errc::usage, "--resources: " + read.error().text())
             .with_hint(read.error().hint());
+    check_memory(args.memory, read->memory);
     return sched::to_string(*read);
 }
 
@@ -170,7 +183,10 @@ int watch(const cluster::tool_options& how, const std::string& id, std::uint64_t
     auto next = from;
     const auto end = cluster::follow_job_to_end(how, id, from, [&](const cluster::job_lines& said) {
         const auto state = cluster::state_of(said.now);
-        auto news = state_name(said.now) + said.now.reason;
+        // What one that runs waits for has a time in it: that it does is said once.
+        const bool runs = state == cluster::job_state::running;
+        auto news = state_name(said.now) +
+                    (runs && !said.now.reason.empty() ? std::string(" waits") : said.now.reason);
         if (!cluster::is_over(state) && news != told) {
             std::fflush(stdout);
             say("skein job: {} {}{}{}\n", id, state_name(said.now),
@@ -204,21 +220,27 @@ std::vector<std::string> named_files(const job_arguments& args) {
     return out;
 }
 
-/// Sends the folder; how far it is is said to people alone.
+/// Lists and reads the folder; many files take a while.
+cluster::package_manifest read_folder(const job_arguments& args) {
+    progress_line shown;
+    cluster::scan_options scan;
+    scan.always = named_files(args);
+    scan.progress = [&](const cluster::scan_progress& now) {
+        shown.say([&] {
+            return reading_text(args.folder, now.files, now.all_files, now.bytes, now.all_bytes);
+        });
+    };
+    return cluster::scan_folder(args.folder, scan);
+}
+
+/// Sends the folder.
 std::string send_folder(const cluster::tool_options& how, const job_arguments& args,
                         const cluster::package_manifest& files) {
-    const bool shows = ::isatty(2) == 1;
-    bool has_shown = false;
-    auto id = cluster::send_folder_now(
+    progress_line shown;
+    return cluster::send_folder_now(
         how, args.folder, files, [&](std::uint64_t sent, std::uint64_t all) {
-            if (!shows) return;
-            constexpr double mib = 1 << 20;
-            say("\rskein job: sends {}: {:.1f} of {:.1f} MiB ", skein::printable(args.folder),
-                static_cast<double>(sent) / mib, static_cast<double>(all) / mib);
-            has_shown = true;
+            shown.say([&] { return sending_text(args.folder, sent, all); });
         });
-    if (has_shown) say("\n");
-    return id;
 }
 
 int submit(const job_arguments& args) {
@@ -238,11 +260,7 @@ int submit(const job_arguments& args) {
     what.grace_ms = read_time(args.grace, "--grace");
     what.by = by_whom();
     cluster::package_manifest files;
-    if (!args.folder.empty()) {
-        cluster::scan_options scan;
-        scan.always = named_files(args);
-        files = cluster::scan_folder(args.folder, scan);
-    }
+    if (!args.folder.empty()) files = read_folder(args);
     return with_head([&] {
         if (!args.folder.empty()) what.package = send_folder(how, args, files);
         const auto taken = cluster::submit(how, what);
@@ -360,7 +378,10 @@ void declare_submit(CLI::App& sub, job_arguments& args) {
         ->check([](const std::string& path) {
             return path.empty() ? "it is empty; leave it out where no folder goes along" : "";
         });
-    sub.add_option("--id", args.id, "of the job (default: one is drawn)");
+    sub.add_option("--id", args.id, "of the job (default: one is drawn)")
+        ->check([](const std::string& id) {
+            return id.empty() ? "it is empty; leave it out, and one is drawn" : "";
+        });
     sub.add_option("--env", args.env, "NAME=value, for its environment; may be given again")
         ->take_all()
         ->allow_extra_args(false);

@@ -70,10 +70,11 @@ private:
 inline void add_cluster(metric_page& to, const cluster::cluster_status& now) {
     to.gauge("skein_head_uptime_seconds", "How long this head has been running.",
              static_cast<double>(now.up_ms) / 1000);
-    std::array<std::size_t, 4> nodes{};
-    for (const auto& n : now.nodes) ++nodes[n.suspect ? 1 : n.draining ? 2 : 0];
+    std::array<std::size_t, 5> nodes{};
+    for (const auto& n : now.nodes)
+        ++nodes[n.suspect ? 1 : n.draining ? 2 : n.rests_ms != 0 ? 4 : 0];
     nodes[3] = now.missing.size();
-    constexpr std::array names{"ready", "suspect", "draining", "missing"};
+    constexpr std::array names{"ready", "suspect", "draining", "missing", "resting"};
     for (std::size_t i = 0; i < names.size(); ++i)
         to.gauge("skein_cluster_nodes", "Nodes by state.", static_cast<double>(nodes[i]),
                  {{"state", names[i]}});

@@ -65,6 +65,7 @@ inline std::string state_text(const cluster::node_status& n) {
                            time_text(static_cast<std::int64_t>(n.silent_ms)),
                            time_text(static_cast<std::int64_t>(n.given_up_ms)),
                            n.draining ? ", draining" : "");
+    if (n.rests_ms != 0) return n.draining ? "resting, draining" : "resting";
     return n.draining ? "draining" : "ready";
 }
 
@@ -91,6 +92,18 @@ inline std::string end_text(std::uint8_t how) {
 inline std::string state_text(const cluster::missing_node& n) {
     return fmt::format("{}{} since {}", n.draining ? "draining, " : "", n.left ? "left" : "missing",
                        date_text(n.since));
+}
+
+/// "resting 4 s: the token cannot be written: no space left on device"
+inline std::string rest_text(const cluster::node_status& n) {
+    return fmt::format("resting {} s: {}", (n.rests_ms + 999) / 1000, n.rests_for);
+}
+
+/// Seconds for which it gets nothing new, and why; null: it may.
+inline void add_rest(skein::ordered_json& to, const cluster::node_status& n) {
+    to["rests_s"] = n.rests_ms == 0 ? skein::ordered_json(nullptr)
+                                    : skein::ordered_json((n.rests_ms + 999) / 1000);
+    to["rests_for"] = n.rests_for;
 }
 
 /// "app", "app (space server of prod)"
@@ -135,10 +148,17 @@ inline std::string status_text(const cluster::cluster_status& s) {
         rows.push_back({n.name, n.host, "-", state_text(n), "-", n.resources,
                         fmt::format("{}", fmt::join(n.labels, " "))});
     if (rows.size() > 1) out += table_text(rows);
+    for (const auto& n : s.nodes)
+        if (n.rests_ms != 0)
+            out += fmt::format("  {} {}\n", skein::printable(n.name),
+                               skein::printable_lines(rest_text(n)));
     rows = {{"job", "host", "pid", "state", "workers", "waiting"}};
     for (const auto& j : s.jobs)
         rows.push_back({name_text(j), j.host, fmt::to_string(j.pid),
-                        j.connected ? "connected" : "away", fmt::to_string(j.workers),
+                        !j.state.empty() ? j.state
+                        : j.connected    ? "connected"
+                                         : "away",
+                        fmt::to_string(j.workers),
                         j.waiting == 0 || j.why.empty() ? fmt::to_string(j.waiting)
                                                         : fmt::format("{}: {}", j.waiting, j.why)});
     if (!s.jobs.empty()) out += table_text(rows);
@@ -199,6 +219,7 @@ inline std::string status_json(const cluster::cluster_status& s, bool past) {
                                 {"silent_ms", n.silent_ms},
                                 {"given_up_ms", n.given_up_ms},
                                 {"labels", n.labels}});
+    for (std::size_t i = 0; i < s.nodes.size(); ++i) add_rest(out["nodes"][i], s.nodes[i]);
     for (const auto& j : s.jobs)
         out["jobs"].push_back({{"name", j.name},
                                {"host", j.host},
@@ -207,7 +228,10 @@ inline std::string status_json(const cluster::cluster_status& s, bool past) {
                                {"waiting", j.waiting},
                                {"why", j.why},
                                {"connected", j.connected},
-                               {"space", j.space}});
+                               {"space", j.space},
+                               {"job", j.job},
+                               {"state", j.state},
+                               {"program", j.program}});
     for (const auto& n : s.missing)
         out["missing"].push_back({{"name", n.name},
                                   {"host", n.host},

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // jobs: commands that are sent to a cluster, all of it with its real code. Entry processes are
 // killed and stand still, starts fail and hang, agents and their machines die, nodes are silent for
-// 1 to 60 s, the head dies with all that its disk had not written, also between an order and its
-// record, links break and are cut, clocks run fast and slow; jobs are submitted, stopped and
-// followed all the while.
+// 1 to 60 s and cannot start anything for seconds, the head dies with all that its disk had not
+// written, also between an order and its record, links break and are cut, clocks run fast and slow;
+// jobs are submitted, stopped and followed all the while.
 //
 // Invariants: a job that was acknowledged is known to the end, ends once, and its end never changes;
 // an attempt's entry process runs at most once; no more attempts begin than were asked for; one that
@@ -323,6 +323,18 @@ task<void> silence(stage* s) {
     }
 }
 
+/// A node that runs out of something: it fails at once, and so looks emptier than the others.
+task<void> start_nothing(stage* s) {
+    auto& w = s->w;
+    for (;;) {
+        co_await sleep_for(std::chrono::milliseconds(w.below(4000)));
+        auto& faults = s->c.at(w.below(s->c.nodes())).children->faults();
+        const auto before = std::exchange(faults.no_descriptors, 1);
+        co_await sleep_for(std::chrono::milliseconds(w.below(8000)));
+        faults.no_descriptors = before;
+    }
+}
+
 task<void> hurt(stage* s) {
     auto& w = s->w;
     for (auto blows = w.below(12); blows > 0; --blows) {
@@ -456,6 +468,9 @@ void check_end(stage* s, const std::string& id, const told& job) {
                 end.exit_code != 0,
             id + " failed, and its process ended well: " + end.reason);
     w.check(state != job_state::stopped || job.was_stopped, id + " was stopped by nobody");
+    w.check(state != job_state::failed || job.what.pending_ms != 0 ||
+                end.reason.find("too many open files") == std::string::npos,
+            id + " failed for a start that was no attempt: " + end.reason);
     if (!job.is_heard) return;
     w.check(job.seen + job.left_out <= printed,
             fmt::format("{} printed {} lines, {} were seen and {} left out", id, printed, job.seen,
@@ -483,6 +498,8 @@ task<void> drive(stage* s) {
     watching.spawn(listen(s));
     silencing.spawn(silence(s));
     submitting.spawn(submit_around(s, &following));
+    scope starving;
+    if (w.chance(0.5)) starving.spawn(start_nothing(s));
     std::exception_ptr failure;
     try {
         auto hurts = hurt(s);
@@ -493,6 +510,9 @@ task<void> drive(stage* s) {
         co_await silenced;
         for (std::size_t i = 0; i < c.nodes(); ++i)
             s->agents_died = s->agents_died || c.at(i).agent->over;
+        starving.cancel();
+        auto fed = as_result(starving.join());
+        (void)co_await fed;
         auto calming = c.be_calm();
         co_await calming;
         auto checking = check_calm(s);
@@ -505,7 +525,7 @@ task<void> drive(stage* s) {
     } catch (...) {
         failure = std::current_exception();
     }
-    for (auto* some : {&submitting, &silencing, &following, &watching}) {
+    for (auto* some : {&submitting, &silencing, &following, &starving, &watching}) {
         some->cancel();
         auto gone = as_result(some->join());
         (void)co_await gone;

@@ -66,7 +66,7 @@
     function state(word) {
         const w = String(word || "unknown");
         const kind = /^(running|succeeded|ready|alive|idle)$/i.test(w) ? "good" : /^(failed|dead|missing|lost)$/i.test(w) ? "bad" :
-            /^(pending|starting|retrying|rescaling|suspect|draining|joining)$/i.test(w) ? "warn" : "";
+            /^(pending|starting|retrying|rescaling|suspect|draining|resting|joining)$/i.test(w) ? "warn" : "";
         return element("span", { class: `state ${kind}`, text: w });
     }
     function use(used, total, say, text) {
@@ -261,11 +261,13 @@
             ["For", (j) => (is_number(j.started) ? length_of((j.ended || now) - j.started) : ""), { class: "number" }],
             ["Command", (j) => element("code", { text: j.entrypoint || j.command || "" }), { class: "wide" }]];
     }
+    // One that cannot start anything gets nothing for a while, and says why.
+    const node_state = (n) => (n.rests_s ? element("span", { title: n.rests_for }, state(n.state), element("span", { class: "note", text: ` ${length_of(n.rests_s)}: ${n.rests_for}` })) : state(n.state));
     function node_columns() {
         const of = (n, key) => (n.resources || {})[key], used = (n, key) => (n.used || {})[key], load = (n) => n.load || {};
         return [
             ["Node", (n) => (n.load ? node_link(n.name) : n.name || n.id || ""), { always: true, class: "name" }],
-            ["State", (n) => state(n.state), { always: true }],
+            ["State", node_state, { always: true }],
             ["CPUs given", (n) => use(used(n, "cpu"), of(n, "cpu"), number)],
             ["GPUs given", (n) => use(used(n, "gpu"), of(n, "gpu"), number)],
             ["CPU", (n) => (is_number(load(n).cpu) ? use(load(n).cpu, 1, null, `${Math.round(load(n).cpu * 100)} %`) : "")],

@@ -216,11 +216,14 @@ private:
 #include <skein/cluster/detail/head_job_service.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
+#include <skein/cluster/detail/head_lending.ipp>
 #include <skein/cluster/detail/head_loads.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_orders.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_packages.ipp>
 #include <skein/cluster/detail/head_silence.ipp>
+#include <skein/cluster/detail/head_rest.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
+#include <skein/cluster/detail/head_status.ipp>
 #endif

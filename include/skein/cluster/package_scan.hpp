@@ -33,6 +33,7 @@ namespace skein::cluster {
 struct scan_progress {
     std::string path; ///< the file that is read
     std::uint64_t bytes = 0, all_bytes = 0;
+    std::size_t files = 0, all_files = 0; ///< read, of all; the second is 0 while they are listed
 };
 
 /// How a folder becomes a package.
@@ -43,7 +44,8 @@ struct scan_options {
     package_bounds bounds{};
     /// Asked to stop, it ends with errc::cancelled after a piece of a MiB.
     std::stop_token stop{};
-    /// Told after each piece how much of the folder has been hashed, by the thread that scans.
+    /// Told after each piece how much of the folder has been hashed, by the thread that scans; and
+    /// of each 1,000 files how many were found before that.
     std::function<void(const scan_progress&)> progress{};
 };
 

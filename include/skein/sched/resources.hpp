@@ -75,6 +75,12 @@ struct custom_resource {
     friend auto operator<=>(const custom_resource&, const custom_resource&) = default;
 };
 
+/// A name that begins with a dot is of who keeps the books: nobody can write it, to_string() leaves
+/// it out, and texts about it say what stands behind the dot.
+[[nodiscard]] constexpr bool is_inner_resource(std::string_view name) noexcept {
+    return name.starts_with('.') && name.size() > 1;
+}
+
 /// Bounds of what is parsed, so that text from outside cannot take much.
 struct resource_limits {
     std::size_t text = 4096;                       ///< bytes

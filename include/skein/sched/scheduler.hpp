@@ -172,6 +172,9 @@ public:
     std::vector<evicted> remove_place(place_id id);
     /// Nothing new goes there, nor into bundles there; what runs goes on. False if it is unknown.
     bool drain(place_id id, bool on = true);
+    /// Nothing new goes there for now; it counts as a place that could hold what it could before.
+    ///   why     in texts about what waits; "": it takes requests again
+    bool rest(place_id id, std::string why);
 
     /// A job has twice the share of one with half its weight: 1 to 1000; 1 if nothing is said.
     void set_weight(job_id job, std::uint32_t weight);
@@ -263,6 +266,7 @@ public:
         resources total, used; ///< used.cpu may be more than total.cpu, see wait_end()
         std::size_t granted = 0;
         bool draining = false;
+        bool resting = false;  ///< see rest()
         bool reserved = false; ///< kept free for somebody
     };
     [[nodiscard]] std::vector<place_info> places() const;

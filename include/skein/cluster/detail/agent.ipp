@@ -3,6 +3,7 @@
 // The bodies of cluster/agent.hpp.
 
 #include <skein/cluster/detail/agent_state.hpp>
+#include <skein/cluster/detail/node_rest.hpp>
 #include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/space_server.hpp>
 #include <skein/core/log.hpp>
@@ -131,7 +132,8 @@ SKEIN_INLINE node_hello agent::state::hello() const {
     h.alone_ms = static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::milliseconds>(duration(how.orphan_grace)).count());
     for (const auto& [name, w] : workers)
-        h.holds.push_back({name, w->order.demand, w->order.gpus, w->order.space, w->order.job});
+        h.holds.push_back({name, w->order.demand, w->order.gpus, w->order.space, w->order.job,
+                           w->process != nullptr ? w->process->pid() : 0});
     return h;
 }
 
@@ -207,9 +209,12 @@ SKEIN_INLINE void agent::state::start(start_worker_order order) {
         none.was_asked = true;
         return tell_end(std::move(none));
     }
-    if (workers.size() >= how.most_workers)
-        return tell_end(
-            {lease, false, fmt::format("the node runs {} workers already", workers.size())});
+    if (workers.size() >= how.most_workers) {
+        ended_lease none{lease, false,
+                         fmt::format("the node runs {} workers already", workers.size())};
+        none.of_node = true;
+        return tell_end(std::move(none));
+    }
     auto& w = workers[lease];
     w = std::make_unique<worker>();
     w->order = std::move(order);
@@ -316,9 +321,12 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         out.is_lasting = (e.code() == errc::not_found || e.code() == errc::permission_denied ||
                           e.code() == errc::invalid_argument) &&
                          !out.started;
+        out.of_node = !out.started && detail::is_of_node(e.code(), w->in_storage);
     } catch (const std::exception& e) { // of the library: a path, memory
         out.how = e.what();
+        out.of_node = !out.started && detail::is_of_node(e, w->in_storage);
     }
+    out.is_lasting = out.is_lasting && !out.of_node;
     if (!process) {
         out.was_asked = w->asked_to_stop;
         co_return out;

@@ -44,7 +44,9 @@ SKEIN_INLINE task<void> agent::state::open_storage(state* self, worker* w) {
         const auto& folder = kept->get().folder;
         return std::pair(folder, detail::keep_token(folder, secret));
     });
+    w->in_storage = true;
     std::tie(w->storage, w->token_file) = co_await opening;
+    w->in_storage = false;
     self->end_leftovers(w->storage);
 }
 
@@ -61,11 +63,13 @@ SKEIN_INLINE task<void> agent::state::enter_folder(state* self, worker* w) {
     }
     const auto laid = std::make_shared<event>();
     self->being_laid.emplace(w->folder, laid);
+    w->in_storage = true;
     auto making = as_result(make_folder(self, w));
     const auto made = co_await making;
     self->being_laid.erase(w->folder);
     laid->set();
     if (!made) throw made.error();
+    w->in_storage = false;
 }
 
 SKEIN_INLINE task<void> agent::state::make_folder(state* self, worker* w) {
@@ -137,9 +141,13 @@ SKEIN_INLINE task<void> agent::state::fetch_package(state* self, worker* w) {
         net::offload([kept, id = order.package] { return kept->get().packages->find(id); });
     auto manifest = co_await finding;
     if (!manifest) {
-        auto asking = self->head.ask<package_found>(ask_package{order.package});
+        auto asking = as_result(self->head.ask<package_found>(ask_package{order.package}));
         const auto found = co_await asking;
-        auto read = detail::read_manifest(found.manifest);
+        if (!found) {
+            w->in_storage = found.error().code() != errc::not_found; // the head has it no more
+            throw found.error();
+        }
+        auto read = detail::read_manifest(found->manifest);
         if (read.id() != order.package)
             throw error(errc::corrupt, "the head has sent another package than it was asked for");
         manifest = std::move(read);

@@ -40,6 +40,7 @@ struct agent::state {
         log_piece unwritten;                         ///< of that
         event to_write;                              ///< there is some, or no more comes
         bool is_read = false;                        ///< no more comes
+        bool in_storage = false; ///< what is done for it now is done with this node's own storage
     };
     /// What a driver's workers have printed, as far as the head knows of it.
     struct driver_output {

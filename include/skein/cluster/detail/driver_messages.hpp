@@ -117,6 +117,7 @@ struct lease_waits {
     static constexpr std::uint16_t number = 8;
     std::uint64_t lease = 0;
     std::string why;
+    bool is_held_up = false; ///< one could: others have held it for long
 };
 
 /// A lease is gone: its worker has ended, or there can be none.
@@ -129,6 +130,7 @@ struct lease_ended {
     bool is_lasting = false;
     std::int32_t code = -1;
     std::int32_t signal = 0;
+    bool of_node = false;
 };
 
 /// The head asks for it back: its node is drained, or others have had less than their share for

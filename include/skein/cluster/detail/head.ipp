@@ -186,8 +186,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
     });
     out->on_tell<want_lease>(as_driver([this](detail::head_job& j, const want_lease& m) {
         want(j, m);
-        pump();
-        make_room(j, false);
+        find_room(j, false);
     }));
     out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
         give_back(j, m.lease, m.at_once);
@@ -202,8 +201,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
     out->on_tell<cluster::want_group>(
         as_driver([this](detail::head_job& j, const cluster::want_group& m) {
             want_group(j, {m.group, m.strategy, m.bundles, {}});
-            pump();
-            make_room(j, true);
+            find_room(j, true);
         }));
     out->on_tell<cluster::drop_group>(
         as_driver([this](detail::head_job& j, const cluster::drop_group& m) {
@@ -251,7 +249,7 @@ SKEIN_INLINE void head::state::serve_tools(net::request_service& of) {
             logging::at(self->how.news, "head", "asked to stop", {{"by", peer}});
             stop_reply r;
             r.nodes = static_cast<std::uint32_t>(self->nodes.size());
-            r.jobs = static_cast<std::uint32_t>(self->jobs.size());
+            r.jobs = static_cast<std::uint32_t>(self->programs().size());
             self->stopping.set();
             co_return r;
         }(this, m, who.peer);
@@ -304,6 +302,7 @@ SKEIN_INLINE void head::state::look() {
     for (auto* j : gone) leave(*j, job_end::lost);
     memory.look();
     look_at_silence();
+    end_rests();
     look_at_spaces();
     look_at_jobs();
     take_groups_over(false);
@@ -314,8 +313,10 @@ SKEIN_INLINE void head::state::look() {
                 if (now >= l->keep_until) recall(*l, fmt::format("node {} is drained", n->name));
     for (auto& [number, n] : nodes)
         if (n->draining) schedule.move_bundles(n->place());
+    lend_entries();
     pump();
     share_out();
+    tell_held_up();
 }
 
 // ---- drivers ------------------------------------------------------------------------------------
@@ -461,50 +462,12 @@ SKEIN_INLINE cluster_status head::state::status(bool past) const {
     std::map<std::uint64_t, sched::resources> used;
     for (const auto& p : schedule.places()) used[p.id.value()] = p.used;
     for (const auto& [number, n] : nodes) {
-        node_status s;
-        s.name = n->name;
-        s.host = n->host;
-        s.pid = n->pid;
-        s.resources = sched::to_string(n->total);
-        s.used = sched::to_string(used[number]);
-        s.workers = static_cast<std::uint32_t>(n->leases.size());
-        s.draining = n->draining;
-        s.suspect = is_silent(*n);
-        if (s.suspect) {
-            const auto in_ms = [](duration d) {
-                return static_cast<std::uint64_t>(
-                    std::chrono::duration_cast<std::chrono::milliseconds>(d).count());
-            };
-            s.silent_ms = in_ms(n->silence.length(on_loop.now()));
-            s.given_up_ms = in_ms(patience_with(*n));
-        }
-        s.labels = n->labels;
-        out.nodes.push_back(std::move(s));
+        out.nodes.push_back(status_of(*n));
+        out.nodes.back().used = sched::to_string(used[number]);
     }
     std::sort(out.nodes.begin(), out.nodes.end(),
               [](const auto& a, const auto& b) { return a.name < b.name; });
-    for (const auto& [number, j] : jobs) {
-        job_status s;
-        s.name = j->hello.name.empty() ? "(not back yet)" : j->hello.name;
-        s.host = j->hello.host;
-        s.pid = j->hello.pid;
-        s.connected = j->session != nullptr;
-        s.space = j->space;
-        for (const auto& [n, g] : j->groups) { // first: leases in it wait for it
-            if (g.placed || g.closing || s.waiting++ > 0) continue;
-            std::string asked;
-            for (const auto& b : g.bundles) asked += fmt::format(" {{{}}}", sched::to_string(b));
-            s.why = fmt::format("waits for placement group {}:{}", n, asked);
-        }
-        for (const auto& [n, l] : j->leases) {
-            if (l->state != detail::lease_state::waits) {
-                s.workers += j->space.empty() || n != space_server_lease;
-                continue;
-            }
-            if (s.waiting++ == 0) s.why = schedule.why(l->request);
-        }
-        out.jobs.push_back(std::move(s));
-    }
+    out.jobs = programs();
     return out;
 }
 

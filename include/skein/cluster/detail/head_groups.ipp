@@ -4,6 +4,7 @@
 // without a worker; leases whose label names the group take their room out of it.
 // docs/design/0012-groups.md
 
+#include <skein/cluster/detail/entry_share.hpp>
 #include <skein/cluster/detail/head_state.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
@@ -45,7 +46,7 @@ SKEIN_INLINE void head::state::ask_room(detail::head_lease& l) {
     sched::request r;
     r.where = *where;
     r.job = l.of->id();
-    r.demand = l.demand;
+    r.demand = l.of->submitted.empty() ? l.demand : detail::with_entry_share(l.demand);
     r.tag = l.tag;
     r.for_life = true; // nobody can count on the end of a worker
     const auto asked = schedule.submit(r);
@@ -73,6 +74,7 @@ SKEIN_INLINE void head::state::want_group(detail::head_job& j, const known_group
     g.of = &j;
     g.number = what.number;
     g.strategy = static_cast<sched::group_strategy>(what.strategy);
+    g.asked_at = on_loop.now();
     for (const auto& text : what.bundles) {
         auto read = sched::parse_resources(text);
         if (!read) return refuse(read.error());
@@ -229,7 +231,9 @@ SKEIN_INLINE void head::state::on_group(const sched::notice& n) {
     for (auto& [incarnation, j] : jobs) {
         for (auto& [number, g] : j->groups) {
             if (g.id != n.group) continue;
-            g.placed = n.what == sched::notice::kind::group_placed;
+            const bool was_placed =
+                std::exchange(g.placed, n.what == sched::notice::kind::group_placed);
+            if (was_placed && !g.placed) g.asked_at = on_loop.now();
             if (g.placed) {
                 g.places.clear();
                 for (std::size_t b = 0; b < n.bundles.size(); ++b)
@@ -291,7 +295,7 @@ SKEIN_INLINE sched::scheduler head::state::places_for(
         const bool has_one = g.strategy == sched::group_strategy::strict_spread &&
                              std::any_of(g.places.begin(), g.places.end(),
                                          [&](const auto& b) { return b.node == p.id.value(); });
-        if (n == nullptr || p.draining || p.reserved || has_one) continue;
+        if (n == nullptr || p.draining || p.resting || p.reserved || has_one) continue;
         auto used = p.used;
         auto& now = free[p.id.value()];
         now = p.total.cpu - used.cpu;

@@ -71,7 +71,7 @@ SKEIN_INLINE void head::state::remember_jobs() {
             given_up.leave(r.lease_of, {r.placed_on, r.node, fence(detail::agents_wait_ms, r.what),
                                     deadline_after(on_loop.now(), fence(detail::agents_wait_ms, r.what))});
         job->said.begin_at(r.lines_before);
-        job->since = on_loop.now();
+        job->since = job->pending_since = on_loop.now();
         job->retry_at = on_loop.now();
         if (how.storage != nullptr && !r.what.package.empty() && !is_over(job->state)) {
             auto& kept = *how.storage->get().packages;

@@ -58,6 +58,7 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) con
     if (job.state == job_state::starting || job.state == job_state::running)
         if (const auto n = nodes.find(job.placed_on); n != nodes.end() && is_silent(*n->second))
             out.reason = silence_text(*n->second);
+    if (job.state == job_state::running && job.reason.empty()) out.reason = waits_text(job);
     if (job.is_stopping && !is_over(job.state)) out.reason = "it is being stopped";
     if (is_over(job.state) && !is_over(job.shown)) out.reason = "it has just ended";
     out.command = job.what.command;
@@ -181,9 +182,15 @@ SKEIN_INLINE void head::state::serve_entries(net::request_service& of, const ses
         return here->node->leases.contains(lease);
     };
     serve_loads(of, s);
-    of.on_tell<entry_started>([this, of_node](const entry_started& m, const net::caller& who) {
-        if (of_node(m.lease, who)) entry_runs(m.lease);
-    });
+    of.on_tell<entry_started>(
+        [this, of_node, weak](const entry_started& m, const net::caller& who) {
+            if (!of_node(m.lease, who)) return;
+            if (const auto here = weak.lock()) node_works(*here->node);
+            if (const auto j = jobs.find(m.lease.driver);
+                j != jobs.end() && !j->second->submitted.empty())
+                submitted.by_id.at(j->second->submitted)->pid = m.pid;
+            entry_runs(m.lease);
+        });
     of.on_tell<job_rows>([this, of_node](job_rows m, const net::caller& who) {
         const auto j = jobs.find(m.lease.driver);
         if (!of_node(m.lease, who) || j == jobs.end() || j->second->submitted.empty()) return;

@@ -132,6 +132,8 @@ struct submitted_job {
     std::string reason, node;
     std::uint32_t attempt = 0;
     std::uint32_t not_counted = 0; ///< attempts that are none of its retries
+    std::uint32_t not_started = 0; ///< nodes that could not start it, in a row: no attempts
+    std::int64_t pid = 0;          ///< of its entry process, on its node
     std::uint64_t lease_of = 0;    ///< the newest attempt's driver
     std::uint64_t placed_on = 0;   ///< the incarnation of its node
     /// Of the attempt that has just ended: its order was never sent, or never came.
@@ -139,8 +141,9 @@ struct submitted_job {
     std::int32_t exit_code = -1, signal = 0;
     std::int64_t submitted = 0, started = 0, ended = 0; ///< milliseconds since 1970
 
-    time_point since{};    ///< in this state, by this head's clock
-    time_point retry_at{}; ///< retrying
+    time_point since{};         ///< in this state, by this head's clock
+    time_point pending_since{}; ///< or since the first node that could not start it
+    time_point retry_at{};      ///< retrying, or pending without a lease
     /// It was told to end: what it is then, and why.
     bool is_stopping = false;
     job_state stops_as = job_state::stopped;

@@ -211,6 +211,7 @@ SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_leas
     const auto job = submitted.by_id.at(l.of->submitted);
     job->node = l.at->name;
     job->placed_on = l.at->incarnation;
+    job->pid = 0;
     change(*job, job_state::starting, "");
     note(*job);
     start_worker_order m;
@@ -238,6 +239,7 @@ SKEIN_INLINE void head::state::change(detail::submitted_job& job, job_state to,
     job.state = to;
     job.reason = std::move(reason);
     job.since = on_loop.now();
+    if (to == job_state::pending) job.pending_since = job.since;
     ++changes;
     if (is_over(to)) return; // see show_end()
     job.shown = to;
@@ -260,6 +262,7 @@ SKEIN_INLINE void head::state::entry_runs(const lease_name& lease) {
     const auto job = submitted.by_id.at(j->second->submitted);
     if (job->state != job_state::starting || job->lease_of != lease.driver) return;
     job->started = detail::unix_ms(on_loop);
+    job->not_started = 0;
     change(*job, job_state::running, "");
     note(*job);
 }
@@ -279,6 +282,7 @@ SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
     if (job.is_stopping) return job_over(job, job.stops_as, job.stops_for);
     if (started && ended.code == 0 && !ended.was_asked)
         return job_over(job, job_state::succeeded, "");
+    if (!started && ended.of_node) return put_off(job, why);
     // The order was not sent, or its node says that it never came: nobody's fault. Nor is one that
     // its agent did not start because it ends. Once it was sent, who is lost with it has begun it.
     if (job.state == job_state::starting && (job.never_began || (!started && ended.was_asked)))
@@ -374,12 +378,15 @@ SKEIN_INLINE void head::state::look_at_jobs() {
             std::chrono::milliseconds(std::min<std::uint64_t>(ms, std::uint64_t{1} << 40)));
     };
     for (const auto& job : open) {
-        if (job->state == job_state::retrying && now >= job->retry_at &&
-            !given_up.may_run(job->lease_of, now)) {
+        const bool is_put_off = job->state == job_state::pending && !jobs.contains(job->lease_of);
+        if (is_put_off && now >= job->retry_at) {
+            begin_again(*job);
+        } else if (job->state == job_state::retrying && now >= job->retry_at &&
+                   !given_up.may_run(job->lease_of, now)) {
             begin_attempt(*job);
             note(*job);
         } else if (job->state == job_state::pending && job->what.pending_ms != 0 &&
-                   now >= deadline_after(job->since, after(job->what.pending_ms))) {
+                   now >= deadline_after(job->pending_since, after(job->what.pending_ms))) {
             stop_submitted(*job, job_state::failed,
                            fmt::format("no node had room for it within {:.3g} s: {}",
                                        static_cast<double>(job->what.pending_ms) / 1000,

@@ -3,6 +3,7 @@
 // Part of the bodies of cluster/head.hpp: leases, from what a driver wants to the end of its
 // worker.
 
+#include <skein/cluster/detail/entry_share.hpp>
 #include <skein/cluster/detail/head_state.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
@@ -25,6 +26,7 @@ SKEIN_INLINE detail::head_lease& head::state::add_lease(detail::head_job& j, std
     l.number = number;
     l.demand = demand;
     l.tag = ++last_tag;
+    l.asked_at = on_loop.now();
     by_tag.emplace(l.tag, &l);
     j.leases.emplace(number, std::move(made));
     return l;
@@ -56,7 +58,7 @@ SKEIN_INLINE void head::state::end(detail::head_lease& l, bool started, const st
     auto& j = *l.of;
     if (j.session)
         j.session->tell(lease_ended{l.number, started, why, news.lines, news.is_lasting, news.code,
-                                    news.signal});
+                                    news.signal, news.of_node});
     if (l.number == space_server_lease && !j.space.empty())
         space_server_over(j, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
                           l.state != detail::lease_state::expected);
@@ -273,7 +275,7 @@ SKEIN_INLINE void head::state::make_room(const detail::head_share& of) {
         if (l->label == sched::spread_label) spread_order(*of.of, places);
         for (const auto& now : places) {
             auto* n = node_at(now.id.value());
-            if (n == nullptr || now.draining || !make_room(*l, *n, now)) continue;
+            if (n == nullptr || now.draining || now.resting || !make_room(*l, *n, now)) continue;
             if (of.may_have(l->demand.cpu.in_steps())) (void)schedule.keep_room(l->request);
             return; // one at a time
         }
@@ -386,7 +388,7 @@ SKEIN_INLINE void head::state::tell_granted(const detail::head_lease& l) {
     l.of->session->tell(lease_granted{l.number, l.at->incarnation, l.at->name, std::move(labels)});
 }
 
-SKEIN_INLINE void head::state::on_ended(const ended_lease& what, const detail::head_node& from) {
+SKEIN_INLINE void head::state::on_ended(const ended_lease& what, detail::head_node& from) {
     given_up.over(what.lease.driver);
     const auto j = jobs.find(what.lease.driver);
     if (j == jobs.end()) return;
@@ -395,7 +397,12 @@ SKEIN_INLINE void head::state::on_ended(const ended_lease& what, const detail::h
     auto& l = *found->second;
     const bool is_there = l.at == &from || (l.state == detail::lease_state::expected &&
                                             l.expected_node == unknown_node);
-    if (is_there) end(l, what.started, what.how.substr(0, 4096), what);
+    if (!is_there) return;
+    if (what.started)
+        node_works(from);
+    else if (what.of_node)
+        node_failed(from, what.how.substr(0, 1024));
+    end(l, what.started, what.how.substr(0, 4096), what);
 }
 
 // ---- what those say who come back ---------------------------------------------------------------
@@ -409,7 +416,7 @@ SKEIN_INLINE bool head::state::take_over(detail::head_node& n, const held_lease&
     auto& j = job_of(held.lease.driver);
     sched::request r;
     r.job = j.id();
-    r.demand = *demand;
+    r.demand = held.job.empty() ? *demand : detail::with_entry_share(*demand);
     r.for_life = true;
     const bool in_group = l != nullptr && group_of(*l) != nullptr && where_of(*l);
     if (in_group) r.where = *where_of(*l);
@@ -479,6 +486,7 @@ SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held
     if (taken && is_news) tell_granted(*l);
     if (!taken || is_unwanted) return false;
     if (held.job.empty()) return true;
+    submitted.by_id.at(held.job)->pid = held.pid;
     entry_runs(held.lease);
     if (l != nullptr && submitted.by_id.at(held.job)->is_stopping) stop_worker(*l);
     return true;

@@ -3,6 +3,7 @@
 // Part of the bodies of cluster/head.hpp: nodes come, go, and are drained.
 
 #include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/cluster/detail/entry_share.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_state.hpp>
 #include <skein/core/cancel.hpp>
@@ -112,7 +113,8 @@ SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const n
     made->session = s;
     auto labels = h.labels;
     labels.push_back("node=" + made->name);
-    const auto placed = schedule.add_place(made->place(), made->name, *total, std::move(labels));
+    const auto placed = schedule.add_place(made->place(), made->name,
+                                           detail::with_entry_share(*total), std::move(labels));
     if (!placed) throw placed.error();
     const auto* remembered = memory.find_node(made->name);
     made->draining = remembered != nullptr ? remembered->draining : h.draining;

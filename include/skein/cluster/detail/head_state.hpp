@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
+#include <skein/cluster/detail/node_rest.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/load_history.hpp>
 #include <skein/cluster/package_store.hpp>
@@ -86,7 +87,7 @@ struct head_lease {
     std::string env, cwd; ///< these: see want_lease
     rank_order rank;      ///< until its node has been told
     bool own = false;
-    bool blocked = false; ///< see lease_blocked
+    bool blocked = false; ///< see lease_blocked; of an entry process: its cpus are lent
     lease_state state = lease_state::waits;
     sched::request_id request;
     std::uint64_t tag = 0; ///< of the request
@@ -94,6 +95,8 @@ struct head_lease {
     head_node* at = nullptr;         ///< granted, stopping
     std::uint64_t expected_node = 0; ///< its incarnation
     time_point until{};              ///< expected
+    time_point asked_at{};           ///< waits
+    bool is_held_up = false;         ///< its driver was told that it has waited for long
     bool at_once = false;            ///< its worker is to be killed, not asked
     bool is_ordered = false;         ///< of a job: its node has been told
     time_point recalled_at{};        ///< the last time; {}: never
@@ -113,6 +116,7 @@ struct head_group {
     bool closing = false;              ///< it goes with its last lease
     std::vector<placed_bundle> places; ///< the last ones
     time_point until{};                ///< without an id: so long its nodes are waited for
+    time_point asked_at{};             ///< not placed: since when
 };
 
 /// What is known of how busy a node was; so many nodes at most, 225 KB each.
@@ -149,6 +153,7 @@ struct head_node {
     bool draining = false;
     node_silence silence;
     std::uint64_t alone_ms = 0; ///< so long it waits for a head itself, see node_hello
+    node_rest rest; ///< after starts that have failed
 
     [[nodiscard]] sched::place_id place() const noexcept { return sched::place_id(incarnation); }
 };
@@ -251,6 +256,9 @@ struct head::state {
     [[nodiscard]] driver_welcome size() const;
     void tell_size();
     [[nodiscard]] cluster_status status(bool past = false) const;
+    [[nodiscard]] node_status status_of(const detail::head_node& n) const;
+    [[nodiscard]] std::vector<job_status> programs() const;
+    [[nodiscard]] job_status status_of(const detail::head_job& j) const;
     [[nodiscard]] drain_reply drain(const ask_drain& what);
     [[nodiscard]] drain_reply drain_missing(const ask_drain& what);
     [[nodiscard]] detail::head_node* find_node(const std::string& name);
@@ -345,6 +353,25 @@ struct head::state {
     static task<job_table_text> find_table(state* self, std::string id);
     [[nodiscard]] bool claim_entry(const held_lease& held);
 
+    // head_rest.ipp: nodes that cannot start anything
+    void node_failed(detail::head_node& n, const std::string& why);
+    void node_works(detail::head_node& n);
+    void end_rests();
+    void put_off(detail::submitted_job& job, const std::string& why);
+    void begin_again(detail::submitted_job& job);
+
+    // head_lending.ipp: entry processes that wait for their own tasks, and what waits for long
+    [[nodiscard]] detail::head_lease* entry_of(const detail::head_job& driver) const;
+    [[nodiscard]] bool lend_entry(const detail::head_job& driver);
+    void lend_entries();
+    void find_room(const detail::head_job& driver, bool of_groups);
+    [[nodiscard]] const detail::head_lease* held_up(const detail::head_job& driver) const;
+    [[nodiscard]] std::string holders_at(const detail::head_node& n) const;
+    [[nodiscard]] std::string held_text(const detail::head_lease& l) const;
+    [[nodiscard]] std::string held_text(const detail::head_group& g) const;
+    [[nodiscard]] std::string waits_text(const detail::submitted_job& job) const;
+    void tell_held_up();
+
     // head_packages.ipp: files that jobs bring
     void serve_packages(net::request_service& of, const session_ptr& s);
     [[nodiscard]] std::shared_ptr<job_storage> need_packages() const;
@@ -384,7 +411,7 @@ struct head::state {
                                  detail::head_lease* l, detail::lease_state as);
     void reconcile(detail::head_node& n, const node_hello& h, std::vector<lease_name>& stop);
     void reconcile(detail::head_job& j, const driver_hello& h);
-    void on_ended(const ended_lease& what, const detail::head_node& from);
+    void on_ended(const ended_lease& what, detail::head_node& from);
     void pump();
     void granted(const sched::grant& g);
     static void tell_granted(const detail::head_lease& l);

@@ -30,6 +30,7 @@ struct held_lease {
     std::uint64_t gpus = 0; ///< bits of sched::gpu_set
     std::string space;      ///< it is the space server of this namespace
     std::string job;        ///< it is the entry process of this job
+    std::int64_t pid = 0;   ///< of its process, once it runs
 };
 
 /// What a driver has started in place of a worker: a rank of its training.
@@ -55,6 +56,7 @@ struct ended_lease {
     std::int32_t code = -1;  ///< that it has exited with; -1: it has not
     std::int32_t signal = 0; ///< that has ended it
     bool was_asked = false;  ///< to end, or its agent was, before it started
+    bool of_node = false;    ///< it did not start, and would on another node
 };
 
 } // namespace skein::cluster

@@ -35,6 +35,23 @@ SKEIN_INLINE void leased_workers::state::say_what_waits() {
     }
 }
 
+/// A node could not start its worker for a reason of its own: it rests, and others are asked.
+SKEIN_INLINE void leased_workers::state::on_other_node(const lease& l) {
+    count_expected();
+    if (stopping.is_set()) return;
+    const auto reason =
+        fmt::format("{} could not start a worker, another node is asked: {}", l.node_name, l.how);
+    const bool is_counted = said_failures.size() < most_said || said_failures.contains(reason);
+    if (std::has_single_bit(++said_failures[is_counted ? reason : std::string()]))
+        logging::warn("cluster", reason);
+    later.spawn(fill_later(this, how.times.child_restart_first));
+}
+
+/// None of its calls could begin for some seconds, for others have the room.
+SKEIN_INLINE void leased_workers::state::say_held_up(const std::string& why) {
+    logging::warn("cluster", "calls wait for room that others have", {{"why", why}});
+}
+
 /// Once until there is one again.
 SKEIN_INLINE void leased_workers::state::say_no_nodes() {
     bool any = visits_only && visits.empty(), here = false; // a space server is waited for, too

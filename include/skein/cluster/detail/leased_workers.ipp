@@ -139,6 +139,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::state::make_s
     out->on_tell<lease_waits>([this](const lease_waits& m, const net::caller&) {
         const auto found = leases.find(m.lease);
         if (found == leases.end()) return;
+        if (m.is_held_up) return say_held_up(m.why);
         if (found->second->beside != 0) return refuse_beside(*found->second, m.why);
         found->second->why = m.why;
         if (!std::exchange(found->second->impossible, true)) fill();
@@ -394,6 +395,7 @@ SKEIN_INLINE void leased_workers::state::on_ended(const lease_ended& m) {
     }
     if (l->beside != 0) return refuse_beside(*l, m.how);
     leases.erase(found);
+    if (m.of_node && !m.started) return on_other_node(*l);
     on_failed_start(l, m.is_lasting, m.started);
 }
 

@@ -141,6 +141,8 @@ struct leased_workers::state {
     void on_granted(const lease_granted& m);
     void on_ended(const lease_ended& m);
     void on_failed_start(const lease_ptr& l, bool is_lasting, bool has_run);
+    void on_other_node(const lease& l);
+    static void say_held_up(const std::string& why);
     [[nodiscard]] bool refuse_own(const lease& l, bool is_lasting);
     static task<void> fill_later(state* self, duration pause);
     static task<void> watch_broken(state* self);

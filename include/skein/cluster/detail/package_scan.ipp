@@ -92,6 +92,7 @@ private:
     std::vector<found> all_;
     std::unordered_set<std::string> taken_;
     std::uint64_t bytes_ = 0, hashed_ = 0;
+    std::size_t read_ = 0; ///< of all_
 };
 
 SKEIN_INLINE folder_scan::folder_scan(const std::string& folder, const scan_options& how)
@@ -140,6 +141,7 @@ SKEIN_INLINE void folder_scan::take(const std::string& path, const struct stat& 
     if (!taken_.insert(path).second) return;
     if (S_ISREG(is.st_mode)) bytes_ += static_cast<std::uint64_t>(is.st_size);
     all_.push_back({path, is});
+    if (how_.progress && all_.size() % 1000 == 0) how_.progress({path, 0, 0, all_.size(), 0});
     // A folder that is far too large is not read to its end before it is refused.
     if (all_.size() > 10 * how_.bounds.entries + 1000) check_bounds();
 }
@@ -394,7 +396,7 @@ SKEIN_INLINE sha256_digest folder_scan::hash(const found& what) {
         if (got > static_cast<std::uint64_t>(now.st_size)) throw changed();
         sum.update(byte_span(piece).first(static_cast<std::size_t>(n)));
         hashed_ += static_cast<std::uint64_t>(n);
-        if (how_.progress) how_.progress({what.path, hashed_, bytes_});
+        if (how_.progress) how_.progress({what.path, hashed_, bytes_, read_, all_.size()});
     }
     if (::fstat(file.get(), &now) != 0) throw errno_error(errno, "look at", path);
     if (!is_same(now) || got != static_cast<std::uint64_t>(now.st_size)) throw changed();
@@ -439,7 +441,10 @@ SKEIN_INLINE package_manifest folder_scan::run() {
     check_bounds();
     package_manifest out;
     out.entries.reserve(all_.size());
-    for (const auto& each : all_) out.entries.push_back(entry_of(each));
+    for (const auto& each : all_) {
+        out.entries.push_back(entry_of(each));
+        ++read_;
+    }
     if (auto good = check_package(out, how_.bounds); !good)
         throw error(good.error()).with_where(folder_);
     return out;

@@ -20,16 +20,21 @@ struct node_status {
     std::vector<std::string> labels;
     std::uint64_t silent_ms = 0;     ///< nothing has come from it for so long; 0: it is heard
     std::uint64_t given_up_ms = 0; ///< after so long it is lost, with what runs there
+    std::int64_t rests_ms = 0; ///< it gets nothing new for so long, see node_rest; 0: it does not
+    std::string rests_for;     ///< what it could not start last, and why
 };
 
-/// A driver, in cluster_status.
+/// A program, in cluster_status: a driver, or a job with the drivers that came out of it.
 struct job_status {
     std::string name, host;
     std::int64_t pid = 0;
     std::uint32_t workers = 0, waiting = 0;
     std::string why; ///< why the first of those that wait does
     bool connected = true;
-    std::string space; ///< it is the space server of this namespace
+    std::string space;   ///< it is the space server of this namespace
+    std::string job;     ///< it is what was submitted under this id
+    std::string state;   ///< of that, in small letters: "running"
+    std::string program; ///< of that, the newest driver's name; "": none has come out of it
 };
 
 /// A node that was there, in cluster_status.

@@ -82,11 +82,18 @@ inline constexpr int change_folder = 3;
     child_leaves();
 }
 
+/// The host has run out of something, whatever is started.
+[[nodiscard]] SKEIN_INLINE bool is_used_up(int number) noexcept {
+    return number == EMFILE || number == ENFILE || number == EAGAIN || number == ENOMEM;
+}
+
 /// What spawn() throws. Running out of descriptors has a limit with a name.
 SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
-    const auto code = number == ENOENT || number == ENOTDIR ? errc::not_found
-                      : number == EACCES                    ? errc::permission_denied
-                                                            : errc::io;
+    const auto code = number == ENOENT || number == ENOTDIR  ? errc::not_found
+                      : number == EACCES                     ? errc::permission_denied
+                      : is_used_up(number)                   ? errc::exhausted
+                      : number == ENOSPC || number == EDQUOT ? errc::disk_full
+                                                             : errc::io;
     error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
                                 number == EMFILE ? "too many open files" : std::strerror(number)));
     if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");

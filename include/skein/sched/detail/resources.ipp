@@ -160,7 +160,8 @@ SKEIN_INLINE amount resources::of(std::string_view name) const noexcept {
 }
 
 SKEIN_INLINE resources& resources::set(std::string_view name, amount value) {
-    if (!detail::is_resource_name(name) || name == "cpu" || name == "gpu" || name == "memory")
+    const bool good = detail::is_resource_name(name) || is_inner_resource(name);
+    if (!good || name == "cpu" || name == "gpu" || name == "memory")
         throw error(errc::invalid_argument,
                     fmt::format("\"{}\" is no name of a custom resource", detail::shown(name)))
             .with_hint("a letter, then letters, digits, '_', '-' or '.'; cpu, gpu and memory are "
@@ -256,7 +257,8 @@ SKEIN_INLINE std::string to_string(const resources& r) {
             break;
         }
     }
-    for (const auto& c : r.custom) append(c.name, to_string(c.value));
+    for (const auto& c : r.custom)
+        if (!is_inner_resource(c.name)) append(c.name, to_string(c.value));
     return s;
 }
 
@@ -273,8 +275,11 @@ inline result<void> check_range(const resources& r) {
     const auto in_range = [](amount a) {
         return a >= amount{} && a <= amount::of_steps(amount::most * amount::steps);
     };
+    const auto named = static_cast<std::size_t>(
+        std::count_if(r.custom.begin(), r.custom.end(),
+                      [](const custom_resource& c) { return !is_inner_resource(c.name); }));
     const bool ok = in_range(r.cpu) && in_range(r.gpu) && r.memory <= resource_limits{}.memory &&
-                    r.custom.size() <= resource_limits{}.custom &&
+                    named <= resource_limits{}.custom &&
                     std::all_of(r.custom.begin(), r.custom.end(),
                                 [&](const custom_resource& c) { return in_range(c.value); });
     if (ok) return {};

@@ -81,7 +81,7 @@ struct place_record {
     gpu_set gpus;
     needs total_needs;
     resources total;
-    std::string name;
+    std::string name, resting; ///< why it takes nothing for now
     std::vector<std::string> labels;
 };
 
@@ -266,7 +266,10 @@ struct schedule_state {
     void join_node(node_domain& all, std::uint32_t p);
     void leave(place_domain& d, std::uint32_t leaf);
     void leave_all(std::uint32_t p);
+    [[nodiscard]] bool is_there(const place_record& p) const;
     [[nodiscard]] bool is_open(const place_record& p) const;
+    bool rest(place_id id, std::string why);
+    [[nodiscard]] std::string resting_text(const constraint& where) const;
     void offer(std::uint32_t p);
     void grow(std::uint32_t p);
     void count_cluster(const place_record& p, int sign);

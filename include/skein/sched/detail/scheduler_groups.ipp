@@ -131,7 +131,8 @@ SKEIN_INLINE std::vector<plan_room> schedule_state::rooms_for(const group_record
     std::vector<plan_room> rooms;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         const auto& place = all_places[p];
-        if (place.host != no_index || !is_open(place)) continue;
+        const bool may_be = when == outlook::ever ? is_there(place) : is_open(place);
+        if (place.host != no_index || !may_be) continue;
         plan_room r;
         r.place = p;
         const bool others = place.kept.exists() && place.kept.group != g.id.value();
@@ -323,13 +324,17 @@ SKEIN_INLINE void schedule_state::move_bundles(place_id from) {
             else
                 all = false;
         }
-        if (empty.empty() || (!all && g.strategy == group_strategy::strict_pack) ||
-            plan(g, outlook::ever).empty())
-            continue;
+        if (empty.empty() || (!all && g.strategy == group_strategy::strict_pack)) continue;
+        auto& draining = all_places[host->second].draining; // it may only rest
+        const bool was = std::exchange(draining, true);
+        const bool could_go = !plan(g, outlook::ever).empty();
+        draining = was;
+        if (!could_go) continue;
         for (const auto b : empty) lose_bundle(g, b, none);
         ++places_version;
         group_is_broken(
-            g, error(errc::closed, fmt::format("{} is drained", all_places[host->second].name)));
+            g, error(errc::closed, fmt::format("{} {}", all_places[host->second].name,
+                                               was ? "is drained" : "takes nothing for now")));
     }
 }
 

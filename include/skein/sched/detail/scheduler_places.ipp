@@ -144,7 +144,7 @@ SKEIN_INLINE void schedule_state::join(place_domain& d, std::uint32_t p) {
     d.now.reserve(static_cast<std::uint32_t>(d.members.size()), dims);
     d.ever.reserve(static_cast<std::uint32_t>(d.members.size()), dims);
     auto& place = all_places[p];
-    if (is_open(place)) d.ever.set(leaf, room(place.total_needs, place.gpus).keys());
+    if (is_there(place)) d.ever.set(leaf, room(place.total_needs, place.gpus).keys());
     place.in.emplace_back(&d, leaf);
 }
 
@@ -242,9 +242,33 @@ SKEIN_INLINE bool schedule_state::drain(place_id id, bool on) {
     return true;
 }
 
-SKEIN_INLINE bool schedule_state::is_open(const place_record& p) const {
+/// It takes nothing for now, neither do the bundles that lie on it.
+SKEIN_INLINE bool schedule_state::rest(place_id id, std::string why) {
+    const auto found = place_of.find(id);
+    if (found == place_of.end()) return false;
+    auto& resting = all_places[found->second].resting;
+    const bool was = !resting.empty(), is = !why.empty();
+    resting = std::move(why);
+    if (was == is) return true;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        if (!all_places[p].alive || (p != found->second && all_places[p].host != found->second))
+            continue;
+        if (is) drop_reservation(p);
+        offer(p);
+        grow(p);
+    }
+    return true;
+}
+
+/// It could hold requests, if not now.
+SKEIN_INLINE bool schedule_state::is_there(const place_record& p) const {
     return p.alive && !p.draining &&
            (p.host == no_index || (all_places[p.host].alive && !all_places[p.host].draining));
+}
+
+SKEIN_INLINE bool schedule_state::is_open(const place_record& p) const {
+    return is_there(p) && p.resting.empty() &&
+           (p.host == no_index || all_places[p.host].resting.empty());
 }
 
 /// Works out what a place has for new requests, and tells the trees.
@@ -359,7 +383,7 @@ SKEIN_INLINE bool schedule_state::is_feasible(std::uint32_t c) {
         cls.feasible = found != no_index;
     } else {
         const auto p = single_place(where);
-        cls.feasible = p != no_index && is_open(all_places[p]) && !is_avoided(where, p) &&
+        cls.feasible = p != no_index && is_there(all_places[p]) && !is_avoided(where, p) &&
                        room(all_places[p].total_needs, all_places[p].gpus).fits(all);
     }
     return cls.feasible;
@@ -422,3 +446,11 @@ SKEIN_INLINE room schedule_state::bundle_room(const needs& all) {
 }
 
 } // namespace skein::sched::detail
+
+namespace skein::sched {
+
+SKEIN_INLINE bool scheduler::rest(place_id id, std::string why) {
+    return state_->rest(id, std::move(why));
+}
+
+} // namespace skein::sched

@@ -99,7 +99,7 @@ SKEIN_INLINE void schedule_state::leave_blocked(std::uint32_t q) {
 /// Whether it is to be said that nothing there could hold it.
 SKEIN_INLINE bool schedule_state::is_news(told_state& told) const {
     const bool any = std::any_of(all_places.begin(), all_places.end(),
-                                 [&](const auto& p) { return p.host == no_index && is_open(p); });
+                                 [&](const auto& p) { return p.host == no_index && is_there(p); });
     const auto now = any ? told_state::infeasible : told_state::no_places;
     if (told >= now) return false;
     told = now;

@@ -31,8 +31,12 @@ SKEIN_INLINE std::string schedule_state::amount_text(std::uint32_t dim, std::int
         return r.memory == 0 ? "memory=0" : to_string(r);
     default: break;
     }
-    for (const auto& [name, d] : custom_dims)
-        if (d == dim) return fmt::format("{}={}", name, to_string(amount::of_steps(n)));
+    for (const auto& [name, d] : custom_dims) {
+        if (d != dim) continue;
+        const auto value = to_string(amount::of_steps(n));
+        return is_inner_resource(name) ? fmt::format("{} {}", value, name.substr(1))
+                                       : fmt::format("{}={}", name, value);
+    }
     return "";
 }
 
@@ -68,7 +72,8 @@ SKEIN_INLINE std::string schedule_state::best_place(const class_record& c, bool 
     const auto most_of = [&](const need& n, std::int64_t& most) {
         auto best = no_index;
         for (std::uint32_t p = 0; p < all_places.size(); ++p) {
-            if (!is_open(all_places[p]) || !matches(where, p)) continue;
+            if (!(ever ? is_there(all_places[p]) : is_open(all_places[p])) || !matches(where, p))
+                continue;
             const auto& place = all_places[p];
             const auto has = ever ? room(place.total_needs, place.gpus).at(n.dim)
                                   : place.in.front().first->now.at(place.in.front().second, n.dim);
@@ -104,7 +109,7 @@ SKEIN_INLINE std::string schedule_state::totals_text(const constraint& where) co
     std::size_t n = 0;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         const auto& place = all_places[p];
-        if (!is_open(place) || !matches(where, p) || ++n > most) continue;
+        if (!is_there(place) || !matches(where, p) || ++n > most) continue;
         s += fmt::format("{}{} has {}", n == 1 ? "" : "; ", place.name,
                          place.total.empty() ? "nothing" : to_string(place.total));
     }
@@ -116,7 +121,7 @@ SKEIN_INLINE std::string schedule_state::names_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const std::string_view label : place.labels)
-            if (is_open(place) && label.starts_with(node_names))
+            if (is_there(place) && label.starts_with(node_names))
                 all.insert(label.substr(std::string_view(node_names).size()));
     return known_names(all, "none is there");
 }
@@ -125,7 +130,7 @@ SKEIN_INLINE std::string schedule_state::labels_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const std::string_view label : place.labels)
-            if (is_open(place) && !label.starts_with(node_names)) all.insert(label);
+            if (is_there(place) && !label.starts_with(node_names)) all.insert(label);
     return known_names(all, "none has one");
 }
 
@@ -134,7 +139,7 @@ SKEIN_INLINE std::string schedule_state::resources_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const auto& r : place.total.custom)
-            if (is_open(place)) all.insert(r.name);
+            if (is_there(place) && !is_inner_resource(r.name)) all.insert(r.name);
     return known_names(all, "none has a resource of its own name");
 }
 
@@ -146,7 +151,7 @@ SKEIN_INLINE std::optional<error> schedule_state::nobody_matches(const class_rec
     bool any = false;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         if (!all_places[p].alive || !matches(where, p)) continue;
-        if (is_open(all_places[p])) return std::nullopt;
+        if (is_there(all_places[p])) return std::nullopt;
         any = true;
     }
     const auto* label = label_of(where);
@@ -200,7 +205,7 @@ SKEIN_INLINE error schedule_state::missing(const group_record& g) const {
     std::string largest;
     resources most;
     for (const auto& p : all_places) {
-        if (!is_open(p) || p.host != no_index) continue;
+        if (!is_there(p) || p.host != no_index) continue;
         ++open;
         if (!largest.empty() && p.total <= most) continue;
         most = p.total;
@@ -237,7 +242,26 @@ SKEIN_INLINE std::string schedule_state::why_waits(const queue_record& q) const 
         if (g != groups.end() && g->second.waits)
             return fmt::format("waits for {}: the group is not placed", asked);
     }
-    return fmt::format("waits for {}: {}", asked, best_place(cls, false));
+    const auto resting = resting_text(constraints[cls.where].where);
+    auto why = best_place(cls, false);
+    if (!resting.empty() && why.starts_with("no "))
+        return fmt::format("waits for {}: {}", asked, resting);
+    return fmt::format("waits for {}: {}{}{}", asked, why, resting.empty() ? "" : "; ", resting);
+}
+
+/// "n1 cannot start anything: the disk is full; n2 ..."
+SKEIN_INLINE std::string schedule_state::resting_text(const constraint& where) const {
+    constexpr std::size_t most = 3;
+    std::string s;
+    std::size_t n = 0;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        const auto& place = all_places[p];
+        if (place.host != no_index || !is_there(place) || place.resting.empty()) continue;
+        if (group_in(where) == 0 && !matches(where, p)) continue;
+        if (++n > most) continue;
+        s += fmt::format("{}{} {}", n == 1 ? "" : "; ", place.name, place.resting);
+    }
+    return n > most ? fmt::format("{}; {} more", s, n - most) : s;
 }
 
 SKEIN_INLINE std::string schedule_state::why(request_id id) const {
@@ -325,6 +349,7 @@ SKEIN_INLINE std::vector<scheduler::place_info> scheduler::places() const {
         i.used = state_->used_of(p);
         i.granted = p.held;
         i.draining = p.draining;
+        i.resting = !p.resting.empty();
         i.reserved = p.kept.exists();
         out.push_back(std::move(i));
     }

@@ -135,7 +135,7 @@ SKEIN_INLINE void children_state::fail_perhaps(const proc::child_options& how) {
         throw error(code, fmt::format("cannot start {}: {}", how.executable, why));
     };
     for (const auto& [rate, code, why] :
-         {possible{faults.no_descriptors, errc::io, "too many open files"},
+         {possible{faults.no_descriptors, errc::exhausted, "too many open files"},
           possible{faults.not_found, errc::not_found, "no such file or directory"},
           possible{faults.not_permitted, errc::permission_denied, "permission denied"}}) {
         if (!net.loop().draw(rate)) continue;

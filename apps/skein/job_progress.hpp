@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How far a folder is on its way: on a terminal one line that changes, elsewhere a line now and
+// then. What is done soon says nothing.
+
+#include <skein/core/clock.hpp>
+#include <skein/core/printable.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein_program {
+
+/// "98,000"
+inline std::string grouped(std::uint64_t n) {
+    auto out = fmt::to_string(n);
+    for (auto at = out.size(); at > 3;) out.insert(at -= 3, ",");
+    return out;
+}
+
+/// "12.5 of 300.0 MiB"
+inline std::string part_text(std::uint64_t part, std::uint64_t all) {
+    constexpr double mib = 1 << 20;
+    return fmt::format("{:.1f} of {:.1f} MiB", static_cast<double>(part) / mib,
+                       static_cast<double>(all) / mib);
+}
+
+///   all_files   0: they are being listed
+inline std::string reading_text(const std::string& folder, std::size_t files, std::size_t all_files,
+                                std::uint64_t bytes, std::uint64_t all_bytes) {
+    const auto shown = skein::printable(folder);
+    if (all_files == 0) return fmt::format("lists {}: {} files so far", shown, grouped(files));
+    return fmt::format("reads {}: {} of {} files, {}", shown, grouped(files), grouped(all_files),
+                       part_text(bytes, all_bytes));
+}
+
+inline std::string sending_text(const std::string& folder, std::uint64_t sent, std::uint64_t all) {
+    return fmt::format("sends {}: {}", skein::printable(folder), part_text(sent, all));
+}
+
+/// On standard error.
+class progress_line {
+public:
+    progress_line() : is_terminal_(::isatty(2) == 1), next_(now() + first()) {}
+    progress_line(const progress_line&) = delete;
+    progress_line& operator=(const progress_line&) = delete;
+    ~progress_line() {
+        if (is_open_) std::fputc('\n', stderr);
+    }
+
+    /// `text` is asked for when it is time to say something.
+    template <class Text>
+    void say(const Text& text) {
+        const auto at = now();
+        if (at < next_) return;
+        next_ = at + (is_terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(5));
+        const auto line = fmt::format("skein job: {}", text());
+        if (is_terminal_)
+            (void)std::fprintf(stderr, "\r%s \x1b[K", line.c_str());
+        else
+            (void)std::fprintf(stderr, "%s\n", line.c_str());
+        is_open_ = is_terminal_;
+    }
+
+private:
+    [[nodiscard]] static skein::time_point now() { return skein::system_clock().now(); }
+    [[nodiscard]] skein::duration first() const {
+        return is_terminal_ ? std::chrono::milliseconds(300) : std::chrono::seconds(5);
+    }
+
+    bool is_terminal_, is_open_ = false;
+    skein::time_point next_;
+};
+
+} // namespace skein_program

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of cluster/head.hpp: entry processes of jobs that wait for their own tasks, and
+// drivers that have waited for long.
+
+#include <skein/cluster/detail/head_jobs.hpp>
+#include <skein/cluster/detail/head_state.hpp>
+#include <skein/core/loop.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+namespace detail {
+
+/// Then people are told.
+inline constexpr auto long_wait = std::chrono::seconds(5);
+
+/// A node that could hold it, if it held nothing else.
+[[nodiscard]] inline bool could_hold(const head_node& n, const head_lease& l) {
+    const bool is_meant = l.label.empty() || l.label == sched::spread_label ||
+                          l.label == "node=" + n.name ||
+                          std::find(n.labels.begin(), n.labels.end(), l.label) != n.labels.end();
+    return is_meant && !n.draining && sched::fits(l.demand, n.total);
+}
+
+} // namespace detail
+
+/// That of the job which a driver came out of; nullptr: it has none that runs.
+SKEIN_INLINE detail::head_lease* head::state::entry_of(const detail::head_job& driver) const {
+    const auto* const job = job_behind(driver);
+    if (job == nullptr) return nullptr;
+    const auto attempt = jobs.find(job->lease_of);
+    if (attempt == jobs.end()) return nullptr;
+    const auto own = attempt->second->leases.find(detail::entry_lease);
+    if (own == attempt->second->leases.end()) return nullptr;
+    auto* const l = own->second.get();
+    return l->state == detail::lease_state::granted && l->request ? l : nullptr;
+}
+
+/// Its driver has just asked, and there was no room: the entry process waits for its tasks, so that
+/// these may have its cpus. Else jobs that have all cpus wait for each other for ever.
+SKEIN_INLINE bool head::state::lend_entry(const detail::head_job& driver) {
+    auto* const entry = entry_of(driver);
+    if (entry == nullptr || entry->blocked) return false;
+    const bool waits = std::any_of(driver.leases.begin(), driver.leases.end(),
+                                   [](const auto& one) {
+                                       return one.second->state == detail::lease_state::waits;
+                                   }) ||
+                       std::any_of(driver.groups.begin(), driver.groups.end(), [](const auto& one) {
+                           return !one.second.placed && !one.second.closing;
+                       });
+    if (!waits || !schedule.wait_begin(entry->request)) return false;
+    entry->blocked = true;
+    return true;
+}
+
+/// For what it has just asked for: what is free, then what its job can lend, then what others of
+/// its leases hold.
+SKEIN_INLINE void head::state::find_room(const detail::head_job& driver, bool of_groups) {
+    pump();
+    if (lend_entry(driver)) pump();
+    make_room(driver, of_groups);
+}
+
+/// They have their cpus back when no driver of their job has, or waits for, anything.
+SKEIN_INLINE void head::state::lend_entries() {
+    std::map<std::uint64_t, bool> lent; // attempts, and whether they still need it
+    for (const auto& [number, j] : jobs)
+        if (!j->submitted.empty())
+            if (const auto own = j->leases.find(detail::entry_lease);
+                own != j->leases.end() && own->second->blocked)
+                lent[number] = false;
+    for (const auto& [number, j] : jobs) {
+        if (j->hello.job.empty() || j->ending) continue;
+        (void)lend_entry(*j); // that of this moment
+        const auto* const job = job_behind(*j);
+        if (job == nullptr || (j->leases.empty() && j->groups.empty())) continue;
+        if (const auto found = lent.find(job->lease_of); found != lent.end()) found->second = true;
+    }
+    for (const auto& [number, is_needed] : lent) {
+        const auto j = jobs.find(number);
+        if (is_needed || j == jobs.end()) continue;
+        auto& l = *j->second->leases.at(detail::entry_lease);
+        l.blocked = false;
+        if (l.request) (void)schedule.wait_end(l.request); // it goes on, whoever has its cpus
+    }
+}
+
+// ---- what waits for long ------------------------------------------------------------------------
+
+/// What a driver has waited for so long that people should know: all that it has asked for, or what
+/// some of its calls alone need. nullptr: nothing.
+SKEIN_INLINE const detail::head_lease* head::state::held_up(const detail::head_job& driver) const {
+    const detail::head_lease* first = nullptr;
+    bool has_any = false;
+    for (const auto& [number, l] : driver.leases) {
+        has_any = has_any || l->state == detail::lease_state::granted;
+        if (l->state != detail::lease_state::waits) continue;
+        if (first == nullptr || (l->own && !first->own)) first = l.get();
+    }
+    if (first == nullptr || (has_any && !first->own)) return nullptr;
+    return on_loop.now() >= deadline_after(first->asked_at, detail::long_wait) ? first : nullptr;
+}
+
+/// "n1: cpu 2 of 2 held by job a (entry), mnist (2 workers)"
+SKEIN_INLINE std::string head::state::holders_at(const detail::head_node& n) const {
+    constexpr std::size_t most = 6;
+    std::map<std::pair<std::string, bool>, std::size_t> held; // the bool: an entry process
+    sched::amount cpus;
+    for (const auto& [name, l] : n.leases) {
+        if (l->blocked || !l->demand.cpu) continue;
+        cpus += l->demand.cpu;
+        const bool is_entry = !l->of->submitted.empty();
+        ++held[{l->of->hello.name.empty() ? "a program" : l->of->hello.name, is_entry}];
+    }
+    std::string out = fmt::format("{}: cpu {} of {}", n.name, sched::to_string(cpus),
+                                  sched::to_string(n.total.cpu));
+    std::size_t at = 0;
+    for (const auto& [who, count] : held) {
+        if (++at > most) continue;
+        out += fmt::format("{}{} ({})", at == 1 ? " held by " : ", ", who.first,
+                           who.second   ? std::string("entry")
+                           : count == 1 ? std::string("1 worker")
+                                        : fmt::format("{} workers", count));
+    }
+    return at > most ? fmt::format("{} and {} more", out, at - most) : out;
+}
+
+/// "waits for cpu=1 for 7 s; n1: ..."
+SKEIN_INLINE std::string head::state::held_text(const detail::head_lease& l) const {
+    constexpr std::size_t most = 4;
+    auto out = fmt::format(
+        "waits for {}{} for {:.0f} s", l.demand.empty() ? "room" : sched::to_string(l.demand),
+        l.label.empty() || l.label == sched::spread_label ? "" : " on " + l.label,
+        to_seconds(on_loop.now() - l.asked_at));
+    std::size_t at = 0;
+    for (const auto& [number, n] : nodes) {
+        if (!detail::could_hold(*n, l) || ++at > most) continue;
+        out += "; " + (n->rest.is_on()
+                           ? fmt::format("{} cannot start anything: {}", n->name, n->rest.why())
+                           : holders_at(*n));
+    }
+    if (at > most) out += fmt::format("; {} more nodes", at - most);
+    if (at == 0 && l.request) out += "; " + schedule.why(l.request);
+    return out;
+}
+
+/// "waits for 4 places, {cpu=1} and more, for 7 s; n1: ..."
+SKEIN_INLINE std::string head::state::held_text(const detail::head_group& g) const {
+    constexpr std::size_t most = 4;
+    auto out = fmt::format("waits for {} place{}, {{{}}}{}, for {:.0f} s", g.bundles.size(),
+                           g.bundles.size() == 1 ? "" : "s", sched::to_string(g.bundles.front()),
+                           g.bundles.size() == 1 ? "" : " and more",
+                           to_seconds(on_loop.now() - g.asked_at));
+    std::size_t at = 0;
+    for (const auto& [number, n] : nodes)
+        if (!n->draining && ++at <= most)
+            out += "; " + (n->rest.is_on() ? fmt::format("{} cannot start anything: {}", n->name,
+                                                         n->rest.why())
+                                           : holders_at(*n));
+    return at > most ? fmt::format("{}; {} more nodes", out, at - most) : out;
+}
+
+/// Of a job that runs: what its driver waits for.
+SKEIN_INLINE std::string head::state::waits_text(const detail::submitted_job& job) const {
+    for (const auto& [number, j] : jobs) {
+        if (j->hello.job != job.what.id || j->ending) continue;
+        for (const auto& [n, g] : j->groups)
+            if (!g.placed && !g.closing && !g.bundles.empty() &&
+                on_loop.now() >= deadline_after(g.asked_at, detail::long_wait))
+                return j->hello.name + " " + held_text(g);
+        if (const auto* const l = held_up(*j)) return j->hello.name + " " + held_text(*l);
+    }
+    return {};
+}
+
+/// Drivers say it in their own words, which are in their job's log.
+SKEIN_INLINE void head::state::tell_held_up() {
+    for (const auto& [number, j] : jobs) {
+        if (j->session == nullptr || j->ending) continue;
+        const auto* const l = held_up(*j);
+        if (l == nullptr || l->is_held_up) continue;
+        if (std::none_of(nodes.begin(), nodes.end(),
+                         [&](const auto& one) { return detail::could_hold(*one.second, *l); }))
+            continue; // it was told that
+        j->leases.at(l->number)->is_held_up = true;
+        j->session->tell(lease_waits{l->number, held_text(*l), true});
+        ++changes; // of what a job's status says
+    }
+}
+
+} // namespace skein::cluster

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of cluster/head.hpp: what people are told of nodes and programs.
+
+#include <skein/cluster/detail/head_jobs.hpp>
+#include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/jobs.hpp>
+#include <skein/core/loop.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+SKEIN_INLINE node_status head::state::status_of(const detail::head_node& n) const {
+    node_status s;
+    s.name = n.name;
+    s.host = n.host;
+    s.pid = n.pid;
+    s.resources = sched::to_string(n.total);
+    s.workers = static_cast<std::uint32_t>(n.leases.size());
+    s.draining = n.draining;
+    s.labels = n.labels;
+    s.suspect = is_silent(n);
+    const auto in_ms = [](duration d) {
+        return std::chrono::duration_cast<std::chrono::milliseconds>(d).count();
+    };
+    if (s.suspect) {
+        s.silent_ms = static_cast<std::uint64_t>(in_ms(n.silence.length(on_loop.now())));
+        s.given_up_ms = static_cast<std::uint64_t>(in_ms(patience_with(n)));
+    }
+    if (n.rest.is_on()) {
+        s.rests_ms = std::max<std::int64_t>(in_ms(n.rest.left(on_loop.now())), 1);
+        s.rests_for = n.rest.why();
+    }
+    return s;
+}
+
+/// Of a driver, or of an attempt of a job.
+SKEIN_INLINE job_status head::state::status_of(const detail::head_job& j) const {
+    job_status s;
+    s.name = j.hello.name.empty() ? "(not back yet)" : j.hello.name;
+    s.host = j.hello.host;
+    s.pid = j.hello.pid;
+    s.connected = j.session != nullptr;
+    s.space = j.space;
+    for (const auto& [n, g] : j.groups) { // first: leases in it wait for it
+        if (g.placed || g.closing || s.waiting++ > 0) continue;
+        std::string asked;
+        for (const auto& b : g.bundles) asked += fmt::format(" {{{}}}", sched::to_string(b));
+        s.why = fmt::format("waits for placement group {}:{}", n, asked);
+    }
+    for (const auto& [n, l] : j.leases) {
+        if (l->state != detail::lease_state::waits) {
+            s.workers += j.space.empty() || n != space_server_lease;
+            continue;
+        }
+        if (s.waiting++ == 0) s.why = schedule.why(l->request);
+    }
+    if (j.submitted.empty())
+        if (const auto* const l = held_up(j)) s.why = held_text(*l);
+    const auto found = submitted.by_id.find(j.submitted);
+    if (j.submitted.empty() || found == submitted.by_id.end()) return s;
+    const auto& job = *found->second;
+    s.job = job.what.id;
+    s.connected = true; // it has no link that could be away
+    s.state = to_string(job.state);
+    for (char& c : s.state) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (job.state != job_state::running && job.state != job_state::starting) return s;
+    s.host = job.node;
+    s.pid = job.pid;
+    s.workers = 0; // the entry process is none
+    return s;
+}
+
+/// Drivers that nobody submitted, and jobs that wait or run, each with all that came out of it.
+SKEIN_INLINE std::vector<job_status> head::state::programs() const {
+    std::vector<job_status> out;
+    std::map<std::string, std::size_t> by_job;
+    for (const auto& [number, j] : jobs) {
+        if (j->submitted.empty()) continue;
+        by_job[j->submitted] = out.size();
+        out.push_back(status_of(*j));
+    }
+    for (const auto& [number, j] : jobs) {
+        if (!j->submitted.empty()) continue;
+        auto one = status_of(*j);
+        const auto found = by_job.find(j->hello.job);
+        if (found == by_job.end() || !j->space.empty()) {
+            out.push_back(std::move(one));
+            continue;
+        }
+        auto& of_job = out[found->second];
+        of_job.program = one.name;
+        of_job.workers += one.workers;
+        if (one.waiting != 0 && of_job.waiting == 0) of_job.why = std::move(one.why);
+        of_job.waiting += one.waiting;
+    }
+    return out;
+}
+
+} // namespace skein::cluster
