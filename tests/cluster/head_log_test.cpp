@@ -516,6 +516,95 @@ TEST_CASE("on a full disk a head goes on, says so, and writes all when there is 
     });
 }
 
+TEST_CASE("a log that is removed or replaced under its head is noticed before anything is promised") {
+    sim::disk disk;
+    head_log log(disk, "state");
+    REQUIRE(log.open());
+    REQUIRE(log.replace(entries(0, 5)));
+    CHECK(log.look());
+    REQUIRE(log.append(entries(5, 6)));
+    REQUIRE(disk.remove("state/head.log"));
+    auto looked = log.look();
+    REQUIRE_FALSE(looked);
+    CHECK(looked.error().code() == errc::not_found);
+    const auto more = log.append(entries(6, 7)); // its file is open, and has no name any more
+    REQUIRE_FALSE(more);
+    CHECK(more.error().code() == errc::not_found);
+    CHECK(log.wants_replacing());
+    REQUIRE(log.replace(entries(0, 7)));
+    CHECK(records_on(disk) == 7);
+    // Another head has begun there: its log is left alone.
+    REQUIRE(disk.replace("state/head.log", cluster::write_log(entries(0, 3))));
+    looked = log.look();
+    REQUIRE_FALSE(looked);
+    CHECK(looked.error().code() == errc::mismatch);
+    CHECK_FALSE(log.append(entries(7, 8)));
+    CHECK_FALSE(log.replace(entries(0, 8)));
+    CHECK(records_on(disk) == 3);
+}
+
+TEST_CASE("a drain that is answered is kept, though somebody has removed the log before") {
+    const test::log_lines lines("head");
+    with_state(8, 1, [&lines](test::sim_nodes& c, sim::disk& disk) -> task<void> {
+        REQUIRE(disk.remove("state/head.log"));
+        auto draining = test::ask_drain(&c, drain_of("n1"));
+        const auto told = co_await draining;
+        INFO(told.not_durable);
+        CHECK(told.not_durable.empty());
+        CHECK(lines.count("the state is written anew") == 1);
+        auto died = c.kill_head();
+        co_await died;
+        disk.crash();
+        auto node_died = c.kill_agent(c.at(0));
+        co_await node_died;
+        c.start_head();
+        const auto s = c.head().status();
+        REQUIRE(s.missing.size() == 1);
+        CHECK(s.missing[0].draining);
+    });
+}
+
+TEST_CASE("a removed log is written anew though nothing changes") {
+    with_state(9, 1, [](test::sim_nodes&, sim::disk& disk) -> task<void> {
+        REQUIRE(disk.remove("state/head.log"));
+        auto there = until([&] { return bool(disk.status("state/head.log")); }, "a log");
+        co_await there;
+    });
+}
+
+TEST_CASE("a removed state folder is trouble, and a drain says that it is not kept") {
+    with_state(10, 1, [](test::sim_nodes& c, sim::disk& disk) -> task<void> {
+        REQUIRE(disk.remove_tree("state"));
+        auto draining = test::ask_drain(&c, drain_of("n1"));
+        const auto told = co_await draining;
+        CHECK_THAT(told.not_durable, ContainsSubstring("state/head.log cannot be written"));
+        CHECK(c.head().status().trouble == told.not_durable);
+    });
+}
+
+TEST_CASE("a head whose log can be read and not written starts, and says so") {
+    with_state(11, 1, [](test::sim_nodes& c, sim::disk& disk) -> task<void> {
+        auto draining = test::ask_drain(&c, drain_of("n1"));
+        (void)co_await draining;
+        auto died = c.kill_head();
+        co_await died;
+        disk.set_read_only(true);
+        c.start_head();
+        CHECK_THAT(c.head().status().trouble, ContainsSubstring("state/head.log cannot be written"));
+        disk.set_read_only(false);
+        auto mended = until([&] { return c.head().status().trouble.empty(); }, "a written log");
+        co_await mended;
+        auto s = c.head().status();
+        CHECK(s.nodes.size() + s.missing.size() == 1);
+    });
+    sim::disk empty;
+    empty.set_read_only(true);
+    sim::loop loop(11);
+    cluster::detail::head_memory memory(loop);
+    CHECK_THROWS_AS(
+        memory.open(std::make_shared<head_log>(empty, "state"), net::token(), loop.random()), error);
+}
+
 TEST_CASE("a head with a damaged log starts without what it held", "[H6]") {
     with_state(6, 1, [](test::sim_nodes& c, sim::disk& disk) -> task<void> {
         for (int i = 0; i < 20; ++i) {

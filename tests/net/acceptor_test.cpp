@@ -194,6 +194,64 @@ TEST_CASE("who says nothing is dropped at the deadline, and says why in the log"
     CHECK(log.with("did not prove who it is in time") == 1);
 }
 
+TEST_CASE("a door that is closed ends those that have proven nothing, and those alone") {
+    quiet log;
+    in_sim([](sim::network* w) -> task<void> {
+        net::acceptor_options o;
+        o.deadline = 1h;
+        net::acceptor door(w->host("s"), net::address::sim("s", 1), o);
+        scope serving;
+        serving.spawn(door.serve(&greet));
+        auto knocking = knock(&w->host("a"), door.local());
+        auto silent = co_await knocking;
+        auto knocking_too = knock(&w->host("b"), door.local());
+        auto half = co_await knocking_too; // its first message never becomes whole
+        const byte_buffer begun = to_buffer(as_bytes("skein\r\n"));
+        auto greeting = net::detail::write_one(half.get(), begun);
+        co_await greeting;
+        auto dialing = net::dial_patiently(w->host("c"), door.local(), options("client"));
+        auto known = co_await dialing;
+        REQUIRE(door.waiting() == 2);
+        const auto closed_at = loop::current().now();
+        door.close();
+        byte_buffer into(1);
+        for (auto* stranger : {silent.get(), half.get()}) {
+            auto reading = stranger->read_some(into);
+            const auto got = co_await reading;
+            CHECK(got == 0);
+        }
+        CHECK(loop::current().now() - closed_at < 1s);
+        CHECK(door.waiting() == 0);
+        const byte_buffer one(1, std::byte{1}); // the handler of who is known still reads
+        auto writing = net::detail::write_one(known.stream.get(), one);
+        co_await writing;
+        auto joined = with_timeout(serving.join(), 10s);
+        co_await joined;
+        CHECK(door.authenticated() == 1);
+    });
+    CHECK(log.with("connection refused") == 0); // nothing is wrong with them
+}
+
+TEST_CASE("a door that is closed while a stream waits for a place ends") {
+    in_sim([](sim::network* w) -> task<void> {
+        net::acceptor_options o;
+        o.places = 1;
+        o.deadline = o.grace = 1h;
+        net::acceptor door(w->host("s"), net::address::sim("s", 1), o);
+        scope serving;
+        serving.spawn(door.serve(&greet));
+        auto knocking = knock(&w->host("a"), door.local());
+        auto first = co_await knocking;
+        auto knocking_too = knock(&w->host("b"), door.local());
+        auto second = co_await knocking_too;
+        auto settle = sleep_for(100ms);
+        co_await settle;
+        door.close();
+        auto joined = with_timeout(serving.join(), 10s);
+        co_await joined;
+    });
+}
+
 TEST_CASE("a handler may look at the first bytes before it shakes hands") {
     in_sim([](sim::network* w) -> task<void> {
         net::acceptor door(w->host("s"), net::address::sim("s", 1));

@@ -2,7 +2,9 @@
 #include "net/support.hpp"
 
 #include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
 #include <skein/net/acceptor.hpp>
+#include <skein/net/detail/handshake.hpp>
 #include <skein/net/detail/link_hello.hpp>
 #include <skein/net/link_endpoint.hpp>
 
@@ -338,6 +340,89 @@ void with_door(web* site, std::function<task<void>(sim::network&)> work) {
 }
 
 } // namespace
+
+TEST_CASE("a server that is closed waits for no stranger, nor for a peer without a hello") {
+    sim::loop loop(5);
+    sim::network network(loop, sim::faults());
+    loop.run([](sim::network* w) -> task<void> {
+        auto patient = options("server");
+        patient.bounds.handshake_deadline = 120s; // that of a driver: programs load meanwhile
+        net::acceptor_options bounds;
+        bounds.deadline = 1h;
+        net::link_endpoint server(w->host("b"), net::address::sim("b", 1), patient, {}, {},
+                                  bounds);
+        scope serving;
+        serving.spawn(
+            server.serve([](net::link::handle) -> task<void> { throw error(errc::internal, "no"); }));
+        auto connecting = w->host("a").connect(server.local());
+        const auto stranger = co_await connecting;
+        auto dialling = net::connection::connect(w->host("a"), server.local(), options("mute"));
+        const auto mute = co_await dialling;
+        auto settle = sleep_for(100ms);
+        co_await settle;
+        const auto closed_at = loop::current().now();
+        server.close();
+        auto joined = serving.join();
+        co_await joined;
+        CHECK(loop::current().now() - closed_at < 5s);
+    }(&network));
+}
+
+TEST_CASE("a server that is closed waits for no client of HTTP, whatever it has shown") {
+    sim::loop loop(5);
+    sim::network network(loop, sim::faults());
+    quiet log;
+    loop.run([](sim::network* w) -> task<void> {
+        net::link_endpoint server(w->host("b"), net::address::sim("b", 1), options("server"));
+        server.on_http([](std::unique_ptr<net::stream> from, byte_buffer,
+                          net::admission* place) -> task<void> {
+            place->authenticated();
+            byte_buffer into(100);
+            for (;;) { // a stream of events, until the client goes
+                auto reading = from->read_some(into);
+                if (co_await reading == 0) co_return;
+            }
+        });
+        scope serving;
+        serving.spawn(server.serve([](net::link::handle) -> task<void> { co_return; }));
+        auto connecting = w->host("a").connect(server.local());
+        const auto page = co_await connecting;
+        auto asking = net::detail::write_one(page.get(), as_bytes("GET / HTTP/1.1\r\n\r\n"));
+        co_await asking;
+        auto settle = sleep_for(100ms);
+        co_await settle;
+        server.close();
+        auto joined = with_timeout(serving.join(), 10s);
+        co_await joined;
+    }(&network));
+    CHECK(log.with("connection failed") == 0);
+}
+
+TEST_CASE("a door's own limit counts where it is shorter than that of the handshake") {
+    sim::loop loop(5);
+    sim::network network(loop, sim::faults());
+    loop.run([](sim::network* w) -> task<void> {
+        auto patient = options("server");
+        patient.bounds.handshake_deadline = 120s;
+        net::acceptor_options bounds;
+        bounds.deadline = 10s;
+        net::link_endpoint server(w->host("b"), net::address::sim("b", 1), patient, {}, {},
+                                  bounds);
+        scope serving;
+        serving.spawn(server.serve([](net::link::handle) -> task<void> { co_return; }));
+        auto connecting = w->host("a").connect(server.local());
+        const auto stranger = co_await connecting;
+        const auto begin = loop::current().now();
+        byte_buffer into(1);
+        auto reading = stranger->read_some(into);
+        const auto got = co_await reading;
+        CHECK(got == 0);
+        CHECK(loop::current().now() - begin < 15s);
+        server.close();
+        auto joined = serving.join();
+        co_await joined;
+    }(&network));
+}
 
 TEST_CASE("a stream that begins as HTTP goes to who takes it, in whatever pieces it comes") {
     web site;

@@ -22,6 +22,9 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 using namespace skein;
 using namespace rt_test;
 using namespace std::chrono_literals;
@@ -46,6 +49,24 @@ std::filesystem::path other_build(const std::filesystem::path& folder) {
     std::ofstream(path, std::ios::binary) << bytes;
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
     return path;
+}
+
+/// Connected to every port at which this process listens.
+std::vector<unique_fd> strangers_at_own_ports() {
+    std::vector<unique_fd> out;
+    for (int fd = 3; fd < 1024; ++fd) {
+        int listens = 0;
+        socklen_t bytes = sizeof listens;
+        if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens == 0)
+            continue;
+        sockaddr_in at{};
+        socklen_t size = sizeof at;
+        auto* const raw = reinterpret_cast<sockaddr*>(&at); // NOLINT
+        if (::getsockname(fd, raw, &size) != 0 || at.sin_family != AF_INET) continue;
+        unique_fd made(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        if (::connect(made.get(), raw, size) == 0) out.push_back(std::move(made));
+    }
+    return out;
 }
 
 } // namespace
@@ -115,6 +136,32 @@ TEST_CASE("a worker over TCP is lost when its process ends, too", "[rt][local_wo
         auto outcome = co_await std::move(r);
         REQUIRE_FALSE(outcome);
         CHECK(std::string(outcome.error().what()).find("exited with 3") != std::string::npos);
+    });
+}
+
+TEST_CASE("who comes first to a worker's port on this host is no worker", "[rt][local_workers]") {
+    // A process that loads long, then says where it was to connect: others have the time to come.
+    const test::temporary_folder folder;
+    const auto slow = folder.path + "/slow";
+    const auto self = std::filesystem::read_symlink("/proc/self/exe").string();
+    std::ofstream(slow) << "#!/bin/sh\nuntil test -e " << folder.path << "/go; do sleep 0.01; done\nexec "
+                        << self << " \"$@\"\n";
+    std::filesystem::permissions(slow, std::filesystem::perms::owner_all);
+    auto how = options(1);
+    how.over_tcp = true;
+    how.executable = slow;
+    std::vector<unique_fd> strangers;
+    pool p(how);
+    p.run([&](pool&) -> task<void> {
+        auto r = remote<&twice>(4);
+        while (strangers.empty()) {
+            auto turn = sleep_for(1ms);
+            co_await turn;
+            strangers = strangers_at_own_ports();
+        }
+        std::ofstream(folder.path + "/go") << "1";
+        const int got = co_await std::move(r);
+        CHECK(got == 8);
     });
 }
 

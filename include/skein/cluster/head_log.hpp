@@ -13,7 +13,9 @@
 // several of them at once, and replace() puts a file with others in the place of this one. So a
 // crash leaves what was told to be durable, and of the last append a prefix: the rest does not fit
 // its checksums and is cut off. Bytes that do not fit, with whole records behind them, are damage
-// of another kind: then the file is kept as head.log.broken.
+// of another kind: then the file is kept as head.log.broken. A file that somebody has removed, or
+// has put another one in the place of, is noticed: nothing is told to be durable that only stands
+// in a file without a name.
 //
 // Calls block, on any one thread at a time.
 
@@ -83,9 +85,14 @@ public:
     /// Adds records at the end. After a failure only replace() helps: what the file ends with is
     /// not known.
     ///   errors  disk_full, io, ...; aborted: an earlier one has failed; too_large: one that could
-    ///           not be read again
+    ///           not be read again; those of look()
     [[nodiscard]] result<void> append(std::span<const log_record> records);
+    /// Whether what was written stands where the next head looks for it.
+    ///   errors  not_found: somebody has removed it, then replace() helps; mismatch: another file is
+    ///           in its place, which replace() leaves alone
+    [[nodiscard]] result<void> look() const;
     /// Puts a file with these records alone in the place of the log.
+    ///   errors  as append()
     [[nodiscard]] result<void> replace(std::span<const log_record> records);
     /// The file has grown by much more than what replace() would leave, or an append has failed.
     [[nodiscard]] bool wants_replacing() const noexcept;
@@ -106,6 +113,7 @@ private:
     log_bounds bounds_;
     std::unique_ptr<file> file_; ///< open at the end; made by the first append
     std::uint64_t bytes_ = 0, replaced_bytes_ = 0;
+    std::uint64_t most_there_ = 0; ///< bytes_, and what a failed append may have left behind them
     bool folder_is_kept_ = false;
     bool is_sound_ = false; ///< the file ends with a whole record, as far as was heard
     std::string set_aside_, cut_off_;

@@ -52,7 +52,7 @@ struct acceptor_options {
     std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
     bool same_user_only = true;          ///< Unix sockets: drop streams of other users
     /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own
-    /// limit.
+    /// limit. Of an endpoint it counts where it is shorter than the limit of its handshakes.
     std::optional<time_span> deadline = time_constants::lan().handshake_timeout;
     /// No stream is dropped for the sake of another one before it has had this long to say hello,
     time_span grace = time_constants::lan().accept_grace;
@@ -78,6 +78,7 @@ private:
     friend class acceptor;
     admission(acceptor& door, std::string from);
     void drop(const char* why) noexcept;
+    void overdue() noexcept;
 
     struct limit : timer_node {
         explicit limit(admission& a) noexcept;
@@ -85,11 +86,11 @@ private:
     };
     acceptor* door_;
     std::string from_;
-    time_point since_;
+    time_point since_, due_;
     limit limit_{*this};
     cancel_source stop_;
-    const char* dropped_ = nullptr; // why
-    bool authenticated_ = false, greeted_ = false;
+    const char* why_dropped_ = nullptr; ///< nothing: the door was closed
+    bool authenticated_ = false, greeted_ = false, dropped_ = false;
 };
 
 /// Listens and accepts until it is closed or cancelled.
@@ -115,8 +116,9 @@ public:
     ///           (invalid_argument, not_supported)
     [[nodiscard]] task<void> serve(handler serve_one);
 
-    /// Stops accepting; streams that are served go on.
-    void close() noexcept { listener_->close(); }
+    /// Stops accepting, and ends the streams whose peers have not proven who they are: who ends
+    /// waits for no stranger. Those that are authenticated go on.
+    void close() noexcept;
 
     /// Streams that ended before they were authenticated, and those that were.
     [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
@@ -146,6 +148,7 @@ private:
     std::size_t waiting_ = 0;
     wait_queue freed_;
     std::uint64_t refused_ = 0, authenticated_ = 0;
+    bool closed_ = false;
     std::unique_ptr<refusals> log_;
 };
 

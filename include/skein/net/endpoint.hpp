@@ -40,7 +40,7 @@ public:
     ///           (invalid_argument, not_supported)
     [[nodiscard]] task<void> serve(handler serve_one);
 
-    /// Stops accepting; connections that are served go on.
+    /// Stops accepting, and ends handshakes on the way; connections that are served go on.
     void close() noexcept { door_.close(); }
 
     /// Streams that were not authenticated, and connections served so far.

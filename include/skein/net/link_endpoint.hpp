@@ -12,6 +12,7 @@
 // A peer is authenticated on every connection. A hello of an older generation than the present
 // connection's is refused; one of a newer generation takes its place.
 
+#include <skein/core/cancel.hpp>
 #include <skein/core/function.hpp>
 #include <skein/core/task.hpp>
 #include <skein/net/acceptor.hpp>
@@ -100,8 +101,13 @@ public:
     ///   errors  as endpoint::serve
     [[nodiscard]] task<void> serve(handler serve_one);
 
-    /// Stops accepting; links that are served go on, until their connection breaks.
-    void close() noexcept { door_.close(); }
+    /// Stops accepting, and ends streams that are no links, or none yet: neither a stranger that
+    /// says nothing nor a client of HTTP keeps anybody from ending. Links that are served go on,
+    /// until their connection breaks.
+    void close() noexcept {
+        door_.close();
+        closing_.request();
+    }
 
 private:
     static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
@@ -111,6 +117,7 @@ private:
     connection_options options_;
     acceptor door_;
     link_table table_;
+    cancel_source closing_;
     handler handler_;
     http_handler http_;
     std::uint64_t failed_ = 0; ///< links whose handler threw

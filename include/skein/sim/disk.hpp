@@ -67,6 +67,8 @@ public:
     /// Only the change number n from now on (from 0) fails.
     void fail_once(std::uint64_t n, errc code);
     void set_capacity(std::uint64_t bytes);
+    /// As a system that mounts it anew after an error: whatever would change something is refused.
+    void set_read_only(bool on);
     /// The content of a file, for tests that damage it. Throws not_found.
     [[nodiscard]] byte_buffer& content(const std::string& path);
 
@@ -143,6 +145,7 @@ private:
     std::uint64_t life_ = 0;    // counts crashes: handles of an earlier life are dead
     std::uint64_t changes_ = 0, power_ = UINT64_MAX, failing_ = UINT64_MAX;
     errc failing_code_ = errc::io;
+    bool read_only_ = false;
 };
 
 } // namespace skein::sim

@@ -122,6 +122,7 @@ SKEIN_INLINE result<void> head_log::put_aside(std::string why) {
 SKEIN_INLINE result<std::vector<log_record>> head_log::open() {
     file_.reset();
     is_sound_ = false;
+    bytes_ = most_there_ = 0;
     if (const auto made = disk_.make_dirs(folder_); !made)
         return detail::no_state(fmt::format("state folder {} cannot be made", folder_),
                                 made.error());
@@ -151,6 +152,7 @@ SKEIN_INLINE result<std::vector<log_record>> head_log::open() {
         return std::vector<log_record>();
     }
     bytes_ = read.whole;
+    most_there_ = bytes->size();
     if (const auto rest = bytes->size() - read.whole; rest != 0)
         cut_off_ = fmt::format("the last {} bytes of {}, from offset {} on, are no whole record",
                                rest, path(), read.whole);
@@ -182,6 +184,8 @@ SKEIN_INLINE result<void> head_log::append(std::span<const log_record> records) 
     for (const auto& r : records) detail::put_record(out, r);
     if (out.empty()) return {};
     is_sound_ = false; // until all of it has gone well
+    if (auto there = look(); !there) return there; // opening it would make another one
+    most_there_ = bytes_ + out.size();
     if (file_ == nullptr) {
         auto opened = disk_.open(path(), open_mode::append);
         if (!opened) return opened.error();
@@ -190,7 +194,23 @@ SKEIN_INLINE result<void> head_log::append(std::span<const log_record> records) 
     if (auto done = file_->append(out); !done) return done;
     if (auto done = file_->sync(); !done) return done;
     bytes_ += out.size();
+    if (auto there = look(); !there) return there;
     is_sound_ = true;
+    return {};
+}
+
+SKEIN_INLINE result<void> head_log::look() const {
+    if (bytes_ == 0) return {}; // nothing was written yet
+    const auto there = disk_.status(path());
+    if (!there && there.error().code() == errc::not_found)
+        return error(errc::not_found, fmt::format("{} has been removed", path()));
+    if (!there) return there.error();
+    if (there->is_directory || there->bytes < bytes_ || there->bytes > most_there_)
+        return error(errc::mismatch,
+                     fmt::format("{} is another file than this head has written, of {} bytes, not "
+                                 "{}",
+                                 path(), there->bytes, bytes_))
+            .with_hint("end the other head; then remove that file");
     return {};
 }
 
@@ -212,10 +232,11 @@ SKEIN_INLINE result<void> head_log::replace(std::span<const log_record> records)
     if (auto fit = check(records, detail::log_header::bytes); !fit) return fit;
     file_.reset();
     is_sound_ = false;
+    if (const auto there = look(); !there && there.error().code() == errc::mismatch) return there;
     const auto out = write_log(records);
     if (auto done = disk_.replace(path(), out); !done) return done;
+    bytes_ = replaced_bytes_ = most_there_ = out.size();
     if (auto done = keep_folder(); !done) return done;
-    bytes_ = replaced_bytes_ = out.size();
     is_sound_ = true;
     return {};
 }

@@ -197,6 +197,8 @@ private:
     [[nodiscard]] std::vector<log_record> everything() const;
     [[nodiscard]] std::int64_t unix_now();
     void wrote(const result<void>& done, std::uint64_t upto);
+    void was_removed(const error& why);
+    static task<void> wait_for_news(head_memory* self);
     static task<std::string> kept_of(head_memory* self);
 
     loop& loop_;

@@ -20,6 +20,7 @@ namespace skein::cluster::detail {
 
 inline constexpr duration first_retry = std::chrono::seconds(1);
 inline constexpr duration longest_retry = std::chrono::seconds(30);
+inline constexpr duration look_every = std::chrono::seconds(10); ///< whether the log is there
 
 template <class R>
 log_record head_memory::record_of(const R& r) {
@@ -131,7 +132,11 @@ SKEIN_INLINE void head_memory::open(std::shared_ptr<head_log> log, const net::to
         if (n.gone_since == 0) n.gone_since = now;
     last_ = 1;
     const auto begun = log_->replace(everything());
-    if (!begun && begun.error().code() != errc::disk_full && begun.error().code() != errc::io)
+    // What can be read and not be written (a disk that is full, or read-only by now) keeps no head
+    // from starting: it says so. Where nothing can be read either, the folder is a wrong one.
+    const bool is_of_disk =
+        !begun && (begun.error().code() == errc::disk_full || begun.error().code() == errc::io);
+    if (!begun && !is_of_disk && records->empty())
         throw error(begun.error().code(), fmt::format("state folder {} cannot be written: {}",
                                                       log_->folder(), begun.error().text()))
             .with_hint("give this user a folder of its own with --state, or mend this one");
@@ -181,14 +186,38 @@ SKEIN_INLINE task<void> wait_for_change(wait_queue* q) {
     co_await turn;
 }
 
+SKEIN_INLINE void head_memory::was_removed(const error& why) {
+    logging::warn("head", "the state is written anew", {{"why", why.what()}});
+    all_anew_ = true;
+    unwritten_.clear();
+}
+
+/// Returns when something is to be written, and now and then looks whether the log is still there.
+SKEIN_INLINE task<void> head_memory::wait_for_news(head_memory* self) {
+    const auto until = deadline_after(self->loop_.now(), look_every);
+    auto waiting = as_result(with_deadline(wait_for_change(&self->changed_), until));
+    const auto woken = co_await waiting;
+    if (!woken && woken.error().code() != errc::timeout) throw woken.error();
+    if (self->durable_ != self->last_ || self->closing_ || self->loop_.now() < until) co_return;
+    auto look = [log = self->log_] { return log->look(); };
+    auto looking = net::offload(std::move(look));
+    const auto there = co_await looking;
+    if (there) co_return;
+    ++self->last_; // all of it is to be written
+    if (there.error().code() == errc::not_found)
+        self->was_removed(there.error());
+    else
+        self->wrote(there, self->last_);
+}
+
 SKEIN_INLINE task<void> head_memory::keep(head_memory* self) {
     if (self->log_ == nullptr) co_return;
     duration pause = first_retry;
     for (;;) {
         if (self->durable_ == self->last_) {
             if (self->closing_) co_return;
-            auto more = wait_for_change(&self->changed_);
-            co_await more;
+            auto waiting = wait_for_news(self);
+            co_await waiting;
             continue;
         }
         const auto upto = self->last_;
@@ -201,6 +230,10 @@ SKEIN_INLINE task<void> head_memory::keep(head_memory* self) {
         };
         auto writing = net::offload(std::move(work));
         const auto done = co_await writing;
+        if (!done && !anew && done.error().code() == errc::not_found) {
+            self->was_removed(done.error());
+            continue;
+        }
         self->wrote(done, upto);
         if (done) {
             pause = first_retry;

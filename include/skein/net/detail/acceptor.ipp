@@ -52,7 +52,7 @@ SKEIN_INLINE task<void> wait_in(wait_queue* line) {
 
 SKEIN_INLINE admission::limit::limit(admission& a) noexcept
     : timer_node([](timer_node& t) {
-          static_cast<limit&>(t).place.drop("it did not prove who it is in time");
+          static_cast<limit&>(t).place.overdue();
       }),
       place(a) {}
 
@@ -60,13 +60,14 @@ SKEIN_INLINE admission::admission(acceptor& door, std::string from)
     : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
     door.silent_.push_back(*this);
     ++door.waiting_;
-    if (const auto within = door.options_.deadline)
-        loop::current().set_timer(limit_, deadline_after(since_, *within));
+    if (!door.options_.deadline) return;
+    due_ = deadline_after(since_, *door.options_.deadline);
+    loop::current().set_timer(limit_, due_);
 }
 SKEIN_INLINE admission::~admission() { door_->leave(*this); }
 
 SKEIN_INLINE void admission::authenticated() noexcept {
-    if (authenticated_ || dropped_ != nullptr) return;
+    if (authenticated_ || dropped_) return;
     authenticated_ = true;
     ++door_->authenticated_;
     door_->leave(*this);
@@ -81,9 +82,19 @@ SKEIN_INLINE void admission::greeted() noexcept {
     door_->freed_.wake_one(); // who waits for a place may have to wait for another one
 }
 
+/// A loop that comes late has computed meanwhile: what the peer has said is heard first.
+SKEIN_INLINE void admission::overdue() noexcept {
+    const duration grace = door_->options_.grace_to_prove;
+    const auto now = loop::current().exact_now();
+    if (now - due_ <= grace) return drop("it did not prove who it is in time");
+    due_ = deadline_after(now, grace);
+    loop::current().set_timer(limit_, due_);
+}
+
 /// Ends the handler; the place is free at once.
 SKEIN_INLINE void admission::drop(const char* why) noexcept {
-    dropped_ = why;
+    dropped_ = true;
+    why_dropped_ = why;
     door_->leave(*this);
     stop_.request();
 }
@@ -140,6 +151,12 @@ SKEIN_INLINE acceptor::~acceptor() = default;
 SKEIN_INLINE task<void> acceptor::serve(handler serve_one) {
     handler_ = std::move(serve_one);
     return with_scope(&acceptor::accept_loop, this);
+}
+
+SKEIN_INLINE void acceptor::close() noexcept {
+    closed_ = true;
+    listener_->close();
+    while (admission* const stranger = first_to_go(nullptr)) stranger->drop(nullptr);
 }
 
 SKEIN_INLINE void acceptor::leave(admission& a) noexcept {
@@ -255,6 +272,7 @@ SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
         std::string from = detail::share_of(next->peer_host());
         auto free = self->wait_for_place(from);
         co_await free;
+        if (self->closed_) continue;
         std::unique_ptr<admission> place(new admission(*self, std::move(from)));
         children.spawn(one(self, std::move(next), std::move(place)));
     }
@@ -274,7 +292,8 @@ SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> fr
         fault = to_error(std::current_exception());
     }
     const bool known = place->is_authenticated();
-    const char* const dropped = place->dropped_;
+    const bool dropped = place->dropped_;
+    const char* const why = place->why_dropped_;
     place.reset();
     if (fault && fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
         throw *fault;
@@ -284,7 +303,8 @@ SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> fr
         co_return;
     }
     ++self->refused_;
-    if (dropped != nullptr) fault = error(errc::exhausted, dropped);
+    if (dropped && why == nullptr) co_return; // the door was closed: nothing is wrong with the peer
+    if (dropped) fault = error(errc::exhausted, why);
     if (fault) self->log_->tell("connection refused", peer, *fault);
 }
 

@@ -22,9 +22,10 @@ SKEIN_INLINE const address& check_guarded(const address& at, const token& secret
     return at;
 }
 
-/// The handshake has a limit of its own.
-SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
-    bounds.deadline.reset();
+/// The handshake has a limit of its own; that of the door counts if it is the shorter one.
+SKEIN_INLINE acceptor_options within_handshake(acceptor_options bounds, time_span handshake) {
+    if (bounds.deadline && duration(*bounds.deadline) >= duration(handshake))
+        bounds.deadline.reset();
     return bounds;
 }
 
@@ -33,7 +34,7 @@ SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
 SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
                                 acceptor_options bounds)
     : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)) {}
+      door_(via, detail::check_guarded(at, options_.secret), detail::within_handshake(bounds, options_.bounds.handshake_deadline)) {}
 SKEIN_INLINE endpoint::~endpoint() = default;
 
 SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {

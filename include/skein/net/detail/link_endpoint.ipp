@@ -2,6 +2,7 @@
 #pragma once
 // Who a hello belongs to, and what it is told.
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/log.hpp>
@@ -230,7 +231,7 @@ SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
                                           connection_options options, link_options how,
                                           link_table_bounds links, acceptor_options bounds)
     : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)),
+      door_(via, detail::check_guarded(at, options_.secret), detail::within_handshake(bounds, options_.bounds.handshake_deadline)),
       table_(options_, how, links) {}
 SKEIN_INLINE link_endpoint::~link_endpoint() = default;
 
@@ -250,9 +251,16 @@ SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<
                                     self->options_.bounds.handshake_deadline);
         is_http = co_await looking == detail::opening::http;
     }
-    auto serving = is_http ? self->http_(std::move(from), std::move(first), place)
-                           : one_link(self, std::move(from), std::move(first), place);
-    co_await serving;
+    if (!is_http) {
+        auto serving = one_link(self, std::move(from), std::move(first), place);
+        co_await serving;
+        co_return;
+    }
+    // A page that is open, or a client between two requests, keeps nobody from ending.
+    auto answering = as_result(
+        with_cancel(self->closing_.token(), self->http_(std::move(from), std::move(first), place)));
+    const auto done = co_await answering;
+    if (!done && !self->closing_.requested()) throw done.error();
 }
 
 SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique_ptr<stream> from,
@@ -264,8 +272,11 @@ SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique
             connection::accept(std::move(from), self->options_, std::move(first), place);
         const connection::handle c = co_await greeting;
         place->authenticated();
-        auto admitting = self->table_.admit(c);
-        l = co_await admitting;
+        auto admitting = as_result(with_cancel(self->closing_.token(), self->table_.admit(c)));
+        auto admitted = co_await admitting;
+        if (!admitted && self->closing_.requested()) co_return;
+        if (!admitted) throw admitted.error();
+        l = std::move(*admitted);
     }
     if (!l) co_return;
     std::optional<error> fault;

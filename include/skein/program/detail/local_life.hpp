@@ -5,8 +5,8 @@
 
 #include <skein/core/log.hpp>
 #include <skein/core/time.hpp>
+#include <skein/net/acceptor.hpp>
 #include <skein/net/connection.hpp>
-#include <skein/net/stream.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/proc/claims.hpp>
 #include <skein/rt/worker_source.hpp>
@@ -26,7 +26,7 @@ namespace skein::program::detail {
 /// A worker from its start to its end, as its tasks see it.
 struct local_life {
     std::string name;
-    std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
+    std::unique_ptr<net::acceptor> door; ///< over TCP: where it connects
     std::unique_ptr<proc::child> process;
     proc::claims page; ///< shared with it
     std::shared_ptr<net::connection> wire;

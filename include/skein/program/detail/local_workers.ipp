@@ -9,6 +9,7 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/net/acceptor.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
@@ -230,8 +231,9 @@ private:
         boot.is_read = static_cast<bool>(how_.print);
         boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
-            one.listener = network_.listen(net::address::tcp(net::own_loopback(), 0));
-            boot.address = net::to_string(one.listener->local());
+            one.door = std::make_unique<net::acceptor>(
+                network_, net::address::tcp(net::own_loopback(), 0));
+            boot.address = net::to_string(one.door->local());
         }
         proc::child_options how;
         how.role = rt::worker_role;
@@ -484,27 +486,47 @@ private:
     }
     /// Shakes hands with a process that has been started.
     task<std::shared_ptr<net::connection>> meet(life* one) {
-        auto stream = one->process->take_stream();
-        if (one->listener) {
-            auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
-            stream = co_await accepted;
-        }
         rt::worker_link ours{secret_};
-        ours.in_memory = !one->listener;
+        ours.in_memory = !one->door;
         ours.shares_memory = true;
         ours.start = how_.times.start_timeout;
         auto link = worker_connection(driver_, ours);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
-        auto shaken = net::connection::accept(std::move(stream), std::move(link));
+        auto shaken = one->door
+                          ? with_timeout(meet_first(one->door.get(), std::move(link)),
+                                         how_.times.start_timeout)
+                          : net::connection::accept(one->process->take_stream(), std::move(link));
         co_return co_await shaken;
+    }
+    /// The first that proves the token: whoever else comes to a port of this host is no worker.
+    static task<net::connection::handle> meet_first(net::acceptor* door,
+                                                    net::connection_options link) {
+        net::connection::handle first;
+        const auto hear = [&](std::unique_ptr<net::stream> from, net::admission* place) {
+            return hear_one(door, std::move(from), place, &link, &first);
+        };
+        auto serving = door->serve(hear);
+        co_await serving;
+        if (!first) throw error(errc::closed, "it ended before it was heard");
+        co_return first;
+    }
+    static task<void> hear_one(net::acceptor* door, std::unique_ptr<net::stream> from,
+                               net::admission* place, const net::connection_options* link,
+                               net::connection::handle* first) {
+        auto shaken = net::connection::accept(std::move(from), *link, {}, place);
+        auto made = co_await shaken;
+        if (*first) co_return;
+        place->authenticated();
+        *first = std::move(made);
+        door->close();
     }
 
     /// Ends the link with the process: its own child may hold the socket. What was said is read.
     task<void> watch_end(life* one) {
         auto ended = one->process->ended(); // the end of a socket pair with it
         (void)co_await ended;
-        if (!one->listener) co_return;
-        one->listener->close();                         // it never came
+        if (!one->door) co_return;
+        one->door->close();                             // it never came
         co_await sleep_for(how_.times.reconnect_first); // TCP: its bytes are on the way
         if (one->wire) one->wire->abort(error(errc::reset, "the process has ended"));
     }

@@ -37,6 +37,7 @@
 #include <filesystem>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -58,8 +59,20 @@ namespace detail {
                                        : fmt::format("[{}]:{}", host, at.port);
 }
 
-/// Of two heads with one state folder the second is refused. Kept until the end of the process.
-[[nodiscard]] inline unique_fd lock_state(const std::string& folder) {
+/// Takes a lock; false: another process has it. Where there are no locks, that is said.
+[[nodiscard]] inline bool locked(const unique_fd& fd, const std::string& path) {
+    if (skein::detail::retry_eintr([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) == 0)
+        return true;
+    if (errno == EWOULDBLOCK) return false;
+    logging::warn("head", "the state folder cannot be locked: two heads in it are not told apart",
+                  {{"why", errno_error(errno, "lock", path).text()}});
+    return true;
+}
+
+/// Of two heads with one state folder the second is refused. Kept until the end of the process. The
+/// lock is that of the folder, which nobody removes by mistake without the log in it; a file beside
+/// it says whose it is, and is the lock of older releases.
+[[nodiscard]] inline std::vector<unique_fd> lock_state(const std::string& folder) {
     posix_disk disk(link_policy::refuse);
     const auto unusable = [&](const error& why) {
         return error(why.code(),
@@ -70,28 +83,31 @@ namespace detail {
     if (auto made = disk.make_dirs(folder); !made) throw unusable(made.error());
     if (is_new) (void)::chmod(folder.c_str(), 0700); // jobs' environments stand in it
     const auto path = join_path(folder, "head.lock");
+    const auto refuse = [&] {
+        const auto owner = disk.read_whole(path, 256);
+        throw error(
+            errc::already_exists,
+            fmt::format("state folder {} is in use by another head{}", folder,
+                        owner && !owner->empty() ? ", " + skein::to_string(byte_span(*owner)) : ""))
+            .with_hint("end that one first, or name another folder with --state");
+    };
+    std::vector<unique_fd> out;
+    out.emplace_back(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!out.back()) throw unusable(errno_error(errno, "open", folder));
+    if (!locked(out.back(), folder)) refuse();
     unique_fd fd(
         ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
-    if (!fd) throw unusable(errno_error(errno, "open", path));
-    while (skein::detail::retry_eintr([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) != 0) {
-        if (errno == EWOULDBLOCK) {
-            const auto owner = disk.read_whole(path, 256);
-            throw error(errc::already_exists,
-                        fmt::format("state folder {} is in use by another head{}", folder,
-                                    owner && !owner->empty()
-                                        ? ", " + skein::to_string(byte_span(*owner))
-                                        : ""))
-                .with_hint("end that one first, or name another folder with --state");
-        }
-        logging::warn("head",
-                      "the state folder cannot be locked: two heads in it are not told apart",
-                      {{"why", errno_error(errno, "lock", path).text()}});
-        break;
+    if (!fd) { // a disk that is full or read-only; a log that can be read is enough to start
+        const auto why = errno_error(errno, "open", path);
+        if (!disk.read_whole(join_path(folder, "head.log"))) throw unusable(why);
+        return out;
     }
+    if (!locked(fd, path)) refuse();
     const auto owner = fmt::format("pid {} on {}", ::getpid(), proc::host_name());
     if (::ftruncate(fd.get(), 0) == 0) // for people; on a full disk they do without
         (void)!::pwrite(fd.get(), owner.data(), owner.size(), 0);
-    return fd;
+    out.push_back(std::move(fd));
+    return out;
 }
 
 } // namespace detail
@@ -208,7 +224,7 @@ SKEIN_INLINE int run_head(const head_program& how) {
     o.secret = cluster::find_or_make_token(how.token_file);
     o.host = proc::host_name();
     o.pid = ::getpid();
-    const auto mine = how.state.empty() ? unique_fd() : detail::lock_state(how.state);
+    const auto mine = how.state.empty() ? std::vector<unique_fd>() : detail::lock_state(how.state);
     posix_disk disk(link_policy::refuse);
     if (!how.state.empty()) o.log = std::make_shared<cluster::head_log>(disk, how.state);
     const auto secret = o.secret;

@@ -58,6 +58,9 @@ SKEIN_INLINE void disk::count(fault f) {
 /// Every operation that changes something asks here first: may it, this time?
 SKEIN_INLINE std::optional<error> disk::begin_change(const std::string& verb,
                                                      const std::string& path) {
+    if (read_only_)
+        return error(errc::permission_denied,
+                     fmt::format("{} {}: read-only file system", verb, path));
     const auto n = changes_++;
     if (power_ == 0) return error(errc::io, verb + " " + path + ": the power is off");
     if (power_ != UINT64_MAX) --power_;
@@ -146,6 +149,10 @@ SKEIN_INLINE void disk::fail_once(std::uint64_t n, errc code) {
     const std::lock_guard lock(mutex_);
     failing_ = changes_ + n;
     failing_code_ = code;
+}
+SKEIN_INLINE void disk::set_read_only(bool on) {
+    const std::lock_guard lock(mutex_);
+    read_only_ = on;
 }
 SKEIN_INLINE void disk::set_capacity(std::uint64_t bytes) {
     const std::lock_guard lock(mutex_);
