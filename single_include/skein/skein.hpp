@@ -5729,7 +5729,7 @@ private:
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 10;
+inline constexpr std::uint32_t cluster_version = 11;
 
 /// In the environment of what comes from a job: the folder for runs of trainings.
 inline constexpr const char* runs_variable = "SKEIN_RUNS_DIR";
@@ -11578,7 +11578,9 @@ struct job_rows {
     lease_name lease;
     std::string run;          ///< the name of the folder that it is in
     std::uint64_t offset = 0; ///< 0: it begins anew
-    byte_buffer bytes;
+    byte_buffer bytes;        ///< none: the table is as it was
+    std::string folder;       ///< the whole path of that folder, on the node
+    std::string told;         ///< progress.json beside the table, if it is another one; else empty
 };
 
 /// Asks for a link that lets a browser in.
@@ -23151,21 +23153,27 @@ inline constexpr std::size_t most_rows_bytes = std::size_t{4} << 20;
 class table_reader {
 public:
     static constexpr std::size_t most_piece = std::size_t{256} << 10;
+    static constexpr std::size_t most_told = 4096;
 
     explicit table_reader(std::string runs);
     /// Whole lines and where they begin; nothing: there are no new ones. Another table, and one that
     /// was written anew, begin with 0.
     [[nodiscard]] std::optional<std::pair<std::uint64_t, byte_buffer>> next();
+    /// What the training says beside its table (progress.json), if it is not what it said before.
+    [[nodiscard]] std::optional<std::string> told();
     /// The name of the folder that next() has read from.
     [[nodiscard]] const std::string& run() const noexcept { return run_; }
     /// The table; empty: there was none.
     [[nodiscard]] const std::string& file() const noexcept { return file_; }
-    void again() noexcept { offset_ = 0; }
+    void again() noexcept {
+        offset_ = 0;
+        told_.clear();
+    }
 
 private:
     [[nodiscard]] bool find();
 
-    std::string runs_, run_, file_, header_;
+    std::string runs_, run_, file_, header_, told_;
     ino_t inode_ = 0;
     timespec since_{};
     std::uint64_t offset_ = 0;
@@ -23321,7 +23329,7 @@ SKEIN_INLINE bool table_reader::find() {
 }
 
 SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::next() {
-    if (find()) offset_ = 0;
+    if (find()) again();
     if (file_.empty()) return std::nullopt;
     const unique_fd file(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat status{};
@@ -23342,6 +23350,21 @@ SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::
     if (some.empty()) return std::nullopt;
     const auto from = std::exchange(offset_, offset_ + some.size());
     return std::pair(from, std::move(some));
+}
+
+SKEIN_INLINE std::optional<std::string> table_reader::told() {
+    if (file_.empty()) return std::nullopt;
+    const auto path = std::filesystem::path(file_).replace_filename("progress.json");
+    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat status{};
+    if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+    std::string now(most_told + 1, '\0');
+    const auto got = ::pread(file.get(), now.data(), now.size(), 0);
+    now.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    // One that is being written is looked at again in a second.
+    if (now.size() > most_told || !now.ends_with("}\n") || now == told_) return std::nullopt;
+    told_ = now;
+    return now;
 }
 
 } // namespace skein::cluster::detail
@@ -53581,4 +53604,72 @@ SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 // Every public header of the layer wire.
 // Written by scripts/check_mirror.py --write.
 
+
+// ======== skein/wire/csv.hpp
+// Lines of a CSV file: the one reader and writer of tables of numbers, lists of rows, and the like.
+//
+//     const auto line = csv_field("val_a,val_b") + "," + csv_field("loss");
+//     split_csv(line);                                    // {"val_a,val_b", "loss"}
+
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein {
+
+/// A field, in quotes. Ends of lines become spaces: a row stays one line.
+[[nodiscard]] std::string quoted_csv_field(std::string_view text);
+/// The same, in quotes only where it needs them.
+[[nodiscard]] std::string csv_field(std::string_view text);
+/// The fields of one line, with or without its end. Quotes count where a field begins with one.
+[[nodiscard]] std::vector<std::string> split_csv(std::string_view line);
+
+} // namespace skein
+
+
+// ======== skein/wire/detail/csv.ipp
+// The bodies of wire/csv.hpp.
+
+#include <cstddef>
+
+namespace skein {
+
+SKEIN_INLINE std::string quoted_csv_field(std::string_view text) {
+    std::string out = "\"";
+    for (const char c : text) {
+        if (c == '"') out += '"';
+        out += c == '\n' || c == '\r' ? ' ' : c;
+    }
+    return out + '"';
+}
+
+SKEIN_INLINE std::string csv_field(std::string_view text) {
+    return text.find_first_of(",\"\n\r") == text.npos ? std::string(text) : quoted_csv_field(text);
+}
+
+SKEIN_INLINE std::vector<std::string> split_csv(std::string_view line) {
+    if (line.ends_with('\n')) line.remove_suffix(1);
+    if (line.ends_with('\r')) line.remove_suffix(1); // Python's csv.writer ends lines so
+    std::vector<std::string> fields(1);
+    bool is_quoted = false, has_begun = false;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+        const char c = line[i];
+        if (is_quoted && c == '"' && i + 1 < line.size() && line[i + 1] == '"') {
+            fields.back() += line[++i];
+        } else if (c == '"' && (is_quoted || !has_begun)) {
+            is_quoted = !is_quoted;
+            has_begun = true;
+        } else if (c == ',' && !is_quoted) {
+            fields.emplace_back();
+            has_begun = false;
+        } else {
+            fields.back() += c;
+            has_begun = true;
+        }
+    }
+    return fields;
+}
+
+} // namespace skein
 #undef SKEIN_AMALGAMATED
