@@ -147,7 +147,7 @@ def check_broken(browser, server):
 def check_waiting(browser, server):
     """A job that waits has no attempt; nothing of the page before stands under a new address."""
     text = show(browser, server, "job/wait-9")
-    assert "It does not run yet" in text and "Attempt" not in text and "Step" not in text, text
+    assert "It does not run yet" in text and "Waiting for" in text and "Attempt" not in text and "Step" not in text, text
     script = "new Promise((seen) => { addEventListener('hashchange', () => seen(document.getElementById('page').innerText), { once: true }); location.hash = '#/tasks'; })"
     text = browser.value(script)
     assert "wait-9" not in text and "Loading" in text, f"what belongs to another page stands under a new address:\n{text}"
@@ -190,7 +190,7 @@ def check_lines():
         browser.open(server.links[0])
         show(browser, server, "logs/broken-8")
         lines = browser.value("document.querySelector('pre.log').textContent").split("\n")
-        assert lines == ["ERROR: amber and ink <b>plain</b>", "100%|#####| 3/3", "short  34%", "hidden cursor, title, bell", "zero \u2400 and green to the end", "still green <img src=x onerror=document.title=4>"], lines
+        assert lines == ["ERROR: amber and ink <b>plain</b>", "100%|#####| 3/3", "short  34%", "hidden cursor, title, bell", "zero \\x00 and green to the end", "still green <img src=x onerror=document.title=4>"], lines
         of = "[...document.querySelectorAll('pre.log span')].map((e) => [e.textContent, e.className, e.style.color])"
         assert browser.value(of) == [["ERROR", "bold ink-1", ""], ["amber", "", "rgb(255, 135, 0)"], ["ink", "", "rgb(1, 2, 3)"], ["green to the end", "ink-2", ""], ["still green", "ink-2", ""]], browser.value(of)
         assert browser.value("document.querySelectorAll('pre.log img, pre.log b').length") == 0

@@ -115,10 +115,13 @@ std::string job_of(const world& w, std::string_view id) {
             "loss": "NaN", "node": "node-2", "training": "stopped",
             "stopped_by": "early stopping: val_loss has not improved in 3 evaluations"}})",
             now - 900, now - 700);
-    if (id == "wait-9")
+    if (id == "wait-9") {
+        std::string path;
+        for (int i = 0; i < 12; ++i) path += "/an-archive-of-pictures";
         return fmt::format(R"({{"id": "wait-9", "state": "PENDING", "submitted": {:.0f},
-            "submitted_by": "bob@desk", "entrypoint": "{}"}})",
-                           now - 60, std::string(300, 'x'));
+            "submitted_by": "bob@desk", "entrypoint": "./train --data={}"}})",
+                           now - 60, path);
+    }
     return fmt::format(
         "{{\"id\": \"{}\", \"state\": \"FAILED\", \"reason\": \"<b>exit code 3</b>: no such file "
         "data.bin\", \"exit_code\": 3, \"attempt\": 1, \"submitted\": {:.0f}, \"started\": {:.0f}, "

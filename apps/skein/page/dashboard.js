@@ -262,7 +262,7 @@
             before = at;
             svg.append(shape("path", { class: "broken", d: `M${(at - 4).toFixed(1)} ${high - 4}l8 8m0 -8l-8 8` }));
         }
-        if (broken.length) svg.append(shape("text", { class: "broken-word", x: Math.min(px(broken[0][0]), W - right - 4), y: H - bottom - 14, "text-anchor": px(broken[0][0]) > W / 2 ? "end" : "start" }, `${number(broken[0][1])} from ${x_name} ${x_say(broken[0][0])}`));
+        if (broken.length) svg.append(shape("text", { class: "broken-word", x: Math.min(px(broken[0][0]), W - right - 4), y: top + (broken[0][1] === Infinity ? 22 : 10), "text-anchor": px(broken[0][0]) > W / 2 ? "end" : "start" }, `${number(broken[0][1])} from ${x_name} ${x_say(broken[0][0])}`));
         const cross = shape("line", { class: "cross", y1: top, y2: H - bottom, visibility: "hidden" });
         svg.append(cross);
         svg.addEventListener("pointermove", (event) => {
@@ -331,7 +331,7 @@
             ["For", (j) => (is_number(j.started) ? length_of((j.ended || now) - j.started) : ""), { class: "number", by: (j) => (is_number(j.started) ? (j.ended || now) - j.started : "") }],
             ["Submitted", (j) => short_moment(j.submitted), { by: (j) => j.submitted }],
             ["By", (j) => j.submitted_by || ""],
-            ["Command", (j) => element("code", { text: j.entrypoint || j.command || "" }), { class: "wide" }]];
+            ["Command", (j) => element("code", { title: j.entrypoint || j.command || "", text: j.entrypoint || j.command || "" }), { class: "wide" }]];
     }
     function node_columns() {
         const of = (n, key) => (n.resources || {})[key], used = (n, key) => (n.used || {})[key], load = (n) => n.load || {};
@@ -475,7 +475,8 @@
         return [
             element("h1", {}, `Job ${id} `, state(job_state(j))),
             element("div", { class: "tiles" },
-                tile(j.ended ? "Ran for" : "Running for", is_number(j.started) ? length_of((j.ended || now) - j.started) : "", is_number(j.submitted) ? `submitted ${moment(j.submitted)}${j.submitted_by ? ` by ${j.submitted_by}` : ""}` : ""),
+                tile(j.ended ? "Ran for" : is_number(j.started) ? "Running for" : "Waiting for",
+                    is_number(j.started) ? length_of((j.ended || now) - j.started) : is_over(j) ? "" : length_of(now - j.submitted), is_number(j.submitted) ? `submitted ${moment(j.submitted)}${j.submitted_by ? ` by ${j.submitted_by}` : ""}` : ""),
                 is_number(j.step) ? tile("Step", number(j.step), is_number(j.steps) ? `of ${number(j.steps)}` : "") : null,
                 is_number(j.epoch) || is_number(j.epochs) ? tile("Epochs done", number(j.epoch ?? 0), is_number(j.epochs) ? `of ${number(j.epochs)}` : "") : null,
                 value_of(j.loss) !== null ? tile("Loss", number(j.loss), is_broken(j.loss) ? "no finite number: the training has diverged" : "", is_broken(j.loss) ? "bad" : "") : null,
@@ -670,7 +671,7 @@
                 if (codes[0] === 2) cells.length = 0;
                 else if (codes[0] === 1) cells.fill([" ", plain], 0, Math.min(at + 1, cells.length));
                 else cells.length = Math.min(cells.length, at);
-            } else if (!m[0].startsWith("\x1b") && m[0] !== "\x07") put(String.fromCharCode(0x2400 + (m[0] === "\x7f" ? 0x21 : m[0].charCodeAt(0) & 0x1f)));
+            } else if (!m[0].startsWith("\x1b") && m[0] !== "\x07") put(`\\x${m[0].charCodeAt(0).toString(16).padStart(2, "0")}`);
         }
         put(line.slice(done));
         const parts = [];
