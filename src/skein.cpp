@@ -10,6 +10,7 @@
 #endif
 
 #include "core.cpp"
+#include "wire.cpp"
 #include "net.cpp"
 #include "sched.cpp"
 #include "proc.cpp"

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <chrono>
 #include <string_view>
@@ -75,6 +76,33 @@ std::string lines_text(const cluster::head& of, const std::string& id) {
         for (const auto& line : said.lines) out += line.text + "\n";
         from = said.first + said.lines.size();
         if (said.lines.empty()) return out;
+    }
+}
+
+/// A log that a browser saves: so much of it at most.
+constexpr std::size_t most_log_bytes = std::size_t{16} << 20;
+
+/// A job's lines from the first one on, also those that only its node has.
+task<net::http_answer> whole_log(cluster::head* of, std::string id) {
+    wire::http_response out;
+    out.type = "text/plain; charset=utf-8";
+    auto name = id;
+    for (auto& c : name)
+        if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_' && c != '.')
+            c = '_';
+    out.headers.emplace_back("Content-Disposition",
+                             fmt::format("attachment; filename=\"{}.log\"", name));
+    for (std::uint64_t from = 1;;) {
+        auto reading = of->job_log_from(id, from);
+        auto said = co_await reading;
+        if (said.first > from && !said.lines.empty())
+            out.body += fmt::format("... lines {} to {} are gone\n", from, said.first - 1);
+        from = said.first + said.lines.size();
+        for (const auto& line : said.lines) out.body += line.text + "\n";
+        if (said.is_all || said.lines.empty()) co_return out;
+        if (out.body.size() < most_log_bytes) continue;
+        out.body += fmt::format("... the log goes on with line {}: skein job logs {}\n", from, id);
+        co_return out;
     }
 }
 
@@ -255,8 +283,10 @@ private:
         to.add("GET", "/api/v1/jobs", http_right::view, now([this](const net::http_call& c) {
                    const auto first = number_of(c, "cursor", 0), most = number_of(c, "limit", 100);
                    const auto* const filter = c.request.parameter("filter");
-                   return json(
-                       jobs_json(head_.jobs(), first, most, filter == nullptr ? "" : *filter));
+                   const auto* const text = c.request.parameter("find");
+                   return json(jobs_json(head_.jobs(), first, most,
+                                         filter == nullptr ? "" : *filter,
+                                         text == nullptr ? "" : *text));
                }));
         to.add("GET", "/api/v1/jobs/{id}", http_right::view, now([this](const net::http_call& c) {
                    const auto job = head_.jobs(c.part("id")).jobs.at(0);
@@ -275,6 +305,11 @@ private:
                    return json(lines_json(head_, c.part("id"), number_of(c, "from", 0),
                                           number_of(c, "last", 1000),
                                           number_of(c, "bytes", 65'536)));
+               }));
+        to.add("GET", "/api/v1/jobs/{id}/log", http_right::view,
+               [this](net::http_call c) { return whole_log(&head_, c.part("id")); });
+        to.add("GET", "/api/v1/session", http_right::view, now([](const net::http_call& c) {
+                   return json({{"may", net::to_string(c.right)}});
                }));
         const auto refuse = [&](const char* path, const char* what, const char* hint) {
             to.add("GET", path, http_right::view,

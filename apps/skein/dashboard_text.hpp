@@ -7,12 +7,13 @@
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/printable.hpp>
+#include <skein/core/read_number.hpp>
 #include <skein/proc/process.hpp>
+#include <skein/wire/csv.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -43,6 +44,13 @@ inline std::string command_text(const std::vector<std::string>& command) {
     return skein::printable(all);
 }
 
+/// A number as JSON, which has no words for what is not finite: texts are, in the place of one.
+inline skein::ordered_json number_json(double value) {
+    if (std::isnan(value)) return "NaN";
+    if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
+    return value;
+}
+
 /// A job in the API's own words; times are seconds since 1970.
 inline skein::ordered_json json_of(const cluster::job_info& job) {
     skein::ordered_json out;
@@ -56,7 +64,9 @@ inline skein::ordered_json json_of(const cluster::job_info& job) {
     out["command"] = job.command;
     out["submitted_by"] = job.by;
     out["node"] = job.node;
-    out["attempt"] = job.attempt;
+    // One that waits for room has not begun.
+    const bool waits = cluster::state_of(job) == cluster::job_state::pending && job.attempt != 0;
+    out["attempt"] = job.attempt - (waits ? 1 : 0);
     out["retries"] = job.retries;
     out["not_counted"] = job.not_counted;
     if (job.exit_code >= 0) out["exit_code"] = job.exit_code;
@@ -74,12 +84,13 @@ inline skein::ordered_json json_of(const cluster::job_info& job) {
 inline void add_course(skein::ordered_json& to, const cluster::job_info& job,
                        const cluster::job_course& course) {
     const auto add = [&](const char* name, const std::optional<double>& value) {
-        if (value) to[name] = *value;
+        if (value) to[name] = number_json(*value);
     };
     const auto& now = course.now;
     add("step", now.step);
     add("steps", now.steps);
     add("epoch", now.epoch);
+    add("epochs", now.epochs);
     add("loss", now.loss);
     add("learning_rate", now.learning_rate);
     add("steps_per_s", now.steps_per_s);
@@ -87,6 +98,16 @@ inline void add_course(skein::ordered_json& to, const cluster::job_info& job,
     add("tokens_per_s", now.tokens_per_s);
     add("workers", now.ranks);
     if (cluster::state_of(job) == cluster::job_state::running) add("left_s", time_left(now));
+    if (!now.folder.empty()) to["run_folder"] = now.folder;
+    if (now.is_over) to["training"] = now.stopped_by.empty() ? "finished" : "stopped";
+    if (!now.stopped_by.empty()) to["stopped_by"] = now.stopped_by;
+    auto ranks = skein::ordered_json::array();
+    for (const auto& one : course.ranks) {
+        skein::ordered_json out{{"node", one.node}};
+        if (one.rank >= 0) out["rank"] = one.rank;
+        ranks.push_back(std::move(out));
+    }
+    if (!ranks.empty()) to["ranks"] = std::move(ranks);
     to["restarts"] = job.attempt == 0 ? 0 : job.attempt - 1;
     auto attempts = skein::ordered_json::array();
     const auto add_attempt = [&](const cluster::past_attempt& one) {
@@ -102,12 +123,10 @@ inline void add_course(skein::ordered_json& to, const cluster::job_info& job,
     };
     for (const auto& one : course.attempts) add_attempt(one);
     const auto state = cluster::state_of(job);
-    if (state != cluster::job_state::retrying && job.attempt != 0)
+    if (state != cluster::job_state::retrying && state != cluster::job_state::pending &&
+        job.attempt != 0)
         add_attempt({job.attempt, job.node, job.reason, job.exit_code, job.signal,
-                     state == cluster::job_state::pending || state == cluster::job_state::starting
-                         ? 0
-                         : job.started,
-                     job.ended});
+                     state == cluster::job_state::starting ? 0 : job.started, job.ended});
     to["attempts"] = std::move(attempts);
 }
 
@@ -137,12 +156,30 @@ inline skein::ordered_json ray_json_of(const cluster::job_info& job) {
     return out;
 }
 
+/// What a person may look for in a list of jobs, in any case of letters.
+inline bool has_text(const cluster::job_info& job, std::string_view text) {
+    const auto lower = [](std::string_view of) {
+        std::string out(of);
+        for (auto& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+        return out;
+    };
+    const auto wanted = lower(text);
+    const auto has = [&](std::string_view in) { return lower(in).find(wanted) != in.npos; };
+    return wanted.empty() || has(job.id) || has(job.by) || has(job.node) || has(job.reason) ||
+           has(cluster::to_string(cluster::state_of(job))) || has(command_text(job.command));
+}
+
+///   state, text   of these alone; "": of all
 inline skein::ordered_json jobs_json(const cluster::job_list& all, std::size_t first,
-                                     std::size_t most, std::string_view state) {
+                                     std::size_t most, std::string_view state,
+                                     std::string_view text = {}) {
     auto some = skein::ordered_json::array();
+    std::map<std::string, std::size_t> states; // of all, whatever is shown
     std::size_t at = 0, left = 0;
     for (const auto& job : all.jobs) {
+        ++states[std::string(cluster::to_string(cluster::state_of(job)))];
         if (!state.empty() && state != cluster::to_string(cluster::state_of(job))) continue;
+        if (!has_text(job, text)) continue;
         if (at++ < first) continue;
         if (some.size() < std::min<std::size_t>(most, 1000))
             some.push_back(json_of(job));
@@ -152,6 +189,8 @@ inline skein::ordered_json jobs_json(const cluster::job_list& all, std::size_t f
     skein::ordered_json out;
     out["jobs"] = std::move(some);
     out["total"] = all.total;
+    out["states"] = states;
+    out["found"] = at;
     out["next_cursor"] = left == 0 ? nullptr : skein::ordered_json(at - left);
     return out;
 }
@@ -274,8 +313,21 @@ inline skein::ordered_json programs_json(
     return {{"programs", all}};
 }
 
+/// A row of metrics.csv: a number, a text, or null where there is no value.
+inline skein::ordered_json row_json(std::string_view line) {
+    auto row = skein::ordered_json::array();
+    for (auto& cell : skein::split_csv(line))
+        if (const auto value = skein::read_double(cell))
+            row.push_back(number_json(*value));
+        else if (cell.empty())
+            row.push_back(nullptr);
+        else
+            row.push_back(std::move(cell));
+    return row;
+}
+
 /// metrics.csv as columns and rows; of more rows than `points` the last one of each of as many
-/// stretches.
+/// stretches, and before it one whose numbers are not all finite: a broken loss is not thinned away.
 ///   from     rows that the reader has, of this edition of the table: the others alone
 inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::size_t points,
                                      std::size_t from = 0, std::size_t edition = 0) {
@@ -286,32 +338,23 @@ inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::
         lines.push_back(rest.substr(0, end));
         rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
     }
-    const auto cells = [](std::string_view line, auto each) {
-        for (;;) {
-            const auto end = line.find(',');
-            each(line.substr(0, end));
-            if (end == line.npos) return;
-            line.remove_prefix(end + 1);
-        }
-    };
-    if (!lines.empty()) cells(lines[0], [&](std::string_view name) { columns.push_back(name); });
+    if (!lines.empty())
+        for (auto& name : skein::split_csv(lines[0])) columns.push_back(std::move(name));
     const auto count = lines.empty() ? 0 : lines.size() - 1;
     if (edition != table.edition || from > count) from = 0;
     points = std::clamp<std::size_t>(points, 1, 4096);
     const auto more = count - from, shown = std::min(more, points);
+    const auto is_broken = [](std::string_view line) { // nan, inf: no other number has an n
+        return line.find_first_of("nN") != line.npos;
+    };
     for (std::size_t i = 1; i <= shown; ++i) {
-        auto row = skein::ordered_json::array();
-        cells(lines[from + more * i / shown], [&](std::string_view cell) {
-            double value = 0;
-            const auto read = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-            if (!cell.empty() && read.ec == std::errc() && read.ptr == cell.data() + cell.size())
-                row.push_back(value); // what is not finite is null in JSON
-            else if (cell.empty())
-                row.push_back(nullptr);
-            else
-                row.push_back(cell);
-        });
-        rows.push_back(std::move(row));
+        const auto first = from + more * (i - 1) / shown + 1, last = from + more * i / shown;
+        const auto broken =
+            std::find_if(lines.begin() + static_cast<std::ptrdiff_t>(first),
+                         lines.begin() + static_cast<std::ptrdiff_t>(last), is_broken);
+        if (broken != lines.begin() + static_cast<std::ptrdiff_t>(last) && !is_broken(lines[last]))
+            rows.push_back(row_json(*broken));
+        rows.push_back(row_json(lines[last]));
     }
     return {{"run", table.run},   {"edition", table.edition},
             {"columns", columns}, {"from", from},

@@ -4,6 +4,7 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/wire/codec.hpp>
+#include <skein/wire/csv.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 #include <skein/wire/limits.hpp>

@@ -107,6 +107,28 @@ def points(table):
     return lines[0], [[cell(text) for text in line] for line in lines[1:]]
 
 
+def tells():
+    """A training says by itself how long it takes, where its files are, which nodes it is on, and why it has stopped."""
+    with Ranks() as c:
+        key = c.tool("dashboard", c.address, "--key", "view")[1].strip()
+
+        def look(condition):
+            status, text, _ = ask(c, "GET", "/api/v1/jobs/tells", key=key)
+            now = json.loads(text)
+            return status == 200 and condition(now) and now
+        words = ["100000" if word == STEPS else word for word in ARGUMENTS]
+        c.run(c.skein, "job", "submit", "--address", c.address, "--id", "tells", "--cpus", 1, "--working-dir", c.sent, "--", "./train", "--workers", 4, *words)
+        now = c.head.wait_until(lambda: look(lambda j: "left_s" in j and j["step"] > 8), "a job with its time left", SECONDS)
+        assert now["steps"] == 100000 and now["workers"] == 4 and now["left_s"] > 0 and "training" not in now, now
+        assert now.get("tokens_per_s", 0) > 0, now
+        assert [r["rank"] for r in now["ranks"]] == [0, 1, 2, 3] and {r["node"] for r in now["ranks"]} == {"n1", "n2"}, now
+        assert now["run_folder"] == str(next(c.shared.glob("tells-*/gpt"))), now
+        c.tool("job", "stop", "tells", SKEIN_ADDRESS=c.address)
+        done = c.head.wait_until(lambda: look(lambda j: j["state"] == "STOPPED"), "a job that is stopped", SECONDS)
+        assert done["training"] == "stopped" and done["stopped_by"] == "SIGTERM" and "left_s" not in done and len(done["ranks"]) == 4, done
+        c.stop()
+
+
 def same_numbers():
     """One, two and four ranks on two nodes: the table is that of one host, byte for byte."""
     with Ranks() as c:
@@ -250,7 +272,7 @@ def on_three_hosts(names):
         c.stop()
 
 
-CASES = [("same numbers", same_numbers), ("losses", losses), ("stops", stops), ("not there", not_there), ("from a shell", from_a_shell), ("surroundings", surroundings), ("three hosts", three_hosts)]
+CASES = [("same numbers", same_numbers), ("tells", tells), ("losses", losses), ("stops", stops), ("not there", not_there), ("from a shell", from_a_shell), ("surroundings", surroundings), ("three hosts", three_hosts)]
 
 if __name__ == "__main__":
     run_cases(CASES, sys.argv[1] if len(sys.argv) > 1 else None)

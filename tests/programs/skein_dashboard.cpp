@@ -33,7 +33,7 @@ namespace {
 
 /// What there is to see; grows by itself while somebody looks.
 struct world {
-    bool empty = false, rubbish = false;
+    bool empty = false, rubbish = false, is_stopped = false;
     int rows = 400, nodes = 3;
     int changes = 0, samples = 0;
 };
@@ -87,6 +87,9 @@ std::string nodes_of(const world& w) {
             i == 0 ? "" : ", ", name_of(w, i), i == 2 ? "draining" : "ready", i + 1, i == 2 ? 0 : 8,
             i == 2 ? 0 : 2, i == 2 ? 0.02 : 0.61 + i % 4 * 0.1, 21474836480LL + i * 1073741824LL,
             1234567 * (i + 1), 7654321 * (i + 1), 5400 + 60 * i);
+    if (w.nodes == 3)
+        out += ", {\"name\": \"node-9\", \"state\": \"missing\", \"resources\": {\"cpu\": 16, "
+               "\"gpu\": 2}}";
     return out + "]}";
 }
 
@@ -94,28 +97,58 @@ std::string job_of(const world& w, std::string_view id) {
     const double now = to_seconds(loop::current().wall());
     if (id == "train-7")
         return fmt::format(
-            "{{\"id\": \"train-7\", \"state\": \"RUNNING\", \"entrypoint\": \"./110_gpt_ddp "
-            "--workers "
-            "2\", \"submitted\": {0:.0f}, \"started\": {0:.0f}, \"attempt\": 2, \"step\": {1}, "
-            "\"steps\": 1000, \"loss\": {2:.4f}, \"epoch\": 1, \"steps_per_s\": 4.7, "
-            "\"tokens_per_s\": 39120, \"left_s\": 128, \"retries\": 3, \"node\": \"node-1\", "
-            "\"workers\": 2, \"ranks\": [{{\"rank\": 0, "
-            "\"node\": "
-            "\"node-1\", \"pid\": 4121, \"state\": \"running\", \"step\": {1}, \"step_s\": "
-            "0.212}}, "
-            "{{\"rank\": 1, \"node\": \"node-2\", \"pid\": 993, \"state\": \"running\", \"step\": "
-            "{1}, "
-            "\"step_s\": 0.219}}], \"attempts\": [{{\"attempt\": 1, \"started\": {0:.0f}, "
-            "\"ended\": "
-            "{3:.0f}, \"reason\": \"rank 1 on node-3 was killed by signal 9\"}}, {{\"attempt\": 2, "
-            "\"started\": {3:.0f}}}]}}",
-            now - 300, w.rows, loss_at(w.rows), now - 200);
+            R"({{"id": "train-7", "state": "{4}", "entrypoint": "./110_gpt_ddp --workers 2",
+            "submitted": {0:.0f}, "submitted_by": "ann@desk", "started": {0:.0f}, "attempt": 2,
+            "step": {1}, "steps": 1000, "loss": {2:.4f}, "epoch": 1, "epochs": 3,
+            "steps_per_s": 4.7, "tokens_per_s": 39120, "left_s": 128, "retries": 3,
+            "node": "node-1", "workers": 3, "run_folder": "/data/jobs/train-7/runs/gpt",
+            "ranks": [{{"rank": 0, "node": "node-1"}}, {{"rank": 1, "node": "node-1"}},
+            {{"rank": 2, "node": "node-2"}}], "attempts": [{{"attempt": 1, "started": {0:.0f},
+            "ended": {3:.0f}, "reason": "rank 1 on node-3 was killed by signal 9"}},
+            {{"attempt": 2, "started": {3:.0f}}}]}})",
+            now - 300, w.rows, loss_at(w.rows), now - 200, w.is_stopped ? "STOPPED" : "RUNNING");
+    if (id == "broken-8")
+        return fmt::format(
+            R"({{"id": "broken-8", "state": "SUCCEEDED", "entrypoint": "./cnn --lr 40",
+            "submitted": {0:.0f}, "submitted_by": "bob@desk", "started": {0:.0f},
+            "ended": {1:.0f}, "exit_code": 0, "attempt": 1, "step": 120, "steps": 400,
+            "loss": "NaN", "node": "node-2", "training": "stopped",
+            "stopped_by": "early stopping: val_loss has not improved in 3 evaluations"}})",
+            now - 900, now - 700);
+    if (id == "wait-9") {
+        std::string path;
+        for (int i = 0; i < 12; ++i) path += "/an-archive-of-pictures";
+        return fmt::format(R"({{"id": "wait-9", "state": "PENDING", "submitted": {:.0f},
+            "submitted_by": "bob@desk", "entrypoint": "./train --data={}"}})",
+                           now - 60, path);
+    }
     return fmt::format(
         "{{\"id\": \"{}\", \"state\": \"FAILED\", \"reason\": \"<b>exit code 3</b>: no such file "
         "data.bin\", \"exit_code\": 3, \"attempt\": 1, \"submitted\": {:.0f}, \"started\": {:.0f}, "
-        "\"ended\": {:.0f}, \"entrypoint\": \"python3 -c "
-        "\\\"<script>document.title=1</script>\\\"\"}}",
+        "\"ended\": {:.0f}, \"node\": \"node-1\", \"submitted_by\": \"ann@desk\", "
+        "\"entrypoint\": \"python3 -c \\\"<script>document.title=1</script>\\\"\"}}",
         id, now - 4000, now - 3990, now - 3950);
+}
+
+/// A training that has diverged: JSON has no NaN.
+std::string broken_rows() {
+    std::string out = R"({"columns": ["step", "val_a,\"val_b\"", "loss", "grad_norm"], "rows": [)";
+    for (int step = 1; step <= 120; ++step)
+        out += fmt::format("{}[{}, {:.3f}, {}, {}]", step == 1 ? "" : ", ", step, step / 120.0,
+                           step < 90 ? fmt::format("{:.4f}", loss_at(step)) : "\"NaN\"",
+                           step < 88   ? fmt::format("{:.4f}", 1.0 + step * step / 100.0)
+                           : step < 90 ? "\"Infinity\""
+                                       : "\"NaN\"");
+    return out + "], \"total\": 120}";
+}
+
+/// What programs print for terminals: colours, bars that draw over themselves, what is none of it.
+std::string coloured_lines() {
+    return R"({"first": 1, "next": 7, "total": 6, "lines": [
+        "\u001b[1;31mERROR\u001b[0m: \u001b[38;5;208mamber\u001b[0m and \u001b[38;2;1;2;3mink\u001b[39m <b>plain</b>",
+        "\r  0%|     | 0/3\r 33%|#    | 1/3\r 67%|###  | 2/3\r100%|#####| 3/3",
+        "a long bar of the past\rshort  12%\b\b\b34%\u001b[K", "\u001b[?25lhidden cursor\u001b[?25h, title\u001b]0;evil\u0007, bell\u0007",
+        "zero \u0000 and \u001b[32mgreen to the end", "still green\u001b[0m <img src=x onerror=document.title=4>"]})";
 }
 
 std::string rows_of(const world& w) {
@@ -166,7 +199,9 @@ net::http_router routes_of(world* w) {
     net::http_router to;
     skein_program::add_page(to);
     const auto known = [w](const net::http_call& c) {
-        return !w->empty && (c.part("id") == "train-7" || c.part("id") == "prep-3");
+        const auto& id = c.part("id");
+        return !w->empty &&
+               (id == "train-7" || id == "prep-3" || id == "broken-8" || id == "wait-9");
     };
     to.add("GET", "/api/v1/nodes", view, [w](net::http_call) { return give(nodes_of(*w)); });
     to.add("GET", "/api/v1/samples", view, [w](net::http_call c) {
@@ -179,18 +214,28 @@ net::http_router routes_of(world* w) {
             samples_of(0, from == nullptr ? now - 600 : std::stoll(*from) + 1, now, 1)));
     });
     to.add("GET", "/api/v1/jobs", view, [w](net::http_call) {
-        return give(w->empty ? "{\"jobs\": []}"
-                             : fmt::format("{{\"jobs\": [{}, {}]}}", job_of(*w, "train-7"),
-                                           job_of(*w, "prep-3")));
+        return give(
+            w->empty ? "{\"jobs\": []}"
+                     : fmt::format("{{\"jobs\": [{}, {}, {}, {}], \"total\": 1204, \"found\": 4, "
+                                   "\"states\": {{\"RUNNING\": 1, \"FAILED\": 1201, "
+                                   "\"SUCCEEDED\": 1, \"PENDING\": 1}}}}",
+                                   job_of(*w, "wait-9"), job_of(*w, "broken-8"),
+                                   job_of(*w, "train-7"), job_of(*w, "prep-3")));
     });
     to.add("GET", "/api/v1/jobs/{id}", view, [w, known](net::http_call c) {
         return known(c) ? give(job_of(*w, c.part("id"))) : no_such_job(c.part("id"));
     });
     to.add("GET", "/api/v1/jobs/{id}/rows", view, [w](net::http_call c) {
-        return give(c.part("id") == "train-7" ? rows_of(*w) : "{\"columns\": [], \"rows\": []}");
+        return give(c.part("id") == "train-7"    ? rows_of(*w)
+                    : c.part("id") == "broken-8" ? broken_rows()
+                                                 : "{\"columns\": [], \"rows\": []}");
     });
     to.add("GET", "/api/v1/jobs/{id}/lines", view, [w](net::http_call c) {
         const auto* const from = c.request.parameter("from");
+        if (c.part("id") == "broken-8")
+            return give(from == nullptr || *from == "0"
+                            ? coloured_lines()
+                            : R"({"first": 7, "next": 7, "total": 6, "lines": []})");
         return give(lines_of(c.part("id") == "train-7" ? w->rows + 1 : 0,
                              from == nullptr ? 0 : std::atoi(from->c_str())));
     });
@@ -200,13 +245,13 @@ net::http_router routes_of(world* w) {
                                "\"workers\": 16, \"waiting\": 2, \"calls\": 48330, \"calls_done\": "
                                "48210, \"calls_failed\": 2, \"why\": \"\"}]}");
     });
-    to.add("GET", "/api/v1/functions", view, [w](net::http_call) {
-        return give(w->empty
-                        ? "[]"
-                        : "[{\"name\": \"tokenize\", \"waiting\": 120, \"running\": 16, \"done\": "
-                          "48210, \"failed\": 2, \"mean_s\": 0.0213}]");
+    to.add("GET", "/api/v1/session", view, [](net::http_call c) {
+        return give(c.right == change ? R"({"may": "change"})" : R"({"may": "view"})");
     });
-    to.add("GET", "/api/v1/actors", view, [](net::http_call) { return give("{\"actors\": []}"); });
+    to.add("POST", "/api/jobs/{id}/stop", change, [w](net::http_call) {
+        w->is_stopped = true;
+        return give("{\"stopped\": true}");
+    });
     to.add("GET", "/api/v1/events", view, [w](net::http_call) -> task<net::http_answer> {
         return [](world* of) -> task<net::http_answer> {
             co_return net::http_events(
@@ -234,8 +279,9 @@ task<void> run(net::real_loop* on, net::network* network, world* w, int links) {
     });
     const auto site = fmt::format("http://127.0.0.1:{}", door.local().port);
     fmt::print("{}/\n", site);
-    for (int i = 0; i < links; ++i)
-        fmt::print("{}{}\n", site, web.login_link(net::http_right::view));
+    for (int i = 0; i < links; ++i) // the last one may stop jobs
+        fmt::print("{}{}\n", site,
+                   web.login_link(i + 1 < links ? net::http_right::view : net::http_right::change));
     std::fflush(stdout);
     scope serving;
     serving.spawn(door.serve([](net::link::handle l) { return serve_links(std::move(l)); }));

@@ -68,7 +68,7 @@ TEST_CASE("rows, evaluation and settings reach the run's files") {
     const std::vector<metric_value> one{{"loss", 2.5}}, two{{"loss", 1.5}};
     report.step(row(1, one), {});
     report.step(row(2, two), {{"val_loss", 1.75}});
-    report.finish();
+    report.finish({});
     CHECK(where.text("run/metrics.csv") == "step,loss,val_loss\n1,2.5,\n2,1.5,1.75\n");
     CHECK(where.text("run/config.json").find("\"dim\": 64") != std::string::npos);
     CHECK(where.text("run/loss.svg").find("<svg") != std::string::npos);
@@ -220,7 +220,7 @@ TEST_CASE("a run without files and checkpoints leaves no folder") {
     report.begin({.total_steps = 1});
     const std::vector<metric_value> m{{"loss", 2.5}};
     report.step(row(1, m), {});
-    report.finish();
+    report.finish({});
     CHECK(report.path().empty());
     CHECK(std::filesystem::is_empty(where.path));
 }

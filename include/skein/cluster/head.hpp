@@ -83,9 +83,16 @@ struct past_attempt {
     std::int64_t started = 0, ended = 0; ///< milliseconds since 1970; 0: it did not start
 };
 
+/// A rank of a job's newest attempt.
+struct rank_place {
+    int rank = -1; ///< -1: not known, as under a head that was started again
+    std::string node;
+};
+
 /// How far a job has come.
 struct job_course {
     job_progress now;                   ///< of its newest training
+    std::vector<rank_place> ranks;      ///< those that were spread over nodes, in order
     std::vector<past_attempt> attempts; ///< the newest ones that this head has seen fail, in order
 };
 
@@ -190,6 +197,8 @@ public:
     ///   errors  those of ask_to_submit and ask_for_jobs
     [[nodiscard]] job_list jobs(const std::string& id = {}) const;
     [[nodiscard]] job_lines job_output(const std::string& id, std::uint64_t from) const;
+    /// Lines of a job from a number on, also those that its node alone has; some of them.
+    [[nodiscard]] task<job_log> job_log_from(std::string id, std::uint64_t from);
     [[nodiscard]] job_table_text job_table(const std::string& id) const;
     [[nodiscard]] job_course course(const std::string& id) const;
     /// The same; of a job that has ended under another head also from its node.

@@ -3,6 +3,7 @@
 // The folder of one run, and the files a person opens: curves, logs, configuration.
 //
 //     runs/gpt/config.json  metrics.csv metrics.jsonl events.out.tfevents.* loss.svg checkpoints/
+//              progress.json
 //
 // With rules there is events.jsonl, too: what they decided.
 //
@@ -121,6 +122,9 @@ public:
     void write_config(std::string_view config);
     /// Its text, or nothing without one; errc::malformed when it is not JSON.
     [[nodiscard]] std::optional<std::string> read_config() const;
+    /// progress.json: how far the run has come, for pages that show it while it is at work; the text
+    /// of a JSON object. Not synced. What cannot be written is left: rows say so.
+    void write_progress(std::string_view object);
     /// Takes a result.json away: the run that ended so goes on.
     void remove_result();
 

@@ -114,9 +114,10 @@ public:
     void note(const std::string& text);
     /// What is not as it was asked for word by word.
     void notice(const std::string& text);
-    void finish();
+    void finish(const fit_result& result);
 
 private:
+    void tell(bool at_once, const fit_result* over = nullptr);
     void show(const start_info& start);
     void greet(const start_info& start, bool end_due);
     void tell_start(const start_info& start, const std::string& name);
@@ -140,6 +141,9 @@ private:
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     std::uint64_t last_step_ = 0;
+    std::uint64_t total_ = 0, epoch_ = 0; // of progress.json: steps there will be, passes finished
+    double pace_ = 0.0;                   // of it: tokens or samples a second
+    time_point told_at_{};
     double average_ = 0.0;          // of the seconds per step, exponential
     double between_rows_ = 0.0;     // seconds from row to row, likewise
     double waited_ = 0.0;           // of those that waited for data

@@ -303,16 +303,26 @@ SKEIN_INLINE task<void> agent::state::watch_rows(state* self, worker* w) {
 SKEIN_INLINE void agent::state::send_rows(const worker& w) {
     if (w.table == nullptr) return;
     auto& table = *w.table;
-    for (int pieces = 0; pieces < 4; ++pieces) { // the rest in a second
-        auto more = table.next();
-        if (!more || more->first >= detail::most_rows_bytes) return;
+    const auto message = [&] {
         job_rows m;
         m.lease = w.order.lease;
         m.run = table.run();
+        m.folder = std::filesystem::path(table.file()).parent_path().string();
+        return m;
+    };
+    for (int pieces = 0; pieces < 4; ++pieces) { // the rest in a second
+        auto more = table.next();
+        if (!more || more->first >= detail::most_rows_bytes) break;
+        auto m = message();
         m.offset = more->first;
         m.bytes = std::move(more->second);
         if (!head.tell(std::move(m))) return table.again(); // to the next head, from its beginning
     }
+    auto told = table.told();
+    if (!told) return;
+    auto m = message();
+    m.told = std::move(*told);
+    if (!head.tell(std::move(m))) table.again();
 }
 
 } // namespace skein::cluster

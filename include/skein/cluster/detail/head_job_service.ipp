@@ -195,19 +195,23 @@ SKEIN_INLINE void head::state::serve_entries(net::request_service& of, const ses
         const auto j = jobs.find(m.lease.driver);
         if (!of_node(m.lease, who) || j == jobs.end() || j->second->submitted.empty()) return;
         auto& job = *submitted.by_id.at(j->second->submitted);
-        if (m.offset == 0) {
+        const auto folder = printable(m.folder.substr(0, 4096));
+        if (m.offset == 0 && !m.bytes.empty()) {
             job.rows.clear();
             ++job.rows_edition;
             job.pace.begin_anew();
         }
+        if (job.folder != folder) job.told.clear(); // of another run
+        job.folder = folder;
         job.run = m.run.substr(0, 256);
-        if (m.offset != job.rows.size() ||
+        if (!m.told.empty()) job.told = m.told.substr(0, detail::table_reader::most_told);
+        ++changes;
+        job.news.wake_all();
+        if (m.bytes.empty() || m.offset != job.rows.size() ||
             job.rows.size() + m.bytes.size() > detail::most_rows_bytes)
             return;
         job.rows += as_text(m.bytes);
         job.pace.came(on_loop.now(), progress_of(job.rows).step);
-        ++changes;
-        job.news.wake_all();
     });
 }
 
@@ -222,6 +226,12 @@ SKEIN_INLINE job_list head::jobs(const std::string& id) const {
 SKEIN_INLINE job_lines head::job_output(const std::string& id, std::uint64_t from) const {
     return state_->lines_of(*state_->job_called(id), from);
 }
+SKEIN_INLINE task<job_log> head::job_log_from(std::string id, std::uint64_t from) {
+    ask_log asked;
+    asked.id = std::move(id);
+    asked.from = from;
+    return state::read_log(state_.get(), std::move(asked));
+}
 SKEIN_INLINE job_table_text head::job_table(const std::string& id) const {
     const auto job = state_->job_called(id);
     return {job->run, job->rows, job->rows_edition};
@@ -230,8 +240,11 @@ SKEIN_INLINE job_course head::course(const std::string& id) const {
     const auto job = state_->job_called(id);
     job_course out;
     out.now = progress_of(job->rows);
+    out.now.folder = job->folder;
+    add_told(out.now, job->told);
     if (!out.now.steps_per_s && job->state == job_state::running)
         out.now.steps_per_s = job->pace.steps_per_s();
+    out.ranks = state_->ranks_of(*job);
     out.attempts.assign(job->failed.begin(), job->failed.end());
     return out;
 }

@@ -158,6 +158,8 @@ struct submitted_job {
     std::vector<std::string> last_lines;
     std::string run, rows;          ///< metrics.csv of its newest training, as far as it has come
     std::uint64_t rows_edition = 0; ///< how often it began anew
+    std::string folder, told;       ///< of that training, on its node; what it says of itself
+    std::map<int, std::string> rank_nodes; ///< of this attempt: nodes by rank, as they were started
     row_pace pace;
     std::deque<past_attempt> failed; ///< the newest ones, at most most_past_attempts
     wait_queue news;                 ///< lines, or another state

@@ -172,6 +172,8 @@ SKEIN_INLINE void head::state::begin_attempt(detail::submitted_job& job) {
     auto drawn = on_loop.random().next();
     while (drawn == 0 || jobs.contains(drawn)) drawn = on_loop.random().next();
     ++job.attempt;
+    job.rank_nodes.clear();
+    job.told.clear();
     job.lease_of = drawn;
     job.next_line = 1;
     job.lines_before = job.said.total();

@@ -377,6 +377,7 @@ SKEIN_INLINE void head::state::granted(const sched::grant& g) {
     n->leases.emplace(lease_name{j.incarnation, l.number}, &l);
     if (!j.submitted.empty()) return start_entry(l);
     n->session->tell(order_of(l));
+    note_rank(l);
     l.rank = {}; // told once
     tell_granted(l);
 }

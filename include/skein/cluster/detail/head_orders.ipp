@@ -4,6 +4,7 @@
 
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/core/read_number.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -18,6 +19,8 @@ namespace skein::cluster {
 
 namespace detail {
 
+inline constexpr int most_known_ranks = 4096;
+
 /// With its group it is one of many.
 inline constexpr std::size_t most_rank_bytes = std::size_t{256} << 10;
 
@@ -25,6 +28,17 @@ inline constexpr std::size_t most_rank_bytes = std::size_t{256} << 10;
 [[nodiscard]] inline bool is_variable(std::string_view text) {
     const auto split = text.find('=');
     return split != 0 && split != text.npos && text.find('\0') == text.npos;
+}
+
+/// -1: it has none that could be told.
+[[nodiscard]] inline int rank_of(const rank_order& order) {
+    constexpr std::string_view name = "SKEIN_RANK=";
+    for (const auto& one : order.place) {
+        const auto value =
+            one.starts_with(name) ? read_double(one.substr(name.size())) : std::nullopt;
+        if (value && *value >= 0 && *value < most_known_ranks) return static_cast<int>(*value);
+    }
+    return -1;
 }
 
 } // namespace detail
@@ -84,6 +98,26 @@ SKEIN_INLINE void head::state::end_ranks_of(const std::string& job) {
         for (const auto& [number, l] : j->leases) all.push_back(number);
         for (const auto number : all) give_back(*j, number, true);
     }
+}
+
+/// A page shows them: also those of a job that has ended.
+SKEIN_INLINE void head::state::note_rank(const detail::head_lease& l) {
+    const auto found = submitted.by_id.find(l.of->hello.job);
+    const auto rank = detail::rank_of(l.rank);
+    if (found != submitted.by_id.end() && rank >= 0) found->second->rank_nodes[rank] = l.at->name;
+}
+
+SKEIN_INLINE std::vector<rank_place> head::state::ranks_of(const detail::submitted_job& job) const {
+    std::vector<rank_place> out;
+    for (const auto& [rank, node] : job.rank_nodes) out.push_back({rank, node});
+    if (!out.empty()) return out;
+    for (const auto& [incarnation, j] : jobs) {
+        if (j->hello.job != job.what.id || !j->hello.has_ranks) continue;
+        for (const auto& [number, l] : j->leases)
+            if (l->at != nullptr && out.size() < detail::most_known_ranks)
+                out.push_back({-1, l->at->name});
+    }
+    return out;
 }
 
 SKEIN_INLINE start_worker_order head::state::order_of(const detail::head_lease& l) const {

@@ -385,6 +385,8 @@ struct head::state {
     [[nodiscard]] std::vector<std::string> variables_of(const detail::submitted_job& job) const;
     [[nodiscard]] static std::optional<error> objection(const rank_order& rank);
     void end_ranks_of(const std::string& job);
+    void note_rank(const detail::head_lease& l);
+    [[nodiscard]] std::vector<rank_place> ranks_of(const detail::submitted_job& job) const;
     [[nodiscard]] start_worker_order order_of(const detail::head_lease& l) const;
 
     // head_leases.ipp: what they hold

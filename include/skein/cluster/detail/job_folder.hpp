@@ -66,21 +66,27 @@ inline constexpr std::size_t most_rows_bytes = std::size_t{4} << 20;
 class table_reader {
 public:
     static constexpr std::size_t most_piece = std::size_t{256} << 10;
+    static constexpr std::size_t most_told = 4096;
 
     explicit table_reader(std::string runs);
     /// Whole lines and where they begin; nothing: there are no new ones. Another table, and one that
     /// was written anew, begin with 0.
     [[nodiscard]] std::optional<std::pair<std::uint64_t, byte_buffer>> next();
+    /// What the training says beside its table (progress.json), if it is not what it said before.
+    [[nodiscard]] std::optional<std::string> told();
     /// The name of the folder that next() has read from.
     [[nodiscard]] const std::string& run() const noexcept { return run_; }
     /// The table; empty: there was none.
     [[nodiscard]] const std::string& file() const noexcept { return file_; }
-    void again() noexcept { offset_ = 0; }
+    void again() noexcept {
+        offset_ = 0;
+        told_.clear();
+    }
 
 private:
     [[nodiscard]] bool find();
 
-    std::string runs_, run_, file_, header_;
+    std::string runs_, run_, file_, header_, told_;
     ino_t inode_ = 0;
     timespec since_{};
     std::uint64_t offset_ = 0;

@@ -150,7 +150,7 @@ SKEIN_INLINE bool table_reader::find() {
 }
 
 SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::next() {
-    if (find()) offset_ = 0;
+    if (find()) again();
     if (file_.empty()) return std::nullopt;
     const unique_fd file(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat status{};
@@ -171,6 +171,21 @@ SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::
     if (some.empty()) return std::nullopt;
     const auto from = std::exchange(offset_, offset_ + some.size());
     return std::pair(from, std::move(some));
+}
+
+SKEIN_INLINE std::optional<std::string> table_reader::told() {
+    if (file_.empty()) return std::nullopt;
+    const auto path = std::filesystem::path(file_).replace_filename("progress.json");
+    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat status{};
+    if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+    std::string now(most_told + 1, '\0');
+    const auto got = ::pread(file.get(), now.data(), now.size(), 0);
+    now.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    // One that is being written is looked at again in a second.
+    if (now.size() > most_told || !now.ends_with("}\n") || now == told_) return std::nullopt;
+    told_ = now;
+    return now;
 }
 
 } // namespace skein::cluster::detail

@@ -138,7 +138,9 @@ struct job_rows {
     lease_name lease;
     std::string run;          ///< the name of the folder that it is in
     std::uint64_t offset = 0; ///< 0: it begins anew
-    byte_buffer bytes;
+    byte_buffer bytes;        ///< none: the table is as it was
+    std::string folder;       ///< the whole path of that folder, on the node
+    std::string told;         ///< progress.json beside the table, if it is another one; else empty
 };
 
 /// Asks for a link that lets a browser in.

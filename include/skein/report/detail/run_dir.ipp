@@ -7,6 +7,7 @@
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/random.hpp>
 #include <skein/report/detail/run_lock.ipp>
+#include <skein/wire/csv.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
@@ -39,34 +40,6 @@ SKEIN_INLINE double parse_number(std::string_view text) {
     double value = std::numeric_limits<double>::quiet_NaN();
     const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
     return end.ec == std::errc() ? value : std::numeric_limits<double>::quiet_NaN();
-}
-
-/// The fields of one CSV line; names are quoted when they hold a comma or a quote.
-SKEIN_INLINE std::vector<std::string> split_csv(std::string_view line) {
-    std::vector<std::string> fields(1);
-    bool quoted = false;
-    for (std::size_t i = 0; i < line.size(); ++i) {
-        const char c = line[i];
-        if (quoted && c == '"' && i + 1 < line.size() && line[i + 1] == '"')
-            fields.back() += line[++i];
-        else if (c == '"')
-            quoted = !quoted;
-        else if (c == ',' && !quoted)
-            fields.emplace_back();
-        else
-            fields.back() += c;
-    }
-    return fields;
-}
-
-SKEIN_INLINE std::string csv_field(std::string_view text) {
-    if (text.find_first_of(",\"\n\r") == std::string_view::npos) return std::string(text);
-    std::string out = "\"";
-    for (char c : text) {
-        if (c == '"') out += '"';
-        out += c == '\n' || c == '\r' ? ' ' : c;
-    }
-    return out + "\"";
 }
 
 SKEIN_INLINE std::string csv_header(const std::vector<std::string>& columns) {
@@ -270,7 +243,7 @@ SKEIN_INLINE void run_dir::open_files() {
         return;
     }
     csv_bytes_ = detail::whole_bytes(csv);
-    columns_ = detail::split_csv(lines[0]);
+    columns_ = split_csv(lines[0]);
     if (columns_[0] != "step")
         throw error(errc::malformed,
                     fmt::format("{} does not begin with a column 'step'", file("metrics.csv")))
@@ -392,7 +365,7 @@ SKEIN_INLINE result<void> run_dir::write_header() {
         if (!bytes) return bytes.error();
         const auto lines = detail::whole_lines(as_text(*bytes));
         for (std::size_t i = 1; i < lines.size(); ++i) {
-            const auto missing = columns_.size() + 1 - detail::split_csv(lines[i]).size();
+            const auto missing = columns_.size() + 1 - split_csv(lines[i]).size();
             text.append(lines[i]).append(missing, ',') += '\n';
         }
     }
@@ -456,6 +429,17 @@ SKEIN_INLINE void run_dir::write_config(std::string_view config) {
     disk.replace(file("config.json"), as_bytes(config)).value();
 }
 
+SKEIN_INLINE void run_dir::write_progress(std::string_view object) {
+    const auto text = std::string(object) + "\n";
+    (void)reserve_.run([&]() -> result<void> {
+        if (auto ours = check_ours(); !ours) return ours;
+        posix_disk disk(link_policy::refuse);
+        auto opened = disk.open(file("progress.json"), open_mode::write);
+        return opened ? (*opened)->write_at(0, as_bytes(std::string_view(text)))
+                      : result<void>(opened.error());
+    });
+}
+
 SKEIN_INLINE std::optional<std::string> run_dir::read_config() const {
     auto text = detail::read_text(file("config.json"));
     if (text.empty()) return std::nullopt;
@@ -486,7 +470,7 @@ SKEIN_INLINE std::vector<metrics_column> read_metrics(const std::string& folder)
     const auto lines = detail::whole_lines(csv);
     std::vector<metrics_column> columns;
     if (lines.empty()) return columns;
-    const auto names = detail::split_csv(lines[0]);
+    const auto names = split_csv(lines[0]);
     if (names[0] != "step")
         throw error(errc::malformed, path + " does not begin with a column 'step'")
             .with_hint("it is no file of a run");
@@ -494,7 +478,7 @@ SKEIN_INLINE std::vector<metrics_column> read_metrics(const std::string& folder)
     for (std::size_t i = 1; i < lines.size(); ++i) {
         const auto step = detail::leading_step(lines[i]);
         if (!step) continue;
-        const auto fields = detail::split_csv(lines[i]);
+        const auto fields = split_csv(lines[i]);
         for (std::size_t c = 1; c < std::min(fields.size(), names.size()); ++c)
             if (!fields[c].empty())
                 columns[c - 1].points.push_back(
@@ -511,7 +495,7 @@ SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) co
     const auto csv = detail::read_text(file("metrics.csv"));
     const auto lines = detail::whole_lines(csv);
     for (std::size_t i = 1; i < lines.size(); ++i) {
-        const auto fields = detail::split_csv(lines[i]);
+        const auto fields = split_csv(lines[i]);
         if (place >= fields.size() || fields[place].empty()) continue;
         if (auto step = detail::leading_step(lines[i]))
             points.push_back({static_cast<double>(*step), detail::parse_number(fields[place])});

@@ -5,6 +5,7 @@
 #include <skein/core/log.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/train/elastic_place.hpp>
+#include <skein/wire/csv.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -69,11 +70,9 @@ SKEIN_INLINE data::detail::dealing dealing_of(const run_config& run, std::uint64
     return deal;
 }
 
-/// A field of a CSV file, on one line.
-[[nodiscard]] SKEIN_INLINE std::string quoted_field(std::string_view text) {
-    std::string out = "\"";
-    for (const char c : printable(text)) out += c == '"' ? "\"\"" : std::string(1, c);
-    return out + '"';
+/// A field of left_out.csv, that a person may read.
+[[nodiscard]] SKEIN_INLINE std::string field_text(std::string_view text) {
+    return quoted_csv_field(printable(text));
 }
 
 SKEIN_INLINE void left_out_file::update(const data::detail::loader_core& of) {
@@ -81,7 +80,7 @@ SKEIN_INLINE void left_out_file::update(const data::detail::loader_core& of) {
     if (fresh.empty() || !ctx_->last_run() || ctx_->last_run()->path.empty()) return;
     seen_ += fresh.size();
     const auto path = ctx_->last_run()->path + "/left_out.csv";
-    const auto data = "," + quoted_field(of.program().describe());
+    const auto data = "," + field_text(of.program().describe());
     bool is_new = true;
     std::set<std::string> there; // of this run before it was resumed, and of other ranks
     if (std::ifstream file(path); file)
@@ -90,8 +89,8 @@ SKEIN_INLINE void left_out_file::update(const data::detail::loader_core& of) {
     std::string lines = is_new ? "sample,name,why,data\n" : "";
     for (const auto& one : fresh)
         if (!there.contains(std::to_string(one.sample)))
-            lines += fmt::format("{},{},{}{}\n", one.sample, quoted_field(one.name),
-                                 quoted_field(one.why), data);
+            lines += fmt::format("{},{},{}{}\n", one.sample, field_text(one.name),
+                                 field_text(one.why), data);
     std::ofstream file(path, std::ios::app);
     file << lines << std::flush;
     if (file || std::exchange(failing_, true)) return;

@@ -2,6 +2,7 @@
 #pragma once
 // Bodies of <skein/train/reporter.hpp>.
 
+#include <skein/core/clock.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/this_process.hpp>
 #include <skein/dist/comm_thread.hpp>
@@ -191,6 +192,26 @@ SKEIN_INLINE void reporter::begin(const start_info& start, bool end_due) {
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
     greet(start, end_due);
+    last_step_ = start.first_step;
+    total_ = start.total_steps;
+    tell(true);
+}
+
+/// progress.json, once a second at most while steps are made.
+SKEIN_INLINE void reporter::tell(bool at_once, const fit_result* over) {
+    if (!dir_ || !config_->write_files) return;
+    const auto now = system_clock().now();
+    if (!at_once && now < told_at_ + std::chrono::seconds(1)) return;
+    told_at_ = now;
+    ordered_json all{{"format", "skein-progress-1"}, {"step", over ? over->steps : last_step_}};
+    if (total_ > 0) all["steps"] = total_;
+    if (config_->epochs > 0 || epoch_ > 0) all["epoch"] = epoch_;
+    if (config_->epochs > 0) all["epochs"] = config_->epochs;
+    all["workers"] = ctx_->world_size();
+    if (pace_ > 0) all[config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s"] = pace_;
+    all["is_over"] = over != nullptr;
+    all["stopped_by"] = over != nullptr ? detail::stopped_by(*over).substr(0, 1024) : "";
+    dir_->write_progress(dump_json(all));
 }
 
 SKEIN_INLINE void reporter::show(const start_info& start) {
@@ -231,6 +252,9 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
         show(start);
     }
     if (dir_) dir_->truncate_after(rows);
+    last_step_ = start.first_step;
+    if (start.total_steps > 0) total_ = start.total_steps;
+    tell(true);
     show_->notice(fmt::format("after step {} the run goes on with {} worker{} instead of {}: {}{}",
                               start.first_step, places_.size(), places_.size() == 1 ? "" : "s",
                               before, places_text(places_), why.empty() ? "" : "; " + why));
@@ -295,6 +319,9 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     update.step_seconds = average_;
     if (between_rows_ > 0) update.data_share = waited_ / between_rows_;
     if (average_ > 0) update.tokens_per_s = now.tokens_per_s * now.seconds / average_;
+    epoch_ = now.epoch;
+    pace_ = update.tokens_per_s.value_or(0.0);
+    tell(false);
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)
         if (m.name != "loss" && m.name != "lr") update.also.emplace_back(m.name, m.value);
@@ -360,6 +387,8 @@ SKEIN_INLINE void reporter::draw_world(std::uint64_t step) {
 
 SKEIN_INLINE void reporter::set_total(std::uint64_t steps) {
     if (show_) show_->set_total(steps);
+    total_ = steps;
+    tell(false);
 }
 
 SKEIN_INLINE void reporter::saved(const checkpoint_info& checkpoint) {
@@ -377,12 +406,13 @@ SKEIN_INLINE void reporter::note(const std::string& text) {
 SKEIN_INLINE void reporter::notice(const std::string& text) {
     if (show_) show_->notice(text);
 }
-SKEIN_INLINE void reporter::finish() {
+SKEIN_INLINE void reporter::finish(const fit_result& result) {
     if (dir_) attempt([&] { dir_->flush(); }, rows_failing_, "a row of metrics");
     if (dir_ && dir_->waiting() > 0)
         show_->failure(
             fmt::format("{} rows of metrics are lost: they could not be written", dir_->waiting()));
     if (show_) show_->finish();
+    tell(true, &result);
     say_times();
     draw();
     draw_world(last_step_);

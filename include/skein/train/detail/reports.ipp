@@ -66,8 +66,8 @@ public:
     void finish() {
         if (std::exchange(finished_, true)) return;
         pool_.reset(); // all that was submitted is written
-        out_.finish();
         result_.steps = result_.total = made_;
+        out_.finish(result_);
         result_.seconds = now() - begun_;
         result_.run_name = out_.name();
         result_.run_path = out_.path();

@@ -217,7 +217,7 @@ public:
         if (!run_.result.stop_reason.empty())
             report_->note(
                 fmt::format("stopped after step {}: {}", run_.step, run_.result.stop_reason));
-        report_->finish();
+        report_->finish(run_.result);
         run_.parts->finish();
         run_.parts->tell(run_.result);
         leave_screen(ctx_, config_, run_.result);
