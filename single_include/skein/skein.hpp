@@ -2571,11 +2571,18 @@ inline constexpr int change_folder = 3;
     child_leaves();
 }
 
+/// The host has run out of something, whatever is started.
+[[nodiscard]] SKEIN_INLINE bool is_used_up(int number) noexcept {
+    return number == EMFILE || number == ENFILE || number == EAGAIN || number == ENOMEM;
+}
+
 /// What spawn() throws. Running out of descriptors has a limit with a name.
 SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
-    const auto code = number == ENOENT || number == ENOTDIR ? errc::not_found
-                      : number == EACCES                    ? errc::permission_denied
-                                                            : errc::io;
+    const auto code = number == ENOENT || number == ENOTDIR  ? errc::not_found
+                      : number == EACCES                     ? errc::permission_denied
+                      : is_used_up(number)                   ? errc::exhausted
+                      : number == ENOSPC || number == EDQUOT ? errc::disk_full
+                                                             : errc::io;
     error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
                                 number == EMFILE ? "too many open files" : std::strerror(number)));
     if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
@@ -5747,6 +5754,7 @@ struct held_lease {
     std::uint64_t gpus = 0; ///< bits of sched::gpu_set
     std::string space;      ///< it is the space server of this namespace
     std::string job;        ///< it is the entry process of this job
+    std::int64_t pid = 0;   ///< of its process, once it runs
 };
 
 /// What a driver has started in place of a worker: a rank of its training.
@@ -5772,6 +5780,7 @@ struct ended_lease {
     std::int32_t code = -1;  ///< that it has exited with; -1: it has not
     std::int32_t signal = 0; ///< that has ended it
     bool was_asked = false;  ///< to end, or its agent was, before it started
+    bool of_node = false;    ///< it did not start, and would on another node
 };
 
 } // namespace skein::cluster
@@ -5890,6 +5899,7 @@ struct lease_waits {
     static constexpr std::uint16_t number = 8;
     std::uint64_t lease = 0;
     std::string why;
+    bool is_held_up = false; ///< one could: others have held it for long
 };
 
 /// A lease is gone: its worker has ended, or there can be none.
@@ -5902,6 +5912,7 @@ struct lease_ended {
     bool is_lasting = false;
     std::int32_t code = -1;
     std::int32_t signal = 0;
+    bool of_node = false;
 };
 
 /// The head asks for it back: its node is drained, or others have had less than their share for
@@ -11594,7 +11605,9 @@ struct job_rows {
     lease_name lease;
     std::string run;          ///< the name of the folder that it is in
     std::uint64_t offset = 0; ///< 0: it begins anew
-    byte_buffer bytes;
+    byte_buffer bytes;        ///< none: the table is as it was
+    std::string folder;       ///< the whole path of that folder, on the node
+    std::string told;         ///< progress.json beside the table, if it is another one; else empty
 };
 
 /// Asks for a link that lets a browser in.
@@ -12494,16 +12507,21 @@ struct node_status {
     std::vector<std::string> labels;
     std::uint64_t silent_ms = 0;     ///< nothing has come from it for so long; 0: it is heard
     std::uint64_t given_up_ms = 0; ///< after so long it is lost, with what runs there
+    std::int64_t rests_ms = 0; ///< it gets nothing new for so long, see node_rest; 0: it does not
+    std::string rests_for;     ///< what it could not start last, and why
 };
 
-/// A driver, in cluster_status.
+/// A program, in cluster_status: a driver, or a job with the drivers that came out of it.
 struct job_status {
     std::string name, host;
     std::int64_t pid = 0;
     std::uint32_t workers = 0, waiting = 0;
     std::string why; ///< why the first of those that wait does
     bool connected = true;
-    std::string space; ///< it is the space server of this namespace
+    std::string space;   ///< it is the space server of this namespace
+    std::string job;     ///< it is what was submitted under this id
+    std::string state;   ///< of that, in small letters: "running"
+    std::string program; ///< of that, the newest driver's name; "": none has come out of it
 };
 
 /// A node that was there, in cluster_status.
@@ -14576,7 +14594,7 @@ struct acceptor_options {
     std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
     bool same_user_only = true;          ///< Unix sockets: drop streams of other users
     /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own
-    /// limit.
+    /// limit. Of an endpoint it counts where it is shorter than the limit of its handshakes.
     std::optional<time_span> deadline = time_constants::lan().handshake_timeout;
     /// No stream is dropped for the sake of another one before it has had this long to say hello,
     time_span grace = time_constants::lan().accept_grace;
@@ -14602,6 +14620,7 @@ private:
     friend class acceptor;
     admission(acceptor& door, std::string from);
     void drop(const char* why) noexcept;
+    void overdue() noexcept;
 
     struct limit : timer_node {
         explicit limit(admission& a) noexcept;
@@ -14609,11 +14628,11 @@ private:
     };
     acceptor* door_;
     std::string from_;
-    time_point since_;
+    time_point since_, due_;
     limit limit_{*this};
     cancel_source stop_;
-    const char* dropped_ = nullptr; // why
-    bool authenticated_ = false, greeted_ = false;
+    const char* why_dropped_ = nullptr; ///< nothing: the door was closed
+    bool authenticated_ = false, greeted_ = false, dropped_ = false;
 };
 
 /// Listens and accepts until it is closed or cancelled.
@@ -14639,8 +14658,9 @@ public:
     ///           (invalid_argument, not_supported)
     [[nodiscard]] task<void> serve(handler serve_one);
 
-    /// Stops accepting; streams that are served go on.
-    void close() noexcept { listener_->close(); }
+    /// Stops accepting, and ends the streams whose peers have not proven who they are: who ends
+    /// waits for no stranger. Those that are authenticated go on.
+    void close() noexcept;
 
     /// Streams that ended before they were authenticated, and those that were.
     [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
@@ -14670,6 +14690,7 @@ private:
     std::size_t waiting_ = 0;
     wait_queue freed_;
     std::uint64_t refused_ = 0, authenticated_ = 0;
+    bool closed_ = false;
     std::unique_ptr<refusals> log_;
 };
 
@@ -14724,7 +14745,7 @@ SKEIN_INLINE task<void> wait_in(wait_queue* line) {
 
 SKEIN_INLINE admission::limit::limit(admission& a) noexcept
     : timer_node([](timer_node& t) {
-          static_cast<limit&>(t).place.drop("it did not prove who it is in time");
+          static_cast<limit&>(t).place.overdue();
       }),
       place(a) {}
 
@@ -14732,13 +14753,14 @@ SKEIN_INLINE admission::admission(acceptor& door, std::string from)
     : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
     door.silent_.push_back(*this);
     ++door.waiting_;
-    if (const auto within = door.options_.deadline)
-        loop::current().set_timer(limit_, deadline_after(since_, *within));
+    if (!door.options_.deadline) return;
+    due_ = deadline_after(since_, *door.options_.deadline);
+    loop::current().set_timer(limit_, due_);
 }
 SKEIN_INLINE admission::~admission() { door_->leave(*this); }
 
 SKEIN_INLINE void admission::authenticated() noexcept {
-    if (authenticated_ || dropped_ != nullptr) return;
+    if (authenticated_ || dropped_) return;
     authenticated_ = true;
     ++door_->authenticated_;
     door_->leave(*this);
@@ -14753,9 +14775,19 @@ SKEIN_INLINE void admission::greeted() noexcept {
     door_->freed_.wake_one(); // who waits for a place may have to wait for another one
 }
 
+/// A loop that comes late has computed meanwhile: what the peer has said is heard first.
+SKEIN_INLINE void admission::overdue() noexcept {
+    const duration grace = door_->options_.grace_to_prove;
+    const auto now = loop::current().exact_now();
+    if (now - due_ <= grace) return drop("it did not prove who it is in time");
+    due_ = deadline_after(now, grace);
+    loop::current().set_timer(limit_, due_);
+}
+
 /// Ends the handler; the place is free at once.
 SKEIN_INLINE void admission::drop(const char* why) noexcept {
-    dropped_ = why;
+    dropped_ = true;
+    why_dropped_ = why;
     door_->leave(*this);
     stop_.request();
 }
@@ -14812,6 +14844,12 @@ SKEIN_INLINE acceptor::~acceptor() = default;
 SKEIN_INLINE task<void> acceptor::serve(handler serve_one) {
     handler_ = std::move(serve_one);
     return with_scope(&acceptor::accept_loop, this);
+}
+
+SKEIN_INLINE void acceptor::close() noexcept {
+    closed_ = true;
+    listener_->close();
+    while (admission* const stranger = first_to_go(nullptr)) stranger->drop(nullptr);
 }
 
 SKEIN_INLINE void acceptor::leave(admission& a) noexcept {
@@ -14927,6 +14965,7 @@ SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
         std::string from = detail::share_of(next->peer_host());
         auto free = self->wait_for_place(from);
         co_await free;
+        if (self->closed_) continue;
         std::unique_ptr<admission> place(new admission(*self, std::move(from)));
         children.spawn(one(self, std::move(next), std::move(place)));
     }
@@ -14946,7 +14985,8 @@ SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> fr
         fault = to_error(std::current_exception());
     }
     const bool known = place->is_authenticated();
-    const char* const dropped = place->dropped_;
+    const bool dropped = place->dropped_;
+    const char* const why = place->why_dropped_;
     place.reset();
     if (fault && fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
         throw *fault;
@@ -14956,7 +14996,8 @@ SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> fr
         co_return;
     }
     ++self->refused_;
-    if (dropped != nullptr) fault = error(errc::exhausted, dropped);
+    if (dropped && why == nullptr) co_return; // the door was closed: nothing is wrong with the peer
+    if (dropped) fault = error(errc::exhausted, why);
     if (fault) self->log_->tell("connection refused", peer, *fault);
 }
 
@@ -19842,6 +19883,7 @@ namespace skein::cluster {
 struct scan_progress {
     std::string path; ///< the file that is read
     std::uint64_t bytes = 0, all_bytes = 0;
+    std::size_t files = 0, all_files = 0; ///< read, of all; the second is 0 while they are listed
 };
 
 /// How a folder becomes a package.
@@ -19852,7 +19894,8 @@ struct scan_options {
     package_bounds bounds{};
     /// Asked to stop, it ends with errc::cancelled after a piece of a MiB.
     std::stop_token stop{};
-    /// Told after each piece how much of the folder has been hashed, by the thread that scans.
+    /// Told after each piece how much of the folder has been hashed, by the thread that scans; and
+    /// of each 1,000 files how many were found before that.
     std::function<void(const scan_progress&)> progress{};
 };
 
@@ -20383,6 +20426,7 @@ private:
     std::vector<found> all_;
     std::unordered_set<std::string> taken_;
     std::uint64_t bytes_ = 0, hashed_ = 0;
+    std::size_t read_ = 0; ///< of all_
 };
 
 SKEIN_INLINE folder_scan::folder_scan(const std::string& folder, const scan_options& how)
@@ -20431,6 +20475,7 @@ SKEIN_INLINE void folder_scan::take(const std::string& path, const struct stat& 
     if (!taken_.insert(path).second) return;
     if (S_ISREG(is.st_mode)) bytes_ += static_cast<std::uint64_t>(is.st_size);
     all_.push_back({path, is});
+    if (how_.progress && all_.size() % 1000 == 0) how_.progress({path, 0, 0, all_.size(), 0});
     // A folder that is far too large is not read to its end before it is refused.
     if (all_.size() > 10 * how_.bounds.entries + 1000) check_bounds();
 }
@@ -20685,7 +20730,7 @@ SKEIN_INLINE sha256_digest folder_scan::hash(const found& what) {
         if (got > static_cast<std::uint64_t>(now.st_size)) throw changed();
         sum.update(byte_span(piece).first(static_cast<std::size_t>(n)));
         hashed_ += static_cast<std::uint64_t>(n);
-        if (how_.progress) how_.progress({what.path, hashed_, bytes_});
+        if (how_.progress) how_.progress({what.path, hashed_, bytes_, read_, all_.size()});
     }
     if (::fstat(file.get(), &now) != 0) throw errno_error(errno, "look at", path);
     if (!is_same(now) || got != static_cast<std::uint64_t>(now.st_size)) throw changed();
@@ -20730,7 +20775,10 @@ SKEIN_INLINE package_manifest folder_scan::run() {
     check_bounds();
     package_manifest out;
     out.entries.reserve(all_.size());
-    for (const auto& each : all_) out.entries.push_back(entry_of(each));
+    for (const auto& each : all_) {
+        out.entries.push_back(entry_of(each));
+        ++read_;
+    }
     if (auto good = check_package(out, how_.bounds); !good)
         throw error(good.error()).with_where(folder_);
     return out;
@@ -22020,13 +22068,22 @@ SKEIN_INLINE std::string_view to_string(job_state state) noexcept {
     return at < names.size() ? names[at] : "UNKNOWN";
 }
 
-SKEIN_INLINE task<submit_reply> ask_to_submit(net::network& via, tool_options how,
-                                              job_request what) {
+namespace detail {
+
+inline task<submit_reply> submit_patiently(net::network* via, tool_options how, job_request what) {
     submit_job asked;
     asked.what = std::move(what);
     if (asked.what.id.empty() && how.patience > duration(0)) // so that it can be asked again
         asked.what.id = fmt::format("job_{:016x}", loop::current().random().next());
-    return detail::ask_head<submit_reply>(&via, std::move(how), std::move(asked));
+    auto asking = ask_head<submit_reply>(via, std::move(how), std::move(asked));
+    co_return co_await asking;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<submit_reply> ask_to_submit(net::network& via, tool_options how,
+                                              job_request what) {
+    return detail::submit_patiently(&via, std::move(how), std::move(what));
 }
 SKEIN_INLINE task<job_list> ask_for_jobs(net::network& via, tool_options how, std::string id) {
     ask_jobs asked;
@@ -22347,6 +22404,12 @@ struct custom_resource {
     friend auto operator<=>(const custom_resource&, const custom_resource&) = default;
 };
 
+/// A name that begins with a dot is of who keeps the books: nobody can write it, to_string() leaves
+/// it out, and texts about it say what stands behind the dot.
+[[nodiscard]] constexpr bool is_inner_resource(std::string_view name) noexcept {
+    return name.starts_with('.') && name.size() > 1;
+}
+
 /// Bounds of what is parsed, so that text from outside cannot take much.
 struct resource_limits {
     std::size_t text = 4096;                       ///< bytes
@@ -22586,7 +22649,8 @@ SKEIN_INLINE amount resources::of(std::string_view name) const noexcept {
 }
 
 SKEIN_INLINE resources& resources::set(std::string_view name, amount value) {
-    if (!detail::is_resource_name(name) || name == "cpu" || name == "gpu" || name == "memory")
+    const bool good = detail::is_resource_name(name) || is_inner_resource(name);
+    if (!good || name == "cpu" || name == "gpu" || name == "memory")
         throw error(errc::invalid_argument,
                     fmt::format("\"{}\" is no name of a custom resource", detail::shown(name)))
             .with_hint("a letter, then letters, digits, '_', '-' or '.'; cpu, gpu and memory are "
@@ -22682,7 +22746,8 @@ SKEIN_INLINE std::string to_string(const resources& r) {
             break;
         }
     }
-    for (const auto& c : r.custom) append(c.name, to_string(c.value));
+    for (const auto& c : r.custom)
+        if (!is_inner_resource(c.name)) append(c.name, to_string(c.value));
     return s;
 }
 
@@ -22699,8 +22764,11 @@ inline result<void> check_range(const resources& r) {
     const auto in_range = [](amount a) {
         return a >= amount{} && a <= amount::of_steps(amount::most * amount::steps);
     };
+    const auto named = static_cast<std::size_t>(
+        std::count_if(r.custom.begin(), r.custom.end(),
+                      [](const custom_resource& c) { return !is_inner_resource(c.name); }));
     const bool ok = in_range(r.cpu) && in_range(r.gpu) && r.memory <= resource_limits{}.memory &&
-                    r.custom.size() <= resource_limits{}.custom &&
+                    named <= resource_limits{}.custom &&
                     std::all_of(r.custom.begin(), r.custom.end(),
                                 [&](const custom_resource& c) { return in_range(c.value); });
     if (ok) return {};
@@ -23288,21 +23356,27 @@ inline constexpr std::size_t most_rows_bytes = std::size_t{4} << 20;
 class table_reader {
 public:
     static constexpr std::size_t most_piece = std::size_t{256} << 10;
+    static constexpr std::size_t most_told = 4096;
 
     explicit table_reader(std::string runs);
     /// Whole lines and where they begin; nothing: there are no new ones. Another table, and one that
     /// was written anew, begin with 0.
     [[nodiscard]] std::optional<std::pair<std::uint64_t, byte_buffer>> next();
+    /// What the training says beside its table (progress.json), if it is not what it said before.
+    [[nodiscard]] std::optional<std::string> told();
     /// The name of the folder that next() has read from.
     [[nodiscard]] const std::string& run() const noexcept { return run_; }
     /// The table; empty: there was none.
     [[nodiscard]] const std::string& file() const noexcept { return file_; }
-    void again() noexcept { offset_ = 0; }
+    void again() noexcept {
+        offset_ = 0;
+        told_.clear();
+    }
 
 private:
     [[nodiscard]] bool find();
 
-    std::string runs_, run_, file_, header_;
+    std::string runs_, run_, file_, header_, told_;
     ino_t inode_ = 0;
     timespec since_{};
     std::uint64_t offset_ = 0;
@@ -23458,7 +23532,7 @@ SKEIN_INLINE bool table_reader::find() {
 }
 
 SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::next() {
-    if (find()) offset_ = 0;
+    if (find()) again();
     if (file_.empty()) return std::nullopt;
     const unique_fd file(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat status{};
@@ -23479,6 +23553,21 @@ SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::
     if (some.empty()) return std::nullopt;
     const auto from = std::exchange(offset_, offset_ + some.size());
     return std::pair(from, std::move(some));
+}
+
+SKEIN_INLINE std::optional<std::string> table_reader::told() {
+    if (file_.empty()) return std::nullopt;
+    const auto path = std::filesystem::path(file_).replace_filename("progress.json");
+    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat status{};
+    if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+    std::string now(most_told + 1, '\0');
+    const auto got = ::pread(file.get(), now.data(), now.size(), 0);
+    now.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    // One that is being written is looked at again in a second.
+    if (now.size() > most_told || !now.ends_with("}\n") || now == told_) return std::nullopt;
+    told_ = now;
+    return now;
 }
 
 } // namespace skein::cluster::detail
@@ -23661,6 +23750,9 @@ public:
     std::vector<evicted> remove_place(place_id id);
     /// Nothing new goes there, nor into bundles there; what runs goes on. False if it is unknown.
     bool drain(place_id id, bool on = true);
+    /// Nothing new goes there for now; it counts as a place that could hold what it could before.
+    ///   why     in texts about what waits; "": it takes requests again
+    bool rest(place_id id, std::string why);
 
     /// A job has twice the share of one with half its weight: 1 to 1000; 1 if nothing is said.
     void set_weight(job_id job, std::uint32_t weight);
@@ -23752,6 +23844,7 @@ public:
         resources total, used; ///< used.cpu may be more than total.cpu, see wait_end()
         std::size_t granted = 0;
         bool draining = false;
+        bool resting = false;  ///< see rest()
         bool reserved = false; ///< kept free for somebody
     };
     [[nodiscard]] std::vector<place_info> places() const;
@@ -24334,7 +24427,7 @@ struct place_record {
     gpu_set gpus;
     needs total_needs;
     resources total;
-    std::string name;
+    std::string name, resting; ///< why it takes nothing for now
     std::vector<std::string> labels;
 };
 
@@ -24519,7 +24612,10 @@ struct schedule_state {
     void join_node(node_domain& all, std::uint32_t p);
     void leave(place_domain& d, std::uint32_t leaf);
     void leave_all(std::uint32_t p);
+    [[nodiscard]] bool is_there(const place_record& p) const;
     [[nodiscard]] bool is_open(const place_record& p) const;
+    bool rest(place_id id, std::string why);
+    [[nodiscard]] std::string resting_text(const constraint& where) const;
     void offer(std::uint32_t p);
     void grow(std::uint32_t p);
     void count_cluster(const place_record& p, int sign);
@@ -25350,7 +25446,8 @@ SKEIN_INLINE std::vector<plan_room> schedule_state::rooms_for(const group_record
     std::vector<plan_room> rooms;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         const auto& place = all_places[p];
-        if (place.host != no_index || !is_open(place)) continue;
+        const bool may_be = when == outlook::ever ? is_there(place) : is_open(place);
+        if (place.host != no_index || !may_be) continue;
         plan_room r;
         r.place = p;
         const bool others = place.kept.exists() && place.kept.group != g.id.value();
@@ -25542,13 +25639,17 @@ SKEIN_INLINE void schedule_state::move_bundles(place_id from) {
             else
                 all = false;
         }
-        if (empty.empty() || (!all && g.strategy == group_strategy::strict_pack) ||
-            plan(g, outlook::ever).empty())
-            continue;
+        if (empty.empty() || (!all && g.strategy == group_strategy::strict_pack)) continue;
+        auto& draining = all_places[host->second].draining; // it may only rest
+        const bool was = std::exchange(draining, true);
+        const bool could_go = !plan(g, outlook::ever).empty();
+        draining = was;
+        if (!could_go) continue;
         for (const auto b : empty) lose_bundle(g, b, none);
         ++places_version;
         group_is_broken(
-            g, error(errc::closed, fmt::format("{} is drained", all_places[host->second].name)));
+            g, error(errc::closed, fmt::format("{} {}", all_places[host->second].name,
+                                               was ? "is drained" : "takes nothing for now")));
     }
 }
 
@@ -25782,7 +25883,7 @@ SKEIN_INLINE void schedule_state::join(place_domain& d, std::uint32_t p) {
     d.now.reserve(static_cast<std::uint32_t>(d.members.size()), dims);
     d.ever.reserve(static_cast<std::uint32_t>(d.members.size()), dims);
     auto& place = all_places[p];
-    if (is_open(place)) d.ever.set(leaf, room(place.total_needs, place.gpus).keys());
+    if (is_there(place)) d.ever.set(leaf, room(place.total_needs, place.gpus).keys());
     place.in.emplace_back(&d, leaf);
 }
 
@@ -25880,9 +25981,33 @@ SKEIN_INLINE bool schedule_state::drain(place_id id, bool on) {
     return true;
 }
 
-SKEIN_INLINE bool schedule_state::is_open(const place_record& p) const {
+/// It takes nothing for now, neither do the bundles that lie on it.
+SKEIN_INLINE bool schedule_state::rest(place_id id, std::string why) {
+    const auto found = place_of.find(id);
+    if (found == place_of.end()) return false;
+    auto& resting = all_places[found->second].resting;
+    const bool was = !resting.empty(), is = !why.empty();
+    resting = std::move(why);
+    if (was == is) return true;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        if (!all_places[p].alive || (p != found->second && all_places[p].host != found->second))
+            continue;
+        if (is) drop_reservation(p);
+        offer(p);
+        grow(p);
+    }
+    return true;
+}
+
+/// It could hold requests, if not now.
+SKEIN_INLINE bool schedule_state::is_there(const place_record& p) const {
     return p.alive && !p.draining &&
            (p.host == no_index || (all_places[p.host].alive && !all_places[p.host].draining));
+}
+
+SKEIN_INLINE bool schedule_state::is_open(const place_record& p) const {
+    return is_there(p) && p.resting.empty() &&
+           (p.host == no_index || all_places[p.host].resting.empty());
 }
 
 /// Works out what a place has for new requests, and tells the trees.
@@ -25997,7 +26122,7 @@ SKEIN_INLINE bool schedule_state::is_feasible(std::uint32_t c) {
         cls.feasible = found != no_index;
     } else {
         const auto p = single_place(where);
-        cls.feasible = p != no_index && is_open(all_places[p]) && !is_avoided(where, p) &&
+        cls.feasible = p != no_index && is_there(all_places[p]) && !is_avoided(where, p) &&
                        room(all_places[p].total_needs, all_places[p].gpus).fits(all);
     }
     return cls.feasible;
@@ -26060,6 +26185,14 @@ SKEIN_INLINE room schedule_state::bundle_room(const needs& all) {
 }
 
 } // namespace skein::sched::detail
+
+namespace skein::sched {
+
+SKEIN_INLINE bool scheduler::rest(place_id id, std::string why) {
+    return state_->rest(id, std::move(why));
+}
+
+} // namespace skein::sched
 
 // ======== skein/sched/detail/scheduler_pump.ipp
 // Part of the bodies of sched/scheduler.hpp: who is next. Fair shares, ageing, reservations.
@@ -26160,7 +26293,7 @@ SKEIN_INLINE void schedule_state::leave_blocked(std::uint32_t q) {
 /// Whether it is to be said that nothing there could hold it.
 SKEIN_INLINE bool schedule_state::is_news(told_state& told) const {
     const bool any = std::any_of(all_places.begin(), all_places.end(),
-                                 [&](const auto& p) { return p.host == no_index && is_open(p); });
+                                 [&](const auto& p) { return p.host == no_index && is_there(p); });
     const auto now = any ? told_state::infeasible : told_state::no_places;
     if (told >= now) return false;
     told = now;
@@ -26582,8 +26715,12 @@ SKEIN_INLINE std::string schedule_state::amount_text(std::uint32_t dim, std::int
         return r.memory == 0 ? "memory=0" : to_string(r);
     default: break;
     }
-    for (const auto& [name, d] : custom_dims)
-        if (d == dim) return fmt::format("{}={}", name, to_string(amount::of_steps(n)));
+    for (const auto& [name, d] : custom_dims) {
+        if (d != dim) continue;
+        const auto value = to_string(amount::of_steps(n));
+        return is_inner_resource(name) ? fmt::format("{} {}", value, name.substr(1))
+                                       : fmt::format("{}={}", name, value);
+    }
     return "";
 }
 
@@ -26619,7 +26756,8 @@ SKEIN_INLINE std::string schedule_state::best_place(const class_record& c, bool 
     const auto most_of = [&](const need& n, std::int64_t& most) {
         auto best = no_index;
         for (std::uint32_t p = 0; p < all_places.size(); ++p) {
-            if (!is_open(all_places[p]) || !matches(where, p)) continue;
+            if (!(ever ? is_there(all_places[p]) : is_open(all_places[p])) || !matches(where, p))
+                continue;
             const auto& place = all_places[p];
             const auto has = ever ? room(place.total_needs, place.gpus).at(n.dim)
                                   : place.in.front().first->now.at(place.in.front().second, n.dim);
@@ -26655,7 +26793,7 @@ SKEIN_INLINE std::string schedule_state::totals_text(const constraint& where) co
     std::size_t n = 0;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         const auto& place = all_places[p];
-        if (!is_open(place) || !matches(where, p) || ++n > most) continue;
+        if (!is_there(place) || !matches(where, p) || ++n > most) continue;
         s += fmt::format("{}{} has {}", n == 1 ? "" : "; ", place.name,
                          place.total.empty() ? "nothing" : to_string(place.total));
     }
@@ -26667,7 +26805,7 @@ SKEIN_INLINE std::string schedule_state::names_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const std::string_view label : place.labels)
-            if (is_open(place) && label.starts_with(node_names))
+            if (is_there(place) && label.starts_with(node_names))
                 all.insert(label.substr(std::string_view(node_names).size()));
     return known_names(all, "none is there");
 }
@@ -26676,7 +26814,7 @@ SKEIN_INLINE std::string schedule_state::labels_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const std::string_view label : place.labels)
-            if (is_open(place) && !label.starts_with(node_names)) all.insert(label);
+            if (is_there(place) && !label.starts_with(node_names)) all.insert(label);
     return known_names(all, "none has one");
 }
 
@@ -26685,7 +26823,7 @@ SKEIN_INLINE std::string schedule_state::resources_there() const {
     std::set<std::string_view> all;
     for (const auto& place : all_places)
         for (const auto& r : place.total.custom)
-            if (is_open(place)) all.insert(r.name);
+            if (is_there(place) && !is_inner_resource(r.name)) all.insert(r.name);
     return known_names(all, "none has a resource of its own name");
 }
 
@@ -26697,7 +26835,7 @@ SKEIN_INLINE std::optional<error> schedule_state::nobody_matches(const class_rec
     bool any = false;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         if (!all_places[p].alive || !matches(where, p)) continue;
-        if (is_open(all_places[p])) return std::nullopt;
+        if (is_there(all_places[p])) return std::nullopt;
         any = true;
     }
     const auto* label = label_of(where);
@@ -26751,7 +26889,7 @@ SKEIN_INLINE error schedule_state::missing(const group_record& g) const {
     std::string largest;
     resources most;
     for (const auto& p : all_places) {
-        if (!is_open(p) || p.host != no_index) continue;
+        if (!is_there(p) || p.host != no_index) continue;
         ++open;
         if (!largest.empty() && p.total <= most) continue;
         most = p.total;
@@ -26788,7 +26926,26 @@ SKEIN_INLINE std::string schedule_state::why_waits(const queue_record& q) const 
         if (g != groups.end() && g->second.waits)
             return fmt::format("waits for {}: the group is not placed", asked);
     }
-    return fmt::format("waits for {}: {}", asked, best_place(cls, false));
+    const auto resting = resting_text(constraints[cls.where].where);
+    auto why = best_place(cls, false);
+    if (!resting.empty() && why.starts_with("no "))
+        return fmt::format("waits for {}: {}", asked, resting);
+    return fmt::format("waits for {}: {}{}{}", asked, why, resting.empty() ? "" : "; ", resting);
+}
+
+/// "n1 cannot start anything: the disk is full; n2 ..."
+SKEIN_INLINE std::string schedule_state::resting_text(const constraint& where) const {
+    constexpr std::size_t most = 3;
+    std::string s;
+    std::size_t n = 0;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        const auto& place = all_places[p];
+        if (place.host != no_index || !is_there(place) || place.resting.empty()) continue;
+        if (group_in(where) == 0 && !matches(where, p)) continue;
+        if (++n > most) continue;
+        s += fmt::format("{}{} {}", n == 1 ? "" : "; ", place.name, place.resting);
+    }
+    return n > most ? fmt::format("{}; {} more", s, n - most) : s;
 }
 
 SKEIN_INLINE std::string schedule_state::why(request_id id) const {
@@ -26876,6 +27033,7 @@ SKEIN_INLINE std::vector<scheduler::place_info> scheduler::places() const {
         i.used = state_->used_of(p);
         i.granted = p.held;
         i.draining = p.draining;
+        i.resting = !p.resting.empty();
         i.reserved = p.kept.exists();
         out.push_back(std::move(i));
     }
@@ -28766,7 +28924,7 @@ public:
     ///           (invalid_argument, not_supported)
     [[nodiscard]] task<void> serve(handler serve_one);
 
-    /// Stops accepting; connections that are served go on.
+    /// Stops accepting, and ends handshakes on the way; connections that are served go on.
     void close() noexcept { door_.close(); }
 
     /// Streams that were not authenticated, and connections served so far.
@@ -28804,9 +28962,10 @@ SKEIN_INLINE const address& check_guarded(const address& at, const token& secret
     return at;
 }
 
-/// The handshake has a limit of its own.
-SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
-    bounds.deadline.reset();
+/// The handshake has a limit of its own; that of the door counts if it is the shorter one.
+SKEIN_INLINE acceptor_options within_handshake(acceptor_options bounds, time_span handshake) {
+    if (bounds.deadline && duration(*bounds.deadline) >= duration(handshake))
+        bounds.deadline.reset();
     return bounds;
 }
 
@@ -28815,7 +28974,7 @@ SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
 SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
                                 acceptor_options bounds)
     : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)) {}
+      door_(via, detail::check_guarded(at, options_.secret), detail::within_handshake(bounds, options_.bounds.handshake_deadline)) {}
 SKEIN_INLINE endpoint::~endpoint() = default;
 
 SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
@@ -28942,8 +29101,13 @@ public:
     ///   errors  as endpoint::serve
     [[nodiscard]] task<void> serve(handler serve_one);
 
-    /// Stops accepting; links that are served go on, until their connection breaks.
-    void close() noexcept { door_.close(); }
+    /// Stops accepting, and ends streams that are no links, or none yet: neither a stranger that
+    /// says nothing nor a client of HTTP keeps anybody from ending. Links that are served go on,
+    /// until their connection breaks.
+    void close() noexcept {
+        door_.close();
+        closing_.request();
+    }
 
 private:
     static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
@@ -28953,6 +29117,7 @@ private:
     connection_options options_;
     acceptor door_;
     link_table table_;
+    cancel_source closing_;
     handler handler_;
     http_handler http_;
     std::uint64_t failed_ = 0; ///< links whose handler threw
@@ -29183,7 +29348,7 @@ SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
                                           connection_options options, link_options how,
                                           link_table_bounds links, acceptor_options bounds)
     : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)),
+      door_(via, detail::check_guarded(at, options_.secret), detail::within_handshake(bounds, options_.bounds.handshake_deadline)),
       table_(options_, how, links) {}
 SKEIN_INLINE link_endpoint::~link_endpoint() = default;
 
@@ -29203,9 +29368,16 @@ SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<
                                     self->options_.bounds.handshake_deadline);
         is_http = co_await looking == detail::opening::http;
     }
-    auto serving = is_http ? self->http_(std::move(from), std::move(first), place)
-                           : one_link(self, std::move(from), std::move(first), place);
-    co_await serving;
+    if (!is_http) {
+        auto serving = one_link(self, std::move(from), std::move(first), place);
+        co_await serving;
+        co_return;
+    }
+    // A page that is open, or a client between two requests, keeps nobody from ending.
+    auto answering = as_result(
+        with_cancel(self->closing_.token(), self->http_(std::move(from), std::move(first), place)));
+    const auto done = co_await answering;
+    if (!done && !self->closing_.requested()) throw done.error();
 }
 
 SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique_ptr<stream> from,
@@ -29217,8 +29389,11 @@ SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique
             connection::accept(std::move(from), self->options_, std::move(first), place);
         const connection::handle c = co_await greeting;
         place->authenticated();
-        auto admitting = self->table_.admit(c);
-        l = co_await admitting;
+        auto admitting = as_result(with_cancel(self->closing_.token(), self->table_.admit(c)));
+        auto admitted = co_await admitting;
+        if (!admitted && self->closing_.requested()) co_return;
+        if (!admitted) throw admitted.error();
+        l = std::move(*admitted);
     }
     if (!l) co_return;
     std::optional<error> fault;
@@ -42573,7 +42748,7 @@ namespace skein::program::detail {
 /// A worker from its start to its end, as its tasks see it.
 struct local_life {
     std::string name;
-    std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
+    std::unique_ptr<net::acceptor> door; ///< over TCP: where it connects
     std::unique_ptr<proc::child> process;
     proc::claims page; ///< shared with it
     std::shared_ptr<net::connection> wire;
@@ -42820,8 +42995,9 @@ private:
         boot.is_read = static_cast<bool>(how_.print);
         boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
-            one.listener = network_.listen(net::address::tcp(net::own_loopback(), 0));
-            boot.address = net::to_string(one.listener->local());
+            one.door = std::make_unique<net::acceptor>(
+                network_, net::address::tcp(net::own_loopback(), 0));
+            boot.address = net::to_string(one.door->local());
         }
         proc::child_options how;
         how.role = rt::worker_role;
@@ -43074,27 +43250,47 @@ private:
     }
     /// Shakes hands with a process that has been started.
     task<std::shared_ptr<net::connection>> meet(life* one) {
-        auto stream = one->process->take_stream();
-        if (one->listener) {
-            auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
-            stream = co_await accepted;
-        }
         rt::worker_link ours{secret_};
-        ours.in_memory = !one->listener;
+        ours.in_memory = !one->door;
         ours.shares_memory = true;
         ours.start = how_.times.start_timeout;
         auto link = worker_connection(driver_, ours);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
-        auto shaken = net::connection::accept(std::move(stream), std::move(link));
+        auto shaken = one->door
+                          ? with_timeout(meet_first(one->door.get(), std::move(link)),
+                                         how_.times.start_timeout)
+                          : net::connection::accept(one->process->take_stream(), std::move(link));
         co_return co_await shaken;
+    }
+    /// The first that proves the token: whoever else comes to a port of this host is no worker.
+    static task<net::connection::handle> meet_first(net::acceptor* door,
+                                                    net::connection_options link) {
+        net::connection::handle first;
+        const auto hear = [&](std::unique_ptr<net::stream> from, net::admission* place) {
+            return hear_one(door, std::move(from), place, &link, &first);
+        };
+        auto serving = door->serve(hear);
+        co_await serving;
+        if (!first) throw error(errc::closed, "it ended before it was heard");
+        co_return first;
+    }
+    static task<void> hear_one(net::acceptor* door, std::unique_ptr<net::stream> from,
+                               net::admission* place, const net::connection_options* link,
+                               net::connection::handle* first) {
+        auto shaken = net::connection::accept(std::move(from), *link, {}, place);
+        auto made = co_await shaken;
+        if (*first) co_return;
+        place->authenticated();
+        *first = std::move(made);
+        door->close();
     }
 
     /// Ends the link with the process: its own child may hold the socket. What was said is read.
     task<void> watch_end(life* one) {
         auto ended = one->process->ended(); // the end of a socket pair with it
         (void)co_await ended;
-        if (!one->listener) co_return;
-        one->listener->close();                         // it never came
+        if (!one->door) co_return;
+        one->door->close();                             // it never came
         co_await sleep_for(how_.times.reconnect_first); // TCP: its bytes are on the way
         if (one->wire) one->wire->abort(error(errc::reset, "the process has ended"));
     }
@@ -53722,4 +53918,72 @@ SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 // Every public header of the layer wire.
 // Written by scripts/check_mirror.py --write.
 
+
+// ======== skein/wire/csv.hpp
+// Lines of a CSV file: the one reader and writer of tables of numbers, lists of rows, and the like.
+//
+//     const auto line = csv_field("val_a,val_b") + "," + csv_field("loss");
+//     split_csv(line);                                    // {"val_a,val_b", "loss"}
+
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein {
+
+/// A field, in quotes. Ends of lines become spaces: a row stays one line.
+[[nodiscard]] std::string quoted_csv_field(std::string_view text);
+/// The same, in quotes only where it needs them.
+[[nodiscard]] std::string csv_field(std::string_view text);
+/// The fields of one line, with or without its end. Quotes count where a field begins with one.
+[[nodiscard]] std::vector<std::string> split_csv(std::string_view line);
+
+} // namespace skein
+
+
+// ======== skein/wire/detail/csv.ipp
+// The bodies of wire/csv.hpp.
+
+#include <cstddef>
+
+namespace skein {
+
+SKEIN_INLINE std::string quoted_csv_field(std::string_view text) {
+    std::string out = "\"";
+    for (const char c : text) {
+        if (c == '"') out += '"';
+        out += c == '\n' || c == '\r' ? ' ' : c;
+    }
+    return out + '"';
+}
+
+SKEIN_INLINE std::string csv_field(std::string_view text) {
+    return text.find_first_of(",\"\n\r") == text.npos ? std::string(text) : quoted_csv_field(text);
+}
+
+SKEIN_INLINE std::vector<std::string> split_csv(std::string_view line) {
+    if (line.ends_with('\n')) line.remove_suffix(1);
+    if (line.ends_with('\r')) line.remove_suffix(1); // Python's csv.writer ends lines so
+    std::vector<std::string> fields(1);
+    bool is_quoted = false, has_begun = false;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+        const char c = line[i];
+        if (is_quoted && c == '"' && i + 1 < line.size() && line[i + 1] == '"') {
+            fields.back() += line[++i];
+        } else if (c == '"' && (is_quoted || !has_begun)) {
+            is_quoted = !is_quoted;
+            has_begun = true;
+        } else if (c == ',' && !is_quoted) {
+            fields.emplace_back();
+            has_begun = false;
+        } else {
+            fields.back() += c;
+            has_begun = true;
+        }
+    }
+    return fields;
+}
+
+} // namespace skein
 #undef SKEIN_AMALGAMATED

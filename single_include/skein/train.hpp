@@ -10990,6 +10990,7 @@ SKEIN_INLINE void progress::finish() {
 // The folder of one run, and the files a person opens: curves, logs, configuration.
 //
 //     runs/gpt/config.json  metrics.csv metrics.jsonl events.out.tfevents.* loss.svg checkpoints/
+//              progress.json
 //
 // With rules there is events.jsonl, too: what they decided.
 //
@@ -11372,6 +11373,9 @@ public:
     void write_config(std::string_view config);
     /// Its text, or nothing without one; errc::malformed when it is not JSON.
     [[nodiscard]] std::optional<std::string> read_config() const;
+    /// progress.json: how far the run has come, for pages that show it while it is at work; the text
+    /// of a JSON object. Not synced. What cannot be written is left: rows say so.
+    void write_progress(std::string_view object);
     /// Takes a result.json away: the run that ended so goes on.
     void remove_result();
 
@@ -11584,34 +11588,6 @@ SKEIN_INLINE double parse_number(std::string_view text) {
     return end.ec == std::errc() ? value : std::numeric_limits<double>::quiet_NaN();
 }
 
-/// The fields of one CSV line; names are quoted when they hold a comma or a quote.
-SKEIN_INLINE std::vector<std::string> split_csv(std::string_view line) {
-    std::vector<std::string> fields(1);
-    bool quoted = false;
-    for (std::size_t i = 0; i < line.size(); ++i) {
-        const char c = line[i];
-        if (quoted && c == '"' && i + 1 < line.size() && line[i + 1] == '"')
-            fields.back() += line[++i];
-        else if (c == '"')
-            quoted = !quoted;
-        else if (c == ',' && !quoted)
-            fields.emplace_back();
-        else
-            fields.back() += c;
-    }
-    return fields;
-}
-
-SKEIN_INLINE std::string csv_field(std::string_view text) {
-    if (text.find_first_of(",\"\n\r") == std::string_view::npos) return std::string(text);
-    std::string out = "\"";
-    for (char c : text) {
-        if (c == '"') out += '"';
-        out += c == '\n' || c == '\r' ? ' ' : c;
-    }
-    return out + "\"";
-}
-
 SKEIN_INLINE std::string csv_header(const std::vector<std::string>& columns) {
     std::string out = "step";
     for (auto& column : columns) out += "," + csv_field(column);
@@ -11813,7 +11789,7 @@ SKEIN_INLINE void run_dir::open_files() {
         return;
     }
     csv_bytes_ = detail::whole_bytes(csv);
-    columns_ = detail::split_csv(lines[0]);
+    columns_ = split_csv(lines[0]);
     if (columns_[0] != "step")
         throw error(errc::malformed,
                     fmt::format("{} does not begin with a column 'step'", file("metrics.csv")))
@@ -11935,7 +11911,7 @@ SKEIN_INLINE result<void> run_dir::write_header() {
         if (!bytes) return bytes.error();
         const auto lines = detail::whole_lines(as_text(*bytes));
         for (std::size_t i = 1; i < lines.size(); ++i) {
-            const auto missing = columns_.size() + 1 - detail::split_csv(lines[i]).size();
+            const auto missing = columns_.size() + 1 - split_csv(lines[i]).size();
             text.append(lines[i]).append(missing, ',') += '\n';
         }
     }
@@ -11999,6 +11975,17 @@ SKEIN_INLINE void run_dir::write_config(std::string_view config) {
     disk.replace(file("config.json"), as_bytes(config)).value();
 }
 
+SKEIN_INLINE void run_dir::write_progress(std::string_view object) {
+    const auto text = std::string(object) + "\n";
+    (void)reserve_.run([&]() -> result<void> {
+        if (auto ours = check_ours(); !ours) return ours;
+        posix_disk disk(link_policy::refuse);
+        auto opened = disk.open(file("progress.json"), open_mode::write);
+        return opened ? (*opened)->write_at(0, as_bytes(std::string_view(text)))
+                      : result<void>(opened.error());
+    });
+}
+
 SKEIN_INLINE std::optional<std::string> run_dir::read_config() const {
     auto text = detail::read_text(file("config.json"));
     if (text.empty()) return std::nullopt;
@@ -12029,7 +12016,7 @@ SKEIN_INLINE std::vector<metrics_column> read_metrics(const std::string& folder)
     const auto lines = detail::whole_lines(csv);
     std::vector<metrics_column> columns;
     if (lines.empty()) return columns;
-    const auto names = detail::split_csv(lines[0]);
+    const auto names = split_csv(lines[0]);
     if (names[0] != "step")
         throw error(errc::malformed, path + " does not begin with a column 'step'")
             .with_hint("it is no file of a run");
@@ -12037,7 +12024,7 @@ SKEIN_INLINE std::vector<metrics_column> read_metrics(const std::string& folder)
     for (std::size_t i = 1; i < lines.size(); ++i) {
         const auto step = detail::leading_step(lines[i]);
         if (!step) continue;
-        const auto fields = detail::split_csv(lines[i]);
+        const auto fields = split_csv(lines[i]);
         for (std::size_t c = 1; c < std::min(fields.size(), names.size()); ++c)
             if (!fields[c].empty())
                 columns[c - 1].points.push_back(
@@ -12054,7 +12041,7 @@ SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) co
     const auto csv = detail::read_text(file("metrics.csv"));
     const auto lines = detail::whole_lines(csv);
     for (std::size_t i = 1; i < lines.size(); ++i) {
-        const auto fields = detail::split_csv(lines[i]);
+        const auto fields = split_csv(lines[i]);
         if (place >= fields.size() || fields[place].empty()) continue;
         if (auto step = detail::leading_step(lines[i]))
             points.push_back({static_cast<double>(*step), detail::parse_number(fields[place])});
@@ -26177,11 +26164,9 @@ SKEIN_INLINE data::detail::dealing dealing_of(const run_config& run, std::uint64
     return deal;
 }
 
-/// A field of a CSV file, on one line.
-[[nodiscard]] SKEIN_INLINE std::string quoted_field(std::string_view text) {
-    std::string out = "\"";
-    for (const char c : printable(text)) out += c == '"' ? "\"\"" : std::string(1, c);
-    return out + '"';
+/// A field of left_out.csv, that a person may read.
+[[nodiscard]] SKEIN_INLINE std::string field_text(std::string_view text) {
+    return quoted_csv_field(printable(text));
 }
 
 SKEIN_INLINE void left_out_file::update(const data::detail::loader_core& of) {
@@ -26189,7 +26174,7 @@ SKEIN_INLINE void left_out_file::update(const data::detail::loader_core& of) {
     if (fresh.empty() || !ctx_->last_run() || ctx_->last_run()->path.empty()) return;
     seen_ += fresh.size();
     const auto path = ctx_->last_run()->path + "/left_out.csv";
-    const auto data = "," + quoted_field(of.program().describe());
+    const auto data = "," + field_text(of.program().describe());
     bool is_new = true;
     std::set<std::string> there; // of this run before it was resumed, and of other ranks
     if (std::ifstream file(path); file)
@@ -26198,8 +26183,8 @@ SKEIN_INLINE void left_out_file::update(const data::detail::loader_core& of) {
     std::string lines = is_new ? "sample,name,why,data\n" : "";
     for (const auto& one : fresh)
         if (!there.contains(std::to_string(one.sample)))
-            lines += fmt::format("{},{},{}{}\n", one.sample, quoted_field(one.name),
-                                 quoted_field(one.why), data);
+            lines += fmt::format("{},{},{}{}\n", one.sample, field_text(one.name),
+                                 field_text(one.why), data);
     std::ofstream file(path, std::ios::app);
     file << lines << std::flush;
     if (file || std::exchange(failing_, true)) return;
@@ -29766,9 +29751,10 @@ public:
     void note(const std::string& text);
     /// What is not as it was asked for word by word.
     void notice(const std::string& text);
-    void finish();
+    void finish(const fit_result& result);
 
 private:
+    void tell(bool at_once, const fit_result* over = nullptr);
     void show(const start_info& start);
     void greet(const start_info& start, bool end_due);
     void tell_start(const start_info& start, const std::string& name);
@@ -29792,6 +29778,9 @@ private:
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     std::uint64_t last_step_ = 0;
+    std::uint64_t total_ = 0, epoch_ = 0; // of progress.json: steps there will be, passes finished
+    double pace_ = 0.0;                   // of it: tokens or samples a second
+    time_point told_at_{};
     double average_ = 0.0;          // of the seconds per step, exponential
     double between_rows_ = 0.0;     // seconds from row to row, likewise
     double waited_ = 0.0;           // of those that waited for data
@@ -30535,6 +30524,26 @@ SKEIN_INLINE void reporter::begin(const start_info& start, bool end_due) {
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
     greet(start, end_due);
+    last_step_ = start.first_step;
+    total_ = start.total_steps;
+    tell(true);
+}
+
+/// progress.json, once a second at most while steps are made.
+SKEIN_INLINE void reporter::tell(bool at_once, const fit_result* over) {
+    if (!dir_ || !config_->write_files) return;
+    const auto now = system_clock().now();
+    if (!at_once && now < told_at_ + std::chrono::seconds(1)) return;
+    told_at_ = now;
+    ordered_json all{{"format", "skein-progress-1"}, {"step", over ? over->steps : last_step_}};
+    if (total_ > 0) all["steps"] = total_;
+    if (config_->epochs > 0 || epoch_ > 0) all["epoch"] = epoch_;
+    if (config_->epochs > 0) all["epochs"] = config_->epochs;
+    all["workers"] = ctx_->world_size();
+    if (pace_ > 0) all[config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s"] = pace_;
+    all["is_over"] = over != nullptr;
+    all["stopped_by"] = over != nullptr ? detail::stopped_by(*over).substr(0, 1024) : "";
+    dir_->write_progress(dump_json(all));
 }
 
 SKEIN_INLINE void reporter::show(const start_info& start) {
@@ -30575,6 +30584,9 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
         show(start);
     }
     if (dir_) dir_->truncate_after(rows);
+    last_step_ = start.first_step;
+    if (start.total_steps > 0) total_ = start.total_steps;
+    tell(true);
     show_->notice(fmt::format("after step {} the run goes on with {} worker{} instead of {}: {}{}",
                               start.first_step, places_.size(), places_.size() == 1 ? "" : "s",
                               before, places_text(places_), why.empty() ? "" : "; " + why));
@@ -30639,6 +30651,9 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     update.step_seconds = average_;
     if (between_rows_ > 0) update.data_share = waited_ / between_rows_;
     if (average_ > 0) update.tokens_per_s = now.tokens_per_s * now.seconds / average_;
+    epoch_ = now.epoch;
+    pace_ = update.tokens_per_s.value_or(0.0);
+    tell(false);
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)
         if (m.name != "loss" && m.name != "lr") update.also.emplace_back(m.name, m.value);
@@ -30704,6 +30719,8 @@ SKEIN_INLINE void reporter::draw_world(std::uint64_t step) {
 
 SKEIN_INLINE void reporter::set_total(std::uint64_t steps) {
     if (show_) show_->set_total(steps);
+    total_ = steps;
+    tell(false);
 }
 
 SKEIN_INLINE void reporter::saved(const checkpoint_info& checkpoint) {
@@ -30721,12 +30738,13 @@ SKEIN_INLINE void reporter::note(const std::string& text) {
 SKEIN_INLINE void reporter::notice(const std::string& text) {
     if (show_) show_->notice(text);
 }
-SKEIN_INLINE void reporter::finish() {
+SKEIN_INLINE void reporter::finish(const fit_result& result) {
     if (dir_) attempt([&] { dir_->flush(); }, rows_failing_, "a row of metrics");
     if (dir_ && dir_->waiting() > 0)
         show_->failure(
             fmt::format("{} rows of metrics are lost: they could not be written", dir_->waiting()));
     if (show_) show_->finish();
+    tell(true, &result);
     say_times();
     draw();
     draw_world(last_step_);
@@ -31075,8 +31093,8 @@ public:
     void finish() {
         if (std::exchange(finished_, true)) return;
         pool_.reset(); // all that was submitted is written
-        out_.finish();
         result_.steps = result_.total = made_;
+        out_.finish(result_);
         result_.seconds = now() - begun_;
         result_.run_name = out_.name();
         result_.run_path = out_.path();
@@ -35464,7 +35482,7 @@ public:
         if (!run_.result.stop_reason.empty())
             report_->note(
                 fmt::format("stopped after step {}: {}", run_.step, run_.result.stop_reason));
-        report_->finish();
+        report_->finish(run_.result);
         run_.parts->finish();
         run_.parts->tell(run_.result);
         leave_screen(ctx_, config_, run_.result);

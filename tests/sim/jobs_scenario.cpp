@@ -58,7 +58,8 @@ struct stage {
     duration lost_after{};
     bool breaks_links = false; ///< connections are broken, and links cut for a while
     bool agents_died = false;
-    std::map<std::string, time_point> heard{}; ///< nodes: when their way to a head was open for long
+    std::map<std::string, time_point>
+        heard{}; ///< nodes: when their way to a head was open for long
     std::string violation{};
 
     void broken(std::string why) {
@@ -98,9 +99,9 @@ void look_at_loss(stage* s, const job_info& now) {
     if (heard == s->heard.end()) return;
     const auto silent = s->w.loop.now() - heard->second;
     if (silent < s->lost_after - 2s)
-        s->broken(fmt::format("{} on {} was given up {:.3g} s after that was heard, not {:.3g} s: {}",
-                              now.id, now.node, to_seconds(silent), to_seconds(s->lost_after),
-                              now.reason));
+        s->broken(fmt::format(
+            "{} on {} was given up {:.3g} s after that was heard, not {:.3g} s: {}", now.id,
+            now.node, to_seconds(silent), to_seconds(s->lost_after), now.reason));
 }
 
 /// asked_at: what was asked for before an end was heard of may come after it.
@@ -318,7 +319,8 @@ task<void> silence(stage* s) {
         co_await sleep_for(std::chrono::milliseconds(w.below(5000)));
         const auto host = s->c.at(w.below(s->c.nodes())).host;
         w.network.partition(host, "head");
-        co_await sleep_for(std::chrono::milliseconds(1000 + w.below(w.chance(0.5) ? 9000 : 59'000)));
+        co_await sleep_for(
+            std::chrono::milliseconds(1000 + w.below(w.chance(0.5) ? 9000 : 59'000)));
         w.network.heal(host, "head");
     }
 }
@@ -443,9 +445,9 @@ void check_end(stage* s, const std::string& id, const told& job) {
         if (which.first != id) continue;
         printed += had.printed;
         ++started;
-        w.check(had.others == 0 || s->breaks_links || s->agents_died,
-                fmt::format("attempt {} of {} began beside {} that ran", which.second, id,
-                            had.others));
+        w.check(
+            had.others == 0 || s->breaks_links || s->agents_died,
+            fmt::format("attempt {} of {} began beside {} that ran", which.second, id, had.others));
         w.check(had.starts == 1,
                 fmt::format("attempt {} of {} ran {} times", which.second, id, had.starts));
         w.check(!job.stopped || which.second <= *job.stopped,

@@ -473,7 +473,7 @@
         const pace = is_number(j.steps_per_s) ? (j.steps_per_s >= 1 ? `${number(Number(j.steps_per_s.toPrecision(3)))} steps/s` : `${number(Number((1 / j.steps_per_s).toPrecision(3)))} s a step`) : "";
         const rows_are = rows.total > rows.rows.length ? element("p", { class: "note", text: `${number(rows.rows.length)} of ${number(rows.total)} rows are drawn.` }) : null;
         const ranks = list(j.ranks, "ranks"), attempts = list(j.attempts, "attempts"), nodes = by_node(ranks);
-        const attempt_of = is_number(j.retries) && j.retries ? `of ${number(Math.max(j.retries + 1, j.attempt || 0))}` : "";
+        const attempt_of = is_number(j.retries) && j.retries ? `of ${number(j.retries + 1 + (j.not_counted || 0))}` : "";
         return [
             element("h1", {}, `Job ${id} `, state(job_state(j))),
             element("div", { class: "tiles" },

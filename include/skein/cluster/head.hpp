@@ -231,8 +231,8 @@ private:
 #include <skein/cluster/detail/head_orders.ipp>
 #include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_packages.ipp>
-#include <skein/cluster/detail/head_silence.ipp>
 #include <skein/cluster/detail/head_rest.ipp>
+#include <skein/cluster/detail/head_silence.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
 #include <skein/cluster/detail/head_status.ipp>
 #endif

@@ -153,7 +153,7 @@ struct head_node {
     bool draining = false;
     node_silence silence;
     std::uint64_t alone_ms = 0; ///< so long it waits for a head itself, see node_hello
-    node_rest rest; ///< after starts that have failed
+    node_rest rest;             ///< after starts that have failed
 
     [[nodiscard]] sched::place_id place() const noexcept { return sched::place_id(incarnation); }
 };
@@ -278,7 +278,8 @@ struct head::state {
     [[nodiscard]] duration space_fence() const;
     void look_at_silence();
     void leave_attempts(const detail::head_node& n);
-    [[nodiscard]] bool is_expected_of(const detail::head_lease& l, const detail::head_node& n) const;
+    [[nodiscard]] bool is_expected_of(const detail::head_lease& l,
+                                      const detail::head_node& n) const;
     void end_lost(detail::head_lease& l, const detail::head_node& n);
     void link_ended(detail::head_node& n, bool left);
 

@@ -231,8 +231,8 @@ private:
         boot.is_read = static_cast<bool>(how_.print);
         boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
-            one.door = std::make_unique<net::acceptor>(
-                network_, net::address::tcp(net::own_loopback(), 0));
+            one.door = std::make_unique<net::acceptor>(network_,
+                                                       net::address::tcp(net::own_loopback(), 0));
             boot.address = net::to_string(one.door->local());
         }
         proc::child_options how;
