@@ -26,19 +26,6 @@ from program import find_program, run_cases  # noqa: E402
 # ---- nodes that are silent, heads that come back -------------------------------------------------
 
 
-class Patience(Jobs):
-    """A head that waits for a silent node for so long."""
-
-    def __init__(self, lost_after, nodes=(("n1", []),), **more):
-        self.lost_after = lost_after
-        super().__init__(nodes, **more)
-
-    def start_head(self, listen):
-        self.head_arguments = [*(["--state", self.state] if "--state" in self.head_arguments else []),
-                               "--lost-after", self.lost_after]
-        super().start_head(listen)
-
-
 @contextlib.contextmanager
 def standing_still(run):
     """A process that is stopped, with its threads; what it has started goes on."""
@@ -80,7 +67,7 @@ def stopped_agent():
 
 def lost_after():
     """With --lost-after 3s a node that is silent for longer is lost, its job has failed and says so; its process ends when the agent is back."""
-    with Patience("3s") as c:
+    with Jobs([("n1", [])], head=["--lost-after", "3s"]) as c:
         assert c.status()["lost_after_ms"] == 3000
         watching = until_running(c, "goes", "echo $$; exec sleep 1000")
         watching.wait_until(lambda: watching.stdout.endswith("\n"), "its process", SECONDS)

@@ -37,7 +37,7 @@ REFUSED = 3
 class Cluster:
     """A head and nodes with a home of their own; the token is made by the head."""
 
-    def __init__(self, nodes=(), listen="127.0.0.1:0", state=False):
+    def __init__(self, nodes=(), listen="127.0.0.1:0", state=False, head=()):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="skein-cluster-"))
         self.env = {"HOME": self.folder / "home", "XDG_CONFIG_HOME": self.folder / "config", "TMPDIR": self.folder / "tmp"}
         for path in self.env.values():
@@ -46,7 +46,7 @@ class Cluster:
         self.cwd.mkdir()
         self.runs, self.nodes = [], {}
         self.state = self.folder / "state"
-        self.head_arguments = ["--state", self.state] if state else []
+        self.head_arguments = [*(["--state", self.state] if state else []), *head]
         self.skein = find_program("skein")
         try:
             self.start_head(listen)
@@ -631,8 +631,8 @@ def closed_terminals():
 
 
 def stopped_agent():
-    """A node whose agent stands still is lost with its workers, and comes back without them."""
-    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])]) as c:
+    """A node whose agent stands still for longer than it may is lost with its workers, and comes back without them."""
+    with Cluster([("a", ["--resources", "cpu=1"]), ("b", ["--resources", "cpu=1"])], head=["--lost-after", "5s"]) as c:
         driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
         begun = c.cwd / "begun"
         c.wait_until(lambda: begun.exists() and begun.read_text().count("\n") >= 2, "calls on both workers")

@@ -58,7 +58,7 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) con
     if (job.state == job_state::starting || job.state == job_state::running)
         if (const auto n = nodes.find(job.placed_on); n != nodes.end() && is_silent(*n->second))
             out.reason = silence_text(*n->second);
-    if (job.state == job_state::running && job.reason.empty()) out.reason = waits_text(job);
+    if (job.state == job_state::running && out.reason.empty()) out.reason = waits_text(job);
     if (job.is_stopping && !is_over(job.state)) out.reason = "it is being stopped";
     if (is_over(job.state) && !is_over(job.shown)) out.reason = "it has just ended";
     out.command = job.what.command;
