@@ -276,7 +276,8 @@
     const sum_of = (all, what) => all.reduce((sum, n) => sum + (what(n) || 0), 0);
 
     async function overview() {
-        const [nodes, jobs] = [list(await ask("/api/v1/nodes"), "nodes"), list(await ask("/api/v1/jobs"), "jobs")];
+        const said = await ask("/api/v1/nodes");
+        const [nodes, jobs] = [list(said, "nodes"), list(await ask("/api/v1/jobs"), "jobs")];
         const given = (key) => {
             const total = sum_of(nodes, (n) => (n.resources || {})[key]);
             return total > 0 ? [`${number(sum_of(nodes, (n) => (n.used || {})[key]))} / ${number(total)}`, "given / there"] : ["none", ""];
@@ -284,6 +285,7 @@
         const ready = count_of(nodes, /^(ready|alive)$/i);
         return [
             element("h1", { text: "Overview" }),
+            ...(said && said.trouble ? [element("p", { class: "empty", role: "alert", text: `What changes now is not kept: ${said.trouble}` })] : []),
             element("div", { class: "tiles" },
                 tile("Nodes", number(nodes.length), nodes.length === 0 ? "" : nodes.length === ready ? "all ready" : `${ready} ready`),
                 tile("CPUs", ...given("cpu")), tile("GPUs", ...given("gpu")),
