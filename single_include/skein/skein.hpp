@@ -14549,7 +14549,7 @@ struct acceptor_options {
     std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
     bool same_user_only = true;          ///< Unix sockets: drop streams of other users
     /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own
-    /// limit.
+    /// limit. Of an endpoint it counts where it is shorter than the limit of its handshakes.
     std::optional<time_span> deadline = time_constants::lan().handshake_timeout;
     /// No stream is dropped for the sake of another one before it has had this long to say hello,
     time_span grace = time_constants::lan().accept_grace;
@@ -14575,6 +14575,7 @@ private:
     friend class acceptor;
     admission(acceptor& door, std::string from);
     void drop(const char* why) noexcept;
+    void overdue() noexcept;
 
     struct limit : timer_node {
         explicit limit(admission& a) noexcept;
@@ -14582,11 +14583,11 @@ private:
     };
     acceptor* door_;
     std::string from_;
-    time_point since_;
+    time_point since_, due_;
     limit limit_{*this};
     cancel_source stop_;
-    const char* dropped_ = nullptr; // why
-    bool authenticated_ = false, greeted_ = false;
+    const char* why_dropped_ = nullptr; ///< nothing: the door was closed
+    bool authenticated_ = false, greeted_ = false, dropped_ = false;
 };
 
 /// Listens and accepts until it is closed or cancelled.
@@ -14612,8 +14613,9 @@ public:
     ///           (invalid_argument, not_supported)
     [[nodiscard]] task<void> serve(handler serve_one);
 
-    /// Stops accepting; streams that are served go on.
-    void close() noexcept { listener_->close(); }
+    /// Stops accepting, and ends the streams whose peers have not proven who they are: who ends
+    /// waits for no stranger. Those that are authenticated go on.
+    void close() noexcept;
 
     /// Streams that ended before they were authenticated, and those that were.
     [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
@@ -14643,6 +14645,7 @@ private:
     std::size_t waiting_ = 0;
     wait_queue freed_;
     std::uint64_t refused_ = 0, authenticated_ = 0;
+    bool closed_ = false;
     std::unique_ptr<refusals> log_;
 };
 
@@ -14697,7 +14700,7 @@ SKEIN_INLINE task<void> wait_in(wait_queue* line) {
 
 SKEIN_INLINE admission::limit::limit(admission& a) noexcept
     : timer_node([](timer_node& t) {
-          static_cast<limit&>(t).place.drop("it did not prove who it is in time");
+          static_cast<limit&>(t).place.overdue();
       }),
       place(a) {}
 
@@ -14705,13 +14708,14 @@ SKEIN_INLINE admission::admission(acceptor& door, std::string from)
     : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
     door.silent_.push_back(*this);
     ++door.waiting_;
-    if (const auto within = door.options_.deadline)
-        loop::current().set_timer(limit_, deadline_after(since_, *within));
+    if (!door.options_.deadline) return;
+    due_ = deadline_after(since_, *door.options_.deadline);
+    loop::current().set_timer(limit_, due_);
 }
 SKEIN_INLINE admission::~admission() { door_->leave(*this); }
 
 SKEIN_INLINE void admission::authenticated() noexcept {
-    if (authenticated_ || dropped_ != nullptr) return;
+    if (authenticated_ || dropped_) return;
     authenticated_ = true;
     ++door_->authenticated_;
     door_->leave(*this);
@@ -14726,9 +14730,19 @@ SKEIN_INLINE void admission::greeted() noexcept {
     door_->freed_.wake_one(); // who waits for a place may have to wait for another one
 }
 
+/// A loop that comes late has computed meanwhile: what the peer has said is heard first.
+SKEIN_INLINE void admission::overdue() noexcept {
+    const duration grace = door_->options_.grace_to_prove;
+    const auto now = loop::current().exact_now();
+    if (now - due_ <= grace) return drop("it did not prove who it is in time");
+    due_ = deadline_after(now, grace);
+    loop::current().set_timer(limit_, due_);
+}
+
 /// Ends the handler; the place is free at once.
 SKEIN_INLINE void admission::drop(const char* why) noexcept {
-    dropped_ = why;
+    dropped_ = true;
+    why_dropped_ = why;
     door_->leave(*this);
     stop_.request();
 }
@@ -14785,6 +14799,12 @@ SKEIN_INLINE acceptor::~acceptor() = default;
 SKEIN_INLINE task<void> acceptor::serve(handler serve_one) {
     handler_ = std::move(serve_one);
     return with_scope(&acceptor::accept_loop, this);
+}
+
+SKEIN_INLINE void acceptor::close() noexcept {
+    closed_ = true;
+    listener_->close();
+    while (admission* const stranger = first_to_go(nullptr)) stranger->drop(nullptr);
 }
 
 SKEIN_INLINE void acceptor::leave(admission& a) noexcept {
@@ -14900,6 +14920,7 @@ SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
         std::string from = detail::share_of(next->peer_host());
         auto free = self->wait_for_place(from);
         co_await free;
+        if (self->closed_) continue;
         std::unique_ptr<admission> place(new admission(*self, std::move(from)));
         children.spawn(one(self, std::move(next), std::move(place)));
     }
@@ -14919,7 +14940,8 @@ SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> fr
         fault = to_error(std::current_exception());
     }
     const bool known = place->is_authenticated();
-    const char* const dropped = place->dropped_;
+    const bool dropped = place->dropped_;
+    const char* const why = place->why_dropped_;
     place.reset();
     if (fault && fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
         throw *fault;
@@ -14929,7 +14951,8 @@ SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> fr
         co_return;
     }
     ++self->refused_;
-    if (dropped != nullptr) fault = error(errc::exhausted, dropped);
+    if (dropped && why == nullptr) co_return; // the door was closed: nothing is wrong with the peer
+    if (dropped) fault = error(errc::exhausted, why);
     if (fault) self->log_->tell("connection refused", peer, *fault);
 }
 
@@ -28625,7 +28648,7 @@ public:
     ///           (invalid_argument, not_supported)
     [[nodiscard]] task<void> serve(handler serve_one);
 
-    /// Stops accepting; connections that are served go on.
+    /// Stops accepting, and ends handshakes on the way; connections that are served go on.
     void close() noexcept { door_.close(); }
 
     /// Streams that were not authenticated, and connections served so far.
@@ -28663,9 +28686,10 @@ SKEIN_INLINE const address& check_guarded(const address& at, const token& secret
     return at;
 }
 
-/// The handshake has a limit of its own.
-SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
-    bounds.deadline.reset();
+/// The handshake has a limit of its own; that of the door counts if it is the shorter one.
+SKEIN_INLINE acceptor_options within_handshake(acceptor_options bounds, time_span handshake) {
+    if (bounds.deadline && duration(*bounds.deadline) >= duration(handshake))
+        bounds.deadline.reset();
     return bounds;
 }
 
@@ -28674,7 +28698,7 @@ SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
 SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
                                 acceptor_options bounds)
     : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)) {}
+      door_(via, detail::check_guarded(at, options_.secret), detail::within_handshake(bounds, options_.bounds.handshake_deadline)) {}
 SKEIN_INLINE endpoint::~endpoint() = default;
 
 SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
@@ -28801,8 +28825,13 @@ public:
     ///   errors  as endpoint::serve
     [[nodiscard]] task<void> serve(handler serve_one);
 
-    /// Stops accepting; links that are served go on, until their connection breaks.
-    void close() noexcept { door_.close(); }
+    /// Stops accepting, and ends streams that are no links, or none yet: neither a stranger that
+    /// says nothing nor a client of HTTP keeps anybody from ending. Links that are served go on,
+    /// until their connection breaks.
+    void close() noexcept {
+        door_.close();
+        closing_.request();
+    }
 
 private:
     static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
@@ -28812,6 +28841,7 @@ private:
     connection_options options_;
     acceptor door_;
     link_table table_;
+    cancel_source closing_;
     handler handler_;
     http_handler http_;
     std::uint64_t failed_ = 0; ///< links whose handler threw
@@ -29042,7 +29072,7 @@ SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
                                           connection_options options, link_options how,
                                           link_table_bounds links, acceptor_options bounds)
     : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)),
+      door_(via, detail::check_guarded(at, options_.secret), detail::within_handshake(bounds, options_.bounds.handshake_deadline)),
       table_(options_, how, links) {}
 SKEIN_INLINE link_endpoint::~link_endpoint() = default;
 
@@ -29062,9 +29092,16 @@ SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<
                                     self->options_.bounds.handshake_deadline);
         is_http = co_await looking == detail::opening::http;
     }
-    auto serving = is_http ? self->http_(std::move(from), std::move(first), place)
-                           : one_link(self, std::move(from), std::move(first), place);
-    co_await serving;
+    if (!is_http) {
+        auto serving = one_link(self, std::move(from), std::move(first), place);
+        co_await serving;
+        co_return;
+    }
+    // A page that is open, or a client between two requests, keeps nobody from ending.
+    auto answering = as_result(
+        with_cancel(self->closing_.token(), self->http_(std::move(from), std::move(first), place)));
+    const auto done = co_await answering;
+    if (!done && !self->closing_.requested()) throw done.error();
 }
 
 SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique_ptr<stream> from,
@@ -29076,8 +29113,11 @@ SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique
             connection::accept(std::move(from), self->options_, std::move(first), place);
         const connection::handle c = co_await greeting;
         place->authenticated();
-        auto admitting = self->table_.admit(c);
-        l = co_await admitting;
+        auto admitting = as_result(with_cancel(self->closing_.token(), self->table_.admit(c)));
+        auto admitted = co_await admitting;
+        if (!admitted && self->closing_.requested()) co_return;
+        if (!admitted) throw admitted.error();
+        l = std::move(*admitted);
     }
     if (!l) co_return;
     std::optional<error> fault;
@@ -42432,7 +42472,7 @@ namespace skein::program::detail {
 /// A worker from its start to its end, as its tasks see it.
 struct local_life {
     std::string name;
-    std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
+    std::unique_ptr<net::acceptor> door; ///< over TCP: where it connects
     std::unique_ptr<proc::child> process;
     proc::claims page; ///< shared with it
     std::shared_ptr<net::connection> wire;
@@ -42679,8 +42719,9 @@ private:
         boot.is_read = static_cast<bool>(how_.print);
         boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
-            one.listener = network_.listen(net::address::tcp(net::own_loopback(), 0));
-            boot.address = net::to_string(one.listener->local());
+            one.door = std::make_unique<net::acceptor>(
+                network_, net::address::tcp(net::own_loopback(), 0));
+            boot.address = net::to_string(one.door->local());
         }
         proc::child_options how;
         how.role = rt::worker_role;
@@ -42933,27 +42974,47 @@ private:
     }
     /// Shakes hands with a process that has been started.
     task<std::shared_ptr<net::connection>> meet(life* one) {
-        auto stream = one->process->take_stream();
-        if (one->listener) {
-            auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
-            stream = co_await accepted;
-        }
         rt::worker_link ours{secret_};
-        ours.in_memory = !one->listener;
+        ours.in_memory = !one->door;
         ours.shares_memory = true;
         ours.start = how_.times.start_timeout;
         auto link = worker_connection(driver_, ours);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
-        auto shaken = net::connection::accept(std::move(stream), std::move(link));
+        auto shaken = one->door
+                          ? with_timeout(meet_first(one->door.get(), std::move(link)),
+                                         how_.times.start_timeout)
+                          : net::connection::accept(one->process->take_stream(), std::move(link));
         co_return co_await shaken;
+    }
+    /// The first that proves the token: whoever else comes to a port of this host is no worker.
+    static task<net::connection::handle> meet_first(net::acceptor* door,
+                                                    net::connection_options link) {
+        net::connection::handle first;
+        const auto hear = [&](std::unique_ptr<net::stream> from, net::admission* place) {
+            return hear_one(door, std::move(from), place, &link, &first);
+        };
+        auto serving = door->serve(hear);
+        co_await serving;
+        if (!first) throw error(errc::closed, "it ended before it was heard");
+        co_return first;
+    }
+    static task<void> hear_one(net::acceptor* door, std::unique_ptr<net::stream> from,
+                               net::admission* place, const net::connection_options* link,
+                               net::connection::handle* first) {
+        auto shaken = net::connection::accept(std::move(from), *link, {}, place);
+        auto made = co_await shaken;
+        if (*first) co_return;
+        place->authenticated();
+        *first = std::move(made);
+        door->close();
     }
 
     /// Ends the link with the process: its own child may hold the socket. What was said is read.
     task<void> watch_end(life* one) {
         auto ended = one->process->ended(); // the end of a socket pair with it
         (void)co_await ended;
-        if (!one->listener) co_return;
-        one->listener->close();                         // it never came
+        if (!one->door) co_return;
+        one->door->close();                             // it never came
         co_await sleep_for(how_.times.reconnect_first); // TCP: its bytes are on the way
         if (one->wire) one->wire->abort(error(errc::reset, "the process has ended"));
     }

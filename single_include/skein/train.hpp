@@ -24778,8 +24778,8 @@ SKEIN_INLINE task<void> row_engine::watch_rows() {
                 each.place.rows.load(std::memory_order_relaxed) != each.seen)
                 continue;
             each.next_word *= 2;
-            note_(
-                fmt::format("{}: has taken {:.0f} s so far", text_of_place(each.place), to_seconds(age)));
+            note_(fmt::format("{}: has taken {:.0f} s so far", text_of_place(each.place),
+                              to_seconds(age)));
         }
     }
 }
