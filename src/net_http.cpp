@@ -11,6 +11,7 @@
 
 #include <skein/net/http_router.hpp>
 #include <skein/net/http_server.hpp>
+#include <skein/net/http_turns.hpp>
 #include <skein/wire/detail/http_chunks.hpp>
 #include <skein/wire/detail/http_text.hpp>
 #include <skein/wire/http.hpp>
@@ -18,6 +19,7 @@
 #include <skein/net/detail/http_router.ipp>
 #include <skein/net/detail/http_rules.ipp>
 #include <skein/net/detail/http_server.ipp>
+#include <skein/net/detail/http_turns.ipp>
 #include <skein/wire/detail/http.ipp>
 #include <skein/wire/detail/http_chunks.ipp>
 #include <skein/wire/detail/http_text.ipp>

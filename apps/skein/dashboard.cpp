@@ -16,6 +16,8 @@
 #include <cctype>
 #include <charconv>
 #include <chrono>
+#include <deque>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -180,6 +182,32 @@ cluster::job_request request_of(const net::http_call& call) {
     return out;
 }
 
+/// Large answers that many ask for: made once for each state that they show.
+class answer_memory {
+public:
+    /// question   what was asked; the same state gives it the same answer
+    template <class Make>
+    wire::http_response get(const std::string& question, const std::string& state, Make make) {
+        const auto same = [&](const entry& e) { return e.question == question; };
+        auto found = std::find_if(known_.begin(), known_.end(), same);
+        if (found != known_.end() && found->state == state) return found->answer;
+        auto answer = make();
+        if (answer.body.size() > most_bytes) return answer;
+        if (found != known_.end()) known_.erase(found);
+        if (known_.size() == most) known_.pop_front();
+        known_.push_back({question, state, answer});
+        return answer;
+    }
+
+private:
+    static constexpr std::size_t most = 8, most_bytes = std::size_t{1} << 20;
+    struct entry {
+        std::string question, state;
+        wire::http_response answer;
+    };
+    std::deque<entry> known_; ///< the newest last
+};
+
 class dashboard final : public cluster::head_web {
 public:
     dashboard(cluster::head& of, const net::token& secret)
@@ -259,8 +287,29 @@ private:
     }
 
     wire::http_response samples_of(const net::http_call& call, const std::string& node) {
-        return json(samples_json(
-            node, head_.usage_since(node, moment_of(call), number_of(call, "points", 4096))));
+        const auto from = moment_of(call);
+        const auto points = number_of(call, "points", 4096);
+        return samples_.get(
+            fmt::format("{} {} {}", from, points, node), samples_now(),
+            [&] { return json(samples_json(node, head_.usage_since(node, from, points))); });
+    }
+    wire::http_response all_samples_of(const net::http_call& call) {
+        const auto from = moment_of(call);
+        const auto points = number_of(call, "points", 60), after = number_of(call, "after", 0);
+        return samples_.get(fmt::format("{} {} {}/", from, points, after), samples_now(),
+                            [&] { return json(all_samples_json(head_, from, points, after)); });
+    }
+    [[nodiscard]] std::string samples_now() const {
+        return fmt::format("{} {}", head_.usage_changes(), head_.node_changes());
+    }
+    wire::http_response rows_of_job(const net::http_call& call) {
+        const auto table = head_.job_table(call.part("id"));
+        const auto points = number_of(call, "points", 4096), from = number_of(call, "from", 0),
+                   edition = number_of(call, "edition", 0);
+        return rows_.get(
+            fmt::format("{} {} {} {}", points, from, edition, call.part("id")),
+            fmt::format("{} {} {}", table.edition, table.text.size(), table.run),
+            [&] { return json(rows_json(table, points, from, edition)); });
     }
 
     void add_own(net::http_router& to) {
@@ -274,8 +323,7 @@ private:
                    // A name with a slash is no part of a path.
                    if (const auto* const node = c.request.parameter("node"); node != nullptr)
                        return samples_of(c, *node);
-                   return json(all_samples_json(head_, moment_of(c), number_of(c, "points", 60),
-                                                number_of(c, "after", 0)));
+                   return all_samples_of(c);
                }));
         to.add("GET", "/api/v1/programs", http_right::view, now([this](const net::http_call&) {
                    return json(programs_json(head_.status(), head_.counts().by_program));
@@ -295,11 +343,7 @@ private:
                    return json(out);
                }));
         to.add("GET", "/api/v1/jobs/{id}/rows", http_right::view,
-               with_table(now([this](const net::http_call& c) {
-                   return json(rows_json(head_.job_table(c.part("id")),
-                                         number_of(c, "points", 4096), number_of(c, "from", 0),
-                                         number_of(c, "edition", 0)));
-               })));
+               with_table(now([this](const net::http_call& c) { return rows_of_job(c); })));
         to.add("GET", "/api/v1/jobs/{id}/lines", http_right::view,
                now([this](const net::http_call& c) {
                    return json(lines_json(head_, c.part("id"), number_of(c, "from", 0),
@@ -361,6 +405,7 @@ private:
 
     cluster::head& head_;
     net::http_server server_;
+    answer_memory samples_, rows_;
 };
 
 } // namespace

@@ -284,7 +284,10 @@ inline skein::ordered_json nodes_json(const cluster::cluster_status& now,
         one["labels"] = n.labels;
         all.push_back(std::move(one));
     }
-    return {{"nodes", all}, {"up_ms", now.up_ms}, {"address", now.address}};
+    return {{"nodes", all},
+            {"up_ms", now.up_ms},
+            {"address", now.address},
+            {"trouble", skein::printable(now.trouble)}};
 }
 
 ///   calls    by name of the program: those of one name together

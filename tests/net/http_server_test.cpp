@@ -294,6 +294,13 @@ TEST_CASE("a login link gives a cookie once, and the cookie does what its key do
         auto nowhere = status("DELETE /api/jobs/1", cookies[net::http_right::change]);
         const auto nowhere_got = co_await nowhere;
         CHECK(nowhere_got.status == 403); // a form of another site sends cookies, too
+        // A page of another port of this host is another origin, though browsers send it the cookie.
+        auto port = ask_from(&network, near_host,
+                             "DELETE /api/jobs/1 HTTP/1.1\r\nHost: localhost:9999\r\n" +
+                                 cookies[net::http_right::change] +
+                                 "Origin: http://localhost:9999\r\n\r\n");
+        const auto port_got = co_await port;
+        CHECK(port_got.status == 401);
         auto other = status("GET /api/jobs/1", "Cookie: skein_c2=1; skein_c1x=2\r\n");
         const auto other_got = co_await other;
         CHECK(other_got.status == 401);
@@ -356,6 +363,7 @@ TEST_CASE("a server without keys lets nobody in") {
 TEST_CASE("who is silent, slow or too many is sent away, and nobody waits for it") {
     auto how = server_options();
     how.most_connections = 2; // those that have shown a key
+    how.kept_to_change = 0;
     with_server(
         some_routes(),
         [](sim::network& network, net::http_server& web) -> task<void> {
@@ -366,9 +374,8 @@ TEST_CASE("who is silent, slow or too many is sent away, and nobody waits for it
                 auto connecting = client::connect(&network, near_host);
                 all.push_back(co_await connecting);
             }
-            auto asked = client::ask(all[0].get(), request("GET /api/jobs/1", bearer(view_key)));
-            const auto asked_got = co_await asked;
-            CHECK(asked_got.status == 200);
+            auto asked = client::send(all[0].get(), request("GET /api/slow", bearer(view_key)));
+            co_await asked; // what is being answered goes for nobody
             auto half = client::send(all[1].get(), "GET /api/jobs/1 HTTP/1.1\r\nHost: local");
             co_await half;
             auto body = client::send(
@@ -394,14 +401,17 @@ TEST_CASE("who is silent, slow or too many is sent away, and nobody waits for it
             for (int i : {1, 3}) all[static_cast<std::size_t>(i)]->with->close();
             co_await sleep_for(2s);
             CHECK(web.connections() == 2);
-            auto idle = client::is_closed(all[0].get());
-            const auto idle_got = co_await idle;
-            CHECK(idle_got);
-            CHECK(after() > 29s);
             auto late = client::receive(all[2].get());
             const auto late_got = co_await late;
             CHECK(late_got.status == 408);
             CHECK(after() < 32s);
+            auto answer = client::receive(all[0].get());
+            const auto answer_got = co_await answer;
+            CHECK(answer_got.status == 200);
+            auto idle = client::is_closed(all[0].get());
+            const auto idle_got = co_await idle;
+            CHECK(idle_got);
+            CHECK(after() > 49s);
             for (const auto& c : all) c->with->close();
         },
         how);
@@ -618,6 +628,90 @@ TEST_CASE("a client that does not read misses events, and goes when it takes non
                     CHECK(web.connections() == 0);
                     c->with->close();
                 });
+}
+
+namespace {
+
+task<net::http_answer> say_much(std::string* asked, net::http_call c) {
+    *asked += c.part("who");
+    wire::http_response big;
+    big.body = std::string(100'000, 'x');
+    co_return big;
+}
+
+} // namespace
+
+TEST_CASE("clients that do not read keep nobody's request from being answered next") {
+    std::string asked;
+    net::http_router routes;
+    routes.add("GET", "/api/{who}", net::http_right::view,
+               [&](net::http_call c) { return say_much(&asked, std::move(c)); });
+    with_server(std::move(routes), [&](sim::network& network, net::http_server&) -> task<void> {
+        std::vector<std::shared_ptr<client>> all;
+        std::string twenty;
+        for (int i = 0; i < 20; ++i) twenty += request("GET /api/f", bearer(view_key));
+        for (int i = 0; i < 40; ++i) {
+            auto connecting = client::connect(&network, near_host);
+            all.push_back(co_await connecting);
+            auto sending = client::send(all.back().get(), twenty);
+            co_await sending;
+        }
+        co_await sleep_for(2s);
+        const auto before = asked.size();
+        CHECK(before < 40 * 20); // what is not read is not made
+        auto mine = ask_from(&network, near_host, request("GET /api/m", bearer(view_key)));
+        const auto mine_got = co_await mine;
+        CHECK(mine_got.status == 200);
+        CHECK(asked.find('m') == before);
+        for (const auto& c : all) c->with->close();
+    });
+}
+
+TEST_CASE("unread streams of events keep nobody out, whatever their key") {
+    counter feed;
+    auto how = server_options();
+    how.most_connections = 24;
+    how.kept_to_change = 4;
+    how.most_streams = 10;
+    auto routes = event_routes(&feed, &always);
+    routes.add("GET", "/api/jobs/{id}", net::http_right::view, &show);
+    with_server(
+        std::move(routes),
+        [&](sim::network& network, net::http_server& web) -> task<void> {
+            std::vector<std::shared_ptr<client>> unread, idle;
+            for (int i = 0; i < 30; ++i) {
+                auto connecting = client::connect(&network, near_host);
+                unread.push_back(co_await connecting);
+                auto asking = client::send(unread.back().get(),
+                                           request("GET /api/v1/events", bearer(view_key)));
+                co_await asking;
+            }
+            co_await sleep_for(1s);
+            CHECK(web.connections() == 10); // of one key; the oldest have gone
+            for (int i = 0; i < 30; ++i) {
+                auto connecting = client::connect(&network, near_host);
+                idle.push_back(co_await connecting);
+                auto asking =
+                    client::ask(idle.back().get(), request("GET /api/jobs/1", bearer(view_key)));
+                const auto got = co_await asking;
+                CHECK(got.status == 200);
+            }
+            co_await sleep_for(1s);
+            CHECK(web.connections() == 20); // four are kept for who may change something
+            for (int i = 0; i < 4; ++i) {
+                auto connecting = client::connect(&network, near_host);
+                idle.push_back(co_await connecting);
+                auto asking =
+                    client::ask(idle.back().get(), request("GET /api/jobs/1", bearer(submit_key)));
+                const auto got = co_await asking;
+                CHECK(got.status == 200);
+            }
+            co_await sleep_for(1s);
+            CHECK(web.connections() == 24);
+            for (const auto& c : unread) c->with->close();
+            for (const auto& c : idle) c->with->close();
+        },
+        how);
 }
 
 TEST_CASE("a body in chunks comes to the handler whole") {

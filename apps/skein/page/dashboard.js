@@ -356,7 +356,7 @@
     const ask_for_jobs = (find) => ask(`/api/v1/jobs?limit=${jobs_wanted}${find ? `&find=${encodeURIComponent(find)}` : ""}`);
     async function overview() {
         const find = view_of("jobs").find;
-        const [nodes, told_jobs] = [list(await ask("/api/v1/nodes"), "nodes"), await ask_for_jobs(find)];
+        const [said, told_jobs] = [await ask("/api/v1/nodes"), await ask_for_jobs(find)], nodes = list(said, "nodes");
         const jobs = list(told_jobs, "jobs"), there = nodes.filter(is_there), gone = nodes.length - there.length;
         const given = (key) => {
             const total = sum_of(there, (n) => (n.resources || {})[key]), away = sum_of(nodes, (n) => (n.resources || {})[key]) - total;
@@ -370,6 +370,7 @@
         const more = element("button", { type: "button", "data-keep": "jobs/more", text: "show more", onclick: () => { jobs_wanted = Math.min(most_jobs, jobs_wanted + 400); soon(); } });
         return [
             element("h1", { text: "Overview" }),
+            ...(said && said.trouble ? [element("p", { class: "empty", role: "alert", text: `What changes now is not kept: ${said.trouble}` })] : []),
             element("div", { class: "tiles" },
                 tile("Nodes", number(there.length), nodes.length === 0 ? "" : there.length === ready ? `all ready${is_gone}` : `${ready} ready${is_gone}`),
                 tile("CPUs", ...given("cpu")), tile("GPUs", ...given("gpu")),

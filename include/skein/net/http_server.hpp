@@ -14,11 +14,16 @@
 // method that is not open; the path is there; the method is; the key allows it; what changes
 // something comes from this host. Only then its body is read. Refusals are JSON:
 // {"code", "message", "cause", "hint"}. Part of the component skein::http.
+//
+// Handlers work in turns (http_turns.hpp): the next request of a connection is looked at when the
+// answer before has been taken, keys take turns, and the loop has time for all else. When all places
+// are taken, an idle connection or the stream of events that loses least goes for a newcomer.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
 #include <skein/net/http_router.hpp>
+#include <skein/net/http_turns.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/wire/http.hpp>
 
@@ -38,6 +43,9 @@ class scope;
 namespace skein::net {
 
 class admission;
+namespace detail {
+class http_places;
+}
 
 /// Secrets of this server; an empty one lets nobody in.
 struct http_keys {
@@ -55,12 +63,15 @@ struct http_server_options {
     /// That have shown a key; strangers at a door are bounded by its places, and take none of these.
     /// Without a door: all.
     std::size_t most_connections = 256;
+    std::size_t kept_to_change = 32; ///< of them, which only http_right::change may have
+    std::size_t most_streams = 64;   ///< of events, of one key; then its oldest one ends
     time_span header_within = std::chrono::seconds(5); ///< from its first byte
     time_span idle = std::chrono::seconds(30);         ///< between requests
     time_span body_within = std::chrono::seconds(30);
     time_span answer_within = std::chrono::seconds(60); ///< a handler, then it is cancelled
     time_span write_within = std::chrono::seconds(30);  ///< a response or an event
     time_span heartbeat = std::chrono::seconds(10);     ///< between events that do not come
+    time_span place_within = std::chrono::seconds(2); ///< for somebody to go, where all are answered
     time_span login_within = std::chrono::minutes(5);   ///< how long a login link is good
 };
 
@@ -93,7 +104,7 @@ public:
 
     [[nodiscard]] std::vector<http_router::route> routes() const { return routes_.routes(); }
     /// As most_connections counts them.
-    [[nodiscard]] std::size_t connections() const noexcept { return connections_; }
+    [[nodiscard]] std::size_t connections() const noexcept;
     /// Requests so far that a handler was asked for, and those that were refused before.
     [[nodiscard]] std::uint64_t answered() const noexcept { return answered_; }
     [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
@@ -109,6 +120,7 @@ private:
 
     static task<void> talk(client* c);
     static task<void> say_full(client* c);
+    static task<bool> take_place(client* c, http_right right);
     static task<void> one_request(client* c);
     static task<bool> read_until(client* c, wire::http_stage wanted);
     static task<void> answer_call(client* c, http_router::match to, http_right right);
@@ -130,14 +142,15 @@ private:
     [[nodiscard]] bool is_our_host(std::string_view host) const;
     [[nodiscard]] http_right right_of(const wire::http_request& r, bool& by_cookie,
                                       bool& wrong) const;
-    [[nodiscard]] std::string cookie_of(http_right right) const;
+    [[nodiscard]] std::string cookie_of(http_right right, std::string_view host) const;
     [[nodiscard]] wire::http_response log_in(const wire::http_request& r);
 
     http_server_options how_;
     http_router routes_;
-    std::string cookie_name_, view_cookie_, change_cookie_;
+    std::string cookie_name_;
     std::deque<login> logins_; ///< the oldest first, few
-    std::size_t connections_ = 0;
+    http_turns turns_;
+    std::unique_ptr<detail::http_places> places_;
     std::uint64_t answered_ = 0, refused_ = 0;
 };
 

@@ -3,6 +3,8 @@
 // What an HTTP server keeps of one connection, and what it decides about one request.
 
 #include <skein/core/bytes.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/net/detail/http_places.hpp>
 #include <skein/net/http_server.hpp>
 
 #include <memory>
@@ -15,10 +17,12 @@ namespace skein::net {
 struct http_server::client {
     client(http_server& of, std::unique_ptr<stream> over, http_peer who, admission* at)
         : server(of), with(std::move(over)), parser(of.how_.bounds), peer(std::move(who)),
-          place(at) {}
+          place(at), here(*of.places_) {}
     client(const client&) = delete;
     client& operator=(const client&) = delete;
-    ~client() { server.connections_ -= is_counted ? 1 : 0; }
+    ~client() = default;
+
+    void does(detail::http_doing what) noexcept { here.does(what, loop::current().now()); }
 
     http_server& server;
     std::unique_ptr<stream> with;
@@ -29,7 +33,7 @@ struct http_server::client {
     bool fresh = true;       ///< no request has come yet
     bool open = true;        ///< another request may follow
     bool gone = false;       ///< nothing can be told any more
-    bool is_counted = false; ///< among the server's connections
+    detail::http_place here; ///< among the server's connections
 };
 
 /// What becomes of a request whose header is there.

@@ -35,10 +35,13 @@ SKEIN_INLINE void check_key(std::string_view key, const char* name) {
                                 name));
 }
 
+/// What a login link gives to a browser. It is good for the host and port that the link was opened
+/// at, and so for pages of that origin: browsers send cookies to all ports of a host.
 SKEIN_INLINE std::string cookie_value(std::string_view key, std::string_view cluster,
-                                      std::string_view right) {
+                                      std::string_view right, std::string_view host) {
     if (key.empty()) return {};
-    const auto label = fmt::format("skein/1 http cookie {} {}", right, cluster);
+    const auto label = fmt::format("skein/2 http cookie {} {} {}", right, cluster,
+                                   wire::detail::lower(std::string(host)));
     return to_hex(hmac_sha256(as_bytes(key), as_bytes(label)));
 }
 
@@ -93,8 +96,10 @@ SKEIN_INLINE bool http_server::is_our_host(std::string_view host) const {
     });
 }
 
-SKEIN_INLINE std::string http_server::cookie_of(http_right right) const {
-    return right == http_right::change ? change_cookie_ : view_cookie_;
+SKEIN_INLINE std::string http_server::cookie_of(http_right right, std::string_view host) const {
+    const bool changes = right == http_right::change;
+    return detail::cookie_value(changes ? how_.keys.submit : how_.keys.view, how_.cluster,
+                                changes ? "change" : "view", host);
 }
 
 SKEIN_INLINE http_right http_server::right_of(const wire::http_request& r, bool& by_cookie,
@@ -116,6 +121,8 @@ SKEIN_INLINE http_right http_server::right_of(const wire::http_request& r, bool&
         return best(changes, views);
     }
     http_right found = http_right::open;
+    const auto* const host = r.header("host");
+    const std::string_view at = host != nullptr ? std::string_view(*host) : std::string_view();
     for (const auto& [name, value] : r.headers) {
         if (name != "cookie") continue;
         for (std::string_view left = value; !left.empty();) {
@@ -124,8 +131,8 @@ SKEIN_INLINE http_right http_server::right_of(const wire::http_request& r, bool&
             const auto equals = one.find('=');
             if (equals == std::string_view::npos || one.substr(0, equals) != cookie_name_) continue;
             const auto held = one.substr(equals + 1);
-            const bool changes = detail::is_key(held, change_cookie_);
-            const bool views = detail::is_key(held, view_cookie_);
+            const bool changes = detail::is_key(held, cookie_of(http_right::change, at));
+            const bool views = detail::is_key(held, cookie_of(http_right::view, at));
             found = std::max(found, best(changes, views));
             wrong = wrong || (!changes && !views);
         }
@@ -233,7 +240,7 @@ SKEIN_INLINE http_server::verdict http_server::judge(const wire::http_request& r
 
 SKEIN_INLINE std::string http_server::login_link(http_right right) {
     constexpr std::size_t most = 16;
-    if (cookie_of(right).empty() || right == http_right::open)
+    if (cookie_of(right, {}).empty() || right == http_right::open)
         throw error(errc::invalid_argument,
                     fmt::format("there is no key to {} on this server", to_string(right)));
     std::array<std::byte, 32> once{};
@@ -260,8 +267,9 @@ SKEIN_INLINE wire::http_response http_server::log_in(const wire::http_request& r
     wire::http_response out;
     out.status = 303;
     out.headers.emplace_back("Location", "/");
-    out.headers.emplace_back("Set-Cookie", fmt::format("{}={}; Path=/; HttpOnly; SameSite=Strict",
-                                                       cookie_name_, cookie_of(found->right)));
+    out.headers.emplace_back("Set-Cookie",
+                             fmt::format("{}={}; Path=/; HttpOnly; SameSite=Strict", cookie_name_,
+                                         cookie_of(found->right, *r.header("host"))));
     logins_.erase(found);
     return out;
 }

@@ -2,6 +2,7 @@
 #pragma once
 // One connection: read, judge, answer, again.
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/log.hpp>
@@ -93,6 +94,11 @@ SKEIN_INLINE task<void> drain(stream* from, mut_byte_span into) {
     }
 }
 
+SKEIN_INLINE task<void> wait_in_line(wait_queue* line) {
+    auto turn = line->wait();
+    co_await turn;
+}
+
 SKEIN_INLINE bool is_of_client(const error& fault) {
     return fault.code() == errc::reset || fault.code() == errc::closed ||
            fault.code() == errc::timeout || fault.code() == errc::io;
@@ -101,15 +107,15 @@ SKEIN_INLINE bool is_of_client(const error& fault) {
 } // namespace detail
 
 SKEIN_INLINE http_server::http_server(http_router routes, http_server_options how)
-    : how_(std::move(how)), routes_(std::move(routes)) {
+    : how_(std::move(how)), routes_(std::move(routes)),
+      places_(std::make_unique<detail::http_places>(how_.most_connections, how_.kept_to_change,
+                                                    how_.most_streams)) {
     if (!detail::is_cookie_name(how_.cluster))
         throw error(errc::invalid_argument,
                     "the cluster id " + how_.cluster + " cannot be part of a cookie's name");
     detail::check_key(how_.keys.view, "view");
     detail::check_key(how_.keys.submit, "submit");
     cookie_name_ = how_.cluster.empty() ? "skein" : "skein_" + how_.cluster;
-    view_cookie_ = detail::cookie_value(how_.keys.view, how_.cluster, "view");
-    change_cookie_ = detail::cookie_value(how_.keys.submit, how_.cluster, "change");
     routes_.add("GET", "/healthz", http_right::open, [](http_call) {
         wire::http_response ok;
         ok.type = "text/plain; charset=utf-8";
@@ -120,6 +126,7 @@ SKEIN_INLINE http_server::http_server(http_router routes, http_server_options ho
                 [this](http_call c) { return detail::give(http_answer(log_in(c.request))); });
 }
 SKEIN_INLINE http_server::~http_server() = default;
+SKEIN_INLINE std::size_t http_server::connections() const noexcept { return places_->taken(); }
 
 SKEIN_INLINE task<void> http_server::serve(std::unique_ptr<stream> with, byte_buffer first,
                                            admission* place) {
@@ -130,12 +137,10 @@ SKEIN_INLINE task<void> http_server::serve(std::unique_ptr<stream> with, byte_bu
 SKEIN_INLINE task<void> http_server::serve(std::unique_ptr<stream> with, byte_buffer first,
                                            http_peer peer, admission* place) {
     client c(*this, std::move(with), std::move(peer), place);
-    if (place == nullptr) ++connections_; // no door bounds those without a key
-    c.is_counted = place == nullptr;
+    const bool fits = place != nullptr || places_->count(c.here); // by the door, or by us
     c.parser.feed(first);
     try {
-        auto talking =
-            c.is_counted && connections_ > how_.most_connections ? say_full(&c) : talk(&c);
+        auto talking = with_cancel(c.here.token(), fits ? talk(&c) : say_full(&c));
         co_await talking;
         if (!c.gone) {
             c.with->close_send();
@@ -144,7 +149,7 @@ SKEIN_INLINE task<void> http_server::serve(std::unique_ptr<stream> with, byte_bu
             co_await draining;
         }
     } catch (const error& fault) {
-        if (!detail::is_of_client(fault)) throw;
+        if (!c.here.has_gone() && !detail::is_of_client(fault)) throw;
     }
 }
 
@@ -153,10 +158,34 @@ SKEIN_INLINE task<void> http_server::say_full(client* c) {
     ++self.refused_;
     c->open = false;
     auto why = detail::refusal(503, errc::exhausted,
-                               fmt::format("{} clients are connected", self.connections_ - 1),
+                               fmt::format("{} clients are connected", self.places_->taken()),
                                "close some pages of the dashboard, or try again");
     auto telling = respond(c, std::move(why), false);
     co_await telling;
+}
+
+/// A burst of requests is answered soon: few wait for that, and for a short time.
+SKEIN_INLINE task<bool> http_server::take_place(client* c, http_right right) {
+    constexpr std::size_t most_waiting = 64;
+    auto& places = *c->server.places_;
+    if (places.take(c->here, right)) co_return true;
+    if (places.waiting >= most_waiting) co_return false;
+    struct counted {
+        std::size_t& n;
+        explicit counted(std::size_t& of) noexcept : n(++of) {}
+        counted(const counted&) = delete;
+        counted& operator=(const counted&) = delete;
+        ~counted() { --n; }
+    } one(places.waiting);
+    const auto until = deadline_after(loop::current().now(), c->server.how_.place_within);
+    for (bool late = false; !late;) {
+        auto waiting = as_result(with_deadline(detail::wait_in_line(&places.changed), until));
+        const auto woken = co_await waiting;
+        if (!woken && woken.error().code() != errc::timeout) throw woken.error();
+        if (places.take(c->here, right)) co_return true;
+        late = !woken;
+    }
+    co_return false;
 }
 
 SKEIN_INLINE task<void> http_server::talk(client* c) {
@@ -168,14 +197,16 @@ SKEIN_INLINE task<void> http_server::talk(client* c) {
 }
 
 SKEIN_INLINE task<void> http_server::one_request(client* c) {
+    if (!c->fresh) c->does(detail::http_doing::resting);
     auto header = read_until(c, wire::http_stage::header);
     if (!co_await header) co_return;
+    c->does(detail::http_doing::answering);
     if (c->place != nullptr) c->place->greeted();
     auto v = c->server.judge(c->parser.request(), c->peer);
     if (v.has_key && c->place != nullptr) {
         c->place->authenticated();
-        c->server.connections_ += std::exchange(c->is_counted, true) ? 0 : 1;
-        if (c->fresh && c->server.connections_ > c->server.how_.most_connections) {
+        auto placing = take_place(c, v.right);
+        if (!co_await placing) {
             auto telling = say_full(c);
             co_await telling;
             co_return;
@@ -260,6 +291,8 @@ SKEIN_INLINE task<void> http_server::answer_call(client* c, http_router::match t
     const auto* seen = call.request.header("last-event-id");
     std::string last_id = seen != nullptr ? *seen : std::string();
     ++c->server.answered_;
+    auto turn = c->server.turns_.wait(static_cast<std::size_t>(right));
+    co_await turn;
     http_answer answer;
     std::optional<error> fault;
     try {
@@ -296,8 +329,10 @@ SKEIN_INLINE task<void> http_server::send(client* c, std::string head, std::stri
     const std::array<byte_span, 2> batch = {as_bytes(head), as_bytes(body)};
     const auto parts = std::span<const byte_span>(batch).first(body.empty() ? 1 : 2);
     c->gone = true; // unless all of it went
+    const auto before = c->here.does(detail::http_doing::writing, loop::current().now());
     auto writing = with_timeout(c->with->write_all(parts), c->server.how_.write_within);
     co_await writing;
+    c->does(before);
     c->gone = false;
 }
 
@@ -334,6 +369,7 @@ SKEIN_INLINE task<void> http_server::event_loop(scope& children, client* c, http
 SKEIN_INLINE task<void> http_server::stream_events(client* c, http_answer answer,
                                                    std::string last_id) {
     c->open = false;
+    c->server.places_->streams(c->here);
     answer.response.status = 200;
     detail::count_answer(200);
     answer.response.type = "text/event-stream";
