@@ -265,7 +265,8 @@ private:
             for (const auto& line : said.lines) out.body += line.text + "\n";
             if (said.is_all || said.lines.empty()) co_return out;
             if (out.body.size() < most_log_bytes) continue;
-            out.body += fmt::format("... the log goes on with line {}: skein job logs {}\n", from, id);
+            out.body +=
+                fmt::format("... the log goes on with line {}: skein job logs {}\n", from, id);
             co_return out;
         }
     }
