@@ -241,7 +241,7 @@ def check_sizes():
                 assert browser.value("document.documentElement.scrollWidth <= innerWidth"), f"{page} is {browser.value('document.documentElement.scrollWidth')} px wide in a window of {width}"
                 if DOCS and page == "nodes":
                     browser.wait_for("document.querySelectorAll('svg.spark').length >= 12")
-                if DOCS and (width == 1280 or name in ("overview", "job")):
+                if DOCS and name in (("overview", "job", "broken", "nodes", "node", "logs") if width == 1280 else ("overview", "job")):
                     browser.picture(str(DOCS / f"dashboard-{name}{'' if width == 1280 else '-narrow'}.png"))
             check_clean(browser, server)
 
