@@ -81,31 +81,19 @@ std::string lines_text(const cluster::head& of, const std::string& id) {
     }
 }
 
-/// A log that a browser saves: so much of it at most.
-constexpr std::size_t most_log_bytes = std::size_t{16} << 20;
+/// A log that a browser saves: so much of it at most, and so many of them at a time.
+constexpr std::size_t most_log_bytes = std::size_t{8} << 20;
+constexpr int most_logs = 4;
 
-/// A job's lines from the first one on, also those that only its node has.
-task<net::http_answer> whole_log(cluster::head* of, std::string id) {
-    wire::http_response out;
-    out.type = "text/plain; charset=utf-8";
-    auto name = id;
+wire::http_response log_file(std::string name) {
     for (auto& c : name)
         if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_' && c != '.')
             c = '_';
+    wire::http_response out;
+    out.type = "text/plain; charset=utf-8";
     out.headers.emplace_back("Content-Disposition",
                              fmt::format("attachment; filename=\"{}.log\"", name));
-    for (std::uint64_t from = 1;;) {
-        auto reading = of->job_log_from(id, from);
-        auto said = co_await reading;
-        if (said.first > from && !said.lines.empty())
-            out.body += fmt::format("... lines {} to {} are gone\n", from, said.first - 1);
-        from = said.first + said.lines.size();
-        for (const auto& line : said.lines) out.body += line.text + "\n";
-        if (said.is_all || said.lines.empty()) co_return out;
-        if (out.body.size() < most_log_bytes) continue;
-        out.body += fmt::format("... the log goes on with line {}: skein job logs {}\n", from, id);
-        co_return out;
-    }
+    return out;
 }
 
 /// Of Ray's, those that mean something here. Ray's own client sends others empty.
@@ -286,6 +274,34 @@ private:
         co_return json({{"job_id", taken.id}, {"submission_id", taken.id}});
     }
 
+    /// A job's lines from the first one on, also those that only its node has.
+    static task<net::http_answer> whole_log(dashboard* self, std::string id) {
+        if (self->logs_ == most_logs)
+            throw error(errc::exhausted, fmt::format("{} logs are being read", most_logs))
+                .with_hint("try again in a moment, or use skein job logs");
+        struct place {
+            int& count;
+            explicit place(int& of) : count(of) { ++count; }
+            place(const place&) = delete;
+            place& operator=(const place&) = delete;
+            ~place() { --count; }
+        } const held(self->logs_);
+        auto out = log_file(id);
+        for (std::uint64_t from = 1;;) {
+            auto reading = self->head_.job_log_from(id, from);
+            auto said = co_await reading;
+            if (said.first > from && !said.lines.empty())
+                out.body += fmt::format("... lines {} to {} are gone\n", from, said.first - 1);
+            from = said.first + said.lines.size();
+            for (const auto& line : said.lines) out.body += line.text + "\n";
+            if (said.is_all || said.lines.empty()) co_return out;
+            if (out.body.size() < most_log_bytes) continue;
+            out.body +=
+                fmt::format("... the log goes on with line {}: skein job logs {}\n", from, id);
+            co_return out;
+        }
+    }
+
     wire::http_response samples_of(const net::http_call& call, const std::string& node) {
         const auto from = moment_of(call);
         const auto points = number_of(call, "points", 4096);
@@ -351,7 +367,7 @@ private:
                                           number_of(c, "bytes", 65'536)));
                }));
         to.add("GET", "/api/v1/jobs/{id}/log", http_right::view,
-               [this](net::http_call c) { return whole_log(&head_, c.part("id")); });
+               [this](net::http_call c) { return whole_log(this, c.part("id")); });
         to.add("GET", "/api/v1/session", http_right::view, now([](const net::http_call& c) {
                    return json({{"may", net::to_string(c.right)}});
                }));
@@ -406,6 +422,7 @@ private:
     cluster::head& head_;
     net::http_server server_;
     answer_memory samples_, rows_;
+    int logs_ = 0; // that are being read
 };
 
 } // namespace

@@ -20,6 +20,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from browser import Browser  # noqa: E402
+from jobs_test import Jobs  # noqa: E402
 from program import environment, find_program, skip  # noqa: E402
 
 DOCS = pathlib.Path(sys.argv[2]) if sys.argv[1:2] == ["--docs"] else None
@@ -240,9 +241,38 @@ def check_sizes():
                 assert browser.value("document.documentElement.scrollWidth <= innerWidth"), f"{page} is {browser.value('document.documentElement.scrollWidth')} px wide in a window of {width}"
                 if DOCS and page == "nodes":
                     browser.wait_for("document.querySelectorAll('svg.spark').length >= 12")
-                if DOCS and (width == 1280 or name in ("overview", "job")):
+                if DOCS and name in (("overview", "job", "broken", "nodes", "node", "logs") if width == 1280 else ("overview", "job")):
                     browser.picture(str(DOCS / f"dashboard-{name}{'' if width == 1280 else '-narrow'}.png"))
             check_clean(browser, server)
+
+
+def check_real():
+    """The page of a real head: every tab without an error, a job that is stopped by its button, NaN that a job has written."""
+    with Jobs([("n1", [])]) as c:
+        folder = c.folder_of("real", "mkdir -p runs/a; printf 'step,loss\\n1,3\\n2,nan\\n' > runs/a/new; mv runs/a/new runs/a/metrics.csv; printf '\\033[32mgreen\\033[0m\\n'; sleep 1000")
+        c.job("submit", "--id", "real", "--no-wait", "--working-dir", folder, "--", "./run.sh")
+        c.job("submit", "--id", "plain", "--", "true")
+        code, out, err = c.tool("dashboard", c.address)
+        assert code == 0, (out, err)
+        link = re.search(r"http://\S+", out).group(0)
+        with Browser(width=1280) as browser:
+            browser.open(link)
+            browser.wait_for("document.body.dataset.ready === 'overview/'")
+            for page, word in (("overview", "plain"), ("job/plain", "This job has no training"), ("nodes", "n1"), ("nodes/n1", "Node n1"), ("tasks", "Programs"), ("logs/real", "green"), ("job/real", "Job real")):
+                show(browser, None, page)
+                browser.wait_for(f"document.getElementById('page').innerText.includes({word!r})")
+            browser.wait_for("document.querySelector('.tile b.bad')")
+            assert "NaN from step 2" in browser.value("document.getElementById('page').innerText")
+            button = "[...document.querySelectorAll('button')].find((b) => b.textContent === '{}')"
+            browser.wait_for(button.format("stop"))
+            browser.value(button.format("stop") + ".click()")
+            browser.wait_for(button.format("stop it"))
+            browser.value(button.format("stop it") + ".click()")
+            c.until("real", "STOPPED")
+            browser.wait_for("document.querySelector('h1').textContent.includes('STOPPED')")
+            complaints = browser.complaints()
+            assert not complaints, complaints
+        c.end()
 
 
 def check_empty():
@@ -321,6 +351,7 @@ def main():
     check_tables()
     check_lines()
     check_stop()
+    check_real()
     check_sizes()
     check_empty()
     check_many()

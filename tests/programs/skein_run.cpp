@@ -66,9 +66,9 @@ void write_run(train::context& ctx, const run_config& config) {
         now.metrics = &row;
         report.step(now, evaluated);
     }
-    report.finish();
     train::fit_result end;
     end.steps = end.total = 10;
+    report.finish(end);
     end.run_name = report.name();
     end.run_path = report.path();
     train::leave_screen(ctx, config, end);

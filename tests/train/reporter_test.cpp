@@ -211,6 +211,46 @@ TEST_CASE("workers are listed by process, and by host when there are several") {
           "pid 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 ...");
 }
 
+TEST_CASE("a run says beside its table how far it has come, and why it stopped") {
+    folder where;
+    auto config = config_in(where);
+    config.epochs = 3;
+    config.tokens_per_sample = 8;
+    const auto ctx = context::single();
+    reporter report(ctx, config, {});
+    const auto told = [&] {
+        return parse_json(std::string_view(where.text("run/progress.json"))).value();
+    };
+    report.begin({.first_step = 4, .total_steps = 90});
+    CHECK(told() == json{{"format", "skein-progress-1"},
+                         {"step", 4},
+                         {"steps", 90},
+                         {"epoch", 0},
+                         {"epochs", 3},
+                         {"workers", 1},
+                         {"is_over", false},
+                         {"stopped_by", ""}});
+    const std::vector<metric_value> m{{"loss", 2.5}};
+    auto made = row(5, m);
+    made.epoch = 1;
+    report.step(made, {});
+    fit_result ended;
+    ended.steps = 5;
+    ended.stopped = true;
+    ended.stop_reason = "early stopping: val_loss has not improved in 3 evaluations";
+    report.finish(ended);
+    CHECK(told() == json{{"format", "skein-progress-1"},
+                         {"step", 5},
+                         {"steps", 90},
+                         {"epoch", 1},
+                         {"epochs", 3},
+                         {"workers", 1},
+                         {"tokens_per_s", 100.0},
+                         {"is_over", true},
+                         {"stopped_by", ended.stop_reason}});
+    CHECK(where.text("run/metrics.csv") == "step,loss\n5,2.5\n"); // nothing of it is a column
+}
+
 TEST_CASE("a run without files and checkpoints leaves no folder") {
     folder where;
     auto config = config_in(where);

@@ -579,11 +579,14 @@
         watched.key = key;
         watched.until = watched.every > 1 ? Date.now() + watched.every * 500 : 0;
     }
+    const its_jobs = { name: "", changes: -1, list: [] };
     async function node(name) {
         await list_nodes();
         const n = lately.nodes.find((one) => one.name === name);
         await samples_of(name);
-        const jobs = list(await ask_for_jobs(name), "jobs").filter((j) => j.node === name);
+        if (its_jobs.name !== name || its_jobs.changes !== told.changes)   // else they are as they were
+            Object.assign(its_jobs, { name, changes: told.changes, list: list(await ask_for_jobs(name), "jobs").filter((j) => j.node === name) });
+        const jobs = its_jobs.list;
         const load = (n && n.load) || {}, every = watched.every > 1 ? `, each point the mean of ${watched.every} s` : "";
         const short = watched.rows.length > 0 && watched.rows[watched.rows.length - 1][0] - watched.rows[0][0] < 300;
         const draw = (title, what, options) => chart(title, part_of(watched.rows, what), {
