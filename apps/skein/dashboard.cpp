@@ -39,6 +39,19 @@ net::http_handler now(F answer) {
     };
 }
 
+/// The same of one that reads these parameters: another one is a mistake, which nobody would see.
+template <class F>
+auto reads(std::vector<std::string_view> names, F answer) {
+    return [names = std::move(names), answer](const net::http_call& call) {
+        for (const auto& [name, value] : call.request.query)
+            if (std::find(names.begin(), names.end(), name) == names.end())
+                throw error(errc::invalid_argument,
+                            fmt::format("nobody reads the parameter {}", skein::printable(name)))
+                    .with_hint(fmt::format("here there are {}", fmt::join(names, ", ")));
+        return answer(call);
+    };
+}
+
 wire::http_response json(const skein::ordered_json& what) {
     return wire::json_response(what.dump(-1, ' ', false, skein::json::error_handler_t::replace));
 }
@@ -241,23 +254,28 @@ private:
                    return json(nodes_json(head_.status(), head_.usage()));
                }));
         to.add("GET", "/api/v1/nodes/{name}/samples", http_right::view,
-               now([this](const net::http_call& c) { return samples_of(c, c.part("name")); }));
-        to.add("GET", "/api/v1/samples", http_right::view, now([this](const net::http_call& c) {
+               now(reads({"seconds", "from", "points"}, [this](const net::http_call& c) {
+                   return samples_of(c, c.part("name"));
+               })));
+        const std::vector<std::string_view> of_samples{"node", "seconds", "from", "points", "after"};
+        to.add("GET", "/api/v1/samples", http_right::view,
+               now(reads(of_samples, [this](const net::http_call& c) {
                    // A name with a slash is no part of a path.
                    if (const auto* const node = c.request.parameter("node"); node != nullptr)
                        return samples_of(c, *node);
                    return json(all_samples_json(head_, moment_of(c), number_of(c, "points", 60),
                                                 number_of(c, "after", 0)));
-               }));
+               })));
         to.add("GET", "/api/v1/programs", http_right::view, now([this](const net::http_call&) {
                    return json(programs_json(head_.status(), head_.counts().by_program));
                }));
-        to.add("GET", "/api/v1/jobs", http_right::view, now([this](const net::http_call& c) {
+        to.add("GET", "/api/v1/jobs", http_right::view,
+               now(reads({"cursor", "limit", "filter"}, [this](const net::http_call& c) {
                    const auto first = number_of(c, "cursor", 0), most = number_of(c, "limit", 100);
                    const auto* const filter = c.request.parameter("filter");
                    return json(
                        jobs_json(head_.jobs(), first, most, filter == nullptr ? "" : *filter));
-               }));
+               })));
         to.add("GET", "/api/v1/jobs/{id}", http_right::view, now([this](const net::http_call& c) {
                    const auto job = head_.jobs(c.part("id")).jobs.at(0);
                    auto out = json_of(job);
@@ -265,17 +283,17 @@ private:
                    return json(out);
                }));
         to.add("GET", "/api/v1/jobs/{id}/rows", http_right::view,
-               with_table(now([this](const net::http_call& c) {
+               with_table(now(reads({"points", "from", "edition"}, [this](const net::http_call& c) {
                    return json(rows_json(head_.job_table(c.part("id")),
                                          number_of(c, "points", 4096), number_of(c, "from", 0),
                                          number_of(c, "edition", 0)));
-               })));
+               }))));
         to.add("GET", "/api/v1/jobs/{id}/lines", http_right::view,
-               now([this](const net::http_call& c) {
+               now(reads({"from", "last", "bytes"}, [this](const net::http_call& c) {
                    return json(lines_json(head_, c.part("id"), number_of(c, "from", 0),
                                           number_of(c, "last", 1000),
                                           number_of(c, "bytes", 65'536)));
-               }));
+               })));
         const auto refuse = [&](const char* path, const char* what, const char* hint) {
             to.add("GET", path, http_right::view,
                    now([what, hint](const net::http_call&) -> wire::http_response {
