@@ -257,7 +257,8 @@ private:
                now(reads({"seconds", "from", "points"}, [this](const net::http_call& c) {
                    return samples_of(c, c.part("name"));
                })));
-        const std::vector<std::string_view> of_samples{"node", "seconds", "from", "points", "after"};
+        const std::vector<std::string_view> of_samples{"node", "seconds", "from", "points",
+                                                       "after"};
         to.add("GET", "/api/v1/samples", http_right::view,
                now(reads(of_samples, [this](const net::http_call& c) {
                    // A name with a slash is no part of a path.

@@ -206,8 +206,8 @@ def what_nobody_reads():
             assert status == 501 and f"not supported: {name}" in json.loads(text)["message"], (status, text)
         status, text, _ = ask(c, "POST", "/api/jobs/", json.dumps({"entrypoint": "true", "metadata": {}, "runtime_env": {}}), change)
         assert status == 200, text    # as Ray's client sends them
-        status, text, _ = ask(c, "GET", "/api/v1/jobs?limt=1", key=change)
-        assert status == 400 and "limt" in json.loads(text)["message"] and "limit" in json.loads(text)["hint"], (status, text)
+        status, text, _ = ask(c, "GET", "/api/v1/jobs?pages=1", key=change)
+        assert status == 400 and "pages" in json.loads(text)["message"] and "limit" in json.loads(text)["hint"], (status, text)
         err = c.job("submit", "--memory", "1", "--", "true", code=2)[1]
         assert any("--memory 1 is 1 byte" in line and "1GiB" in line for line in err), err
         err = c.job("submit", "--memory", "512KiB", "--", "true", code=2)[1]

@@ -164,9 +164,9 @@ SKEIN_INLINE std::string head::state::held_text(const detail::head_group& g) con
     std::size_t at = 0;
     for (const auto& [number, n] : nodes)
         if (!n->draining && ++at <= most)
-            out += "; " + (n->rest.is_on() ? fmt::format("{} cannot start anything: {}", n->name,
-                                                         n->rest.why())
-                                           : holders_at(*n));
+            out += "; " + (n->rest.is_on()
+                               ? fmt::format("{} cannot start anything: {}", n->name, n->rest.why())
+                               : holders_at(*n));
     return at > most ? fmt::format("{}; {} more nodes", out, at - most) : out;
 }
 
