@@ -42,6 +42,19 @@ net::http_handler now(F answer) {
     };
 }
 
+/// The same of one that reads these parameters: another one is a mistake, which nobody would see.
+template <class F>
+auto reads(std::vector<std::string_view> names, F answer) {
+    return [names = std::move(names), answer](const net::http_call& call) {
+        for (const auto& [name, value] : call.request.query)
+            if (std::find(names.begin(), names.end(), name) == names.end())
+                throw error(errc::invalid_argument,
+                            fmt::format("nobody reads the parameter {}", skein::printable(name)))
+                    .with_hint(fmt::format("here there are {}", fmt::join(names, ", ")));
+        return answer(call);
+    };
+}
+
 wire::http_response json(const skein::ordered_json& what) {
     return wire::json_response(what.dump(-1, ' ', false, skein::json::error_handler_t::replace));
 }
@@ -305,9 +318,9 @@ private:
     wire::http_response samples_of(const net::http_call& call, const std::string& node) {
         const auto from = moment_of(call);
         const auto points = number_of(call, "points", 4096);
-        return samples_.get(
-            fmt::format("{} {} {}", from, points, node), samples_now(),
-            [&] { return json(samples_json(node, head_.usage_since(node, from, points))); });
+        return samples_.get(fmt::format("{} {} {}", from, points, node), samples_now(), [&] {
+            return json(samples_json(node, head_.usage_since(node, from, points)));
+        });
     }
     wire::http_response all_samples_of(const net::http_call& call) {
         const auto from = moment_of(call);
@@ -322,10 +335,9 @@ private:
         const auto table = head_.job_table(call.part("id"));
         const auto points = number_of(call, "points", 4096), from = number_of(call, "from", 0),
                    edition = number_of(call, "edition", 0);
-        return rows_.get(
-            fmt::format("{} {} {} {}", points, from, edition, call.part("id")),
-            fmt::format("{} {} {}", table.edition, table.text.size(), table.run),
-            [&] { return json(rows_json(table, points, from, edition)); });
+        return rows_.get(fmt::format("{} {} {} {}", points, from, edition, call.part("id")),
+                         fmt::format("{} {} {}", table.edition, table.text.size(), table.run),
+                         [&] { return json(rows_json(table, points, from, edition)); });
     }
 
     void add_own(net::http_router& to) {
@@ -334,43 +346,73 @@ private:
                    return json(nodes_json(head_.status(), head_.usage()));
                }));
         to.add("GET", "/api/v1/nodes/{name}/samples", http_right::view,
-               now([this](const net::http_call& c) { return samples_of(c, c.part("name")); }));
-        to.add("GET", "/api/v1/samples", http_right::view, now([this](const net::http_call& c) {
-                   // A name with a slash is no part of a path.
-                   if (const auto* const node = c.request.parameter("node"); node != nullptr)
-                       return samples_of(c, *node);
-                   return all_samples_of(c);
+               now(reads({"seconds", "from", "points"}, [this](const net::http_call& c) {
+                   return samples_of(c, c.part("name"));
+               })));
+        const std::vector<std::string_view> of_samples{"node", "seconds", "from", "points",
+                                                       "after"};
+        to.add("GET", "/api/v1/samples", http_right::view,
+               now(reads(of_samples, [this](const net::http_call& c) {
+            // A name with a slash is no part of a path.
+            if (const auto* const node = c.request.parameter("node"); node != nullptr)
+                return samples_of(c, *node);
+<<<<<<< HEAD
+            return all_samples_of(c);
                }));
+=======
+                       return json(all_samples_json(head_, moment_of(c), number_of(c, "points", 60),
+                                                    number_of(c, "after", 0)));
+                   })));
+>>>>>>> places
         to.add("GET", "/api/v1/programs", http_right::view, now([this](const net::http_call&) {
-                   return json(programs_json(head_.status(), head_.counts().by_program));
+            return json(programs_json(head_.status(), head_.counts().by_program));
                }));
-        to.add("GET", "/api/v1/jobs", http_right::view, now([this](const net::http_call& c) {
-                   const auto first = number_of(c, "cursor", 0), most = number_of(c, "limit", 100);
-                   const auto* const filter = c.request.parameter("filter");
-                   const auto* const text = c.request.parameter("find");
-                   return json(jobs_json(head_.jobs(), first, most,
-                                         filter == nullptr ? "" : *filter,
-                                         text == nullptr ? "" : *text));
+        to.add("GET", "/api/v1/jobs", http_right::view,
+               now(reads({"cursor", "limit", "filter"}, [this](const net::http_call& c) {
+            const auto first = number_of(c, "cursor", 0), most = number_of(c, "limit", 100);
+            const auto* const filter = c.request.parameter("filter");
+<<<<<<< HEAD
+            const auto* const text = c.request.parameter("find");
+            return json(jobs_json(head_.jobs(), first, most, filter == nullptr ? "" : *filter,
+                                  text == nullptr ? "" : *text));
                }));
+=======
+                    return json(
+                        jobs_json(head_.jobs(), first, most, filter == nullptr ? "" : *filter));
+                })));
+>>>>>>> places
         to.add("GET", "/api/v1/jobs/{id}", http_right::view, now([this](const net::http_call& c) {
-                   const auto job = head_.jobs(c.part("id")).jobs.at(0);
-                   auto out = json_of(job);
-                   add_course(out, job, head_.course(job.id));
-                   return json(out);
+            const auto job = head_.jobs(c.part("id")).jobs.at(0);
+            auto out = json_of(job);
+            add_course(out, job, head_.course(job.id));
+            return json(out);
                }));
         to.add("GET", "/api/v1/jobs/{id}/rows", http_right::view,
-               with_table(now([this](const net::http_call& c) { return rows_of_job(c); })));
+<<<<<<< HEAD
+               with_table(now([this](const net::http_call& c) {
+            return rows_of_job(c); })));
+=======
+               with_table(now(reads({"points", "from", "edition"}, [this](const net::http_call& c) {
+                   return json(rows_json(head_.job_table(c.part("id")),
+                                         number_of(c, "points", 4096), number_of(c, "from", 0),
+                                         number_of(c, "edition", 0)));
+               }))));
+>>>>>>> places
         to.add("GET", "/api/v1/jobs/{id}/lines", http_right::view,
-               now([this](const net::http_call& c) {
-                   return json(lines_json(head_, c.part("id"), number_of(c, "from", 0),
-                                          number_of(c, "last", 1000),
-                                          number_of(c, "bytes", 65'536)));
+               now(reads({"from", "last", "bytes"}, [this](const net::http_call& c) {
+            return json(lines_json(head_, c.part("id"), number_of(c, "from", 0),
+                                   number_of(c, "last", 1000), number_of(c, "bytes", 65'536)));
+<<<<<<< HEAD
                }));
         to.add("GET", "/api/v1/jobs/{id}/log", http_right::view,
-               [this](net::http_call c) { return whole_log(this, c.part("id")); });
+               [this](net::http_call c) {
+            return whole_log(this, c.part("id")); });
         to.add("GET", "/api/v1/session", http_right::view, now([](const net::http_call& c) {
-                   return json({{"may", net::to_string(c.right)}});
+            return json({{"may", net::to_string(c.right)}});
                }));
+=======
+                })));
+>>>>>>> places
         const auto refuse = [&](const char* path, const char* what, const char* hint) {
             to.add("GET", path, http_right::view,
                    now([what, hint](const net::http_call&) -> wire::http_response {
@@ -385,8 +427,8 @@ private:
         refuse("/api/v1/logs", "logs of nodes and of workers: a driver prints what its workers say",
                "/api/v1/jobs/ID/lines has what a job prints");
         to.add("GET", "/api/v1/events", http_right::view, now([this](const net::http_call&) {
-                   return net::http_answer(net::http_events(
-                       [this](std::string last) { return next_event(this, std::move(last)); }));
+            return net::http_answer(net::http_events(
+                [this](std::string last) { return next_event(this, std::move(last)); }));
                }));
     }
 

@@ -27,9 +27,10 @@ inline std::string grouped(std::uint64_t n) {
 
 /// "12.5 of 300.0 MiB"
 inline std::string part_text(std::uint64_t part, std::uint64_t all) {
-    constexpr double mib = 1 << 20;
-    return fmt::format("{:.1f} of {:.1f} MiB", static_cast<double>(part) / mib,
-                       static_cast<double>(all) / mib);
+    const bool is_small = all < std::uint64_t{1} << 20;
+    const double unit = is_small ? 1 << 10 : 1 << 20;
+    return fmt::format("{:.1f} of {:.1f} {}", static_cast<double>(part) / unit,
+                       static_cast<double>(all) / unit, is_small ? "KiB" : "MiB");
 }
 
 ///   all_files   0: they are being listed

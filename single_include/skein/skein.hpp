@@ -8260,7 +8260,7 @@ public:
     children& operator=(const children&) = delete;
     virtual ~children();
 
-    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes
+    ///   errors  not_found, permission_denied (the executable); exhausted: no descriptors or processes
     ///           left; too_large: the message cancelled: what was started has been killed
     [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
 
@@ -11522,8 +11522,8 @@ struct job_info {
     std::string by, node; ///< the node of the newest attempt
     std::uint32_t attempt = 0, retries = 0;
     std::uint32_t not_counted = 0; ///< attempts that never began: they are none of its retries
-    std::int32_t exit_code = -1; ///< of the newest attempt; -1: it has none
-    std::int32_t signal = 0;     ///< that has ended it
+    std::int32_t exit_code = -1;   ///< of the newest attempt; -1: it has none
+    std::int32_t signal = 0;       ///< that has ended it
     std::int64_t submitted = 0, started = 0, ended = 0;
     std::uint64_t lines = 0;             ///< that it has printed, as far as they came here
     std::uint64_t left_out = 0;          ///< lines that nobody will see
@@ -12505,7 +12505,7 @@ struct node_status {
     std::uint32_t workers = 0;
     bool draining = false, suspect = false;
     std::vector<std::string> labels;
-    std::uint64_t silent_ms = 0;     ///< nothing has come from it for so long; 0: it is heard
+    std::uint64_t silent_ms = 0;   ///< nothing has come from it for so long; 0: it is heard
     std::uint64_t given_up_ms = 0; ///< after so long it is lost, with what runs there
     std::int64_t rests_ms = 0; ///< it gets nothing new for so long, see node_rest; 0: it does not
     std::string rests_for;     ///< what it could not start last, and why
@@ -14744,10 +14744,7 @@ SKEIN_INLINE task<void> wait_in(wait_queue* line) {
 // --- one place --------------------------------------------------------------------------------
 
 SKEIN_INLINE admission::limit::limit(admission& a) noexcept
-    : timer_node([](timer_node& t) {
-          static_cast<limit&>(t).place.overdue();
-      }),
-      place(a) {}
+    : timer_node([](timer_node& t) { static_cast<limit&>(t).place.overdue(); }), place(a) {}
 
 SKEIN_INLINE admission::admission(acceptor& door, std::string from)
     : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
@@ -19590,8 +19587,7 @@ namespace skein::cluster::detail {
 class head_patience {
 public:
     explicit head_patience(const tool_options& how)
-        : how_(how), begin_(loop::current().now()),
-          until_(deadline_after(begin_, how.patience)) {}
+        : how_(how), begin_(loop::current().now()), until_(deadline_after(begin_, how.patience)) {}
     head_patience(const head_patience&) = delete;
     head_patience& operator=(const head_patience&) = delete;
 
@@ -28974,7 +28970,8 @@ SKEIN_INLINE acceptor_options within_handshake(acceptor_options bounds, time_spa
 SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
                                 acceptor_options bounds)
     : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::within_handshake(bounds, options_.bounds.handshake_deadline)) {}
+      door_(via, detail::check_guarded(at, options_.secret),
+            detail::within_handshake(bounds, options_.bounds.handshake_deadline)) {}
 SKEIN_INLINE endpoint::~endpoint() = default;
 
 SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
@@ -29348,7 +29345,8 @@ SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
                                           connection_options options, link_options how,
                                           link_table_bounds links, acceptor_options bounds)
     : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::within_handshake(bounds, options_.bounds.handshake_deadline)),
+      door_(via, detail::check_guarded(at, options_.secret),
+            detail::within_handshake(bounds, options_.bounds.handshake_deadline)),
       table_(options_, how, links) {}
 SKEIN_INLINE link_endpoint::~link_endpoint() = default;
 
@@ -42995,8 +42993,8 @@ private:
         boot.is_read = static_cast<bool>(how_.print);
         boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
-            one.door = std::make_unique<net::acceptor>(
-                network_, net::address::tcp(net::own_loopback(), 0));
+            one.door = std::make_unique<net::acceptor>(network_,
+                                                       net::address::tcp(net::own_loopback(), 0));
             boot.address = net::to_string(one.door->local());
         }
         proc::child_options how;

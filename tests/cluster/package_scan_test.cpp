@@ -104,6 +104,26 @@ bool ignores(const char* rules, const std::string& path, bool is_folder = false)
 
 } // namespace
 
+TEST_CASE("a scan tells how many files it has found, and how many of them it has read",
+          "[package_scan]") {
+    const tree at;
+    for (int i = 0; i < 2500; ++i) at.add(fmt::format("many/{}", i), "x");
+    std::vector<std::size_t> found, read;
+    scan_options how;
+    how.progress = [&](const scan_progress& is) {
+        if (is.all_files == 0)
+            found.push_back(is.files);
+        else
+            read.push_back(is.files);
+        if (is.all_files != 0) CHECK(is.all_bytes == 2500);
+    };
+    CHECK(scan_folder(at.path, how).entries.size() == 2500);
+    CHECK(found == std::vector<std::size_t>{1000, 2000});
+    REQUIRE(read.size() == 2500);
+    for (std::size_t i = 0; i < read.size(); ++i)
+        if (read[i] != i) FAIL("told " << read[i] << " files, " << i << " were read");
+}
+
 TEST_CASE("patterns of .skeinignore mean what they mean to git", "[package_scan]") {
     CHECK(ignores("*.o", "a.o"));
     CHECK(ignores("*.o", "deep/er/a.o"));

@@ -247,7 +247,9 @@ def a_disk_that_becomes_read_only():
     """The same of a disk that was good for a job before, and that the kernel has made read-only since."""
     def remount(c, disk):
         c.job("submit", "--on", "node=broken", "--", "true")
-        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        at = disk / "s"    # over itself: what is open for writing holds the disk as it is
+        subprocess.run(["mount", "--bind", at, at], check=True)
+        subprocess.run(["mount", "-o", "remount,ro,bind", at], check=True)
     with_a_disk("a disk of its own", remount, "read-only file system")
 
 
@@ -343,6 +345,8 @@ def what_nobody_reads():
             assert status == 501 and f"not supported: {name}" in json.loads(text)["message"], (status, text)
         status, text, _ = ask(c, "POST", "/api/jobs/", json.dumps({"entrypoint": "true", "metadata": {}, "runtime_env": {}}), change)
         assert status == 200, text    # as Ray's client sends them
+        status, text, _ = ask(c, "GET", "/api/v1/jobs?pages=1", key=change)
+        assert status == 400 and "pages" in json.loads(text)["message"] and "limit" in json.loads(text)["hint"], (status, text)
         err = c.job("submit", "--memory", "1", "--", "true", code=2)[1]
         assert any("--memory 1 is 1 byte" in line and "1GiB" in line for line in err), err
         err = c.job("submit", "--memory", "512KiB", "--", "true", code=2)[1]

@@ -237,7 +237,7 @@ TEST_CASE("starts of simulated children fail like real ones, and hang until they
         faults.no_descriptors = 1;
         auto no_descriptors = fails_with("sleeper");
         const auto no_descriptors_code = co_await no_descriptors;
-        CHECK(no_descriptors_code == errc::io);
+        CHECK(no_descriptors_code == errc::exhausted);
         faults.no_descriptors = 0;
         faults.not_permitted = 1;
         auto not_permitted = fails_with("sleeper");

@@ -178,10 +178,10 @@ bool is_expected(const stage& s, const error& e) {
     case errc::cancelled:
     case errc::remote_exception:
     case errc::not_found: return true;
-    case errc::exhausted:                          // more than the host has
     case errc::invalid_argument: return s.has_own; // no such bundle
     default:
-        if (s.has_own && e.code() == errc::closed) return true; // its group was removed
+        if (s.has_own && e.code() == errc::exhausted) return true; // more than the host has
+        if (s.has_own && e.code() == errc::closed) return true;    // its group was removed
         if (s.has_own && e.text().find("did not start") != std::string::npos) return true;
         return s.pool.places() == 0; // then it is why the last one did not start
     }

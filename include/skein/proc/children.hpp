@@ -150,7 +150,7 @@ public:
     children& operator=(const children&) = delete;
     virtual ~children();
 
-    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes
+    ///   errors  not_found, permission_denied (the executable); exhausted: no descriptors or processes
     ///           left; too_large: the message cancelled: what was started has been killed
     [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
 
