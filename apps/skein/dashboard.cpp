@@ -353,66 +353,43 @@ private:
                                                        "after"};
         to.add("GET", "/api/v1/samples", http_right::view,
                now(reads(of_samples, [this](const net::http_call& c) {
-            // A name with a slash is no part of a path.
-            if (const auto* const node = c.request.parameter("node"); node != nullptr)
-                return samples_of(c, *node);
-<<<<<<< HEAD
-            return all_samples_of(c);
-               }));
-=======
-                       return json(all_samples_json(head_, moment_of(c), number_of(c, "points", 60),
-                                                    number_of(c, "after", 0)));
-                   })));
->>>>>>> places
+                   // A name with a slash is no part of a path.
+                   if (const auto* const node = c.request.parameter("node"); node != nullptr)
+                       return samples_of(c, *node);
+                   return all_samples_of(c);
+               })));
         to.add("GET", "/api/v1/programs", http_right::view, now([this](const net::http_call&) {
-            return json(programs_json(head_.status(), head_.counts().by_program));
+                   return json(programs_json(head_.status(), head_.counts().by_program));
                }));
         to.add("GET", "/api/v1/jobs", http_right::view,
-               now(reads({"cursor", "limit", "filter"}, [this](const net::http_call& c) {
-            const auto first = number_of(c, "cursor", 0), most = number_of(c, "limit", 100);
-            const auto* const filter = c.request.parameter("filter");
-<<<<<<< HEAD
-            const auto* const text = c.request.parameter("find");
-            return json(jobs_json(head_.jobs(), first, most, filter == nullptr ? "" : *filter,
-                                  text == nullptr ? "" : *text));
-               }));
-=======
-                    return json(
-                        jobs_json(head_.jobs(), first, most, filter == nullptr ? "" : *filter));
-                })));
->>>>>>> places
+               now(reads({"cursor", "limit", "filter", "find"}, [this](const net::http_call& c) {
+                   const auto first = number_of(c, "cursor", 0), most = number_of(c, "limit", 100);
+                   const auto* const filter = c.request.parameter("filter");
+                   const auto* const text = c.request.parameter("find");
+                   return json(jobs_json(head_.jobs(), first, most,
+                                         filter == nullptr ? "" : *filter,
+                                         text == nullptr ? "" : *text));
+               })));
         to.add("GET", "/api/v1/jobs/{id}", http_right::view, now([this](const net::http_call& c) {
-            const auto job = head_.jobs(c.part("id")).jobs.at(0);
-            auto out = json_of(job);
-            add_course(out, job, head_.course(job.id));
-            return json(out);
+                   const auto job = head_.jobs(c.part("id")).jobs.at(0);
+                   auto out = json_of(job);
+                   add_course(out, job, head_.course(job.id));
+                   return json(out);
                }));
         to.add("GET", "/api/v1/jobs/{id}/rows", http_right::view,
-<<<<<<< HEAD
-               with_table(now([this](const net::http_call& c) {
-            return rows_of_job(c); })));
-=======
-               with_table(now(reads({"points", "from", "edition"}, [this](const net::http_call& c) {
-                   return json(rows_json(head_.job_table(c.part("id")),
-                                         number_of(c, "points", 4096), number_of(c, "from", 0),
-                                         number_of(c, "edition", 0)));
-               }))));
->>>>>>> places
+               with_table(now(reads({"points", "from", "edition"},
+                                    [this](const net::http_call& c) { return rows_of_job(c); }))));
         to.add("GET", "/api/v1/jobs/{id}/lines", http_right::view,
                now(reads({"from", "last", "bytes"}, [this](const net::http_call& c) {
-            return json(lines_json(head_, c.part("id"), number_of(c, "from", 0),
-                                   number_of(c, "last", 1000), number_of(c, "bytes", 65'536)));
-<<<<<<< HEAD
-               }));
+                   return json(lines_json(head_, c.part("id"), number_of(c, "from", 0),
+                                          number_of(c, "last", 1000),
+                                          number_of(c, "bytes", 65'536)));
+               })));
         to.add("GET", "/api/v1/jobs/{id}/log", http_right::view,
-               [this](net::http_call c) {
-            return whole_log(this, c.part("id")); });
+               [this](net::http_call c) { return whole_log(this, c.part("id")); });
         to.add("GET", "/api/v1/session", http_right::view, now([](const net::http_call& c) {
-            return json({{"may", net::to_string(c.right)}});
+                   return json({{"may", net::to_string(c.right)}});
                }));
-=======
-                })));
->>>>>>> places
         const auto refuse = [&](const char* path, const char* what, const char* hint) {
             to.add("GET", path, http_right::view,
                    now([what, hint](const net::http_call&) -> wire::http_response {
@@ -427,8 +404,8 @@ private:
         refuse("/api/v1/logs", "logs of nodes and of workers: a driver prints what its workers say",
                "/api/v1/jobs/ID/lines has what a job prints");
         to.add("GET", "/api/v1/events", http_right::view, now([this](const net::http_call&) {
-            return net::http_answer(net::http_events(
-                [this](std::string last) { return next_event(this, std::move(last)); }));
+                   return net::http_answer(net::http_events(
+                       [this](std::string last) { return next_event(this, std::move(last)); }));
                }));
     }
 
