@@ -6,10 +6,10 @@
 //
 // Invariants: a job that was acknowledged is known to the end, ends once, and its end never changes;
 // an attempt's entry process runs at most once; there are no more attempts than were asked for, but
-// for those whose start was lost; a stop that was acknowledged is followed by no other attempt; the
-// end that is told is the one that the process came to. Lines reach a follower whole and in order;
-// what he has seen and what he was told was left out is what was printed. At the end no lease and no
-// process is left.
+// for those whose start was lost, and what a node could not start for a reason of its own is none; a
+// stop that was acknowledged is followed by no other attempt; the end that is told is the one that
+// the process came to. Lines reach a follower whole and in order; what he has seen and what he was
+// told was left out is what was printed. At the end no lease and no process is left.
 #include "sim/scenario.hpp"
 
 #include <skein/core/timeout.hpp>
