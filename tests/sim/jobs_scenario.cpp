@@ -6,13 +6,13 @@
 // jobs are submitted, stopped and followed all the while.
 //
 // Invariants: a job that was acknowledged is known to the end, ends once, and its end never changes;
-// an attempt's entry process runs at most once; no more attempts begin than were asked for; one that
-// lives on a silent node is not given up before the time that was set, and none begins beside one
-// that lives (where no connection was broken); soon after the calm no job is on its way in a process
-// that is not there; a stop that was acknowledged is followed by no other attempt; the
-// end that is told is the one that the process came to. Lines reach a follower whole and in order;
-// what he has seen and what he was told was left out is what was printed. At the end no lease and no
-// process is left.
+// an attempt's entry process runs at most once; no more attempts begin than were asked for, and what
+// a node could not start for a reason of its own is none; one that lives on a silent node is not
+// given up before the time that was set, and none begins beside one that lives (where no connection
+// was broken); soon after the calm no job is on its way in a process that is not there; a stop that
+// was acknowledged is followed by no other attempt; the end that is told is the one that the process
+// came to. Lines reach a follower whole and in order; what he has seen and what he was told was left
+// out is what was printed. At the end no lease and no process is left.
 #include "sim/scenario.hpp"
 
 #include <skein/core/timeout.hpp>
