@@ -39,39 +39,48 @@ SKEIN_INLINE void head::state::note(const detail::submitted_job& job) {
     memory.submitted_is(std::move(r));
 }
 
+namespace detail {
+
+/// What the log says of a job.
+[[nodiscard]] inline std::shared_ptr<submitted_job> job_of_record(const submitted_record& r) {
+    auto job = std::make_shared<submitted_job>();
+    job->number = r.number;
+    job->what = r.what;
+    job->state = r.state > static_cast<std::uint8_t>(job_state::stopped)
+                     ? job_state::running
+                     : static_cast<job_state>(r.state);
+    job->reason = r.reason;
+    job->node = r.node;
+    job->attempt = r.attempt;
+    job->lease_of = r.lease_of;
+    job->exit_code = r.exit_code;
+    job->signal = r.signal;
+    job->submitted = r.submitted;
+    job->started = r.started;
+    job->ended = r.ended;
+    job->last_lines = r.last_lines;
+    job->lines_before = r.lines_before;
+    job->shown = job->state;
+    job->not_counted = r.not_counted;
+    job->is_stopping = r.is_stopping;
+    job->stops_as = r.stops_as == static_cast<std::uint8_t>(job_state::failed) ? job_state::failed
+                                                                               : job_state::stopped;
+    job->stops_for = r.stops_for;
+    job->placed_on = r.placed_on;
+    job->said.begin_at(r.lines_before);
+    return job;
+}
+
+} // namespace detail
+
 /// Those that wait begin anew; those that ran are expected with their nodes.
 SKEIN_INLINE void head::state::remember_jobs() {
     for (const auto& [id, r] : memory.submitted()) {
-        auto job = std::make_shared<detail::submitted_job>();
-        job->number = r.number;
-        job->what = r.what;
-        job->state = r.state > static_cast<std::uint8_t>(job_state::stopped)
-                         ? job_state::running
-                         : static_cast<job_state>(r.state);
-        job->reason = r.reason;
-        job->node = r.node;
-        job->attempt = r.attempt;
-        job->lease_of = r.lease_of;
-        job->exit_code = r.exit_code;
-        job->signal = r.signal;
-        job->submitted = r.submitted;
-        job->started = r.started;
-        job->ended = r.ended;
-        job->last_lines = r.last_lines;
-        job->lines_before = r.lines_before;
-        job->shown = job->state;
-        job->not_counted = r.not_counted;
-        job->is_stopping = r.is_stopping;
-        job->stops_as = r.stops_as == static_cast<std::uint8_t>(job_state::failed)
-                            ? job_state::failed
-                            : job_state::stopped;
-        job->stops_for = r.stops_for;
-        job->placed_on = r.placed_on;
+        const auto job = detail::job_of_record(r);
         if (r.may_run && job->state == job_state::retrying)
             given_up.leave(r.lease_of,
                            {r.placed_on, r.node, fence(detail::agents_wait_ms, r.what),
                             deadline_after(on_loop.now(), fence(detail::agents_wait_ms, r.what))});
-        job->said.begin_at(r.lines_before);
         job->since = job->pending_since = on_loop.now();
         job->retry_at = on_loop.now();
         if (how.storage != nullptr && !r.what.package.empty() && !is_over(job->state)) {

@@ -155,8 +155,8 @@ SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s,
 
 /// may_run: nobody knows that what it runs has ended.
 SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why, bool left,
-                                    bool may_run) {
-    if (may_run)
+                                    bool runs) {
+    if (runs)
         leave_attempts(n);
     else
         given_up.node_died(n.incarnation);

@@ -247,8 +247,7 @@ struct head::state {
     static task<driver_welcome> on_driver(state* self, session_ptr s, driver_hello h);
     [[nodiscard]] std::string free_name(const node_hello& h);
     detail::head_node& enter(const session_ptr& s, const node_hello& h);
-    void lose(detail::head_node& n, const std::string& why, bool left = false,
-              bool may_run = false);
+    void lose(detail::head_node& n, const std::string& why, bool left = false, bool runs = false);
     detail::head_job& job_of(std::uint64_t incarnation);
     void leave(detail::head_job& j, job_end how);
     void remember();
