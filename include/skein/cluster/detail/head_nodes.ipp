@@ -153,7 +153,7 @@ SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s,
     co_return out;
 }
 
-/// may_run: nobody knows that what it runs has ended.
+/// runs: nobody knows that what it runs has ended.
 SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why, bool left,
                                     bool runs) {
     if (runs)
