@@ -258,9 +258,9 @@ private:
     wire::http_response samples_of(const net::http_call& call, const std::string& node) {
         const auto from = moment_of(call);
         const auto points = number_of(call, "points", 4096);
-        return samples_.get(
-            fmt::format("{} {} {}", from, points, node), samples_now(),
-            [&] { return json(samples_json(node, head_.usage_since(node, from, points))); });
+        return samples_.get(fmt::format("{} {} {}", from, points, node), samples_now(), [&] {
+            return json(samples_json(node, head_.usage_since(node, from, points)));
+        });
     }
     wire::http_response all_samples_of(const net::http_call& call) {
         const auto from = moment_of(call);
@@ -275,10 +275,9 @@ private:
         const auto table = head_.job_table(call.part("id"));
         const auto points = number_of(call, "points", 4096), from = number_of(call, "from", 0),
                    edition = number_of(call, "edition", 0);
-        return rows_.get(
-            fmt::format("{} {} {} {}", points, from, edition, call.part("id")),
-            fmt::format("{} {} {}", table.edition, table.text.size(), table.run),
-            [&] { return json(rows_json(table, points, from, edition)); });
+        return rows_.get(fmt::format("{} {} {} {}", points, from, edition, call.part("id")),
+                         fmt::format("{} {} {}", table.edition, table.text.size(), table.run),
+                         [&] { return json(rows_json(table, points, from, edition)); });
     }
 
     void add_own(net::http_router& to) {

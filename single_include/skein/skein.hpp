@@ -14699,10 +14699,7 @@ SKEIN_INLINE task<void> wait_in(wait_queue* line) {
 // --- one place --------------------------------------------------------------------------------
 
 SKEIN_INLINE admission::limit::limit(admission& a) noexcept
-    : timer_node([](timer_node& t) {
-          static_cast<limit&>(t).place.overdue();
-      }),
-      place(a) {}
+    : timer_node([](timer_node& t) { static_cast<limit&>(t).place.overdue(); }), place(a) {}
 
 SKEIN_INLINE admission::admission(acceptor& door, std::string from)
     : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
@@ -28698,7 +28695,8 @@ SKEIN_INLINE acceptor_options within_handshake(acceptor_options bounds, time_spa
 SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
                                 acceptor_options bounds)
     : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::within_handshake(bounds, options_.bounds.handshake_deadline)) {}
+      door_(via, detail::check_guarded(at, options_.secret),
+            detail::within_handshake(bounds, options_.bounds.handshake_deadline)) {}
 SKEIN_INLINE endpoint::~endpoint() = default;
 
 SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
@@ -29072,7 +29070,8 @@ SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
                                           connection_options options, link_options how,
                                           link_table_bounds links, acceptor_options bounds)
     : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret), detail::within_handshake(bounds, options_.bounds.handshake_deadline)),
+      door_(via, detail::check_guarded(at, options_.secret),
+            detail::within_handshake(bounds, options_.bounds.handshake_deadline)),
       table_(options_, how, links) {}
 SKEIN_INLINE link_endpoint::~link_endpoint() = default;
 
@@ -42340,6 +42339,41 @@ SKEIN_INLINE int worker_main() {
 // Part of the bodies of program/local_workers.hpp: the driver's side, see local_worker_main.ipp.
 
 
+// ======== skein/program/detail/first_comer.hpp
+// Who is meant to connect to a port of this host, among whoever comes.
+
+
+#include <memory>
+#include <utility>
+
+namespace skein::program::detail {
+
+inline task<void> hear_one(net::acceptor* door, std::unique_ptr<net::stream> from,
+                           net::admission* place, const net::connection_options* how,
+                           net::connection::handle* first) {
+    auto shaken = net::connection::accept(std::move(from), *how, {}, place);
+    auto made = co_await shaken;
+    if (*first) co_return;
+    place->authenticated();
+    *first = std::move(made);
+    door->close();
+}
+
+/// The first that proves the token; the door is closed behind it.
+///   errors  closed: somebody has closed the door before
+inline task<net::connection::handle> first_comer(net::acceptor* door, net::connection_options how) {
+    net::connection::handle first;
+    const auto hear = [&](std::unique_ptr<net::stream> from, net::admission* place) {
+        return hear_one(door, std::move(from), place, &how, &first);
+    };
+    auto serving = door->serve(hear);
+    co_await serving;
+    if (!first) throw error(errc::closed, "it ended before it was heard");
+    co_return first;
+}
+
+} // namespace skein::program::detail
+
 // ======== skein/program/detail/local_groups.hpp
 // The placement groups of one host: all their bundles are on it, in its scheduler. Part of
 // detail/local_workers.ipp.
@@ -42719,8 +42753,8 @@ private:
         boot.is_read = static_cast<bool>(how_.print);
         boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
-            one.door = std::make_unique<net::acceptor>(
-                network_, net::address::tcp(net::own_loopback(), 0));
+            one.door = std::make_unique<net::acceptor>(network_,
+                                                       net::address::tcp(net::own_loopback(), 0));
             boot.address = net::to_string(one.door->local());
         }
         proc::child_options how;
@@ -42981,32 +43015,10 @@ private:
         auto link = worker_connection(driver_, ours);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = one->door
-                          ? with_timeout(meet_first(one->door.get(), std::move(link)),
+                          ? with_timeout(detail::first_comer(one->door.get(), std::move(link)),
                                          how_.times.start_timeout)
                           : net::connection::accept(one->process->take_stream(), std::move(link));
         co_return co_await shaken;
-    }
-    /// The first that proves the token: whoever else comes to a port of this host is no worker.
-    static task<net::connection::handle> meet_first(net::acceptor* door,
-                                                    net::connection_options link) {
-        net::connection::handle first;
-        const auto hear = [&](std::unique_ptr<net::stream> from, net::admission* place) {
-            return hear_one(door, std::move(from), place, &link, &first);
-        };
-        auto serving = door->serve(hear);
-        co_await serving;
-        if (!first) throw error(errc::closed, "it ended before it was heard");
-        co_return first;
-    }
-    static task<void> hear_one(net::acceptor* door, std::unique_ptr<net::stream> from,
-                               net::admission* place, const net::connection_options* link,
-                               net::connection::handle* first) {
-        auto shaken = net::connection::accept(std::move(from), *link, {}, place);
-        auto made = co_await shaken;
-        if (*first) co_return;
-        place->authenticated();
-        *first = std::move(made);
-        door->close();
     }
 
     /// Ends the link with the process: its own child may hold the socket. What was said is read.

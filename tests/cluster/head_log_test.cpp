@@ -516,7 +516,8 @@ TEST_CASE("on a full disk a head goes on, says so, and writes all when there is 
     });
 }
 
-TEST_CASE("a log that is removed or replaced under its head is noticed before anything is promised") {
+TEST_CASE(
+    "a log that is removed or replaced under its head is noticed before anything is promised") {
     sim::disk disk;
     head_log log(disk, "state");
     REQUIRE(log.open());
@@ -590,7 +591,8 @@ TEST_CASE("a head whose log can be read and not written starts, and says so") {
         co_await died;
         disk.set_read_only(true);
         c.start_head();
-        CHECK_THAT(c.head().status().trouble, ContainsSubstring("state/head.log cannot be written"));
+        CHECK_THAT(c.head().status().trouble,
+                   ContainsSubstring("state/head.log cannot be written"));
         disk.set_read_only(false);
         auto mended = until([&] { return c.head().status().trouble.empty(); }, "a written log");
         co_await mended;
@@ -602,7 +604,8 @@ TEST_CASE("a head whose log can be read and not written starts, and says so") {
     sim::loop loop(11);
     cluster::detail::head_memory memory(loop);
     CHECK_THROWS_AS(
-        memory.open(std::make_shared<head_log>(empty, "state"), net::token(), loop.random()), error);
+        memory.open(std::make_shared<head_log>(empty, "state"), net::token(), loop.random()),
+        error);
 }
 
 TEST_CASE("a head with a damaged log starts without what it held", "[H6]") {

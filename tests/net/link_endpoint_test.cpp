@@ -349,11 +349,10 @@ TEST_CASE("a server that is closed waits for no stranger, nor for a peer without
         patient.bounds.handshake_deadline = 120s; // that of a driver: programs load meanwhile
         net::acceptor_options bounds;
         bounds.deadline = 1h;
-        net::link_endpoint server(w->host("b"), net::address::sim("b", 1), patient, {}, {},
-                                  bounds);
+        net::link_endpoint server(w->host("b"), net::address::sim("b", 1), patient, {}, {}, bounds);
         scope serving;
-        serving.spawn(
-            server.serve([](net::link::handle) -> task<void> { throw error(errc::internal, "no"); }));
+        serving.spawn(server.serve(
+            [](net::link::handle) -> task<void> { throw error(errc::internal, "no"); }));
         auto connecting = w->host("a").connect(server.local());
         const auto stranger = co_await connecting;
         auto dialling = net::connection::connect(w->host("a"), server.local(), options("mute"));
@@ -406,8 +405,7 @@ TEST_CASE("a door's own limit counts where it is shorter than that of the handsh
         patient.bounds.handshake_deadline = 120s;
         net::acceptor_options bounds;
         bounds.deadline = 10s;
-        net::link_endpoint server(w->host("b"), net::address::sim("b", 1), patient, {}, {},
-                                  bounds);
+        net::link_endpoint server(w->host("b"), net::address::sim("b", 1), patient, {}, {}, bounds);
         scope serving;
         serving.spawn(server.serve([](net::link::handle) -> task<void> { co_return; }));
         auto connecting = w->host("a").connect(server.local());

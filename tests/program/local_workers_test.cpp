@@ -144,8 +144,8 @@ TEST_CASE("who comes first to a worker's port on this host is no worker", "[rt][
     const test::temporary_folder folder;
     const auto slow = folder.path + "/slow";
     const auto self = std::filesystem::read_symlink("/proc/self/exe").string();
-    std::ofstream(slow) << "#!/bin/sh\nuntil test -e " << folder.path << "/go; do sleep 0.01; done\nexec "
-                        << self << " \"$@\"\n";
+    std::ofstream(slow) << "#!/bin/sh\nuntil test -e " << folder.path
+                        << "/go; do sleep 0.01; done\nexec " << self << " \"$@\"\n";
     std::filesystem::permissions(slow, std::filesystem::perms::owner_all);
     auto how = options(1);
     how.over_tcp = true;

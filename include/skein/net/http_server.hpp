@@ -71,8 +71,9 @@ struct http_server_options {
     time_span answer_within = std::chrono::seconds(60); ///< a handler, then it is cancelled
     time_span write_within = std::chrono::seconds(30);  ///< a response or an event
     time_span heartbeat = std::chrono::seconds(10);     ///< between events that do not come
-    time_span place_within = std::chrono::seconds(2); ///< for somebody to go, where all are answered
-    time_span login_within = std::chrono::minutes(5);   ///< how long a login link is good
+    time_span place_within =
+        std::chrono::seconds(2); ///< for somebody to go, where all are answered
+    time_span login_within = std::chrono::minutes(5); ///< how long a login link is good
 };
 
 /// Who is at the other end of a stream.

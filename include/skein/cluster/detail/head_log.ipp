@@ -183,7 +183,7 @@ SKEIN_INLINE result<void> head_log::append(std::span<const log_record> records) 
     byte_buffer out;
     for (const auto& r : records) detail::put_record(out, r);
     if (out.empty()) return {};
-    is_sound_ = false; // until all of it has gone well
+    is_sound_ = false;                             // until all of it has gone well
     if (auto there = look(); !there) return there; // opening it would make another one
     most_there_ = bytes_ + out.size();
     if (file_ == nullptr) {

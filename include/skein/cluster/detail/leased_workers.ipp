@@ -96,7 +96,7 @@ SKEIN_INLINE void leased_workers::state::open_door() {
     bounds.places = 64;
     bounds.places_per_address = 32;
     bounds.grace_to_prove = std::chrono::milliseconds(200); // for a driver that computes
-    bounds.deadline = 2 * how.times.handshake_timeout; // a start may take much longer
+    bounds.deadline = 2 * how.times.handshake_timeout;      // a start may take much longer
     door = std::make_unique<net::link_endpoint>(network, at, std::move(options),
                                                 rt::worker_links(driver, how.times.worker_computes),
                                                 net::link_table_bounds{65'536, 65'536}, bounds);

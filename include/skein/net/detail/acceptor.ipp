@@ -51,10 +51,7 @@ SKEIN_INLINE task<void> wait_in(wait_queue* line) {
 // --- one place --------------------------------------------------------------------------------
 
 SKEIN_INLINE admission::limit::limit(admission& a) noexcept
-    : timer_node([](timer_node& t) {
-          static_cast<limit&>(t).place.overdue();
-      }),
-      place(a) {}
+    : timer_node([](timer_node& t) { static_cast<limit&>(t).place.overdue(); }), place(a) {}
 
 SKEIN_INLINE admission::admission(acceptor& door, std::string from)
     : door_(&door), from_(std::move(from)), since_(loop::current().now()) {

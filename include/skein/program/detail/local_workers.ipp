@@ -18,6 +18,7 @@
 #include <skein/proc/children.hpp>
 #include <skein/proc/gpus.hpp>
 #include <skein/proc/process.hpp>
+#include <skein/program/detail/first_comer.hpp>
 #include <skein/program/detail/local_groups.hpp>
 #include <skein/program/detail/local_life.hpp>
 #include <skein/rt/runtime.hpp>
@@ -231,8 +232,8 @@ private:
         boot.is_read = static_cast<bool>(how_.print);
         boot.is_shared = !one.info.demand && one.cpus > 1;
         if (how_.over_tcp) {
-            one.door = std::make_unique<net::acceptor>(
-                network_, net::address::tcp(net::own_loopback(), 0));
+            one.door = std::make_unique<net::acceptor>(network_,
+                                                       net::address::tcp(net::own_loopback(), 0));
             boot.address = net::to_string(one.door->local());
         }
         proc::child_options how;
@@ -493,32 +494,10 @@ private:
         auto link = worker_connection(driver_, ours);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = one->door
-                          ? with_timeout(meet_first(one->door.get(), std::move(link)),
+                          ? with_timeout(detail::first_comer(one->door.get(), std::move(link)),
                                          how_.times.start_timeout)
                           : net::connection::accept(one->process->take_stream(), std::move(link));
         co_return co_await shaken;
-    }
-    /// The first that proves the token: whoever else comes to a port of this host is no worker.
-    static task<net::connection::handle> meet_first(net::acceptor* door,
-                                                    net::connection_options link) {
-        net::connection::handle first;
-        const auto hear = [&](std::unique_ptr<net::stream> from, net::admission* place) {
-            return hear_one(door, std::move(from), place, &link, &first);
-        };
-        auto serving = door->serve(hear);
-        co_await serving;
-        if (!first) throw error(errc::closed, "it ended before it was heard");
-        co_return first;
-    }
-    static task<void> hear_one(net::acceptor* door, std::unique_ptr<net::stream> from,
-                               net::admission* place, const net::connection_options* link,
-                               net::connection::handle* first) {
-        auto shaken = net::connection::accept(std::move(from), *link, {}, place);
-        auto made = co_await shaken;
-        if (*first) co_return;
-        place->authenticated();
-        *first = std::move(made);
-        door->close();
     }
 
     /// Ends the link with the process: its own child may hold the socket. What was said is read.
