@@ -499,7 +499,6 @@ private:
                           : net::connection::accept(one->process->take_stream(), std::move(link));
         co_return co_await shaken;
     }
-
     /// Ends the link with the process: its own child may hold the socket. What was said is read.
     task<void> watch_end(life* one) {
         auto ended = one->process->ended(); // the end of a socket pair with it
