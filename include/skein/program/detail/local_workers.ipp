@@ -18,6 +18,7 @@
 #include <skein/proc/children.hpp>
 #include <skein/proc/gpus.hpp>
 #include <skein/proc/process.hpp>
+#include <skein/program/detail/first_comer.hpp>
 #include <skein/program/detail/local_groups.hpp>
 #include <skein/program/detail/local_life.hpp>
 #include <skein/rt/runtime.hpp>
@@ -493,34 +494,11 @@ private:
         auto link = worker_connection(driver_, ours);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = one->door
-                          ? with_timeout(meet_first(one->door.get(), std::move(link)),
+                          ? with_timeout(detail::first_comer(one->door.get(), std::move(link)),
                                          how_.times.start_timeout)
                           : net::connection::accept(one->process->take_stream(), std::move(link));
         co_return co_await shaken;
     }
-    /// The first that proves the token: whoever else comes to a port of this host is no worker.
-    static task<net::connection::handle> meet_first(net::acceptor* door,
-                                                    net::connection_options link) {
-        net::connection::handle first;
-        const auto hear = [&](std::unique_ptr<net::stream> from, net::admission* place) {
-            return hear_one(door, std::move(from), place, &link, &first);
-        };
-        auto serving = door->serve(hear);
-        co_await serving;
-        if (!first) throw error(errc::closed, "it ended before it was heard");
-        co_return first;
-    }
-    static task<void> hear_one(net::acceptor* door, std::unique_ptr<net::stream> from,
-                               net::admission* place, const net::connection_options* link,
-                               net::connection::handle* first) {
-        auto shaken = net::connection::accept(std::move(from), *link, {}, place);
-        auto made = co_await shaken;
-        if (*first) co_return;
-        place->authenticated();
-        *first = std::move(made);
-        door->close();
-    }
-
     /// Ends the link with the process: its own child may hold the socket. What was said is read.
     task<void> watch_end(life* one) {
         auto ended = one->process->ended(); // the end of a socket pair with it
