@@ -42614,6 +42614,41 @@ SKEIN_INLINE int worker_main() {
 // Part of the bodies of program/local_workers.hpp: the driver's side, see local_worker_main.ipp.
 
 
+// ======== skein/program/detail/first_comer.hpp
+// Who is meant to connect to a port of this host, among whoever comes.
+
+
+#include <memory>
+#include <utility>
+
+namespace skein::program::detail {
+
+inline task<void> hear_one(net::acceptor* door, std::unique_ptr<net::stream> from,
+                           net::admission* place, const net::connection_options* how,
+                           net::connection::handle* first) {
+    auto shaken = net::connection::accept(std::move(from), *how, {}, place);
+    auto made = co_await shaken;
+    if (*first) co_return;
+    place->authenticated();
+    *first = std::move(made);
+    door->close();
+}
+
+/// The first that proves the token; the door is closed behind it.
+///   errors  closed: somebody has closed the door before
+inline task<net::connection::handle> first_comer(net::acceptor* door, net::connection_options how) {
+    net::connection::handle first;
+    const auto hear = [&](std::unique_ptr<net::stream> from, net::admission* place) {
+        return hear_one(door, std::move(from), place, &how, &first);
+    };
+    auto serving = door->serve(hear);
+    co_await serving;
+    if (!first) throw error(errc::closed, "it ended before it was heard");
+    co_return first;
+}
+
+} // namespace skein::program::detail
+
 // ======== skein/program/detail/local_groups.hpp
 // The placement groups of one host: all their bundles are on it, in its scheduler. Part of
 // detail/local_workers.ipp.
@@ -43255,34 +43290,11 @@ private:
         auto link = worker_connection(driver_, ours);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = one->door
-                          ? with_timeout(meet_first(one->door.get(), std::move(link)),
+                          ? with_timeout(detail::first_comer(one->door.get(), std::move(link)),
                                          how_.times.start_timeout)
                           : net::connection::accept(one->process->take_stream(), std::move(link));
         co_return co_await shaken;
     }
-    /// The first that proves the token: whoever else comes to a port of this host is no worker.
-    static task<net::connection::handle> meet_first(net::acceptor* door,
-                                                    net::connection_options link) {
-        net::connection::handle first;
-        const auto hear = [&](std::unique_ptr<net::stream> from, net::admission* place) {
-            return hear_one(door, std::move(from), place, &link, &first);
-        };
-        auto serving = door->serve(hear);
-        co_await serving;
-        if (!first) throw error(errc::closed, "it ended before it was heard");
-        co_return first;
-    }
-    static task<void> hear_one(net::acceptor* door, std::unique_ptr<net::stream> from,
-                               net::admission* place, const net::connection_options* link,
-                               net::connection::handle* first) {
-        auto shaken = net::connection::accept(std::move(from), *link, {}, place);
-        auto made = co_await shaken;
-        if (*first) co_return;
-        place->authenticated();
-        *first = std::move(made);
-        door->close();
-    }
-
     /// Ends the link with the process: its own child may hold the socket. What was said is read.
     task<void> watch_end(life* one) {
         auto ended = one->process->ended(); // the end of a socket pair with it
