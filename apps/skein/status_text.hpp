@@ -61,10 +61,9 @@ inline std::string room_text(const cluster::node_status& n) {
 
 inline std::string state_text(const cluster::node_status& n) {
     if (n.suspect)
-        return fmt::format("away for {}, given up at {}{}",
-                           time_text(static_cast<std::int64_t>(n.silent_ms)),
-                           time_text(static_cast<std::int64_t>(n.given_up_ms)),
-                           n.draining ? ", draining" : "");
+        return fmt::format(
+            "away for {}, given up at {}{}", time_text(static_cast<std::int64_t>(n.silent_ms)),
+            time_text(static_cast<std::int64_t>(n.given_up_ms)), n.draining ? ", draining" : "");
     return n.draining ? "draining" : "ready";
 }
 

@@ -22020,13 +22020,22 @@ SKEIN_INLINE std::string_view to_string(job_state state) noexcept {
     return at < names.size() ? names[at] : "UNKNOWN";
 }
 
-SKEIN_INLINE task<submit_reply> ask_to_submit(net::network& via, tool_options how,
-                                              job_request what) {
+namespace detail {
+
+inline task<submit_reply> submit_patiently(net::network* via, tool_options how, job_request what) {
     submit_job asked;
     asked.what = std::move(what);
     if (asked.what.id.empty() && how.patience > duration(0)) // so that it can be asked again
         asked.what.id = fmt::format("job_{:016x}", loop::current().random().next());
-    return detail::ask_head<submit_reply>(&via, std::move(how), std::move(asked));
+    auto asking = ask_head<submit_reply>(via, std::move(how), std::move(asked));
+    co_return co_await asking;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<submit_reply> ask_to_submit(net::network& via, tool_options how,
+                                              job_request what) {
+    return detail::submit_patiently(&via, std::move(how), std::move(what));
 }
 SKEIN_INLINE task<job_list> ask_for_jobs(net::network& via, tool_options how, std::string id) {
     ask_jobs asked;

@@ -631,8 +631,7 @@ TEST_CASE("a node that is silent for longer is lost, and its job has failed with
             auto following = jobs.follow("goes");
             const auto said = co_await following;
             CHECK(cluster::state_of(said.end) == job_state::failed);
-            CHECK_THAT(said.end.reason,
-                       ContainsSubstring("node n1 was lost: it was silent for 3"));
+            CHECK_THAT(said.end.reason, ContainsSubstring("node n1 was lost: it was silent for 3"));
             CHECK(c.loop().now() - since < 5s);
             c.network().heal_all();
             auto back = jobs.until_nodes(1);
@@ -744,7 +743,8 @@ TEST_CASE("a head that is started again takes jobs over, and their lines keep th
             CHECK(said.end.lines == 9);
             CHECK(said.lines == std::vector<std::string>{"1", "2", "3", "4"});
             CHECK(said.left_out == 0);
-            auto from_one = jobs.follow("runs", 1); // the head before had those, and has not said so
+            auto from_one =
+                jobs.follow("runs", 1); // the head before had those, and has not said so
             const auto late = co_await from_one;
             CHECK(late.left_out + late.lines.size() == 9);
             auto behind = jobs.follow("waits");
@@ -960,8 +960,8 @@ TEST_CASE("a new head settles at once what a node that is back does not have", "
             if (!is_other_agent) c.network().block("head", "n1");
             auto submitting = jobs.submit(job("short", {"sleep", "2000", "exit", "0"}));
             (void)co_await submitting;
-            auto coming = jobs.until("short", is_other_agent ? job_state::running
-                                                             : job_state::starting);
+            auto coming =
+                jobs.until("short", is_other_agent ? job_state::running : job_state::starting);
             (void)co_await coming;
             auto killed = c.kill_head();
             co_await killed;
@@ -1084,7 +1084,8 @@ TEST_CASE("an attempt that ends while its node is silent has that end when it is
     with_nodes(
         27, 1,
         [](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
-            auto submitting = jobs.submit(job("ends", {"sleep", "9000", "print", "3", "exit", "7"}));
+            auto submitting =
+                jobs.submit(job("ends", {"sleep", "9000", "print", "3", "exit", "7"}));
             (void)co_await submitting;
             auto running = jobs.until("ends", job_state::running);
             (void)co_await running;

@@ -58,9 +58,10 @@ struct stage {
     duration lost_after{};
     bool breaks_links = false; ///< connections are broken, and links cut for a while
     bool agents_died = false;
-    std::map<std::string, time_point> heard{}; ///< nodes: when their way to a head was open for long
+    std::map<std::string, time_point>
+        heard{}; ///< nodes: when their way to a head was open for long
     std::set<std::pair<std::string, std::uint32_t>> losses{}; ///< attempts that were given up
-    time_point looked_at{};                                    ///< at all jobs
+    time_point looked_at{};                                   ///< at all jobs
 
     /// It was heard not long ago, as far as that is known.
     [[nodiscard]] bool was_heard(const std::string& node) const {
@@ -103,12 +104,13 @@ void look_at_loss(stage* s, const job_info& now) {
     const bool was_silent = says("was lost") && says("silent");
     const bool was_away = says("did not come back to the head") && !s->breaks_links;
     if (s->agents_died || (!was_silent && !was_away)) return;
-    const bool is_news = s->losses.emplace(now.id, now.attempt).second &&
-                         s->w.loop.now() - s->looked_at < 2s;
+    const bool is_news =
+        s->losses.emplace(now.id, now.attempt).second && s->w.loop.now() - s->looked_at < 2s;
     if (is_news && s->was_heard(now.node))
-        s->broken(fmt::format("{} on {} was given up {:.3g} s after that was heard, not {:.3g} s: {}",
-                              now.id, now.node, to_seconds(s->w.loop.now() - s->heard[now.node]),
-                              to_seconds(s->lost_after), now.reason));
+        s->broken(
+            fmt::format("{} on {} was given up {:.3g} s after that was heard, not {:.3g} s: {}",
+                        now.id, now.node, to_seconds(s->w.loop.now() - s->heard[now.node]),
+                        to_seconds(s->lost_after), now.reason));
 }
 
 /// asked_at: what was asked for before an end was heard of may come after it.
@@ -322,7 +324,8 @@ task<void> silence(stage* s) {
         co_await sleep_for(std::chrono::milliseconds(w.below(5000)));
         const auto host = s->c.at(w.below(s->c.nodes())).host;
         w.network.partition(host, "head");
-        co_await sleep_for(std::chrono::milliseconds(1000 + w.below(w.chance(0.5) ? 9000 : 59'000)));
+        co_await sleep_for(
+            std::chrono::milliseconds(1000 + w.below(w.chance(0.5) ? 9000 : 59'000)));
         w.network.heal(host, "head");
     }
 }
@@ -435,9 +438,9 @@ void check_end(stage* s, const std::string& id, const told& job) {
         if (which.first != id) continue;
         printed += had.printed;
         ++started;
-        w.check(had.others == 0 || s->breaks_links || s->agents_died,
-                fmt::format("attempt {} of {} began beside {} that ran", which.second, id,
-                            had.others));
+        w.check(
+            had.others == 0 || s->breaks_links || s->agents_died,
+            fmt::format("attempt {} of {} began beside {} that ran", which.second, id, had.others));
         w.check(had.starts == 1,
                 fmt::format("attempt {} of {} ran {} times", which.second, id, had.starts));
         w.check(!job.stopped || which.second <= *job.stopped,

@@ -40,7 +40,7 @@ public:
         int starts = 0;
         std::uint64_t printed = 0; ///< lines
         int code = -1;             ///< that it gave; -1: none
-        int others = 0; ///< entry processes of its job that ran already when it began
+        int others = 0;            ///< entry processes of its job that ran already when it began
         time_point began{};
     };
 

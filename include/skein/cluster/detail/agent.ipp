@@ -145,8 +145,8 @@ SKEIN_INLINE task<void> agent::state::say_hello(state* self) {
     try {
         auto joining = self->head.join<cluster::node_welcome>(std::move(h));
         const auto w = co_await joining;
-        self->head_waits = std::chrono::milliseconds(
-            std::min(w.lost_after_ms, detail::most_lost_after_ms));
+        self->head_waits =
+            std::chrono::milliseconds(std::min(w.lost_after_ms, detail::most_lost_after_ms));
         if (self->how.storage) self->end_leftovers(self->how.storage->folder_if_open());
         for (auto& [name, one] : self->workers) // this head may not have them
             if (one->table) one->table->again();
@@ -173,10 +173,10 @@ SKEIN_INLINE task<void> agent::state::watch_orphans(state* self) {
     while (!self->stopping.is_set()) {
         self->has_joined = self->has_joined || self->head.is_joined();
         self->is_orphaned = self->is_orphaned && !self->head.is_joined();
-        auto woken = detail::wait_at_most(
-            &self->stopping,
-            std::clamp<duration>(how.orphan_grace / 8, std::chrono::milliseconds(10),
-                                 std::chrono::seconds(1)));
+        auto woken = detail::wait_at_most(&self->stopping,
+                                          std::clamp<duration>(how.orphan_grace / 8,
+                                                               std::chrono::milliseconds(10),
+                                                               std::chrono::seconds(1)));
         co_await woken;
         const bool is_alone =
             !self->head.is_joined() &&

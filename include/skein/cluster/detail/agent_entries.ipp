@@ -244,7 +244,9 @@ SKEIN_INLINE void agent::state::entry_runs(worker* w, scope& beside) {
 /// A head that dies may have heard of it and not have written it down: the next one hears it again.
 SKEIN_INLINE void agent::state::remember_end(const ended_lease& what) {
     if (entry_ends.size() >= 1000) entry_ends.pop_front();
-    entry_ends.emplace_back(deadline_after(on_loop.now(), std::max<duration>(std::chrono::minutes(5), 2 * patience())), what);
+    entry_ends.emplace_back(
+        deadline_after(on_loop.now(), std::max<duration>(std::chrono::minutes(5), 2 * patience())),
+        what);
 }
 
 /// From SIGTERM to the kill.

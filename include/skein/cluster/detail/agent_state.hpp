@@ -30,7 +30,7 @@ struct agent::state {
         proc::child* process = nullptr; ///< while it runs
         proc::line_queue said;          ///< that its driver has not been sent
         event all_sent;                 ///< of what it has said; look again
-        printed_lines sent; ///< of a job, the last ones: the link may be lost with them
+        printed_lines sent;             ///< of a job, the last ones: the link may be lost with them
         std::string folder, executable; ///< of a job's entry process
         std::string storage, token_file;
         bool is_asked = false;       ///< its processes have had their SIGTERM

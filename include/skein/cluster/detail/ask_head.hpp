@@ -30,8 +30,7 @@ namespace skein::cluster::detail {
 class head_patience {
 public:
     explicit head_patience(const tool_options& how)
-        : how_(how), begin_(loop::current().now()),
-          until_(deadline_after(begin_, how.patience)) {}
+        : how_(how), begin_(loop::current().now()), until_(deadline_after(begin_, how.patience)) {}
     head_patience(const head_patience&) = delete;
     head_patience& operator=(const head_patience&) = delete;
 

@@ -68,8 +68,9 @@ SKEIN_INLINE void head::state::remember_jobs() {
         job->stops_for = r.stops_for;
         job->placed_on = r.placed_on;
         if (r.may_run && job->state == job_state::retrying)
-            given_up.leave(r.lease_of, {r.placed_on, r.node, fence(detail::agents_wait_ms, r.what),
-                                    deadline_after(on_loop.now(), fence(detail::agents_wait_ms, r.what))});
+            given_up.leave(r.lease_of,
+                           {r.placed_on, r.node, fence(detail::agents_wait_ms, r.what),
+                            deadline_after(on_loop.now(), fence(detail::agents_wait_ms, r.what))});
         job->said.begin_at(r.lines_before);
         job->since = on_loop.now();
         job->retry_at = on_loop.now();
@@ -100,8 +101,9 @@ SKEIN_INLINE void head::state::remember_jobs() {
         l.state = detail::lease_state::expected;
         l.expected_node = unknown_node;
         l.is_ordered = true; // as far as one knows
-        l.until = deadline_after(on_loop.now(), std::max<duration>(how.times.start_timeout,
-                                                                   fence(detail::agents_wait_ms, job->what)));
+        l.until = deadline_after(
+            on_loop.now(),
+            std::max<duration>(how.times.start_timeout, fence(detail::agents_wait_ms, job->what)));
         is_restarted = true;
     }
 }

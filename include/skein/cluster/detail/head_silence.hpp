@@ -52,9 +52,7 @@ public:
         time_point until{};     ///< that moment
     };
 
-    void leave(std::uint64_t driver, one what) {
-        all_.insert_or_assign(driver, std::move(what));
-    }
+    void leave(std::uint64_t driver, one what) { all_.insert_or_assign(driver, std::move(what)); }
     /// Its node is there again, and is told to end it: that it has ended is news to come.
     void is_back(std::uint64_t driver) {
         if (const auto found = all_.find(driver); found != all_.end())

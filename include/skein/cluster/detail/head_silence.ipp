@@ -59,9 +59,8 @@ SKEIN_INLINE std::string head::state::silence_text(const detail::head_node& n) c
 /// From the last word of a node until it has surely ended an attempt: it waits for a head, sees no
 /// later than the head that there is none, and asks the attempt to end before it kills it.
 SKEIN_INLINE duration head::state::fence(std::uint64_t alone_ms, const job_request& what) const {
-    const auto alone = std::max<duration>(std::chrono::milliseconds(std::min(
-                                              alone_ms, detail::most_lost_after_ms)),
-                                          how.lost_after);
+    const auto alone = std::max<duration>(
+        std::chrono::milliseconds(std::min(alone_ms, detail::most_lost_after_ms)), how.lost_after);
     const auto grace =
         what.grace_ms == 0
             ? duration(how.times.shutdown_grace)
@@ -88,8 +87,8 @@ SKEIN_INLINE void head::state::look_at_silence() {
             lost.push_back(n.get());
     }
     for (auto* n : lost)
-        lose(*n, fmt::format("it was silent for {:.3g} s", to_seconds(n->silence.length(now))), false,
-             !has_died(*n));
+        lose(*n, fmt::format("it was silent for {:.3g} s", to_seconds(n->silence.length(now))),
+             false, !has_died(*n));
 }
 
 /// It may run what it ran: the next attempts wait.
@@ -102,7 +101,7 @@ SKEIN_INLINE void head::state::leave_attempts(const detail::head_node& n) {
         if (job == submitted.by_id.end()) continue;
         const auto length = fence(n.alone_ms, job->second->what);
         given_up.leave(name.driver,
-                   {n.incarnation, n.name, length, deadline_after(heard_at, length)});
+                       {n.incarnation, n.name, length, deadline_after(heard_at, length)});
     }
 }
 
@@ -125,9 +124,9 @@ SKEIN_INLINE void head::state::end_lost(detail::head_lease& l, const detail::hea
     // An agent remembers what it has started, and how that ended, longer than a link is away.
     if (is_same && job->second->state == job_state::starting) l.is_ordered = false;
     end(l, true,
-        !is_same         ? fmt::format("node {} was lost: its agent was started again", n.name)
+        !is_same        ? fmt::format("node {} was lost: its agent was started again", n.name)
         : !l.is_ordered ? fmt::format("the order to start it did not reach node {}", n.name)
-                         : fmt::format("node {} does not have it any more", n.name));
+                        : fmt::format("node {} does not have it any more", n.name));
 }
 
 /// The link of a node has ended.

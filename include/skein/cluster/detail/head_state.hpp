@@ -270,7 +270,8 @@ struct head::state {
     [[nodiscard]] duration space_fence() const;
     void look_at_silence();
     void leave_attempts(const detail::head_node& n);
-    [[nodiscard]] bool is_expected_of(const detail::head_lease& l, const detail::head_node& n) const;
+    [[nodiscard]] bool is_expected_of(const detail::head_lease& l,
+                                      const detail::head_node& n) const;
     void end_lost(detail::head_lease& l, const detail::head_node& n);
     void link_ended(detail::head_node& n, bool left);
 

@@ -55,8 +55,8 @@ struct job_info {
     std::string by, node; ///< the node of the newest attempt
     std::uint32_t attempt = 0, retries = 0;
     std::uint32_t not_counted = 0; ///< attempts that never began: they are none of its retries
-    std::int32_t exit_code = -1; ///< of the newest attempt; -1: it has none
-    std::int32_t signal = 0;     ///< that has ended it
+    std::int32_t exit_code = -1;   ///< of the newest attempt; -1: it has none
+    std::int32_t signal = 0;       ///< that has ended it
     std::int64_t submitted = 0, started = 0, ended = 0;
     std::uint64_t lines = 0;             ///< that it has printed, as far as they came here
     std::uint64_t left_out = 0;          ///< lines that nobody will see

@@ -18,7 +18,7 @@ struct node_status {
     std::uint32_t workers = 0;
     bool draining = false, suspect = false;
     std::vector<std::string> labels;
-    std::uint64_t silent_ms = 0;     ///< nothing has come from it for so long; 0: it is heard
+    std::uint64_t silent_ms = 0;   ///< nothing has come from it for so long; 0: it is heard
     std::uint64_t given_up_ms = 0; ///< after so long it is lost, with what runs there
 };
 
