@@ -469,15 +469,7 @@ SKEIN_INLINE cluster_status head::state::status(bool past) const {
         s.used = sched::to_string(used[number]);
         s.workers = static_cast<std::uint32_t>(n->leases.size());
         s.draining = n->draining;
-        s.suspect = is_silent(*n);
-        if (s.suspect) {
-            const auto in_ms = [](duration d) {
-                return static_cast<std::uint64_t>(
-                    std::chrono::duration_cast<std::chrono::milliseconds>(d).count());
-            };
-            s.silent_ms = in_ms(n->silence.length(on_loop.now()));
-            s.given_up_ms = in_ms(patience_with(*n));
-        }
+        add_silence(*n, s);
         s.labels = n->labels;
         out.nodes.push_back(std::move(s));
     }
