@@ -11511,8 +11511,8 @@ struct job_info {
     std::string by, node; ///< the node of the newest attempt
     std::uint32_t attempt = 0, retries = 0;
     std::uint32_t not_counted = 0; ///< attempts that never began: they are none of its retries
-    std::int32_t exit_code = -1; ///< of the newest attempt; -1: it has none
-    std::int32_t signal = 0;     ///< that has ended it
+    std::int32_t exit_code = -1;   ///< of the newest attempt; -1: it has none
+    std::int32_t signal = 0;       ///< that has ended it
     std::int64_t submitted = 0, started = 0, ended = 0;
     std::uint64_t lines = 0;             ///< that it has printed, as far as they came here
     std::uint64_t left_out = 0;          ///< lines that nobody will see
@@ -12492,7 +12492,7 @@ struct node_status {
     std::uint32_t workers = 0;
     bool draining = false, suspect = false;
     std::vector<std::string> labels;
-    std::uint64_t silent_ms = 0;     ///< nothing has come from it for so long; 0: it is heard
+    std::uint64_t silent_ms = 0;   ///< nothing has come from it for so long; 0: it is heard
     std::uint64_t given_up_ms = 0; ///< after so long it is lost, with what runs there
 };
 
@@ -19549,8 +19549,7 @@ namespace skein::cluster::detail {
 class head_patience {
 public:
     explicit head_patience(const tool_options& how)
-        : how_(how), begin_(loop::current().now()),
-          until_(deadline_after(begin_, how.patience)) {}
+        : how_(how), begin_(loop::current().now()), until_(deadline_after(begin_, how.patience)) {}
     head_patience(const head_patience&) = delete;
     head_patience& operator=(const head_patience&) = delete;
 
