@@ -653,13 +653,16 @@ TEST_CASE("a silent node gets nothing new until it is heard again", "[cluster][j
                 (void)co_await submitting;
             }
             auto running = jobs.until("one", job_state::running);
-            CHECK((co_await running).node == "n2");
+            const auto running_said = co_await running;
+            CHECK(running_said.node == "n2");
             co_await sleep_for(2s);
             auto asking = jobs.info("two");
-            CHECK(cluster::state_of(co_await asking) == job_state::pending);
+            const auto asking_said = co_await asking;
+            CHECK(cluster::state_of(asking_said) == job_state::pending);
             c.network().heal_all();
             auto second = jobs.until("two", job_state::running);
-            CHECK((co_await second).node == "n1");
+            const auto second_said = co_await second;
+            CHECK(second_said.node == "n1");
         },
         nullptr, 30s);
 }
@@ -1000,11 +1003,13 @@ TEST_CASE("a tool looks for a head for as long as it may, and says so once", "[c
         int told = 0;
         how.on_wait = [&told](const error&) { ++told; };
         auto at_once = as_result(cluster::ask_for_jobs(jobs.tool(), how));
-        CHECK_FALSE((co_await at_once).has_value());
+        const auto at_once_said = co_await at_once;
+        CHECK_FALSE(at_once_said.has_value());
         how.patience = 3s;
         const auto since = c.loop().now();
         auto in_vain = as_result(cluster::ask_for_jobs(jobs.tool(), how));
-        CHECK_FALSE((co_await in_vain).has_value());
+        const auto in_vain_said = co_await in_vain;
+        CHECK_FALSE(in_vain_said.has_value());
         CHECK(c.loop().now() - since >= 3s);
         CHECK(told == 1);
         scope beside;
@@ -1020,7 +1025,8 @@ TEST_CASE("a tool looks for a head for as long as it may, and says so once", "[c
         auto joined = beside.join();
         co_await joined;
         auto following = jobs.follow(taken.id);
-        CHECK(cluster::state_of((co_await following).end) == job_state::succeeded);
+        const auto following_said = co_await following;
+        CHECK(cluster::state_of(following_said.end) == job_state::succeeded);
     });
 }
 
@@ -1034,17 +1040,21 @@ TEST_CASE("a job that is submitted again because the answer was lost is the same
                 &jobs.tool(), jobs.as_tool(), std::move(what), &jobs.was_asked);
         };
         auto first = ask(asked);
-        CHECK((co_await first).id == "mine");
+        const auto first_said = co_await first;
+        CHECK(first_said.id == "mine");
         auto following = jobs.follow("mine");
         (void)co_await following;
         auto taken = jobs.refusal_of(ask(asked));
-        CHECK_THAT(co_await taken, ContainsSubstring("already_exists"));
+        const auto taken_said = co_await taken;
+        CHECK_THAT(taken_said, ContainsSubstring("already_exists"));
         asked.again = true;
         auto again = ask(asked);
-        CHECK((co_await again).id == "mine");
+        const auto again_said = co_await again;
+        CHECK(again_said.id == "mine");
         asked.what.command.emplace_back("other");
         auto other = jobs.refusal_of(ask(asked));
-        CHECK_THAT(co_await other, ContainsSubstring("already_exists"));
+        const auto other_said = co_await other;
+        CHECK_THAT(other_said, ContainsSubstring("already_exists"));
         CHECK(jobs.starts_of("mine") == std::vector<int>{1});
     });
 }
@@ -1093,7 +1103,8 @@ TEST_CASE("an attempt that ends while its node is silent has that end when it is
             co_await sleep_for(15s);
             CHECK(jobs.alive("ends") == 0);
             auto asking = jobs.info("ends");
-            CHECK(cluster::state_of(co_await asking) == job_state::running); // as far as one knows
+            const auto asking_said = co_await asking;
+            CHECK(cluster::state_of(asking_said) == job_state::running); // as far as one knows
             c.network().heal_all();
             auto following = jobs.follow("ends");
             const auto said = co_await following;

@@ -324,8 +324,8 @@ task<void> silence(stage* s) {
         co_await sleep_for(std::chrono::milliseconds(w.below(5000)));
         const auto host = s->c.at(w.below(s->c.nodes())).host;
         w.network.partition(host, "head");
-        co_await sleep_for(
-            std::chrono::milliseconds(1000 + w.below(w.chance(0.5) ? 9000 : 59'000)));
+        const std::uint64_t most_ms = w.chance(0.5) ? 9000 : 59'000;
+        co_await sleep_for(std::chrono::milliseconds(1000 + w.below(most_ms)));
         w.network.heal(host, "head");
     }
 }
