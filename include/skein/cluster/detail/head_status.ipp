@@ -31,7 +31,9 @@ SKEIN_INLINE node_status head::state::status_of(const detail::head_node& n) cons
     add_silence(n, s);
     if (n.rest.is_on()) {
         s.rests_ms = std::max<std::int64_t>(
-            std::chrono::duration_cast<std::chrono::milliseconds>(n.rest.left(on_loop.now())).count(), 1);
+            std::chrono::duration_cast<std::chrono::milliseconds>(n.rest.left(on_loop.now()))
+                .count(),
+            1);
         s.rests_for = n.rest.why();
     }
     return s;
