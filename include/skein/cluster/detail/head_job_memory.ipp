@@ -91,32 +91,31 @@ SKEIN_INLINE void head::state::remember_jobs() {
         submitted.by_id.emplace(id, job);
         submitted.in_order.emplace(r.number, job);
     }
-    for (const auto& [id, job] : submitted.by_id) resume(*job);
-}
-
-SKEIN_INLINE void head::state::resume(detail::submitted_job& job) {
-    if (job.state == job_state::pending) {
-        --job.attempt; // it has not begun
-        begin_attempt(job);
+    for (const auto& [id, one] : submitted.by_id) {
+        auto& job = *one;
+        if (job.state == job_state::pending) {
+            --job.attempt; // it has not begun
+            begin_attempt(job);
+        }
+        if (job.state != job_state::starting && job.state != job_state::running) continue;
+        job.begins[job.attempt] = job.lines_before + 1;
+        const auto demand = sched::parse_resources(job.what.demand);
+        if (!demand) continue;
+        auto& j = job_of(job.lease_of);
+        j.submitted = job.what.id;
+        j.hello.name = "job " + job.what.id;
+        j.away_until = time_point::max();
+        schedule.set_weight(j.id(), 1);
+        auto& l = add_lease(j, detail::entry_lease, *demand);
+        l.label = job.what.label;
+        l.state = detail::lease_state::expected;
+        l.expected_node = unknown_node;
+        l.is_ordered = true; // as far as one knows
+        l.until = deadline_after(
+            on_loop.now(),
+            std::max<duration>(how.times.start_timeout, fence(detail::agents_wait_ms, job.what)));
+        is_restarted = true;
     }
-    if (job.state != job_state::starting && job.state != job_state::running) return;
-    job.begins[job.attempt] = job.lines_before + 1;
-    const auto demand = sched::parse_resources(job.what.demand);
-    if (!demand) return;
-    auto& j = job_of(job.lease_of);
-    j.submitted = job.what.id;
-    j.hello.name = "job " + job.what.id;
-    j.away_until = time_point::max();
-    schedule.set_weight(j.id(), 1);
-    auto& l = add_lease(j, detail::entry_lease, *demand);
-    l.label = job.what.label;
-    l.state = detail::lease_state::expected;
-    l.expected_node = unknown_node;
-    l.is_ordered = true; // as far as one knows
-    l.until =
-        deadline_after(on_loop.now(), std::max<duration>(how.times.start_timeout,
-                                                         fence(detail::agents_wait_ms, job.what)));
-    is_restarted = true;
 }
 
 /// A node holds the entry process of a job. False: of none that is expected.

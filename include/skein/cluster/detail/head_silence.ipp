@@ -56,17 +56,6 @@ SKEIN_INLINE std::string head::state::silence_text(const detail::head_node& n) c
                        to_seconds(patience_with(n)));
 }
 
-SKEIN_INLINE void head::state::add_silence(const detail::head_node& n, node_status& into) const {
-    into.suspect = is_silent(n);
-    if (!into.suspect) return;
-    const auto in_ms = [](duration d) {
-        return static_cast<std::uint64_t>(
-            std::chrono::duration_cast<std::chrono::milliseconds>(d).count());
-    };
-    into.silent_ms = in_ms(n.silence.length(on_loop.now()));
-    into.given_up_ms = in_ms(patience_with(n));
-}
-
 /// From the last word of a node until it has surely ended an attempt: it waits for a head, sees no
 /// later than the head that there is none, and asks the attempt to end before it kills it.
 SKEIN_INLINE duration head::state::fence(std::uint64_t alone_ms, const job_request& what) const {

@@ -274,7 +274,6 @@ struct head::state {
     [[nodiscard]] std::string silence_text(const detail::head_node& n) const;
     [[nodiscard]] duration fence(std::uint64_t alone_ms, const job_request& what) const;
     [[nodiscard]] std::uint64_t lost_after_ms() const;
-    void add_silence(const detail::head_node& n, node_status& into) const;
     [[nodiscard]] duration space_fence() const;
     void look_at_silence();
     void leave_attempts(const detail::head_node& n);
@@ -323,7 +322,6 @@ struct head::state {
     [[nodiscard]] job_ptr same_job(const submit_job& asked) const;
     void check_request(const job_request& what) const;
     void remember_jobs();
-    void resume(detail::submitted_job& job);
     void begin_attempt(detail::submitted_job& job);
     void start_entry(const detail::head_lease& l);
     static task<void> order_entry(state* self, std::uint64_t tag, start_worker_order order);

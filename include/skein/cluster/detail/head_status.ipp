@@ -28,12 +28,16 @@ SKEIN_INLINE node_status head::state::status_of(const detail::head_node& n) cons
     s.workers = static_cast<std::uint32_t>(n.leases.size());
     s.draining = n.draining;
     s.labels = n.labels;
-    add_silence(n, s);
+    const auto in_ms = [](duration d) {
+        return std::chrono::duration_cast<std::chrono::milliseconds>(d).count();
+    };
+    s.suspect = is_silent(n);
+    if (s.suspect) {
+        s.silent_ms = static_cast<std::uint64_t>(in_ms(n.silence.length(on_loop.now())));
+        s.given_up_ms = static_cast<std::uint64_t>(in_ms(patience_with(n)));
+    }
     if (n.rest.is_on()) {
-        s.rests_ms = std::max<std::int64_t>(
-            std::chrono::duration_cast<std::chrono::milliseconds>(n.rest.left(on_loop.now()))
-                .count(),
-            1);
+        s.rests_ms = std::max<std::int64_t>(in_ms(n.rest.left(on_loop.now())), 1);
         s.rests_for = n.rest.why();
     }
     return s;
