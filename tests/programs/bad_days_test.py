@@ -549,23 +549,23 @@ def whole_log():
 
 CASES = [
     # nodes that are silent, heads that come back
-    ("stopped_agent", stopped_agent),
-    ("lost_after", lost_after),
+    ("stopped agent", stopped_agent),
+    ("lost after", lost_after),
     ("poison", poison),
-    ("heads_that_come_back", heads_that_come_back),
-    ("followed_over_heads", followed_over_heads),
-    ("no_head_for_a_while", no_head_for_a_while),
+    ("heads that come back", heads_that_come_back),
+    ("followed over heads", followed_over_heads),
+    ("no head for a while", no_head_for_a_while),
 
     # nodes that cannot start anything, jobs that wait for each other
-    ("a_node_that_cannot_write", a_node_that_cannot_write),
-    ("a_node_whose_disk_is_full", a_node_whose_disk_is_full),
-    ("a_disk_that_becomes_read_only", a_disk_that_becomes_read_only),
-    ("no_node_can", no_node_can),
-    ("the_jobs_own_fault", the_jobs_own_fault),
-    ("jobs_that_take_all_cpus", jobs_that_take_all_cpus),
-    ("a_job_that_holds_its_cpu", a_job_that_holds_its_cpu),
-    ("a_wait_is_said", a_wait_is_said),
-    ("what_nobody_reads", what_nobody_reads),
+    ("a node that cannot write", a_node_that_cannot_write),
+    ("a node whose disk is full", a_node_whose_disk_is_full),
+    ("a disk that becomes read only", a_disk_that_becomes_read_only),
+    ("no node can", no_node_can),
+    ("the jobs own fault", the_jobs_own_fault),
+    ("jobs that take all cpus", jobs_that_take_all_cpus),
+    ("a job that holds its cpu", a_job_that_holds_its_cpu),
+    ("a wait is said", a_wait_is_said),
+    ("what nobody reads", what_nobody_reads),
 
     # strangers, keys, files of the head
     ("a stranger stays", a_stranger_stays), ("a key that may look", a_key_that_may_look), ("files of the head", files_of_the_head),
