@@ -261,10 +261,13 @@ class Chaos:
             if not workers:
                 return False
             pid = workers[int(chosen[1] * len(workers))]
-            if kind == "worker killed":
-                os.kill(pid, signal.SIGKILL)
-            else:
-                self.freeze(pid, seconds)
+            try:
+                if kind == "worker killed":
+                    os.kill(pid, signal.SIGKILL)
+                else:
+                    self.freeze(pid, seconds)
+            except ProcessLookupError:
+                return False    # it has ended meanwhile
         elif kind == "agent killed":
             if name not in self.agents:
                 return False

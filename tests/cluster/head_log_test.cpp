@@ -544,6 +544,24 @@ TEST_CASE(
     CHECK(records_on(disk) == 3);
 }
 
+TEST_CASE(
+    "a log whose replacing has failed at any point is the head's own, and is replaced later") {
+    bool has_failed = true;
+    for (std::uint64_t at = 0; has_failed; ++at) {
+        INFO("the disk fails at change " << at);
+        REQUIRE(at < 100);
+        sim::disk disk;
+        head_log log(disk, "state");
+        REQUIRE(log.open());
+        REQUIRE(log.replace(entries(0, 9)));
+        disk.fail_once(at, errc::io); // of a shorter one
+        has_failed = !log.replace(entries(0, 2));
+        REQUIRE(log.replace(entries(0, 3)));
+        REQUIRE(log.append(entries(3, 4)));
+        CHECK(records_on(disk) == 4);
+    }
+}
+
 TEST_CASE("a drain that is answered is kept, though somebody has removed the log before") {
     const test::log_lines lines("head");
     with_state(8, 1, [&lines](test::sim_nodes& c, sim::disk& disk) -> task<void> {

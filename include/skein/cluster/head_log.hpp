@@ -111,8 +111,8 @@ private:
     skein::disk& disk_;
     std::string folder_;
     log_bounds bounds_;
-    std::unique_ptr<file> file_; ///< open at the end; made by the first append
-    std::uint64_t bytes_ = 0, replaced_bytes_ = 0;
+    std::unique_ptr<file> file_;                   ///< open at the end; made by the first append
+    std::uint64_t bytes_ = 0, replaced_bytes_ = 0; ///< bytes_: after a failed replace the least
     std::uint64_t most_there_ = 0; ///< bytes_, and what a failed append may have left behind them
     bool folder_is_kept_ = false;
     bool is_sound_ = false; ///< the file ends with a whole record, as far as was heard

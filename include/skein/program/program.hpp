@@ -11,6 +11,7 @@
 // The program `skein` does the same for all applications: skein head, skein join.
 
 #include <skein/core/config.hpp>
+#include <skein/core/time.hpp>
 #include <skein/program/cluster_roles.hpp>
 
 #include <cstdint>
