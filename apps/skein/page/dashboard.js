@@ -583,7 +583,10 @@
     async function node(name) {
         await list_nodes();
         const n = lately.nodes.find((one) => one.name === name);
-        await samples_of(name);
+        if (n && is_there(n) && !n.load)    // it has just come, and tells it within a second
+            Object.assign(watched, { key: "", rows: [] });
+        else
+            await samples_of(name);
         if (its_jobs.name !== name || its_jobs.changes !== told.changes)   // else they are as they were
             Object.assign(its_jobs, { name, changes: told.changes, list: list(await ask_for_jobs(name), "jobs").filter((j) => j.node === name) });
         const jobs = its_jobs.list;
