@@ -121,6 +121,12 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
     w->executable = detail::find_command(order.command.front(), w->folder, path);
     auto logging_it = begin_log(self, w);
     co_await logging_it;
+    if (w->folder.empty()) co_return;
+    std::filesystem::path runs = "runs";
+    for (const auto& v : order.variables)
+        if (v.starts_with(std::string(runs_variable) + "=")) runs = v.substr(v.find('=') + 1);
+    // Before it runs: what it writes at once is newer than this.
+    w->table = std::make_unique<detail::table_reader>((w->folder / runs).string());
 }
 
 /// What is missing of its folder comes from the head, and each file is kept: the next job that has
@@ -241,11 +247,7 @@ SKEIN_INLINE void agent::state::end_leftovers(const std::string& storage) {
 
 SKEIN_INLINE void agent::state::entry_runs(worker* w, scope& beside) {
     head.tell(entry_started{w->order.lease, w->process->pid()});
-    if (w->folder.empty()) return;
-    std::filesystem::path runs = "runs";
-    for (const auto& v : w->order.variables)
-        if (v.starts_with(std::string(runs_variable) + "=")) runs = v.substr(v.find('=') + 1);
-    w->table = std::make_unique<detail::table_reader>((w->folder / runs).string());
+    if (w->table == nullptr) return;
     beside.spawn(watch_rows(this, w));
 }
 
