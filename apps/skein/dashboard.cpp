@@ -8,6 +8,7 @@
 
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/one_more.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/net/http_server.hpp>
 
@@ -292,13 +293,7 @@ private:
         if (self->logs_ == most_logs)
             throw error(errc::exhausted, fmt::format("{} logs are being read", most_logs))
                 .with_hint("try again in a moment, or use skein job logs");
-        struct place {
-            int& count;
-            explicit place(int& of) : count(of) { ++count; }
-            place(const place&) = delete;
-            place& operator=(const place&) = delete;
-            ~place() { --count; }
-        } const held(self->logs_);
+        const skein::one_more here(self->logs_);
         auto out = log_file(id);
         for (std::uint64_t from = 1;;) {
             auto reading = self->head_.job_log_from(id, from);

@@ -5,6 +5,7 @@
 
 #include <skein/core/clock.hpp>
 #include <skein/core/printable.hpp>
+#include <skein/core/with_commas.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -18,13 +19,6 @@
 
 namespace skein_program {
 
-/// "98,000"
-inline std::string grouped(std::uint64_t n) {
-    auto out = fmt::to_string(n);
-    for (auto at = out.size(); at > 3;) out.insert(at -= 3, ",");
-    return out;
-}
-
 /// "12.5 of 300.0 MiB"
 inline std::string part_text(std::uint64_t part, std::uint64_t all) {
     const bool is_small = all < std::uint64_t{1} << 20;
@@ -37,9 +31,10 @@ inline std::string part_text(std::uint64_t part, std::uint64_t all) {
 inline std::string reading_text(const std::string& folder, std::size_t files, std::size_t all_files,
                                 std::uint64_t bytes, std::uint64_t all_bytes) {
     const auto shown = skein::printable(folder);
-    if (all_files == 0) return fmt::format("lists {}: {} files so far", shown, grouped(files));
-    return fmt::format("reads {}: {} of {} files, {}", shown, grouped(files), grouped(all_files),
-                       part_text(bytes, all_bytes));
+    if (all_files == 0)
+        return fmt::format("lists {}: {} files so far", shown, skein::with_commas(files));
+    return fmt::format("reads {}: {} of {} files, {}", shown, skein::with_commas(files),
+                       skein::with_commas(all_files), part_text(bytes, all_bytes));
 }
 
 inline std::string sending_text(const std::string& folder, std::uint64_t sent, std::uint64_t all) {

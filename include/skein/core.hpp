@@ -36,6 +36,7 @@
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/mutex.hpp>
+#include <skein/core/one_more.hpp>
 #include <skein/core/option_count.hpp>
 #include <skein/core/permutation.hpp>
 #include <skein/core/philox.hpp>
@@ -59,3 +60,4 @@
 #include <skein/core/type_name.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/core/wait.hpp>
+#include <skein/core/with_commas.hpp>

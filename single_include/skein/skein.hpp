@@ -7926,6 +7926,24 @@ SKEIN_INLINE bool scope::is_cancelled(const std::exception_ptr& failure) noexcep
 
 } // namespace skein
 
+// ======== skein/core/with_commas.hpp
+// Large counts for people.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein {
+
+/// 1234567 as "1,234,567".
+[[nodiscard]] inline std::string with_commas(std::uint64_t n) {
+    auto out = std::to_string(n);
+    for (auto at = out.size(); at > 3;) out.insert(at -= 3, 1, ',');
+    return out;
+}
+
+} // namespace skein
+
 // ======== skein/proc/children.hpp
 // Child processes as one part: starting copies of this program with a boot message, seeing their
 // end, asking them to leave and insisting. What is above decides what they are for and when one is
@@ -11263,18 +11281,6 @@ SKEIN_INLINE task<void> pass_lines_on(child* from, std::string worker, const pri
 
 // ---- how they look ------------------------------------------------------------------------------
 
-namespace detail {
-
-/// 1234567 as "1,234,567".
-[[nodiscard]] SKEIN_INLINE std::string with_commas(std::uint64_t n) {
-    auto out = std::to_string(n);
-    for (auto at = static_cast<std::ptrdiff_t>(out.size()) - 3; at > 0; at -= 3)
-        out.insert(static_cast<std::size_t>(at), 1, ',');
-    return out;
-}
-
-} // namespace detail
-
 SKEIN_INLINE std::vector<output_text> format_lines(const std::vector<worker_lines>& all,
                                                    const output_style& how) {
     std::vector<output_text> out;
@@ -11295,8 +11301,8 @@ SKEIN_INLINE std::vector<output_text> format_lines(const std::vector<worker_line
             append(true, {}, fmt::format("... 1 line of {} was left out", some.worker));
         if (some.left_out > 1)
             append(true, {},
-                   fmt::format("... {} lines of {} were left out",
-                               detail::with_commas(some.left_out), some.worker));
+                   fmt::format("... {} lines of {} were left out", with_commas(some.left_out),
+                               some.worker));
         for (const auto& line : some.lines) append(line.is_error, prefix, line.text);
     }
     return out;
@@ -24663,8 +24669,10 @@ struct schedule_state {
     [[nodiscard]] result<placement_group_id> create_group(group_request g);
     std::vector<evicted> remove_group(placement_group_id id);
     enum class outlook : std::uint8_t { now, soon, ever };
-    [[nodiscard]] std::vector<plan_room> rooms_for(const group_record& g, outlook when) const;
-    [[nodiscard]] std::vector<std::uint32_t> plan(const group_record& g, outlook when) const;
+    [[nodiscard]] std::vector<plan_room> rooms_for(const group_record& g, outlook when,
+                                                   std::uint32_t but) const;
+    [[nodiscard]] std::vector<std::uint32_t> plan(const group_record& g, outlook when,
+                                                  std::uint32_t but = no_index) const;
     bool adopt_bundle(placement_group_id id, std::size_t bundle, place_id at, gpu_set gpus);
     void place_group(group_record& g);
     void place_bundle(group_record& g, std::size_t b, std::uint32_t host, gpu_set gpus);
@@ -25437,13 +25445,14 @@ private:
 
 /// Copies of the rooms of all places that may take bundles: as they are, as they may become, or
 /// empty.
-SKEIN_INLINE std::vector<plan_room> schedule_state::rooms_for(const group_record& g,
-                                                              outlook when) const {
+///   but   leaves this one out
+SKEIN_INLINE std::vector<plan_room> schedule_state::rooms_for(const group_record& g, outlook when,
+                                                              std::uint32_t but) const {
     std::vector<plan_room> rooms;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         const auto& place = all_places[p];
         const bool may_be = when == outlook::ever ? is_there(place) : is_open(place);
-        if (place.host != no_index || !may_be) continue;
+        if (place.host != no_index || !may_be || p == but) continue;
         plan_room r;
         r.place = p;
         const bool others = place.kept.exists() && place.kept.group != g.id.value();
@@ -25466,9 +25475,9 @@ SKEIN_INLINE std::vector<plan_room> schedule_state::rooms_for(const group_record
     return rooms;
 }
 
-SKEIN_INLINE std::vector<std::uint32_t> schedule_state::plan(const group_record& g,
-                                                             outlook when) const {
-    return group_plan(g, rooms_for(g, when), when == outlook::ever).make();
+SKEIN_INLINE std::vector<std::uint32_t> schedule_state::plan(const group_record& g, outlook when,
+                                                             std::uint32_t but) const {
+    return group_plan(g, rooms_for(g, when, but), when == outlook::ever).make();
 }
 
 SKEIN_INLINE result<placement_group_id> schedule_state::create_group(group_request g) {
@@ -25635,17 +25644,15 @@ SKEIN_INLINE void schedule_state::move_bundles(place_id from) {
             else
                 all = false;
         }
-        if (empty.empty() || (!all && g.strategy == group_strategy::strict_pack)) continue;
-        auto& draining = all_places[host->second].draining; // it may only rest
-        const bool was = std::exchange(draining, true);
-        const bool could_go = !plan(g, outlook::ever).empty();
-        draining = was;
-        if (!could_go) continue;
+        if (empty.empty() || (!all && g.strategy == group_strategy::strict_pack) ||
+            plan(g, outlook::ever, host->second).empty())
+            continue;
         for (const auto b : empty) lose_bundle(g, b, none);
         ++places_version;
-        group_is_broken(
-            g, error(errc::closed, fmt::format("{} {}", all_places[host->second].name,
-                                               was ? "is drained" : "takes nothing for now")));
+        group_is_broken(g, error(errc::closed, fmt::format("{} {}", all_places[host->second].name,
+                                                           all_places[host->second].draining
+                                                               ? "is drained"
+                                                               : "takes nothing for now")));
     }
 }
 
@@ -28545,6 +28552,29 @@ private:
     std::size_t size_ = 0;
     std::size_t mask_ = 0; ///< of places_, whose own size takes a division to know
     int shift_ = 63;
+};
+
+} // namespace skein
+
+// ======== skein/core/one_more.hpp
+// A count that is one higher while somebody is there.
+//
+//     const one_more here(waiting_);
+
+
+namespace skein {
+
+/// Refers to the count, which outlives it. One thread.
+template <class Count>
+class [[nodiscard]] one_more {
+public:
+    explicit one_more(Count& of) noexcept : count_(of) { ++count_; }
+    one_more(const one_more&) = delete;
+    one_more& operator=(const one_more&) = delete;
+    ~one_more() { --count_; }
+
+private:
+    Count& count_;
 };
 
 } // namespace skein

@@ -288,23 +288,28 @@ def the_jobs_own_fault():
         c.stop()
 
 
+@contextlib.contextmanager
+def with_cpus(*cpus):
+    """A cluster of nodes n0, n1, ... with so many cpus."""
+    with Jobs([]) as c:
+        for i, n in enumerate(cpus):
+            c.join(f"n{i}", "--resources", f"cpu={n}")
+            c.joined(f"n{i}")
+        yield c
+
+
 def jobs_that_take_all_cpus():
     """Jobs whose entry processes have all cpus, and whose tasks need one: all are done."""
     hello = find_program("010_hello_task")
-    for nodes, names in (((("n0", 2),), "ab"), ((("n0", 2), ("n1", 2)), "abcdef")):
-        with Jobs([]) as c:
-            for name, cpus in nodes:
-                c.join(name, "--resources", f"cpu={cpus}")
-                c.joined(name)
+    for cpus, names in (((2,), "ab"), ((2, 2), "abcdef")):
+        with with_cpus(*cpus) as c:
             assert submit_all(c, names, "--", hello) == [0] * len(names)
             c.stop()
 
 
 def a_job_that_holds_its_cpu():
     """A job that computes in its own process keeps its cpu: what waits behind it does not start."""
-    with Jobs([]) as c:
-        c.join("n0", "--resources", "cpu=1")
-        c.joined("n0")
+    with with_cpus(1) as c:
         c.job("submit", "--id", "first", "--no-wait", "--", "sleep", "1000")
         c.until("first", "RUNNING")
         c.job("submit", "--id", "second", "--pending-timeout", "2s", "--", "true", code=1)
@@ -315,9 +320,7 @@ def a_job_that_holds_its_cpu():
 
 def a_wait_is_said():
     """Whose tasks wait for room that another job has says so in its log and in its status: for what, and who has it."""
-    with Jobs([]) as c:
-        c.join("n0", "--resources", "cpu=1")
-        c.joined("n0")
+    with with_cpus(1) as c:
         c.job("submit", "--id", "busy", "--no-wait", "--", "sleep", "1000")
         c.until("busy", "RUNNING")
         c.job("submit", "--id", "waits", "--cpus", "0", "--no-wait", "--", find_program("010_hello_task"))

@@ -624,8 +624,9 @@ TEST_CASE("a metric that no evaluation can have is refused before the first step
 /// As many samples with other values; `draws`: new ones at each call.
 struct other_numbers : numbers {
     float more = 0;
-    bool draws = false;
+    bool draws = false, is_missing = false;
     [[nodiscard]] sample_batch batch(std::span<const std::uint64_t> ids) const {
+        if (is_missing) throw std::runtime_error("no file numbers.bin");
         auto out = numbers::batch(ids);
         out.x = out.x + more;
         if (draws) out.x = out.x + torch::rand_like(out.x);
@@ -672,6 +673,25 @@ TEST_CASE(
     for (const auto& e : errors) {
         REQUIRE(e);
         CHECK_THAT(e->what(), Catch::Matchers::ContainsSubstring("checksum of some val samples"));
+    }
+}
+
+TEST_CASE(
+    "data that cannot be read on one rank ends the run with the reason, before the first step") {
+    scratch dir;
+    const auto config = quiet_config(dir.path);
+    const auto errors = try_world(2, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        other_numbers data;
+        data.is_missing = !ctx.is_first();
+        (void)trainer.fit(net, sk::SGD{}, constant_rate{1e-3}, class_loss, data, numbers{0});
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        CHECK(e->code() == sk::errc::mismatch);
+        CHECK_THAT(e->what(), Catch::Matchers::ContainsSubstring("rank 1") &&
+                                  Catch::Matchers::ContainsSubstring("no file numbers.bin"));
     }
 }
 

@@ -45,7 +45,9 @@ SKEIN_INLINE head::state::job_ptr head::state::job_called(const std::string& id)
         .with_hint("skein job list shows those that there are");
 }
 
-SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) const {
+///   held_up   held_up_jobs(), once for a whole list
+SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job,
+                                           const detail::texts_by_job* held_up) const {
     job_info out;
     out.id = job.what.id;
     out.state = static_cast<std::uint8_t>(job.shown);
@@ -58,7 +60,11 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job) con
     if (job.state == job_state::starting || job.state == job_state::running)
         if (const auto n = nodes.find(job.placed_on); n != nodes.end() && is_silent(*n->second))
             out.reason = silence_text(*n->second);
-    if (job.state == job_state::running && out.reason.empty()) out.reason = waits_text(job);
+    if (job.state == job_state::running && out.reason.empty()) {
+        const auto all = held_up == nullptr ? held_up_jobs() : detail::texts_by_job();
+        const auto& of = held_up == nullptr ? all : *held_up;
+        if (const auto waits = of.find(job.what.id); waits != of.end()) out.reason = waits->second;
+    }
     if (job.is_stopping && !is_over(job.state)) out.reason = "it is being stopped";
     if (is_over(job.state) && !is_over(job.shown)) out.reason = "it has just ended";
     out.command = job.what.command;
@@ -86,10 +92,11 @@ SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked, std::size_t 
         return out;
     }
     const auto most = std::min<std::size_t>(asked.most == 0 ? bound : asked.most, bound);
+    const auto held_up = held_up_jobs();
     std::size_t at = 0;
     for (auto one = submitted.in_order.rbegin();
          one != submitted.in_order.rend() && out.jobs.size() < most; ++one)
-        if (at++ >= asked.first) out.jobs.push_back(detail::brief(info_of(*one->second)));
+        if (at++ >= asked.first) out.jobs.push_back(detail::brief(info_of(*one->second, &held_up)));
     return out;
 }
 

@@ -165,6 +165,9 @@ struct submitted_job {
     wait_queue news;                 ///< lines, or another state
 };
 
+/// What is to be said of some of them, by id.
+using texts_by_job = std::map<std::string, std::string>;
+
 /// All of them, by id and in order.
 struct job_table {
     std::map<std::string, std::shared_ptr<submitted_job>> by_id;

@@ -32,6 +32,46 @@ inline constexpr auto long_wait = std::chrono::seconds(5);
     return is_meant && !n.draining && sched::fits(l.demand, n.total);
 }
 
+/// "n1: cpu 2 of 2 held by job a (entry), mnist (2 workers)"
+[[nodiscard]] inline std::string holders_at(const head_node& n) {
+    constexpr std::size_t most = 6;
+    std::map<std::pair<std::string, bool>, std::size_t> held; // the bool: an entry process
+    sched::amount cpus;
+    for (const auto& [name, l] : n.leases) {
+        if (l->blocked || !l->demand.cpu) continue;
+        cpus += l->demand.cpu;
+        const bool is_entry = !l->of->submitted.empty();
+        ++held[{l->of->hello.name.empty() ? "a program" : l->of->hello.name, is_entry}];
+    }
+    std::string out = fmt::format("{}: cpu {} of {}", n.name, sched::to_string(cpus),
+                                  sched::to_string(n.total.cpu));
+    std::size_t at = 0;
+    for (const auto& [who, count] : held) {
+        if (++at > most) continue;
+        out += fmt::format("{}{} ({})", at == 1 ? " held by " : ", ", who.first,
+                           who.second   ? std::string("entry")
+                           : count == 1 ? std::string("1 worker")
+                                        : fmt::format("{} workers", count));
+    }
+    return at > most ? fmt::format("{} and {} more", out, at - most) : out;
+}
+
+/// "; n1: cpu 2 of 2 held by job a (entry); n2 cannot start anything: ..."; empty: of no node.
+///   is_meant   whether a node could hold what waits, if it held nothing else
+template <class Nodes, class IsMeant>
+[[nodiscard]] std::string holders(const Nodes& nodes, IsMeant is_meant) {
+    constexpr std::size_t most = 4;
+    std::string out;
+    std::size_t at = 0;
+    for (const auto& [number, n] : nodes) {
+        if (!is_meant(*n) || ++at > most) continue;
+        out += "; " + (n->rest.is_on()
+                           ? fmt::format("{} cannot start anything: {}", n->name, n->rest.why())
+                           : holders_at(*n));
+    }
+    return at > most ? fmt::format("{}; {} more nodes", out, at - most) : out;
+}
+
 } // namespace detail
 
 /// That of the job which a driver came out of; nullptr: it has none that runs.
@@ -111,76 +151,44 @@ SKEIN_INLINE const detail::head_lease* head::state::held_up(const detail::head_j
     return on_loop.now() >= deadline_after(first->asked_at, detail::long_wait) ? first : nullptr;
 }
 
-/// "n1: cpu 2 of 2 held by job a (entry), mnist (2 workers)"
-SKEIN_INLINE std::string head::state::holders_at(const detail::head_node& n) const {
-    constexpr std::size_t most = 6;
-    std::map<std::pair<std::string, bool>, std::size_t> held; // the bool: an entry process
-    sched::amount cpus;
-    for (const auto& [name, l] : n.leases) {
-        if (l->blocked || !l->demand.cpu) continue;
-        cpus += l->demand.cpu;
-        const bool is_entry = !l->of->submitted.empty();
-        ++held[{l->of->hello.name.empty() ? "a program" : l->of->hello.name, is_entry}];
-    }
-    std::string out = fmt::format("{}: cpu {} of {}", n.name, sched::to_string(cpus),
-                                  sched::to_string(n.total.cpu));
-    std::size_t at = 0;
-    for (const auto& [who, count] : held) {
-        if (++at > most) continue;
-        out += fmt::format("{}{} ({})", at == 1 ? " held by " : ", ", who.first,
-                           who.second   ? std::string("entry")
-                           : count == 1 ? std::string("1 worker")
-                                        : fmt::format("{} workers", count));
-    }
-    return at > most ? fmt::format("{} and {} more", out, at - most) : out;
-}
-
 /// "waits for cpu=1 for 7 s; n1: ..."
 SKEIN_INLINE std::string head::state::held_text(const detail::head_lease& l) const {
-    constexpr std::size_t most = 4;
-    auto out = fmt::format(
-        "waits for {}{} for {:.0f} s", l.demand.empty() ? "room" : sched::to_string(l.demand),
-        l.label.empty() || l.label == sched::spread_label ? "" : " on " + l.label,
-        to_seconds(on_loop.now() - l.asked_at));
-    std::size_t at = 0;
-    for (const auto& [number, n] : nodes) {
-        if (!detail::could_hold(*n, l) || ++at > most) continue;
-        out += "; " + (n->rest.is_on()
-                           ? fmt::format("{} cannot start anything: {}", n->name, n->rest.why())
-                           : holders_at(*n));
-    }
-    if (at > most) out += fmt::format("; {} more nodes", at - most);
-    if (at == 0 && l.request) out += "; " + schedule.why(l.request);
-    return out;
+    auto who = detail::holders(
+        nodes, [&](const detail::head_node& n) { return detail::could_hold(n, l); });
+    if (who.empty() && l.request) who = "; " + schedule.why(l.request);
+    return fmt::format("waits for {}{} for {:.0f} s{}",
+                       l.demand.empty() ? "room" : sched::to_string(l.demand),
+                       l.label.empty() || l.label == sched::spread_label ? "" : " on " + l.label,
+                       to_seconds(on_loop.now() - l.asked_at), who);
 }
 
 /// "waits for 4 places, {cpu=1} and more, for 7 s; n1: ..."
 SKEIN_INLINE std::string head::state::held_text(const detail::head_group& g) const {
-    constexpr std::size_t most = 4;
-    auto out = fmt::format("waits for {} place{}, {{{}}}{}, for {:.0f} s", g.bundles.size(),
-                           g.bundles.size() == 1 ? "" : "s", sched::to_string(g.bundles.front()),
-                           g.bundles.size() == 1 ? "" : " and more",
-                           to_seconds(on_loop.now() - g.asked_at));
-    std::size_t at = 0;
-    for (const auto& [number, n] : nodes)
-        if (!n->draining && ++at <= most)
-            out += "; " + (n->rest.is_on()
-                               ? fmt::format("{} cannot start anything: {}", n->name, n->rest.why())
-                               : holders_at(*n));
-    return at > most ? fmt::format("{}; {} more nodes", out, at - most) : out;
+    const bool is_one = g.bundles.size() == 1;
+    return fmt::format(
+        "waits for {} place{}, {{{}}}{}, for {:.0f} s{}", g.bundles.size(), is_one ? "" : "s",
+        sched::to_string(g.bundles.front()), is_one ? "" : " and more",
+        to_seconds(on_loop.now() - g.asked_at),
+        detail::holders(nodes, [](const detail::head_node& n) { return !n.draining; }));
 }
 
-/// Of a job that runs: what its driver waits for.
-SKEIN_INLINE std::string head::state::waits_text(const detail::submitted_job& job) const {
+/// By job: what the first of its drivers has waited for so long that people should know.
+SKEIN_INLINE detail::texts_by_job head::state::held_up_jobs() const {
+    detail::texts_by_job out;
     for (const auto& [number, j] : jobs) {
-        if (j->hello.job != job.what.id || j->ending) continue;
-        for (const auto& [n, g] : j->groups)
-            if (!g.placed && !g.closing && !g.bundles.empty() &&
-                on_loop.now() >= deadline_after(g.asked_at, detail::long_wait))
-                return j->hello.name + " " + held_text(g);
-        if (const auto* const l = held_up(*j)) return j->hello.name + " " + held_text(*l);
+        if (j->hello.job.empty() || j->ending || out.contains(j->hello.job)) continue;
+        const auto group = std::find_if(j->groups.begin(), j->groups.end(), [&](const auto& one) {
+            const auto& g = one.second;
+            return !g.placed && !g.closing && !g.bundles.empty() &&
+                   on_loop.now() >= deadline_after(g.asked_at, detail::long_wait);
+        });
+        const auto* const l = held_up(*j);
+        if (group != j->groups.end())
+            out.emplace(j->hello.job, j->hello.name + " " + held_text(group->second));
+        else if (l != nullptr)
+            out.emplace(j->hello.job, j->hello.name + " " + held_text(*l));
     }
-    return {};
+    return out;
 }
 
 /// Drivers say it in their own words, which are in their job's log.

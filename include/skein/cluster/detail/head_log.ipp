@@ -234,8 +234,8 @@ SKEIN_INLINE result<void> head_log::replace(std::span<const log_record> records)
     is_sound_ = false;
     if (const auto there = look(); !there && there.error().code() == errc::mismatch) return there;
     const auto out = write_log(records);
-    if (auto done = disk_.replace(path(), out);
-        !done) { // the new file may be there, or the old one
+    if (auto done = disk_.replace(path(), out); !done) {
+        // The new file may be there, or the old one.
         if (bytes_ != 0) bytes_ = std::min<std::uint64_t>(bytes_, out.size());
         most_there_ = std::max<std::uint64_t>(most_there_, out.size());
         return done;

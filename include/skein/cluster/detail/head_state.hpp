@@ -343,7 +343,8 @@ struct head::state {
     void keep_lines(detail::submitted_job& job, std::vector<printed_lines> from);
     void forget_job(const std::string& id);
     [[nodiscard]] job_ptr job_called(const std::string& id) const;
-    [[nodiscard]] job_info info_of(const detail::submitted_job& job) const;
+    [[nodiscard]] job_info info_of(const detail::submitted_job& job,
+                                   const detail::texts_by_job* held_up = nullptr) const;
     [[nodiscard]] job_list list_jobs(const ask_jobs& asked, std::size_t bound) const;
     [[nodiscard]] job_lines lines_of(const detail::submitted_job& job, std::uint64_t from) const;
     static task<job_lines> follow(state* self, follow_job asked);
@@ -366,10 +367,9 @@ struct head::state {
     void lend_entries();
     void find_room(const detail::head_job& driver, bool of_groups);
     [[nodiscard]] const detail::head_lease* held_up(const detail::head_job& driver) const;
-    [[nodiscard]] std::string holders_at(const detail::head_node& n) const;
     [[nodiscard]] std::string held_text(const detail::head_lease& l) const;
     [[nodiscard]] std::string held_text(const detail::head_group& g) const;
-    [[nodiscard]] std::string waits_text(const detail::submitted_job& job) const;
+    [[nodiscard]] detail::texts_by_job held_up_jobs() const;
     void tell_held_up();
 
     // head_packages.ipp: files that jobs bring

@@ -8,6 +8,7 @@
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/metric_registry.hpp>
+#include <skein/core/one_more.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
@@ -170,13 +171,7 @@ SKEIN_INLINE task<bool> http_server::take_place(client* c, http_right right) {
     auto& places = *c->server.places_;
     if (places.take(c->here, right)) co_return true;
     if (places.waiting >= most_waiting) co_return false;
-    struct counted {
-        std::size_t& n;
-        explicit counted(std::size_t& of) noexcept : n(++of) {}
-        counted(const counted&) = delete;
-        counted& operator=(const counted&) = delete;
-        ~counted() { --n; }
-    } one(places.waiting);
+    const one_more here(places.waiting);
     const auto until = deadline_after(loop::current().now(), c->server.how_.place_within);
     for (bool late = false; !late;) {
         auto waiting = as_result(with_deadline(detail::wait_in_line(&places.changed), until));

@@ -2,6 +2,8 @@
 #pragma once
 // Whose turn it is.
 
+#include <skein/core/one_more.hpp>
+
 #include <utility>
 
 namespace skein::net {
@@ -23,13 +25,7 @@ SKEIN_INLINE task<void> http_turns::wait(std::size_t lane) {
         begin();
         co_return;
     }
-    struct counted {
-        std::size_t& n;
-        explicit counted(std::size_t& of) noexcept : n(++of) {}
-        counted(const counted&) = delete;
-        counted& operator=(const counted&) = delete;
-        ~counted() { --n; }
-    } one(waiting_[lane]);
+    const one_more here(waiting_[lane]);
     auto turn = queues_[lane].wait();
     co_await turn;
 }

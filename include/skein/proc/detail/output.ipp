@@ -7,6 +7,7 @@
 #include <skein/core/event.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
+#include <skein/core/with_commas.hpp>
 #include <skein/proc/children.hpp>
 
 #include <algorithm>
@@ -162,18 +163,6 @@ SKEIN_INLINE task<void> pass_lines_on(child* from, std::string worker, const pri
 
 // ---- how they look ------------------------------------------------------------------------------
 
-namespace detail {
-
-/// 1234567 as "1,234,567".
-[[nodiscard]] SKEIN_INLINE std::string with_commas(std::uint64_t n) {
-    auto out = std::to_string(n);
-    for (auto at = static_cast<std::ptrdiff_t>(out.size()) - 3; at > 0; at -= 3)
-        out.insert(static_cast<std::size_t>(at), 1, ',');
-    return out;
-}
-
-} // namespace detail
-
 SKEIN_INLINE std::vector<output_text> format_lines(const std::vector<worker_lines>& all,
                                                    const output_style& how) {
     std::vector<output_text> out;
@@ -194,8 +183,8 @@ SKEIN_INLINE std::vector<output_text> format_lines(const std::vector<worker_line
             append(true, {}, fmt::format("... 1 line of {} was left out", some.worker));
         if (some.left_out > 1)
             append(true, {},
-                   fmt::format("... {} lines of {} were left out",
-                               detail::with_commas(some.left_out), some.worker));
+                   fmt::format("... {} lines of {} were left out", with_commas(some.left_out),
+                               some.worker));
         for (const auto& line : some.lines) append(line.is_error, prefix, line.text);
     }
     return out;

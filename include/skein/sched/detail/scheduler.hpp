@@ -321,8 +321,10 @@ struct schedule_state {
     [[nodiscard]] result<placement_group_id> create_group(group_request g);
     std::vector<evicted> remove_group(placement_group_id id);
     enum class outlook : std::uint8_t { now, soon, ever };
-    [[nodiscard]] std::vector<plan_room> rooms_for(const group_record& g, outlook when) const;
-    [[nodiscard]] std::vector<std::uint32_t> plan(const group_record& g, outlook when) const;
+    [[nodiscard]] std::vector<plan_room> rooms_for(const group_record& g, outlook when,
+                                                   std::uint32_t but) const;
+    [[nodiscard]] std::vector<std::uint32_t> plan(const group_record& g, outlook when,
+                                                  std::uint32_t but = no_index) const;
     bool adopt_bundle(placement_group_id id, std::size_t bundle, place_id at, gpu_set gpus);
     void place_group(group_record& g);
     void place_bundle(group_record& g, std::size_t b, std::uint32_t host, gpu_set gpus);

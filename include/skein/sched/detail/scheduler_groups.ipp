@@ -126,13 +126,14 @@ private:
 
 /// Copies of the rooms of all places that may take bundles: as they are, as they may become, or
 /// empty.
-SKEIN_INLINE std::vector<plan_room> schedule_state::rooms_for(const group_record& g,
-                                                              outlook when) const {
+///   but   leaves this one out
+SKEIN_INLINE std::vector<plan_room> schedule_state::rooms_for(const group_record& g, outlook when,
+                                                              std::uint32_t but) const {
     std::vector<plan_room> rooms;
     for (std::uint32_t p = 0; p < all_places.size(); ++p) {
         const auto& place = all_places[p];
         const bool may_be = when == outlook::ever ? is_there(place) : is_open(place);
-        if (place.host != no_index || !may_be) continue;
+        if (place.host != no_index || !may_be || p == but) continue;
         plan_room r;
         r.place = p;
         const bool others = place.kept.exists() && place.kept.group != g.id.value();
@@ -155,9 +156,9 @@ SKEIN_INLINE std::vector<plan_room> schedule_state::rooms_for(const group_record
     return rooms;
 }
 
-SKEIN_INLINE std::vector<std::uint32_t> schedule_state::plan(const group_record& g,
-                                                             outlook when) const {
-    return group_plan(g, rooms_for(g, when), when == outlook::ever).make();
+SKEIN_INLINE std::vector<std::uint32_t> schedule_state::plan(const group_record& g, outlook when,
+                                                             std::uint32_t but) const {
+    return group_plan(g, rooms_for(g, when, but), when == outlook::ever).make();
 }
 
 SKEIN_INLINE result<placement_group_id> schedule_state::create_group(group_request g) {
@@ -324,17 +325,15 @@ SKEIN_INLINE void schedule_state::move_bundles(place_id from) {
             else
                 all = false;
         }
-        if (empty.empty() || (!all && g.strategy == group_strategy::strict_pack)) continue;
-        auto& draining = all_places[host->second].draining; // it may only rest
-        const bool was = std::exchange(draining, true);
-        const bool could_go = !plan(g, outlook::ever).empty();
-        draining = was;
-        if (!could_go) continue;
+        if (empty.empty() || (!all && g.strategy == group_strategy::strict_pack) ||
+            plan(g, outlook::ever, host->second).empty())
+            continue;
         for (const auto b : empty) lose_bundle(g, b, none);
         ++places_version;
-        group_is_broken(
-            g, error(errc::closed, fmt::format("{} {}", all_places[host->second].name,
-                                               was ? "is drained" : "takes nothing for now")));
+        group_is_broken(g, error(errc::closed, fmt::format("{} {}", all_places[host->second].name,
+                                                           all_places[host->second].draining
+                                                               ? "is drained"
+                                                               : "takes nothing for now")));
     }
 }
 

@@ -120,11 +120,11 @@ SKEIN_INLINE report::settings described_settings(const session_request& request)
     return all;
 }
 
-/// The checksum of some samples, first and last among them. Empty: there is nothing to compare, or
-/// they are drawn anew each time, as an augmentation does that breaks the law of data_source. What
-/// it draws from torch's generator changes no training: each step seeds that.
+/// The checksum of some samples, first and last among them, or why there is none: they are drawn
+/// anew each time, as by an augmentation that breaks the law of data_source, or cannot be read here.
+/// What is drawn from torch's generator changes no training: each step seeds that.
 SKEIN_INLINE spmd::setting some_samples(const std::string& name, const sample_range& data) {
-    spmd::setting out{"checksum of some " + name + " samples", {}};
+    spmd::setting out{"checksum of some " + name + " samples", "none"};
     constexpr std::uint64_t most = 8; // a coin tossed for each falls alike in one of 256 runs
     const auto size = data.samples, count = std::min(size, most);
     if (count == 0) return out;
@@ -134,8 +134,8 @@ SKEIN_INLINE spmd::setting some_samples(const std::string& name, const sample_ra
     try {
         const auto first = data.sum(ids), again = data.sum(ids);
         if (first && first == again) out.value = fmt::format("{:016x}", *first);
-    } catch (...) { // the step that needs such a sample says so, with its number
-        out.value.clear();
+    } catch (...) { // everywhere: the step that needs such a sample says so, with its number
+        out.value = "none: " + to_error(std::current_exception()).text();
     }
     return out;
 }
