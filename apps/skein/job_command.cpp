@@ -47,7 +47,7 @@ cluster::tool_options reach(const job_arguments& args) {
     how.secret = cluster::find_token(args.token_file);
     how.name = "skein job";
     how.patience = std::chrono::seconds(10); // as programs and nodes have
-    how.on_wait = [at = to_string(how.head), most = how.patience](const error& why) {
+    how.on_wait = [at = to_string(how.head)](const error& why, skein::time_span most) {
         say("skein job: no head answers at {} ({}); it is tried for {:.0f} s\n", at,
             skein::printable(why.text()), skein::to_seconds(most));
     };

@@ -19371,8 +19371,8 @@ struct tool_options {
     time_span within = std::chrono::seconds(10); ///< to reach the head, and for its answer
     /// When no head answers, or one ends before it has answered, another one is waited for so long.
     time_span patience{};
-    /// Told once, when that has taken a second.
-    std::function<void(const error& why)> on_wait{};
+    /// Told once, when that has taken a second; `most`: how long it is tried.
+    std::function<void(const error& why, time_span most)> on_wait{};
 };
 
 /// What is there now; `past`: with the drivers that were there.
@@ -19597,13 +19597,15 @@ public:
     head_patience(const head_patience&) = delete;
     head_patience& operator=(const head_patience&) = delete;
 
-    /// Another attempt is worth it.
-    [[nodiscard]] bool goes_on(const error& why) {
+    /// Another attempt is worth it: nobody has said no, and there is time.
+    [[nodiscard]] bool goes_on(const error& why) { return is_away(why.code()) && has_time(why); }
+    /// There is time for another attempt, whatever the last one said.
+    [[nodiscard]] bool has_time(const error& why) {
         const auto now = loop::current().now();
-        if (!is_away(why.code()) || now >= until_) return false;
+        if (now >= until_) return false;
         if (now - begin_ >= std::chrono::seconds(1) && !std::exchange(is_told_, true) &&
             how_.on_wait)
-            how_.on_wait(why);
+            how_.on_wait(why, how_.patience);
         return true;
     }
     [[nodiscard]] static task<void> pause() { co_await sleep_for(std::chrono::milliseconds(200)); }
@@ -22188,13 +22190,15 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
     asked.id = std::move(id);
     asked.from = from;
     asked.wait_ms = 10'000;
+    auto lost = how; // the head was there, and is not any more
+    lost.patience = patience;
+    std::optional<detail::head_patience> looking;
     bool was_there = false;
-    auto until = time_point::max();
     for (;;) {
         std::optional<error> why;
-        auto reaching = as_result(detail::reach_head(&via, how));
+        auto reaching = as_result(was_there ? detail::reach_head_once(&via, how)
+                                            : detail::reach_head(&via, how));
         auto way = co_await reaching;
-        if (was_there) how.patience = {}; // see below
         if (way) {
             auto following = as_result(detail::follow_over(*way, &asked, &guarded, how.within));
             auto ended = co_await following;
@@ -22204,16 +22208,15 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
             if (ended) co_return *ended;
             if (own) std::rethrow_exception(own); // no fault of the head's
             why = ended.error();
-            if (asked.known != follow_job().known) until = time_point::max();
+            if (asked.known != follow_job().known) looking.reset();
         } else {
             why = way.error();
         }
         const bool is_lost = detail::is_no_answer(why->code()) && why->code() != errc::not_found &&
                              why->code() != errc::cancelled;
         if (!was_there || !is_lost) throw *why;
-        const auto now = loop::current().now();
-        if (until == time_point::max()) until = deadline_after(now, patience);
-        if (now >= until) throw *why;
+        if (!looking) looking.emplace(lost);
+        if (!looking->has_time(*why)) throw *why;
         co_await sleep_for(std::chrono::milliseconds(250));
     }
 }

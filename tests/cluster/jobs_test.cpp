@@ -1001,7 +1001,7 @@ TEST_CASE("a tool looks for a head for as long as it may, and says so once", "[c
         co_await killed;
         auto how = jobs.as_tool();
         int told = 0;
-        how.on_wait = [&told](const error&) { ++told; };
+        how.on_wait = [&told](const error&, time_span) { ++told; };
         auto at_once = as_result(cluster::ask_for_jobs(jobs.tool(), how));
         const auto at_once_said = co_await at_once;
         CHECK_FALSE(at_once_said.has_value());
@@ -1230,6 +1230,38 @@ TEST_CASE("who follows a job hears of its lines and states as they come", "[clus
 }
 
 // ---- the end of all ------------------------------------------------------------------------------
+
+TEST_CASE(
+    "who follows a job, and asks for more a moment after its cluster was stopped, hears its end",
+    "[cluster][jobs]") {
+    with_nodes(25, 1, [](test::sim_nodes& c, test::sim_jobs& jobs) -> task<void> {
+        auto submitting = jobs.submit(job("runs", {"sleep", "100000", "exit", "0"}));
+        (void)co_await submitting;
+        auto running = jobs.until("runs", job_state::running);
+        (void)co_await running;
+        auto reaching = cluster::detail::reach_head_once(&jobs.tool(), jobs.as_tool());
+        const auto way = co_await reaching;
+        cluster::follow_job asked;
+        asked.id = "runs";
+        auto first = way->call<cluster::job_lines>(asked);
+        const auto now = co_await first;
+        CHECK_FALSE(now.is_all);
+        scope beside;
+        beside.spawn(c.end());
+        co_await sleep_for(1s); // the job has ended long ago
+        asked.known = now.now.state;
+        auto second = way->call<cluster::job_lines>(asked);
+        const auto end = co_await second;
+        CHECK(end.is_all);
+        CHECK(end.now.state == static_cast<std::uint8_t>(job_state::stopped));
+        const auto asks_no_more = c.loop().now();
+        auto ended = beside.join();
+        co_await ended;
+        CHECK(c.loop().now() - asks_no_more < 1s); // nobody is waited for
+        auto closing = way->close();
+        co_await closing;
+    });
+}
 
 TEST_CASE("jobs of a cluster that is stopped are stopped, and who follows them hears it",
           "[cluster][jobs]") {

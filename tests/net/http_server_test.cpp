@@ -658,7 +658,7 @@ TEST_CASE("clients that do not read keep nobody's request from being answered ne
         }
         co_await sleep_for(2s);
         const auto before = asked.size();
-        CHECK(before < 40 * 20); // what is not read is not made
+        CHECK(before < std::size_t{40} * 20); // what is not read is not made
         auto mine = ask_from(&network, near_host, request("GET /api/m", bearer(view_key)));
         const auto mine_got = co_await mine;
         CHECK(mine_got.status == 200);

@@ -79,6 +79,10 @@ while ! test -e "$1"; do sleep 0.1; done
 """
 
 
+# Three rows, then it waits for a file.
+THREE_ROWS = TABLE.replace("1 2 3 4 5", "1 2 3").replace("test $SKEIN_JOB_ATTEMPT = 2 || exit 7\n", "")
+
+
 def progress():
     """A job has what the last row says, its speed, the time that is left, and the attempts before."""
     with Api([("n1", [])]) as c:
@@ -132,7 +136,7 @@ def metrics():
         for word, code in (("true", 0), ("true", 0), ("false", 1)):
             c.job("submit", "--", word, code=code)
         c.job("submit", "--id", "waits", "--no-wait", "--cpus", "99", "--", "true")
-        c.job("submit", "--id", "table", "--no-wait", "--working-dir", c.folder_of("table", TABLE), "--", "./run.sh", c.folder / "never")
+        c.job("submit", "--id", "table", "--no-wait", "--working-dir", c.folder_of("table", THREE_ROWS), "--", "./run.sh", c.folder / "never")
         for _ in range(3):
             c.check_ends(c.program("010_hello_task"), "010_hello_task")
         for _ in range(7):

@@ -37,8 +37,8 @@ struct tool_options {
     time_span within = std::chrono::seconds(10); ///< to reach the head, and for its answer
     /// When no head answers, or one ends before it has answered, another one is waited for so long.
     time_span patience{};
-    /// Told once, when that has taken a second.
-    std::function<void(const error& why)> on_wait{};
+    /// Told once, when that has taken a second; `most`: how long it is tried.
+    std::function<void(const error& why, time_span most)> on_wait{};
 };
 
 /// What is there now; `past`: with the drivers that were there.

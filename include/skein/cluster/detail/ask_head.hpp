@@ -34,13 +34,15 @@ public:
     head_patience(const head_patience&) = delete;
     head_patience& operator=(const head_patience&) = delete;
 
-    /// Another attempt is worth it.
-    [[nodiscard]] bool goes_on(const error& why) {
+    /// Another attempt is worth it: nobody has said no, and there is time.
+    [[nodiscard]] bool goes_on(const error& why) { return is_away(why.code()) && has_time(why); }
+    /// There is time for another attempt, whatever the last one said.
+    [[nodiscard]] bool has_time(const error& why) {
         const auto now = loop::current().now();
-        if (!is_away(why.code()) || now >= until_) return false;
+        if (now >= until_) return false;
         if (now - begin_ >= std::chrono::seconds(1) && !std::exchange(is_told_, true) &&
             how_.on_wait)
-            how_.on_wait(why);
+            how_.on_wait(why, how_.patience);
         return true;
     }
     [[nodiscard]] static task<void> pause() { co_await sleep_for(std::chrono::milliseconds(200)); }

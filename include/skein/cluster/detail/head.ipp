@@ -109,10 +109,10 @@ SKEIN_INLINE task<void> head::state::serve() {
             if (j->session == nullptr) memory.job_went(number, job_end::lost);
         auto ending = end_all_jobs(this);
         co_await ending;
-        stop_all_jobs();
         auto keeping = memory.kept();
         (void)co_await keeping;
-        show_all_ends();
+        auto showing = show_all_ends(this);
+        co_await showing;
         tell_all_to_leave();
         for (const auto& s : sessions) all.spawn(close_link(s->below));
     } catch (...) {

@@ -153,9 +153,13 @@ SKEIN_INLINE void head::state::serve_jobs(net::request_service& of, const sessio
             co_return self->list_jobs(asked, detail::most_listed);
         }(this, std::move(m), who.peer);
     });
-    of.on<follow_job, job_lines>([this](follow_job m, const net::caller& who) -> task<job_lines> {
+    // The session owns the service: a pointer, not a share, or neither would ever end.
+    of.on<follow_job, job_lines>([this, weak = std::weak_ptr<detail::head_session>(s)](
+                                     follow_job m, const net::caller& who) -> task<job_lines> {
         detail::check_version(m.version, who.peer);
-        return follow(this, std::move(m));
+        auto by = weak.lock();
+        if (by == nullptr) throw error(errc::closed, "its link has ended");
+        return follow(this, std::move(by), std::move(m));
     });
     of.on<ask_log, job_log>([this](ask_log m, const net::caller& who) -> task<job_log> {
         detail::check_version(m.version, who.peer);

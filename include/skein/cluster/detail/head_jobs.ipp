@@ -404,9 +404,13 @@ SKEIN_INLINE void head::state::look_at_jobs() {
 
 /// Running ones are asked to end, and say what they have to say.
 SKEIN_INLINE task<void> head::state::end_all_jobs(state* self) {
-    std::vector<job_ptr> open;
-    for (const auto& [id, job] : self->submitted.by_id)
-        if (!is_over(job->state)) open.push_back(job);
+    const auto open_jobs = [self] {
+        std::vector<job_ptr> out;
+        for (const auto& [id, job] : self->submitted.by_id)
+            if (!is_over(job->state)) out.push_back(job);
+        return out;
+    };
+    const auto open = open_jobs();
     for (const auto& job : open)
         self->stop_submitted(*job, job_state::stopped, "the cluster was stopped");
     std::uint64_t grace_ms = 0; // of the most patient one
@@ -418,22 +422,21 @@ SKEIN_INLINE task<void> head::state::end_all_jobs(state* self) {
     const auto runs = [](const job_ptr& job) { return !is_over(job->state); };
     while (self->on_loop.now() < until && std::any_of(open.begin(), open.end(), runs))
         co_await sleep_for(std::chrono::milliseconds(20));
+    for (const auto& job : open_jobs()) // also what came meanwhile
+        self->job_over(*job, job_state::stopped, "the cluster was stopped");
 }
 
-/// The cluster ends, and with it what runs there.
-SKEIN_INLINE void head::state::stop_all_jobs() {
-    std::vector<job_ptr> open;
-    for (const auto& [id, job] : submitted.by_id)
-        if (!is_over(job->state)) open.push_back(job);
-    for (const auto& job : open) job_over(*job, job_state::stopped, "the cluster was stopped");
-}
-
-/// Nobody will be asked again.
-SKEIN_INLINE void head::state::show_all_ends() {
-    for (const auto& [id, job] : submitted.by_id) {
+/// Nobody will be asked again: who follows a job has a moment to ask for its end.
+SKEIN_INLINE task<void> head::state::show_all_ends(state* self) {
+    for (const auto& [id, job] : self->submitted.by_id) {
         job->shown = job->state;
         job->news.wake_all();
     }
+    const auto until = deadline_after(self->on_loop.now(), self->how.times.shutdown_grace);
+    const auto hears_more = [](const session_ptr& s) { return s->hears_more; };
+    while (self->on_loop.now() < until &&
+           std::any_of(self->sessions.begin(), self->sessions.end(), hears_more))
+        co_await sleep_for(std::chrono::milliseconds(10));
 }
 
 // ---- what it prints -----------------------------------------------------------------------------
@@ -462,7 +465,7 @@ SKEIN_INLINE job_lines head::state::lines_of(const detail::submitted_job& job,
     return out;
 }
 
-SKEIN_INLINE task<job_lines> head::state::follow(state* self, follow_job asked) {
+SKEIN_INLINE task<job_lines> head::state::follow(state* self, session_ptr by, follow_job asked) {
     const auto job = self->job_called(asked.id);
     const auto until =
         deadline_after(self->on_loop.now(),
@@ -476,7 +479,11 @@ SKEIN_INLINE task<job_lines> head::state::follow(state* self, follow_job asked) 
         const bool is_news = job->said.total() + 1 > from ||
                              static_cast<std::uint8_t>(job->shown) != asked.known ||
                              is_over(job->shown);
-        if (is_news || now >= until) co_return self->lines_of(*job, from);
+        if (is_news || now >= until) {
+            auto said = self->lines_of(*job, from);
+            by->hears_more = !said.is_all;
+            co_return said;
+        }
         auto waiting = as_result(with_timeout(detail::wait_for_news(job), until - now));
         const auto woken = co_await waiting;
         if (!woken && woken.error().code() != errc::timeout) throw woken.error();

@@ -59,6 +59,7 @@ struct head_session {
     head_node* node = nullptr;
     head_job* job = nullptr;
     head_uploads uploads;
+    bool hears_more = false; ///< it follows a job, and has not heard all of it
 
     /// A message that is lost with the link; what it said is told again with the next hello. To one
     /// who has said goodbye nothing is told: an error would turn an orderly end into a broken link.
@@ -338,8 +339,7 @@ struct head::state {
     void look_at_jobs();
     static task<void> end_all_jobs(state* self);
     void forget_old_jobs(const detail::submitted_job& but);
-    void stop_all_jobs();
-    void show_all_ends();
+    static task<void> show_all_ends(state* self);
     void keep_lines(detail::submitted_job& job, std::vector<printed_lines> from);
     void forget_job(const std::string& id);
     [[nodiscard]] job_ptr job_called(const std::string& id) const;
@@ -347,7 +347,7 @@ struct head::state {
                                    const detail::texts_by_job* held_up = nullptr) const;
     [[nodiscard]] job_list list_jobs(const ask_jobs& asked, std::size_t bound) const;
     [[nodiscard]] job_lines lines_of(const detail::submitted_job& job, std::uint64_t from) const;
-    static task<job_lines> follow(state* self, follow_job asked);
+    static task<job_lines> follow(state* self, session_ptr by, follow_job asked);
     // head_job_logs.ipp: lines and tables that are on nodes alone
     static task<node_log> ask_nodes(state* self, job_ptr job, ask_node_log what);
     static task<job_log> read_log(state* self, ask_log asked);

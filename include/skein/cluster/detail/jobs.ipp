@@ -146,13 +146,15 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
     asked.id = std::move(id);
     asked.from = from;
     asked.wait_ms = 10'000;
+    auto lost = how; // the head was there, and is not any more
+    lost.patience = patience;
+    std::optional<detail::head_patience> looking;
     bool was_there = false;
-    auto until = time_point::max();
     for (;;) {
         std::optional<error> why;
-        auto reaching = as_result(detail::reach_head(&via, how));
+        auto reaching = as_result(was_there ? detail::reach_head_once(&via, how)
+                                            : detail::reach_head(&via, how));
         auto way = co_await reaching;
-        if (was_there) how.patience = {}; // see below
         if (way) {
             auto following = as_result(detail::follow_over(*way, &asked, &guarded, how.within));
             auto ended = co_await following;
@@ -162,16 +164,15 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
             if (ended) co_return *ended;
             if (own) std::rethrow_exception(own); // no fault of the head's
             why = ended.error();
-            if (asked.known != follow_job().known) until = time_point::max();
+            if (asked.known != follow_job().known) looking.reset();
         } else {
             why = way.error();
         }
         const bool is_lost = detail::is_no_answer(why->code()) && why->code() != errc::not_found &&
                              why->code() != errc::cancelled;
         if (!was_there || !is_lost) throw *why;
-        const auto now = loop::current().now();
-        if (until == time_point::max()) until = deadline_after(now, patience);
-        if (now >= until) throw *why;
+        if (!looking) looking.emplace(lost);
+        if (!looking->has_time(*why)) throw *why;
         co_await sleep_for(std::chrono::milliseconds(250));
     }
 }
