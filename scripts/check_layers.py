@@ -5,6 +5,9 @@
 Files of bodies (.ipp) belong to their layer and are included from above only: by headers of their own layer, under
 `#if SKEIN_HEADER_ONLY`, by a .ipp of which they are a part, and by src/. A .ipp does not include the public header
 that includes it, and neither headers nor .ipp files include each other in a circle.
+
+Parts are floors inside a layer ([[parts]] in layers.toml): a part includes itself, the parts before it and files that are
+in no part, never a part behind it nor the class that makes the parts.
 """
 import re
 import sys
@@ -15,6 +18,28 @@ RULES = checks.rules()
 RANK = {name: rank for rank, name in enumerate(RULES["layers"])}
 SHARED = {(layer, header) for layer, header, _ in RULES.get("shared_details", [])}
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|else|elif|endif)\b[ \t]*(.*)$", re.M)
+
+
+def part_of(name: str):
+    """(parts of a layer, number) of a file, or None; the class that makes the parts is behind all of them."""
+    for parts in RULES.get("parts", []):
+        for number, (_, patterns) in enumerate(parts["order"]):
+            if checks.matches(name, patterns):
+                return parts, number
+        if checks.matches(name, parts["above"]):
+            return parts, len(parts["order"])
+    return None
+
+
+def of_part(name: str, target: str, where: str) -> str:
+    """What is wrong with an include between parts of a layer, or nothing."""
+    here, there = part_of(name), part_of(target)
+    if here is None or there is None or here[0] is not there[0] or there[1] <= here[1]:
+        return ""
+    order = here[0]["order"]
+    below = " ".join(part for part, _ in order[:here[1]]) or "none"
+    what = order[there[1]][0] if there[1] < len(order) else "what makes the parts"
+    return f"{where}: part {order[here[1]][0]} -> {what} ({target}) goes up; it may know {below}, and tells others through an interface of its own"
 
 
 def conditions_at(text: str, position: int) -> list:
@@ -95,7 +120,8 @@ def main() -> int:
             if target.startswith("skein/"):
                 if layer is None:
                     continue  # an umbrella; check_mirror knows its content
-                wrong = of_skein(path, name, layer, target, where, conditions_at(text, found.start()))
+                wrong = (of_skein(path, name, layer, target, where, conditions_at(text, found.start()))
+                         or of_part(name, target.removeprefix("skein/"), where))
                 if wrong:
                     problems.append(wrong)
                     continue

@@ -4,6 +4,7 @@
 # label: runtime
 """Every structural check finds the violation planted for it, names its line, and is quiet on a clean tree."""
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -75,6 +76,16 @@ class planted(unittest.TestCase):
             self.put(f"include/skein/{low}/c.hpp", HEAD + f"#include <skein/{high}/d.hpp>\n")
             self.found("layers", f"include/skein/{low}/c.hpp:4", f"{low} -> {high} goes up")
             self.put(f"include/skein/{low}/c.hpp", HEAD)
+
+    def test_layers_floors_inside_a_layer(self):
+        for name in ("package", "head_log", "head"):
+            self.put(f"include/skein/cluster/{name}.hpp", HEAD)
+        self.put("include/skein/cluster/head_log.hpp", HEAD + "#include <skein/cluster/package.hpp>\n#include <skein/core/a.hpp>\n")
+        self.clean("layers")
+        self.put("include/skein/cluster/package.hpp", HEAD + "#include <skein/cluster/head_log.hpp>\n")
+        self.put("include/skein/cluster/detail/head_memory.hpp", HEAD + "#include <skein/cluster/head.hpp>\n")
+        self.found("layers", "package.hpp:4: part packages -> memory (cluster/head_log.hpp) goes up; it may know none",
+                   "head_memory.hpp:4: part memory -> what makes the parts (cluster/head.hpp) goes up; it may know packages")
 
     def test_layers_umbrella(self):
         self.put("include/skein/net/c.hpp", HEAD + "#include <skein/core.hpp>\n")
@@ -194,6 +205,76 @@ class box {{
     def test_headers_bodies(self):
         self.put("include/skein/core/detail/c.ipp", HEAD + "namespace skein {\nnamespace {\nint x;\n}\nstatic int f() { return 1; }\n}\n")
         self.found("headers", "c.ipp:5: an anonymous namespace", "c.ipp:8: a static function")
+
+    def without_exceptions(self, *more: str):
+        """No class has an exception, or those of `more` alone."""
+        with open(os.path.join(SCRIPTS, "layers.toml"), encoding="utf-8") as file:
+            text = file.read()
+        for name in ("class_exceptions", "ring_exceptions"):
+            text = re.sub(rf"^{name} = \[\n.*?^\]\n", "", text, flags=re.M | re.S)
+        self.put("scripts/layers.toml", "\n".join(more) + "\n" + text)
+
+    def large(self, functions: int, fields: int):
+        self.put("include/skein/core/c.hpp", HEAD + """
+namespace skein {
+class small {
+public:
+    small() = default;
+    small(const small&) = delete;
+    friend bool operator==(const small&, const small&);
+    std::function<void(int, int)> told = {}; // a field
+    template <class T>
+    void f(T with = T{1}, int n = g()) { with.other(n); }
+    enum class way { there, back };
+    struct within { int a = 0, b = 0; };
+};
+struct large : small {
+    explicit large(int a) : a_{a}, b_(1) { f(2); }
+""" + "".join(f"    [[nodiscard]] std::map<int, int> f{i}(int a, std::function<void()> b) const noexcept;\n" for i in range(functions - 1))
+                 + "".join(f"    std::map<int, int> m{i}{{}};\n" for i in range(fields - 2)) + """    int a_, b_{0};
+};
+} // namespace skein
+""")
+
+    def test_classes(self):
+        self.without_exceptions()
+        self.large(40, 30)
+        self.clean("classes")
+        self.large(41, 30)
+        self.found("classes", "c.hpp:17: large has 41 functions and 30 fields, the limits are 40 and 30")
+        self.large(40, 31)
+        self.found("classes", "large has 40 functions and 31 fields")
+        self.without_exceptions('class_exceptions = [["core", "large", 50, 31, "a reason"]]')
+        self.large(51, 31)
+        self.found("classes", "large has 51 functions and 31 fields, and had 50 and 31; it is to become smaller")
+        self.large(50, 31)
+        self.clean("classes")
+        self.large(45, 31)
+        self.found("classes", "large of core has 45 functions and 31 fields now, no more 50 and 31; say so there")
+        self.large(40, 30)
+        self.found("classes", "take the line out")
+        self.put("include/skein/core/c.hpp", HEAD)
+        self.found("classes", "there is no large in core")
+
+    def two_files(self, second: str):
+        self.put("include/skein/core/detail/one.ipp", HEAD + "namespace skein {\nvoid box::begin() {\n    end();\n    self->turn();\n}\n}\n")
+        self.put("include/skein/core/detail/two.ipp", HEAD + f"namespace skein {{\nvoid box::end() {{\n    {second}\n}}\nvoid box::turn() {{ end(); }}\n}}\n")
+
+    def test_classes_in_a_ring(self):
+        self.without_exceptions()
+        for harmless in ("other.begin();", "other->begin();", "others::begin();", "// begin();", "\"begin()\";", "turn();"):
+            self.two_files(harmless)
+            self.clean("classes")
+        for call in ("begin();", "self->begin();", "this->begin();", "return begin() + 1;"):
+            self.two_files(call)
+            self.found("classes", "one.ipp:1: 2 files of box call each other in a ring: one.ipp two.ipp")
+        self.without_exceptions('ring_exceptions = [["core", "box", 2, "a reason"]]')
+        self.clean("classes")
+        self.two_files("turn();")
+        self.found("classes", "files of box of core are in no ring; take the line out")
+        self.without_exceptions('ring_exceptions = [["core", "box", 3, "a reason"]]')
+        self.two_files("begin();")
+        self.found("classes", "box of core has a ring of 2 files now, no more 3")
 
     def test_unused(self):
         self.put("include/skein/core/lonely.hpp", HEAD)
