@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // jobs: commands that are sent to a cluster, all of it with its real code. Entry processes are
 // killed and stand still, starts fail and hang, agents and their machines die, nodes are silent for
-// 1 to 60 s and cannot start anything for seconds, the head dies with all that its disk had not
-// written, also between an order and its record, links break and are cut, clocks run fast and slow;
-// jobs are submitted, stopped and followed all the while.
+// 1 to 60 s, or until they are given up, and cannot start anything for seconds, the head dies with
+// all that its disk had not written, also between an order and its record, or behind the loss of a
+// node, links break and are cut, clocks run fast and slow; jobs are submitted, stopped and followed
+// all the while.
 //
 // Invariants: a job that was acknowledged is known to the end, ends once, and its end never changes;
 // an attempt's entry process runs at most once; no more attempts begin than were asked for, and what
@@ -57,6 +58,7 @@ struct stage {
     std::map<std::string, told> all{};
     duration lost_after{};
     bool breaks_links = false; ///< connections are broken, and links cut for a while
+    bool loses_nodes = false;  ///< one is cut off until it is given up, while it runs something
     bool agents_died = false;
     std::map<std::string, time_point>
         heard{}; ///< nodes: when their way to a head was open for long
@@ -168,14 +170,19 @@ cluster::job_request draw_job(stage* s, int number) {
         if (w.chance(0.8)) add("talk", 1 + w.below(w.chance(0.1) ? 2000 : 20));
         add("sleep", w.below(w.chance(0.2) ? 8000 : 1000));
     }
-    if (w.chance(0.15)) add("sleep", 10'000'000); // until somebody ends it
+    if (w.chance(0.15)) add("sleep", 10'000'000);         // until somebody ends it
+    const bool is_long = s->loses_nodes && w.chance(0.4); // it outlives the silence of its node
+    if (is_long) add("sleep", 20'000 + w.below(60'000));
     if (w.chance(0.3))
         add("exit-after", w.below(4));
     else
         add("exit", w.chance(0.7) ? 0 : 1 + w.below(200));
     what.demand = w.chance(0.8) ? "cpu=1" : w.chance(0.5) ? "cpu=2" : "cpu=0.5";
     what.retries = static_cast<std::uint32_t>(w.below(4));
-    if (w.chance(0.3)) what.timeout_ms = 500 + w.below(5000);
+    if (is_long)
+        what.retries = std::max(what.retries, 1U);
+    else if (w.chance(0.3))
+        what.timeout_ms = 500 + w.below(5000);
     if (w.chance(0.1)) {
         what.label = "zone=none";
         what.pending_ms = 500 + w.below(3000);
@@ -286,6 +293,7 @@ task<void> submit_around(stage* s, scope* following) {
 /// Between a change and its being durable, or just after that.
 task<void> kill_head(stage* s) {
     auto& w = s->w;
+    if (!s->c.has_head()) co_return; // somebody else has
     w.network.counts().add(sim::fault::kill);
     auto killed = s->c.kill_head();
     co_await killed;
@@ -328,6 +336,30 @@ task<void> silence(stage* s) {
         co_await sleep_for(std::chrono::milliseconds(1000 + w.below(most_ms)));
         w.network.heal(host, "head");
     }
+}
+
+/// A node that runs something is cut off until it is given up; then the head dies, or does not, and
+/// the node comes back before what it ran has surely ended, or after that.
+task<void> lose_node(stage* s) {
+    auto& w = s->w;
+    const auto busy = [s]() -> sim_nodes::node* {
+        for (std::size_t i = 0; i < s->c.nodes(); ++i)
+            if (!s->c.at(i).children->running().empty()) return &s->c.at(i);
+        return nullptr;
+    };
+    co_await sleep_for(std::chrono::milliseconds(w.below(8000)));
+    for (int i = 0; i < 100 && busy() == nullptr; ++i) co_await sleep_for(100ms);
+    const auto* const node = busy();
+    if (node == nullptr) co_return;
+    const auto host = node->host;
+    w.network.partition(host, "head");
+    co_await sleep_for(s->lost_after + std::chrono::milliseconds(500 + w.below(4000)));
+    if (w.chance(0.5)) {
+        auto killed = kill_head(s);
+        co_await killed;
+    }
+    co_await sleep_for(std::chrono::milliseconds(w.below(60'000)));
+    w.network.heal(host, "head");
 }
 
 /// A node that runs out of something: it fails at once, and so looks emptier than the others.
@@ -503,7 +535,7 @@ task<void> drive(stage* s) {
     scope watching, following, submitting, silencing;
     watching.spawn(watch(s));
     watching.spawn(listen(s));
-    silencing.spawn(silence(s));
+    silencing.spawn(s->loses_nodes ? lose_node(s) : silence(s));
     submitting.spawn(submit_around(s, &following));
     scope starving;
     if (w.chance(0.5)) starving.spawn(start_nothing(s));
@@ -555,6 +587,7 @@ task<void> scenario(sim::world& w) {
     stage s{w, c, *jobs, &disk};
     s.lost_after = w.chance(0.7) ? 30s : w.chance(0.5) ? 5s : 90s;
     s.breaks_links = w.chance(0.5);
+    s.loses_nodes = !s.breaks_links && s.lost_after < 60s && w.chance(0.5);
     c.head_defaults.lost_after = s.lost_after;
     if (!s.breaks_links) { // a connection that was closed means that its process has died
         w.network.faults().reset = w.network.faults().flip = 0;
