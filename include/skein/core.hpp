@@ -10,6 +10,7 @@
 #include <skein/core/available_cores.hpp>
 #include <skein/core/available_memory.hpp>
 #include <skein/core/awaitable.hpp>
+#include <skein/core/backoff.hpp>
 #include <skein/core/byte_line.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/cancel.hpp>

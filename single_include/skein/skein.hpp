@@ -8663,6 +8663,63 @@ template <class T>
 
 } // namespace skein
 
+// ======== skein/core/backoff.hpp
+// backoff: how long to wait before the next try. Pauses grow from `first` by a factor, to `most`.
+//
+//     backoff pauses(50ms, 2s);
+//     while (!reached()) co_await sleep_for(pauses.next()); // 50 ms, 100 ms, ... 2 s, 2 s
+//     pauses.reset();                                      // it was reached: 50 ms again
+//
+// Who has a count of failures instead asks pause_after(). Many who wait for one thing take
+// next(random), so that they do not all come again at once.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace skein {
+
+/// The pause behind so many failures in a row: `first` behind the first one, `factor` times as long
+/// behind each further one, never longer than `most`.
+[[nodiscard]] constexpr duration pause_after(std::int64_t failures, duration first, duration most,
+                                             int factor = 2) noexcept {
+    auto pause = std::min(first, most);
+    for (std::int64_t n = 1; n < failures && pause < most; ++n) {
+        if (factor <= 1 || pause == duration(0)) break; // it does not grow
+        pause = pause > most / factor ? most : pause * factor;
+    }
+    return pause;
+}
+
+/// Pauses of one who tries again and again.
+class backoff {
+public:
+    ///   first   the first pause; more than `most` counts as `most`
+    ///   most    no pause is longer
+    constexpr backoff(duration first, duration most, int factor = 2) noexcept
+        : first_(std::min(first, most)), most_(most), next_(first_), factor_(factor) {}
+
+    /// How long to wait now; the pause after that is longer.
+    [[nodiscard]] constexpr duration next() noexcept {
+        return std::exchange(next_, pause_after(2, next_, most_, factor_));
+    }
+    /// The same, shortened at random by up to half.
+    [[nodiscard]] duration next(random_source& random) {
+        const auto whole = next();
+        const auto half = static_cast<std::uint64_t>(whole.count() / 2);
+        return half == 0 ? whole : whole - duration(static_cast<std::int64_t>(random.below(half)));
+    }
+    /// It has come through: the next pause is the first again.
+    constexpr void reset() noexcept { next_ = first_; }
+
+private:
+    duration first_, most_, next_;
+    int factor_;
+};
+
+} // namespace skein
+
 // ======== skein/core/fork_guard.hpp
 // Descriptors that end with their process, also when it has forked: the other end of a socket
 // learns at once that the process has died, and a lock is free, whatever a child that a task or a
@@ -10921,9 +10978,7 @@ SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_sp
 SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
     ++failures_;
     if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
-    time_span pause = rules_.first_pause;
-    for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
-    return std::min(pause, rules_.longest_pause);
+    return pause_after(failures_, rules_.first_pause, rules_.longest_pause, rules_.factor);
 }
 
 } // namespace skein::proc
@@ -16023,10 +16078,9 @@ task<authenticated_stream> dial_once(network* via, const address* to,
 namespace skein::net {
 
 SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) const {
-    time_span d = first_delay;
-    for (int i = 1; i < tries && d < most_delay; ++i) d *= 2;
-    d = std::min(d, most_delay);
-    return time_span(std::chrono::duration<double, std::nano>(d) * (1.0 - jitter * random.unit()));
+    const auto whole = pause_after(tries, first_delay, most_delay);
+    return time_span(std::chrono::duration<double, std::nano>(whole) *
+                     (1.0 - jitter * random.unit()));
 }
 
 SKEIN_INLINE bool reconnect_policy::is_transient(errc code) noexcept {
@@ -23189,7 +23243,7 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
     auto& how = self->how_;
     self->alone_since_ = self->on_loop_.now();
     const auto last = deadline_after(self->alone_since_, how.join_within);
-    duration pause = how.times.reconnect_first;
+    backoff pauses(how.times.reconnect_first, how.times.reconnect_most);
     bool ever = false;
     for (int tries = 1; !self->stopping_->is_set(); ++tries) {
         std::optional<error> fault;
@@ -23202,7 +23256,7 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
         const bool was_joined = std::exchange(self->welcomed_, false);
         if (was_joined) {
             ever = true;
-            pause = how.times.reconnect_first;
+            pauses.reset();
         }
         if (self->stopping_->is_set() || !fault) co_return;
         const auto code = fault->code();
@@ -23218,9 +23272,8 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
         if (was_joined) self->is_away_ = true;
         if (how.on_away) how.on_away(*fault, was_joined);
         if (ever && is_final(code)) self->say_stranger(*fault);
-        auto woken = wait_at_most(self->stopping_, pause);
+        auto woken = wait_at_most(self->stopping_, pauses.next());
         co_await woken;
-        pause = std::min<duration>(2 * pause, how.times.reconnect_most);
     }
 }
 
@@ -49357,11 +49410,8 @@ inline constexpr const char* done_alone =
 }
 
 /// Before another start after so many bad ones in a row.
-[[nodiscard]] inline time_span pause_after(int bad, time_span first) {
-    const auto most = time_span(time_constants::lan().child_restart_most);
-    auto pause = first;
-    for (int n = 1; n < bad && pause < most; ++n) pause = pause * 2;
-    return std::min(pause, most);
+[[nodiscard]] inline duration start_pause(int bad, time_span first) {
+    return pause_after(bad, first, time_constants::lan().child_restart_most);
 }
 
 } // namespace detail
@@ -49915,7 +49965,7 @@ SKEIN_INLINE void elastic_coordinator::failed_start(worker& w, error why) {
     if (count_bad_start(w, why)) return;
     ++bad_starts_;
     retry_at_ = deadline_after(loop::current().now(),
-                               detail::pause_after(bad_starts_, options_.times.backoff));
+                               detail::start_pause(bad_starts_, options_.times.backoff));
     last_loss_ = why;
     count_failure(std::move(why), -1);
 }
@@ -50701,7 +50751,7 @@ SKEIN_INLINE void elastic_coordinator::count_refusal(worker& which, error why) {
     }
     ++bad_starts_;
     retry_at_ = deadline_after(loop::current().now(),
-                               detail::pause_after(bad_starts_, options_.times.backoff));
+                               detail::start_pause(bad_starts_, options_.times.backoff));
     refused_ = std::move(why);
 }
 
@@ -50713,7 +50763,7 @@ SKEIN_INLINE bool elastic_coordinator::count_bad_start(worker& which, const erro
     if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
     ++bad_starts_;
     retry_at_ = deadline_after(loop::current().now(),
-                               detail::pause_after(bad_starts_, options_.times.backoff));
+                               detail::start_pause(bad_starts_, options_.times.backoff));
     if (++records_[host].bad_starts >= options_.max_refusals) turn_out(*host, why);
     return true;
 }

@@ -22838,7 +22838,7 @@ struct engine_options {
     duration slow_row = std::chrono::seconds(5); ///< until it is said that a row takes long; again
                                                  ///< after twice that, and so on
     duration helper_reminder = std::chrono::seconds(10);    ///< until it is said that none comes
-    duration helper_retry = std::chrono::milliseconds(500); ///< doubles, up to 64 times of it
+    duration helper_retry = std::chrono::milliseconds(500); ///< doubles, up to 32 times of it
 };
 
 /// A row that is being made here.
@@ -25135,8 +25135,7 @@ SKEIN_INLINE task<void> row_engine::keep_helper() {
                                     "made",
                                     it.remote->name())
                       : fmt::format("a helper cannot be had, tried again: {}", failed->what()));
-        in_vain = std::min(in_vain + 1, 6);
-        auto slept = sleep_for(how_.helper_retry * (1 << in_vain) / 2);
+        auto slept = sleep_for(pause_after(++in_vain, how_.helper_retry, 32 * how_.helper_retry));
         co_await slept;
     }
 }

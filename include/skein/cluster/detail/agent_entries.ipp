@@ -8,6 +8,7 @@
 #include <skein/cluster/detail/package_message.hpp>
 #include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/package_store.hpp>
+#include <skein/core/backoff.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/net/offload.hpp>
@@ -280,17 +281,16 @@ SKEIN_INLINE task<void> agent::state::end_what_is_left(state* self, worker* w) {
     const auto mark = detail::job_mark(w->order);
     if (self->children.signal_marked(mark, w->is_asked ? 0 : SIGTERM) == 0) co_return;
     const auto until = deadline_after(self->on_loop.now(), self->grace_of(*w));
-    constexpr duration first = std::chrono::milliseconds(20);
-    bool has_killed = false;
-    for (auto pause = first;;) {
-        co_await sleep_for(pause);
+    constexpr auto first = std::chrono::milliseconds(20);
+    backoff pauses(first, std::chrono::milliseconds(200));
+    for (bool has_killed = false;;) {
+        co_await sleep_for(pauses.next());
         const bool is_late = self->on_loop.now() >= until;
         if (self->children.signal_marked(mark, is_late ? SIGKILL : 0) == 0) co_return;
         // One that a kill does not end waits for a disk, maybe for hours: each look is at all of
         // /proc.
-        const duration most =
-            is_late ? std::chrono::milliseconds(5000) : std::chrono::milliseconds(200);
-        pause = is_late && !std::exchange(has_killed, true) ? first : std::min(2 * pause, most);
+        if (is_late && !std::exchange(has_killed, true))
+            pauses = backoff(first, std::chrono::seconds(5));
     }
 }
 

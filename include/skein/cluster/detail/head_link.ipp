@@ -2,6 +2,7 @@
 #pragma once
 // The bodies of cluster/detail/head_link.hpp.
 
+#include <skein/core/backoff.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/scope.hpp>
@@ -73,7 +74,7 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
     auto& how = self->how_;
     self->alone_since_ = self->on_loop_.now();
     const auto last = deadline_after(self->alone_since_, how.join_within);
-    duration pause = how.times.reconnect_first;
+    backoff pauses(how.times.reconnect_first, how.times.reconnect_most);
     bool ever = false;
     for (int tries = 1; !self->stopping_->is_set(); ++tries) {
         std::optional<error> fault;
@@ -86,7 +87,7 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
         const bool was_joined = std::exchange(self->welcomed_, false);
         if (was_joined) {
             ever = true;
-            pause = how.times.reconnect_first;
+            pauses.reset();
         }
         if (self->stopping_->is_set() || !fault) co_return;
         const auto code = fault->code();
@@ -102,9 +103,8 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
         if (was_joined) self->is_away_ = true;
         if (how.on_away) how.on_away(*fault, was_joined);
         if (ever && is_final(code)) self->say_stranger(*fault);
-        auto woken = wait_at_most(self->stopping_, pause);
+        auto woken = wait_at_most(self->stopping_, pauses.next());
         co_await woken;
-        pause = std::min<duration>(2 * pause, how.times.reconnect_most);
     }
 }
 

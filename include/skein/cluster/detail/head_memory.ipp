@@ -3,6 +3,7 @@
 // The bodies of cluster/detail/head_memory.hpp.
 
 #include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/core/backoff.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/timeout.hpp>
@@ -212,7 +213,7 @@ SKEIN_INLINE task<void> head_memory::wait_for_news(head_memory* self) {
 
 SKEIN_INLINE task<void> head_memory::keep(head_memory* self) {
     if (self->log_ == nullptr) co_return;
-    duration pause = first_retry;
+    backoff pauses(first_retry, longest_retry);
     for (;;) {
         if (self->durable_ == self->last_) {
             if (self->closing_) co_return;
@@ -236,12 +237,11 @@ SKEIN_INLINE task<void> head_memory::keep(head_memory* self) {
         }
         self->wrote(done, upto);
         if (done) {
-            pause = first_retry;
+            pauses.reset();
             continue;
         }
         if (self->closing_) co_return;
-        const auto until = deadline_after(self->loop_.now(), pause);
-        pause = std::min(2 * pause, longest_retry);
+        const auto until = deadline_after(self->loop_.now(), pauses.next());
         while (!self->closing_ && self->loop_.now() < until) {
             auto woken = as_result(with_deadline(wait_for_change(&self->changed_), until));
             const auto early = co_await woken;

@@ -5,6 +5,7 @@
 // nothing runs.
 
 #include <skein/cluster/detail/leased_workers_state.hpp>
+#include <skein/core/backoff.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -28,7 +29,7 @@ SKEIN_INLINE task<rt::space_place> leased_workers::state::find(state* self, std:
     const auto most = self->how.times.space_enter;
     const auto last = deadline_after(self->on_loop.now(), most);
     std::string why = "the head was not reached";
-    duration pause = std::chrono::milliseconds(5);
+    backoff pauses(std::chrono::milliseconds(5), std::chrono::milliseconds(200));
     for (;;) {
         if (self->gave_up) throw error(*self->gave_up_why);
         if (self->stopping.is_set())
@@ -48,9 +49,8 @@ SKEIN_INLINE task<rt::space_place> leased_workers::state::find(state* self, std:
                 throw error(there.error());
             why = there.error().what();
         }
-        auto waiting = detail::wait_at_most(&self->stopping, pause);
+        auto waiting = detail::wait_at_most(&self->stopping, pauses.next());
         co_await waiting;
-        pause = std::min<duration>(2 * pause, std::chrono::milliseconds(200));
     }
 }
 

@@ -4,6 +4,7 @@
 
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/leased_workers_state.hpp>
+#include <skein/core/backoff.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -430,8 +431,8 @@ SKEIN_INLINE void leased_workers::state::on_failed_start(const lease_ptr& l, boo
     if (!any && failed_starts >= most_failures &&
         on_loop.now() >= deadline_after(first_failure, how.start_within))
         return give_up(error(errc::worker_lost, reason).with_hint(std::string(hint)));
-    const auto pause = std::min<duration>(
-        how.times.child_restart_first * (1 << std::min(failed_starts, 8)), how.start_within / 4);
+    const auto pause =
+        pause_after(failed_starts + 1, how.times.child_restart_first, how.start_within / 4);
     later.spawn(fill_later(this, pause));
 }
 

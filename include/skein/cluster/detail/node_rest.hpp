@@ -6,6 +6,7 @@
 // up to 60 seconds.
 
 #include <skein/core/config.hpp>
+#include <skein/core/backoff.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/time.hpp>
 
@@ -58,15 +59,14 @@ public:
     bool failed(time_point now, std::string why) {
         why_ = std::move(why);
         if (is_on_) return false;
-        if (now >= deadline_after(until_, most)) next_ = first; // of another day
+        if (now >= deadline_after(until_, most)) rests_.reset(); // of another day
         is_on_ = true;
-        until_ = deadline_after(now, next_);
-        next_ = std::min<duration>(2 * next_, most);
+        until_ = deadline_after(now, rests_.next());
         return true;
     }
     /// Something has started. True: it was resting.
     bool worked() noexcept {
-        next_ = first;
+        rests_.reset();
         until_ = {};
         return std::exchange(is_on_, false);
     }
@@ -82,7 +82,7 @@ public:
 private:
     bool is_on_ = false;
     time_point until_{};
-    duration next_ = first;
+    backoff rests_{first, most};
     std::string why_;
 };
 

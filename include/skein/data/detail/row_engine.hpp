@@ -84,7 +84,7 @@ struct engine_options {
     duration slow_row = std::chrono::seconds(5); ///< until it is said that a row takes long; again
                                                  ///< after twice that, and so on
     duration helper_reminder = std::chrono::seconds(10);    ///< until it is said that none comes
-    duration helper_retry = std::chrono::milliseconds(500); ///< doubles, up to 64 times of it
+    duration helper_retry = std::chrono::milliseconds(500); ///< doubles, up to 32 times of it
 };
 
 /// A row that is being made here.

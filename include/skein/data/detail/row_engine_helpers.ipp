@@ -2,6 +2,7 @@
 #pragma once
 // The part of a row engine that works with helpers: bodies of <skein/data/detail/row_engine.hpp>.
 
+#include <skein/core/backoff.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -123,8 +124,7 @@ SKEIN_INLINE task<void> row_engine::keep_helper() {
                                     "made",
                                     it.remote->name())
                       : fmt::format("a helper cannot be had, tried again: {}", failed->what()));
-        in_vain = std::min(in_vain + 1, 6);
-        auto slept = sleep_for(how_.helper_retry * (1 << in_vain) / 2);
+        auto slept = sleep_for(pause_after(++in_vain, how_.helper_retry, 32 * how_.helper_retry));
         co_await slept;
     }
 }

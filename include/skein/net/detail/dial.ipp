@@ -2,6 +2,7 @@
 #pragma once
 // The one back-off loop.
 
+#include <skein/core/backoff.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
@@ -17,10 +18,9 @@
 namespace skein::net {
 
 SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) const {
-    time_span d = first_delay;
-    for (int i = 1; i < tries && d < most_delay; ++i) d *= 2;
-    d = std::min(d, most_delay);
-    return time_span(std::chrono::duration<double, std::nano>(d) * (1.0 - jitter * random.unit()));
+    const auto whole = pause_after(tries, first_delay, most_delay);
+    return time_span(std::chrono::duration<double, std::nano>(whole) *
+                     (1.0 - jitter * random.unit()));
 }
 
 SKEIN_INLINE bool reconnect_policy::is_transient(errc code) noexcept {

@@ -5,6 +5,7 @@
 #include <skein/core/available_cores.hpp>
 #include <skein/core/available_memory.hpp>
 #include <skein/core/awaitable.hpp>
+#include <skein/core/backoff.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/fork_guard.hpp>
 #include <skein/core/race.hpp>
@@ -284,9 +285,7 @@ SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_sp
 SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
     ++failures_;
     if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
-    time_span pause = rules_.first_pause;
-    for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
-    return std::min(pause, rules_.longest_pause);
+    return pause_after(failures_, rules_.first_pause, rules_.longest_pause, rules_.factor);
 }
 
 } // namespace skein::proc

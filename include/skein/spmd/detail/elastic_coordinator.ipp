@@ -414,7 +414,7 @@ SKEIN_INLINE void elastic_coordinator::failed_start(worker& w, error why) {
     if (count_bad_start(w, why)) return;
     ++bad_starts_;
     retry_at_ = deadline_after(loop::current().now(),
-                               detail::pause_after(bad_starts_, options_.times.backoff));
+                               detail::start_pause(bad_starts_, options_.times.backoff));
     last_loss_ = why;
     count_failure(std::move(why), -1);
 }

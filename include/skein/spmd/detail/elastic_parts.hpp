@@ -3,6 +3,7 @@
 // What a coordinator keeps of each worker and of each view's group; comes after
 // spmd/elastic_coordinator.hpp.
 
+#include <skein/core/backoff.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
@@ -43,11 +44,8 @@ inline constexpr const char* done_alone =
 }
 
 /// Before another start after so many bad ones in a row.
-[[nodiscard]] inline time_span pause_after(int bad, time_span first) {
-    const auto most = time_span(time_constants::lan().child_restart_most);
-    auto pause = first;
-    for (int n = 1; n < bad && pause < most; ++n) pause = pause * 2;
-    return std::min(pause, most);
+[[nodiscard]] inline duration start_pause(int bad, time_span first) {
+    return pause_after(bad, first, time_constants::lan().child_restart_most);
 }
 
 } // namespace detail

@@ -162,7 +162,7 @@ SKEIN_INLINE void elastic_coordinator::count_refusal(worker& which, error why) {
     }
     ++bad_starts_;
     retry_at_ = deadline_after(loop::current().now(),
-                               detail::pause_after(bad_starts_, options_.times.backoff));
+                               detail::start_pause(bad_starts_, options_.times.backoff));
     refused_ = std::move(why);
 }
 
@@ -174,7 +174,7 @@ SKEIN_INLINE bool elastic_coordinator::count_bad_start(worker& which, const erro
     if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
     ++bad_starts_;
     retry_at_ = deadline_after(loop::current().now(),
-                               detail::pause_after(bad_starts_, options_.times.backoff));
+                               detail::start_pause(bad_starts_, options_.times.backoff));
     if (++records_[host].bad_starts >= options_.max_refusals) turn_out(*host, why);
     return true;
 }

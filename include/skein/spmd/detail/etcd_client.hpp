@@ -10,6 +10,7 @@
 // A call may have been carried out although its answer was lost, and is then made again: callers
 // send only what comes to the same when it is done twice.
 
+#include <skein/core/backoff.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/mutex.hpp>
 #include <skein/core/result.hpp>
@@ -34,16 +35,10 @@ namespace skein::spmd::detail {
 ///   errors  those of etcd_register's constructor
 [[nodiscard]] etcd_options checked(etcd_options options);
 
-/// Pauses between rounds over all members: doubled from the first to the last, less up to a half by
-/// chance.
-class etcd_backoff {
-public:
-    [[nodiscard]] duration next(random_source& random);
-    void reset() noexcept { rounds_ = 0; }
-
-private:
-    unsigned rounds_ = 0;
-};
+/// Between rounds over all members.
+[[nodiscard]] inline backoff etcd_backoff() noexcept {
+    return {std::chrono::milliseconds(50), std::chrono::milliseconds(3200)};
+}
 
 class etcd_client {
 public:

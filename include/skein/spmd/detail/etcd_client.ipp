@@ -75,15 +75,6 @@ SKEIN_INLINE etcd_options checked(etcd_options options) {
     return options;
 }
 
-SKEIN_INLINE duration etcd_backoff::next(random_source& random) {
-    using namespace std::chrono_literals;
-    constexpr unsigned most = 6; // doublings: 50 ms to 3.2 s
-    const duration whole = duration(50ms) * (1U << rounds_);
-    rounds_ = std::min(rounds_ + 1, most);
-    return whole - duration(static_cast<std::int64_t>(
-                       random.below(static_cast<std::uint64_t>(whole.count() / 2))));
-}
-
 // ---- a call -------------------------------------------------------------------------------------
 
 SKEIN_INLINE etcd_client::etcd_client(etcd_options options,
@@ -96,7 +87,7 @@ SKEIN_INLINE void etcd_client::leave(std::size_t member) noexcept {
 
 SKEIN_INLINE task<void> etcd_client::call(std::string path, std::string body, reader* take,
                                           std::optional<duration> timeout) {
-    etcd_backoff backoff;
+    auto pauses = etcd_backoff();
     std::size_t tried = 0, mistakes = 0, renewed = 0;
     std::optional<error> mistake, trouble;
     for (;;) {
@@ -121,7 +112,7 @@ SKEIN_INLINE task<void> etcd_client::call(std::string path, std::string body, re
         if (tried < options_.endpoints.size()) continue;
         if (mistakes == tried) throw *mistake;
         if (trouble->code() != errc::exhausted) note_trouble(*trouble);
-        auto pause = sleep_for(backoff.next(loop::current().random()));
+        auto pause = sleep_for(pauses.next(loop::current().random()));
         co_await pause;
         tried = mistakes = renewed = 0;
         mistake.reset();

@@ -91,7 +91,7 @@ SKEIN_INLINE task<bool> etcd_keys::listen(std::string key, std::int64_t from, ju
 }
 
 SKEIN_INLINE task<etcd_value> etcd_keys::await_change(std::string key, judge is_news) {
-    etcd_backoff backoff;
+    auto pauses = etcd_backoff();
     for (;;) {
         auto getting = get(key);
         auto now = co_await getting;
@@ -107,10 +107,10 @@ SKEIN_INLINE task<etcd_value> etcd_keys::await_change(std::string key, judge is_
         const bool was_good = co_await listening;
         if (news) co_return std::move(*news);
         if (was_good) {
-            backoff.reset();
+            pauses.reset();
             continue;
         }
-        auto pause = sleep_for(backoff.next(loop::current().random()));
+        auto pause = sleep_for(pauses.next(loop::current().random()));
         co_await pause;
     }
 }
