@@ -505,6 +505,7 @@ using skein::proc::leftovers;
 using skein::proc::line_queue;
 using skein::proc::local_children;
 using skein::proc::local_host;
+using skein::proc::marked_signal;
 using skein::proc::most_boot_bytes;
 using skein::proc::name_process;
 using skein::proc::open_standard_files;

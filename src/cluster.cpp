@@ -19,6 +19,7 @@
 #include <skein/cluster/detail/head_silence.hpp>
 #include <skein/cluster/detail/ignore_rules.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/marked_processes.hpp>
 #include <skein/cluster/detail/package_files.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
@@ -76,6 +77,7 @@
 #include <skein/cluster/detail/leased_spaces.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/load_history.ipp>
+#include <skein/cluster/detail/marked_processes.ipp>
 #include <skein/cluster/detail/package.ipp>
 #include <skein/cluster/detail/package_files.ipp>
 #include <skein/cluster/detail/package_layout.ipp>

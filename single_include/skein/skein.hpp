@@ -8270,6 +8270,14 @@ public:
                                                         std::span<std::byte> into) = 0;
 };
 
+/// What all processes with a mark are sent.
+struct marked_signal {
+    std::string mark;         ///< "NAME=value", in the environment that they were started with
+    int number = 0;           ///< the signal; 0: none, they are counted
+    std::int64_t but_not = 0; ///< this process group has been told already: counted alone; 0: none
+    std::size_t found = 0;    ///< how many there are: the answer
+};
+
 /// Where children run.
 class children {
 public:
@@ -8282,16 +8290,11 @@ public:
     ///           left; too_large: the message cancelled: what was started has been killed
     [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
 
-    /// Sends a signal (0: none) to all processes of this user with `mark`, "NAME=value", in the
-    /// environment that they were started with, whoever started them; gives how many there are. One
-    /// that this process has started and not waited for, and that has ended, is none. Reads /proc:
-    /// a millisecond for a few hundred processes.
-    ///   but_not  this process group has been told already and is counted alone; 0: none
-    virtual std::size_t signal_marked(const std::string& mark, int number,
-                                      std::int64_t but_not = 0) {
-        (void)mark, (void)number, (void)but_not;
-        return 0;
-    }
+    /// Finds all processes of this user with the marks, whoever started them, sends them their
+    /// signals and says how many there are. One that this process has started and not waited for,
+    /// and that has ended, is none. Reads /proc once, however many marks there are: a millisecond
+    /// for a hundred processes.
+    virtual void signal_marked(std::span<marked_signal* const> all) { (void)all; }
 
     /// What the host offers to all children together. May read files: ask once.
     [[nodiscard]] virtual host_resources resources() = 0;
@@ -8326,8 +8329,7 @@ class local_children final : public children {
 public:
     explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
     [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
-    std::size_t signal_marked(const std::string& mark, int number,
-                              std::int64_t but_not = 0) override;
+    void signal_marked(std::span<marked_signal* const> all) override;
     [[nodiscard]] host_resources resources() override;
 
 private:
@@ -10724,9 +10726,12 @@ template <encodable T>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 #include <tuple>
+#include <unordered_map>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -10846,22 +10851,19 @@ SKEIN_INLINE void check_boot_size(const child_options& how) {
                             how.message.size(), most_boot_bytes));
 }
 
-/// Processes of this user that were started with the mark in their environment, and have not ended.
-SKEIN_INLINE std::vector<pid_t> marked_processes(const std::string& mark) {
-    std::vector<pid_t> found;
+/// Each process of this user with the environment that it was started with, "NAME=value" and a null
+/// byte each; that of one which has ended is empty.
+template <class Each>
+void each_environment(const Each& each) {
     std::error_code none;
-    const auto wanted = std::string(1, '\0') + mark + '\0';
     for (std::filesystem::directory_iterator one("/proc", none), end; !none && one != end;
          one.increment(none)) {
         const auto name = one->path().filename().string();
         if (name.find_first_not_of("0123456789") != name.npos) continue;
         std::ifstream file(one->path() / "environ", std::ios::binary);
-        std::string all(1, '\0');
-        all.append(std::istreambuf_iterator<char>(file), {});
-        if (all.find(wanted) == all.npos) continue; // of one that has ended it is empty
-        found.push_back(static_cast<pid_t>(std::stol(name)));
+        const std::string all(std::istreambuf_iterator<char>(file), {});
+        if (!all.empty()) each(static_cast<pid_t>(std::stol(name)), std::string_view(all));
     }
-    return found;
 }
 
 /// The read end of a pipe with the message in it. All of it is there before the child starts, so
@@ -10947,12 +10949,27 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         home, by, std::move(how.name), std::move(process), std::move(link.ours), std::move(output));
 }
 
-SKEIN_INLINE std::size_t local_children::signal_marked(const std::string& mark, int number,
-                                                       std::int64_t but_not) {
-    const auto found = detail::marked_processes(mark);
-    for (const auto pid : found)
-        if (number != 0 && (but_not == 0 || ::getpgid(pid) != but_not)) (void)::kill(pid, number);
-    return found.size();
+SKEIN_INLINE void local_children::signal_marked(std::span<marked_signal* const> all) {
+    std::unordered_multimap<std::string_view, marked_signal*> wanted;
+    for (auto* const one : all) {
+        one->found = 0;
+        wanted.emplace(one->mark, one);
+    }
+    detail::each_environment([&](pid_t pid, std::string_view environment) {
+        std::vector<marked_signal*> its; // a variable that stands there twice counts once
+        while (!environment.empty()) {
+            const auto variable = environment.substr(0, environment.find('\0'));
+            environment.remove_prefix(std::min(variable.size() + 1, environment.size()));
+            for (auto [at, end] = wanted.equal_range(variable); at != end; ++at)
+                if (std::find(its.begin(), its.end(), at->second) == its.end())
+                    its.push_back(at->second);
+        }
+        for (auto* const one : its) {
+            ++one->found;
+            if (one->number != 0 && (one->but_not == 0 || ::getpgid(pid) != one->but_not))
+                (void)::kill(pid, one->number);
+        }
+    });
 }
 
 SKEIN_INLINE host_resources local_children::resources() {

@@ -311,6 +311,47 @@ TEST_CASE("a start that waits for the file system can be cancelled, and one that
     });
 }
 
+TEST_CASE(
+    "one look finds the processes of many marks, counts each and signals those that are asked for",
+    "[rt][children]") {
+    with_children([](proc::children* here) -> task<void> {
+        const auto value = std::to_string(::getpid());
+        std::vector<std::unique_ptr<proc::child>> all;
+        for (const char* name : {"SKEIN_TEST_A", "SKEIN_TEST_A", "SKEIN_TEST_B"}) {
+            auto how = helper("");
+            how.executable = "/bin/sleep";
+            how.argv = {"sleep", "1000"};
+            how.env = {{name, value}, {"SKEIN_TEST_ALL", value}};
+            auto starting = started(here, std::move(how));
+            all.push_back(co_await starting);
+        }
+        proc::marked_signal a{"SKEIN_TEST_A=" + value, SIGTERM}, every{"SKEIN_TEST_ALL=" + value},
+            part{"SKEIN_TEST_A=" + value.substr(1)}, none{"SKEIN_TEST_C=" + value, SIGKILL};
+        a.but_not = all[1]->pid();
+        proc::marked_signal* const asked[] = {&a, &every, &part, &none};
+        here->signal_marked(asked);
+        CHECK(a.found == 2);
+        CHECK(every.found == 3);
+        CHECK(part.found == 0);
+        CHECK(none.found == 0);
+        auto ended = all[0]->ended();
+        const auto how = co_await ended;
+        CHECK(how.status.signal() == SIGTERM);
+        CHECK(all[2]->running());
+        here->signal_marked(asked);
+        CHECK(a.found == (all[1]->running() ? 1 : 0)); // its group had been told
+        all[1]->kill();
+        all[2]->kill();
+        for (std::size_t i : {1, 2}) {
+            auto gone = all[i]->ended();
+            const auto end = co_await gone;
+            CHECK(end.status.signal() == SIGKILL);
+        }
+        here->signal_marked(asked);
+        CHECK(every.found == 0);
+    });
+}
+
 TEST_CASE("what a child takes is measured while it runs", "[rt][children]") {
     with_children([](proc::children* here) -> task<void> {
         CHECK(here->resources().cores == available_cores());

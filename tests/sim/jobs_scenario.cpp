@@ -312,8 +312,9 @@ task<void> next_change(stage* s) {
 
 /// Until a job has just been placed: its node may have been told, and the log not.
 task<void> next_order(stage* s) {
-    const auto placed = [&] {
+    const auto placed = [s] { // without a head nothing is
         std::uint64_t leases = 0;
+        if (!s->c.has_head()) return leases;
         for (const auto& n : s->c.head().status().nodes) leases += n.workers;
         return leases;
     };

@@ -142,6 +142,14 @@ public:
                                                         std::span<std::byte> into) = 0;
 };
 
+/// What all processes with a mark are sent.
+struct marked_signal {
+    std::string mark;         ///< "NAME=value", in the environment that they were started with
+    int number = 0;           ///< the signal; 0: none, they are counted
+    std::int64_t but_not = 0; ///< this process group has been told already: counted alone; 0: none
+    std::size_t found = 0;    ///< how many there are: the answer
+};
+
 /// Where children run.
 class children {
 public:
@@ -154,16 +162,11 @@ public:
     ///           left; too_large: the message cancelled: what was started has been killed
     [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
 
-    /// Sends a signal (0: none) to all processes of this user with `mark`, "NAME=value", in the
-    /// environment that they were started with, whoever started them; gives how many there are. One
-    /// that this process has started and not waited for, and that has ended, is none. Reads /proc:
-    /// a millisecond for a few hundred processes.
-    ///   but_not  this process group has been told already and is counted alone; 0: none
-    virtual std::size_t signal_marked(const std::string& mark, int number,
-                                      std::int64_t but_not = 0) {
-        (void)mark, (void)number, (void)but_not;
-        return 0;
-    }
+    /// Finds all processes of this user with the marks, whoever started them, sends them their
+    /// signals and says how many there are. One that this process has started and not waited for,
+    /// and that has ended, is none. Reads /proc once, however many marks there are: a millisecond
+    /// for a hundred processes.
+    virtual void signal_marked(std::span<marked_signal* const> all) { (void)all; }
 
     /// What the host offers to all children together. May read files: ask once.
     [[nodiscard]] virtual host_resources resources() = 0;
@@ -198,8 +201,7 @@ class local_children final : public children {
 public:
     explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
     [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
-    std::size_t signal_marked(const std::string& mark, int number,
-                              std::int64_t but_not = 0) override;
+    void signal_marked(std::span<marked_signal* const> all) override;
     [[nodiscard]] host_resources resources() override;
 
 private:

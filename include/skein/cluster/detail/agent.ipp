@@ -149,7 +149,7 @@ SKEIN_INLINE task<void> agent::state::say_hello(state* self) {
         const auto w = co_await joining;
         self->head_waits =
             std::chrono::milliseconds(std::min(w.lost_after_ms, detail::most_lost_after_ms));
-        if (self->how.storage) self->end_leftovers(self->how.storage->folder_if_open());
+        if (self->how.storage) self->marked.end_leftovers(self->how.storage->folder_if_open());
         for (auto& [name, one] : self->workers) // this head may not have them
             if (one->table) one->table->again();
         for (const auto& lease : w.stop) self->stop_one(lease, false);
@@ -351,7 +351,10 @@ SKEIN_INLINE task<void> agent::state::end_now(state* self, worker* w, proc::chil
                                               ended_lease* into) {
     const auto& how = self->how;
     const bool is_entry = !w->order.job.empty(), is_rank = w->order.rank.is_there();
-    if (is_entry) self->ask_entry_to_end(w);
+    if (is_entry) {
+        auto asking = ask_entry_to_end(self, w);
+        co_await asking;
+    }
     time_span until_asked = how.times.exit_grace, until_killed = how.stop_grace;
     if (is_entry) std::tie(until_asked, until_killed) = std::pair(self->grace_of(*w), time_span());
     if (is_rank) {

@@ -48,7 +48,7 @@ SKEIN_INLINE task<void> agent::state::open_storage(state* self, worker* w) {
     w->in_storage = true;
     std::tie(w->storage, w->token_file) = co_await opening;
     w->in_storage = false;
-    self->end_leftovers(w->storage);
+    self->marked.end_leftovers(w->storage);
 }
 
 /// The folder of its job, with what that has brought. Several of one job may come at once: the
@@ -219,31 +219,13 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
     if (w.has_own_folder) add(detail::job_folder_variable, w.folder);
     const auto mark = detail::job_mark(order);
     add(detail::job_mark_variable, mark.substr(mark.find('=') + 1));
-    if (!node_mark.empty())
-        add(detail::node_mark_variable, node_mark.substr(node_mark.find('=') + 1));
+    if (!marked.storage().empty()) add(detail::node_mark_variable, marked.storage());
     const auto demand = sched::parse_resources(order.demand);
     if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
         throw good.error();
     if (demand && (demand->gpu || total.gpu)) // it sees the gpus of its lease alone
         add(proc::gpus_variable, proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
     return child;
-}
-
-/// An agent that was killed has left what it had not seen end: the processes that its jobs' entry
-/// processes had started. They know its storage, which one agent alone has open: it lives no more.
-/// Before this one has started any.
-SKEIN_INLINE void agent::state::end_leftovers(const std::string& storage) {
-    if (!node_mark.empty() || storage.empty()) return;
-    node_mark = fmt::format("{}={}", detail::node_mark_variable, storage);
-    std::size_t ended = 0;
-    for (int i = 0; i < 10; ++i) { // one may fork meanwhile; one that cannot end is left alone
-        const auto there = children.signal_marked(node_mark, SIGKILL);
-        ended = std::max(ended, there);
-        if (there == 0) break;
-    }
-    if (ended != 0)
-        logging::warn("agent", "processes of jobs of an agent that was killed are ended",
-                      {{"storage", storage}, {"processes", ended}});
 }
 
 SKEIN_INLINE void agent::state::entry_runs(worker* w, scope& beside) {
@@ -268,10 +250,11 @@ SKEIN_INLINE time_span agent::state::grace_of(const worker& w) const {
 
 /// What it has started is asked, too: a shell that is asked alone ends alone. Each process once: a
 /// second SIGTERM means "at once" to many.
-SKEIN_INLINE void agent::state::ask_entry_to_end(worker* w) {
+SKEIN_INLINE task<void> agent::state::ask_entry_to_end(state* self, worker* w) {
     w->process->signal_group(SIGTERM);
-    (void)children.signal_marked(detail::job_mark(w->order), SIGTERM, w->process->pid());
     w->is_asked = true;
+    auto telling = self->marked.signal(detail::job_mark(w->order), SIGTERM, w->process->pid());
+    (void)co_await telling;
 }
 
 /// Its entry process has ended; what that has left behind ends too.
@@ -279,14 +262,16 @@ SKEIN_INLINE task<void> agent::state::end_what_is_left(state* self, worker* w) {
     self->send_rows(*w);
     if (w->has_own_folder) detail::touch(w->folder);
     const auto mark = detail::job_mark(w->order);
-    if (self->children.signal_marked(mark, w->is_asked ? 0 : SIGTERM) == 0) co_return;
+    auto looking = self->marked.signal(mark, w->is_asked ? 0 : SIGTERM);
+    if (co_await looking == 0) co_return;
     const auto until = deadline_after(self->on_loop.now(), self->grace_of(*w));
     constexpr auto first = std::chrono::milliseconds(20);
     backoff pauses(first, std::chrono::milliseconds(200));
     for (bool has_killed = false;;) {
         co_await sleep_for(pauses.next());
         const bool is_late = self->on_loop.now() >= until;
-        if (self->children.signal_marked(mark, is_late ? SIGKILL : 0) == 0) co_return;
+        auto again = self->marked.signal(mark, is_late ? SIGKILL : 0);
+        if (co_await again == 0) co_return;
         // One that a kill does not end waits for a disk, maybe for hours: each look is at all of
         // /proc.
         if (is_late && !std::exchange(has_killed, true))

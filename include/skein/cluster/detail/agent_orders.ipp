@@ -86,9 +86,8 @@ SKEIN_INLINE void agent::state::add_job_environment(const worker& w,
     detail::add_variables(w.order.variables, child.env);
     child.env.emplace_back("SKEIN_JOB", w.order.of_job);
     if (w.has_own_folder) child.env.emplace_back(detail::job_folder_variable, w.folder);
-    if (!node_mark.empty())
-        child.env.emplace_back(detail::node_mark_variable,
-                               node_mark.substr(node_mark.find('=') + 1));
+    if (!marked.storage().empty())
+        child.env.emplace_back(detail::node_mark_variable, marked.storage());
 }
 
 /// A rank is told its place, and where its group meets.

@@ -6,6 +6,7 @@
 #include <skein/cluster/attempt_logs.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/marked_processes.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
@@ -59,7 +60,7 @@ struct agent::state {
     std::deque<std::pair<time_point, ended_lease>> entry_ends; ///< until when each head hears them
     std::map<std::uint64_t, driver_output> outputs;            ///< by driver
     std::map<std::string, std::shared_ptr<event>> being_laid;  ///< folders of jobs, until they are
-    std::string node_mark;                         ///< "NAME=value", since the first welcome
+    detail::marked_processes marked{children};     ///< what entry processes have started
     bool draining = false;                         ///< what the head has said last
     bool leaving = false;                          ///< the link to the head has ended for good
     bool has_joined = false, is_abandoned = false; ///< see agent_options::leaves_alone
@@ -112,11 +113,10 @@ struct agent::state {
     static task<void> prepare_entry(state* self, worker* w);
     static task<void> prepare_of_job(state* self, worker* w);
     [[nodiscard]] proc::child_options entry_to_start(const worker& w) const;
-    void end_leftovers(const std::string& storage);
     void entry_runs(worker* w, scope& beside);
     static task<void> fetch_package(state* self, worker* w);
     static task<void> fetch_blob(state* self, sha256_digest digest, std::uint64_t size);
-    void ask_entry_to_end(worker* w);
+    static task<void> ask_entry_to_end(state* self, worker* w);
     [[nodiscard]] time_span grace_of(const worker& w) const;
     static task<void> watch_rows(state* self, worker* w);
     void send_rows(const worker& w);
