@@ -32113,7 +32113,6 @@ public:
     bool by_driver = false;   ///< worker: a plain function called it, which cannot wait for a way
     bool lasts = false;       ///< its calls keep their arguments
     bool is_detached = false; ///< it needs nobody who holds it
-    std::uint32_t holds = 0;  ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
     credit_line credit;
     std::uint32_t returned = 0; ///< calls whose credit has come back since `waiting` was looked at
@@ -33625,6 +33624,265 @@ void encode_group(wire::writer& to, const counted_ptr<group_state>& group);
 } // namespace detail
 } // namespace skein::rt
 
+// ======== skein/rt/detail/holds.hpp
+// holds, borrows: the count of who holds handles to a thing that lives elsewhere: an actor, a
+// placement group, whatever else has an id.
+//
+// A thing has one owner (the driver), which ends it when nobody holds it. Every other process is a
+// holder, and counts with the owner: each time that the owner has told it of a handle, or was told
+// by it, both add one. A holder whose last handle is gone gives all of that back at once. So a
+// handle that is on its way to a holder is never lost to a release that crosses it: the release has
+// the smaller number, and the owner keeps the difference.
+//
+//     holds<actor_id> held;                  // the owner's side
+//     held.add(worker, thing);               // a reply with a handle leaves for it
+//     if (!held.give_back(worker, thing, 1)) ...;              // more than it has: it lies
+//     if (!held.is_held(thing)) ...;                           // the thing may end
+//
+//     borrows<actor_id> borrowed;            // a holder's side
+//     borrowed.borrow(thing);                // its first handle here, in the arguments of a call
+//     for (auto id : borrowed.tell()) ...;   // before the reply: the owner is to count these
+//     if (auto times = borrowed.let_go(thing); times > 0) ...; // the last handle is gone
+//
+// States of a thing at a holder:
+//
+//     unknown --borrow()--> borrowed --tell()--> counted --let_go()--> unknown
+//        |                     |    \--hold()-----^  ^
+//        |                     \--let_go()--> unknown|
+//        \------------hold(), lend()-----------------/
+//
+// Who calls these sends the messages, and ends the things: what is to be done is in the results.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+using peer_id = strong_id<struct peer_tag>;
+
+namespace detail {
+
+/// The owner's side: which process holds which thing, and how often it was told so. The handles of
+/// the owner's own process are not counted here.
+template <class Id>
+class holds {
+public:
+    /// A handle to the thing is told to that process, or by it. is_lent: the handle came to it in
+    /// the arguments of a call.
+    void add(peer_id holder, Id thing, bool is_lent = false) {
+        auto& all = things_[thing];
+        auto found = find(all, holder);
+        if (found == all.end()) {
+            ++counts_[holder];
+            found = all.insert(all.end(), {holder, 0, false});
+        }
+        ++found->times;
+        found->is_lent = found->is_lent || is_lent;
+    }
+    /// That process gives handles back. False: it has not so many, and nothing changes.
+    [[nodiscard]] bool give_back(peer_id holder, Id thing, std::uint32_t times) {
+        const auto at = things_.find(thing);
+        if (at == things_.end()) return false;
+        const auto found = find(at->second, holder);
+        if (found == at->second.end() || found->times < times) return false;
+        found->times -= times;
+        if (found->times > 0) return true;
+        at->second.erase(found);
+        if (at->second.empty()) things_.erase(at);
+        count_down(holder);
+        return true;
+    }
+    /// The thing has ended: what processes still give back of it is unknown from now on.
+    void forget(Id thing) {
+        const auto at = things_.find(thing);
+        if (at == things_.end()) return;
+        for (const auto& one : at->second) count_down(one.by);
+        things_.erase(at);
+    }
+    /// A process is lost, with all its handles. Gives the things that nobody holds any more, in
+    /// order.
+    [[nodiscard]] std::vector<Id> lose(peer_id holder) {
+        return lose_some(holder, [](const entry&) { return true; });
+    }
+    /// The same, but handles that were lent to it count until lose(): an actor that lived there and
+    /// is made again elsewhere has them again.
+    [[nodiscard]] std::vector<Id> lose_but_lent(peer_id holder) {
+        return lose_some(holder, [](const entry& one) { return !one.is_lent; });
+    }
+
+    [[nodiscard]] bool is_held(Id thing) const { return things_.contains(thing); }
+    /// Some process holds the thing besides that one.
+    [[nodiscard]] bool is_held_besides(peer_id holder, Id thing) const {
+        const auto at = things_.find(thing);
+        return at != things_.end() && (at->second.size() > 1 || at->second.front().by != holder);
+    }
+    [[nodiscard]] bool is_held_by(peer_id holder, Id thing) const {
+        const auto at = things_.find(thing);
+        return at != things_.end() &&
+               std::any_of(at->second.begin(), at->second.end(),
+                           [&](const entry& one) { return one.by == holder; });
+    }
+    /// The number of things that a process holds.
+    [[nodiscard]] std::size_t count(peer_id holder) const {
+        const auto at = counts_.find(holder);
+        return at == counts_.end() ? 0 : at->second;
+    }
+
+private:
+    struct entry {
+        peer_id by;
+        std::uint32_t times = 0; ///< at least 1
+        bool is_lent = false;
+    };
+    using entries = std::vector<entry>;
+
+    [[nodiscard]] static typename entries::iterator find(entries& all, peer_id holder) {
+        return std::find_if(all.begin(), all.end(), [&](auto& one) { return one.by == holder; });
+    }
+    void count_down(peer_id holder) {
+        const auto at = counts_.find(holder);
+        if (--at->second == 0) counts_.erase(at);
+    }
+    template <class IsOver>
+    [[nodiscard]] std::vector<Id> lose_some(peer_id holder, IsOver is_over) {
+        std::vector<Id> unheld;
+        auto left = count(holder);
+        for (auto at = things_.begin(); at != things_.end() && left > 0;) {
+            auto& all = at->second;
+            const auto found = find(all, holder);
+            if (found == all.end() || (--left, !is_over(*found))) {
+                ++at;
+                continue;
+            }
+            all.erase(found);
+            count_down(holder);
+            if (!all.empty()) {
+                ++at;
+                continue;
+            }
+            unheld.push_back(at->first);
+            at = things_.erase(at);
+        }
+        std::sort(unheld.begin(), unheld.end());
+        return unheld;
+    }
+
+    std::unordered_map<Id, entries> things_;           ///< that somebody holds
+    std::unordered_map<peer_id, std::size_t> counts_; ///< of the entries, by who holds
+};
+
+/// A holder's side: the things to which there are handles in this process, and how often their
+/// owner knows of that.
+template <class Id>
+class borrows {
+public:
+    /// The first handle to the thing is here. It came in a call: who made that holds the thing
+    /// until the answer, and the owner does not know of the handle.
+    void borrow(Id thing) { untold_.insert(thing); }
+    /// A handle is here that the owner has counted.
+    void hold(Id thing) {
+        untold_.erase(thing);
+        ++counted_[thing].times;
+    }
+    /// A handle has come in a call, and the owner is told of that at once, as often as the thing
+    /// comes anew. False: it was told before.
+    [[nodiscard]] bool lend(Id thing) {
+        untold_.erase(thing);
+        auto& known = counted_[thing];
+        if (std::exchange(known.is_lent, true)) return false;
+        ++known.times;
+        return true;
+    }
+    /// Some handles are here that the owner does not know of.
+    [[nodiscard]] bool has_untold() const noexcept { return !untold_.empty(); }
+    /// Gives the things of those handles, in order: the owner is to be told once of each.
+    [[nodiscard]] std::vector<Id> tell() {
+        std::vector<Id> all(untold_.begin(), untold_.end());
+        untold_.clear();
+        std::sort(all.begin(), all.end());
+        for (const auto thing : all) ++counted_[thing].times;
+        return all;
+    }
+    /// The last handle to the thing is gone. Gives how often the owner knows of it, which gets just
+    /// that back.
+    [[nodiscard]] std::uint32_t let_go(Id thing) {
+        const auto at = counted_.find(thing);
+        if (at == counted_.end()) {
+            untold_.erase(thing);
+            return 0;
+        }
+        const auto times = at->second.times;
+        counted_.erase(at);
+        return times;
+    }
+    /// The owner knows of handles here.
+    [[nodiscard]] bool is_counted(Id thing) const { return counted_.contains(thing); }
+
+private:
+    struct entry {
+        std::uint32_t times = 0; ///< at least 1
+        bool is_lent = false;
+    };
+    std::unordered_map<Id, entry> counted_;
+    std::unordered_set<Id> untold_;
+};
+
+/// Processes that are lost, and the actors of theirs that are made again: until all of them are
+/// back, or ended, the handles that they have again elsewhere count as held by the lost process.
+class late_holders {
+public:
+    void await(peer_id lost, std::vector<actor_id> actors) { waits_[lost] = std::move(actors); }
+    [[nodiscard]] bool contains(peer_id lost) const { return waits_.contains(lost); }
+    /// An actor is back, or ended. Gives the processes of which no other is awaited: what they held
+    /// is over now.
+    [[nodiscard]] std::vector<peer_id> settle(actor_id actor) {
+        std::vector<peer_id> over;
+        for (auto& [lost, awaited] : waits_) {
+            std::erase(awaited, actor);
+            if (awaited.empty()) over.push_back(lost);
+        }
+        for (const auto lost : over) waits_.erase(lost);
+        return over;
+    }
+
+private:
+    std::map<peer_id, std::vector<actor_id>> waits_;
+};
+
+/// Things to which handles are in the result that is being encoded: who gets the result holds them.
+/// Kept: a handle to a thing of another namespace, which has a count of its own.
+template <class Id, class Kept>
+class lent_handles {
+public:
+    /// A result begins.
+    void clear() noexcept {
+        known_.clear();
+        foreign_.clear();
+    }
+    void add(Id thing) {
+        if (std::find(known_.begin(), known_.end(), thing) == known_.end()) known_.push_back(thing);
+    }
+    void add_foreign(Kept handle) { foreign_.push_back(std::move(handle)); }
+    [[nodiscard]] bool empty() const noexcept { return known_.empty() && foreign_.empty(); }
+    /// Each once, in the order of the result.
+    [[nodiscard]] const std::vector<Id>& known() const noexcept { return known_; }
+    [[nodiscard]] const std::vector<Kept>& foreign() const noexcept { return foreign_; }
+
+private:
+    std::vector<Id> known_;
+    std::vector<Kept> foreign_;
+};
+
+} // namespace detail
+} // namespace skein::rt
+
 
 // ======== skein/rt/detail/actors_state.hpp, continued
 #include <algorithm>
@@ -33637,7 +33895,6 @@ void encode_group(wire::writer& to, const counted_ptr<group_state>& group);
 #include <string_view>
 #include <typeinfo>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -33686,9 +33943,6 @@ struct actor_entry {
     peer* where = nullptr; ///< nullptr: it is being made, or made again
     const std::type_info* type = nullptr;
     std::unique_ptr<actor_plan> plan; ///< of those with options
-    /// Links at which there are handles, and how often they were told so. Those of this process are
-    /// its queue.
-    std::vector<std::pair<peer_id, std::uint32_t>> holders;
     std::deque<counted_ptr<call_base>> waiting; ///< calls of workers, until it is made
     std::vector<peer_id> askers;                ///< workers that want to know where it is
     counted_ptr<call_base> making;              ///< its constructor, while that waits in a line
@@ -33708,29 +33962,6 @@ struct actor_entry {
         std::erase_if(beside, [](const auto& one) { return one->is_done(); });
         prune_at = std::max(fewest_pruned, 2 * beside.size());
     }
-    void add_hold(peer_id by) {
-        for (auto& [link, times] : holders)
-            if (link == by) {
-                ++times;
-                return;
-            }
-        holders.emplace_back(by, 1);
-    }
-    /// False: it has not so many.
-    [[nodiscard]] bool remove_holds(peer_id by, std::uint32_t n) {
-        const auto found =
-            std::find_if(holders.begin(), holders.end(), [&](auto& h) { return h.first == by; });
-        if (found == holders.end() || found->second < n) return false;
-        found->second -= n;
-        if (found->second == 0) holders.erase(found);
-        return true;
-    }
-    void remove_all_holds(peer_id by) {
-        std::erase_if(holders, [&](auto& h) { return h.first == by; });
-    }
-    [[nodiscard]] bool is_held_besides(peer_id one) const {
-        return std::any_of(holders.begin(), holders.end(), [&](auto& h) { return h.first != one; });
-    }
 };
 
 /// The constructor of an actor that is made again: who waits for it are the calls in its line.
@@ -33742,13 +33973,10 @@ protected:
 struct actors_state {
     std::unordered_map<actor_id, actor_entry> entries;
     std::map<std::string, actor_id, std::less<>> names;
-    /// Links that are lost while actors that lived there are made again: the handles which those
-    /// have in their arguments and snapshots count until they are back.
-    std::map<peer_id, std::vector<actor_id>> late_holds;
-    // Of a worker:
-    std::unordered_set<actor_id> borrowed; ///< with handles here that the driver does not know of
-    std::vector<actor_id> lent;            ///< with handles in the result that is being encoded
-    std::vector<counted_ptr<actor_queue>> lent_abroad; ///< the same of namespaces
+    holds<actor_id> held; ///< by workers; a handle of this process has its queue
+    late_holders late;    ///< lost workers whose actors are made again
+    borrows<actor_id> borrowed;                             ///< of a worker
+    lent_handles<actor_id, counted_ptr<actor_queue>> lent; ///< in the result under way
 
     [[nodiscard]] actor_entry* find(actor_id id) {
         const auto at = entries.find(id);
@@ -35685,7 +35913,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::declare_actor(detail::cal
     auto queue = queue_for(call.target);
     queue->max_pending = terms ? terms->max_pending : 0;
     queue->is_detached = how.detached;
-    if (state_->upstream != nullptr) queue->holds = 1; // the driver counts who makes an actor
+    if (state_->upstream != nullptr) actors.borrowed.hold(call.target); // by its driver's count
     if (terms) {
         queue->name = terms->name;
         call.extra().terms = std::move(terms);
@@ -35738,7 +35966,7 @@ SKEIN_INLINE bool runtime::admit_actor(peer& from, const net::frame_view& f,
     }
     auto& entry = actors.entries[head.target];
     entry.type = fn.actor;
-    entry.add_hold(from.number);
+    actors.held.add(from.number, head.target);
     if (has_terms) {
         entry.plan = std::make_unique<detail::actor_plan>();
         entry.plan->terms = std::move(terms);
@@ -35883,7 +36111,7 @@ SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) 
     auto* const entry = state_->actors.find(id);
     if (entry == nullptr) return;
     if (is_kill) return kill_actor(id);
-    if (f.kind == detail::message_hold) return entry->add_hold(from.number);
+    if (f.kind == detail::message_hold) return state_->actors.held.add(from.number, id);
     if (entry->where != &from)
         throw error(errc::malformed,
                     fmt::format("{} ends actor {}, which is not there", from.who, id));
@@ -36136,7 +36364,7 @@ SKEIN_INLINE void runtime::tell_driver_first() noexcept {
 SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
     auto& direct = *state_->direct;
     if (to.role == detail::peer_role::here) return false;
-    if (!state_->actors.borrowed.empty()) {
+    if (state_->actors.borrowed.has_untold()) {
         tell_holds();
         tell_driver_first();
     }
@@ -36181,8 +36409,9 @@ SKEIN_INLINE peer& runtime::here() {
 
 /// The handles in the value stay until it has been read.
 SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
-    for (const auto& queue : state_->actors.lent_abroad) state_->direct->kept_next.push_back(queue);
-    for (const auto one : state_->actors.lent)
+    const auto& lent = state_->actors.lent;
+    for (const auto& queue : lent.foreign()) state_->direct->kept_next.push_back(queue);
+    for (const auto one : lent.known())
         if (const auto queue = state_->actor_queues.find(one); queue != state_->actor_queues.end())
             state_->direct->kept_next.emplace_back(queue->second);
     send_scratch(to, detail::reply_ok, id);
@@ -37415,6 +37644,7 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     auto& actors = state_->actors;
     auto node = actors.entries.extract(id);
     if (node.empty()) return;
+    actors.held.forget(id);
     auto entry = std::move(node.mapped());
     if (entry.plan && !entry.plan->terms.name.empty()) actors.names.erase(entry.plan->terms.name);
     counted_ptr<detail::actor_queue> queue;
@@ -38499,9 +38729,7 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     if (!to.is_open()) return;
     state_->scratch.clear();
     auto& lent = state_->actors.lent;
-    auto& abroad = state_->actors.lent_abroad;
     lent.clear();
-    abroad.clear();
     {
         struct replying_guard {
             runtime* before = replying_;
@@ -38510,9 +38738,9 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
         replying_ = this;
         encode(state_->scratch);
     }
-    if (lent.empty() && abroad.empty()) return send_scratch(to, detail::reply_ok, id);
+    if (lent.empty()) return send_scratch(to, detail::reply_ok, id);
     if (to.role == detail::peer_role::here) return lend_here(to, id);
-    detail::lending_reply::append(state_->scratch, lent);
+    detail::lending_reply::append(state_->scratch, lent.known());
     send_scratch(to, detail::reply_lends, id);
 }
 
@@ -39400,7 +39628,7 @@ SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::
 /// again, they hold until then.
 SKEIN_INLINE void runtime::group_desk::forget_holds(runtime& self, peer& from) {
     auto& state = *self.state_;
-    if (state.actors.late_holds.contains(from.number))
+    if (state.actors.late.contains(from.number))
         for (auto& [number, held] : from.groups)
             if (held.is_lent && held.state)
                 state.groups.late_holds[from.number].push_back(std::move(held.state));
@@ -39744,10 +39972,8 @@ SKEIN_INLINE void runtime::group_desk::fail_all(runtime& self, const error& why)
 // ======== skein/rt/detail/runtime_handles.ipp
 // Part of the bodies of rt/runtime.hpp: who holds handles to actors.
 //
-// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was
-// told, or has told, that there are handles; a worker says `release` with the same count when its
-// last one is gone. So a handle that is on its way to a worker is never lost to a release that
-// crosses it.
+// An actor ends when nobody holds a handle to it: detail/holds.hpp counts them, here is what
+// follows for actors, and how handles travel.
 
 
 #include <algorithm>
@@ -39760,15 +39986,12 @@ namespace skein::rt {
 SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
     state_->actor_queues.erase(queue.id);
     if (state_->upstream == nullptr) return let_go(queue.id);
-    if (queue.holds == 0) {
-        state_->actors.borrowed.erase(queue.id);
-        return;
-    }
-    if (!state_->upstream->wire->is_open()) return;
+    const auto times = state_->actors.borrowed.let_go(queue.id);
+    if (times == 0 || !state_->upstream->wire->is_open()) return;
     tell_driver_first();
     wire::writer body;
     detail::put_actor(body, queue.id);
-    body.fixed(queue.holds);
+    body.fixed(times);
     state_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
 }
 
@@ -39777,38 +40000,29 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
     const bool is_new = !state_->actor_queues.contains(id);
     auto queue = queue_for(id);
     if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
-    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.insert(id);
+    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.borrow(id);
     return queue;
 }
 
 SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
                                                                   std::uint32_t max_pending) {
     auto queue = borrow_actor(id, max_pending);
-    if (state_->upstream == nullptr) return queue;
-    ++queue->holds;
-    state_->actors.borrowed.erase(id);
+    if (state_->upstream != nullptr) state_->actors.borrowed.hold(id);
     return queue;
 }
 
 SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
-    return !state_->actors.borrowed.empty();
+    return state_->actors.borrowed.has_untold();
 }
 
 SKEIN_INLINE void runtime::lend_actor(actor_id id) {
-    auto& lent = state_->actors.lent;
-    if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
+    state_->actors.lent.add(id);
 }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
 SKEIN_INLINE void runtime::tell_holds() {
-    auto& borrowed = state_->actors.borrowed;
-    std::vector<actor_id> all(borrowed.begin(), borrowed.end());
-    borrowed.clear();
-    std::sort(all.begin(), all.end());
-    for (const auto id : all) {
-        state_->actor_queues.at(id)->holds = 1;
+    for (const auto id : state_->actors.borrowed.tell())
         send_actor(*state_->upstream, detail::message_hold, id);
-    }
 }
 
 SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
@@ -39820,8 +40034,8 @@ SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id)
 
 /// Driver: a worker gets a handle, and holds it from now on.
 SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
-    auto& entry = state_->actors.entries.at(actor);
-    entry.add_hold(to.number);
+    const auto& entry = state_->actors.entries.at(actor);
+    state_->actors.held.add(to.number, actor);
     std::uint32_t said =
         entry.plan ? std::min(entry.plan->terms.max_pending, detail::most_pending) : 0;
     if (entry.is_detached()) said |= detail::detached_handle;
@@ -39842,8 +40056,8 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
         passed.lends = true;
         if (passed.origin().up)
             for (const auto id : parts.actors)
-                if (auto* const entry = state_->actors.find(id))
-                    entry->add_hold(passed.origin().number);
+                if (state_->actors.find(id) != nullptr)
+                    state_->actors.held.add(passed.origin().number, id);
         return call.finish_with_bytes(f.body);
     }
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
@@ -39941,12 +40155,12 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_qu
 } // namespace detail
 
 SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_queue> queue) {
-    state_->actors.lent_abroad.push_back(std::move(queue));
+    state_->actors.lent.add_foreign(std::move(queue));
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
-    return state_->actor_queues.contains(id) || !entry.holders.empty() || !entry.waiting.empty() ||
-           entry.is_detached();
+    return state_->actor_queues.contains(id) || state_->actors.held.is_held(id) ||
+           !entry.waiting.empty() || entry.is_detached();
 }
 
 /// Driver: a handle is gone; it may have been the last one.
@@ -39962,9 +40176,8 @@ SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
     if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
         throw error(errc::malformed,
                     fmt::format("a release that cannot be read from {}", from.who));
-    auto* const entry = state_->actors.find(id);
-    if (entry == nullptr) return;
-    if (!entry->remove_holds(from.number, times))
+    if (state_->actors.find(id) == nullptr) return;
+    if (!state_->actors.held.give_back(from.number, id, times))
         throw error(errc::malformed,
                     fmt::format("{} gives handles to actor {} back that it has not", from.who, id));
     let_go(id);
@@ -40671,7 +40884,7 @@ SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
     auto* const to = link_of(head.worker);
     if (to == nullptr || !to->is_open()) return;
     for (const auto id : parts.actors)
-        if (auto* const entry = state_->actors.find(id)) entry->add_hold(to->number);
+        if (state_->actors.find(id) != nullptr) state_->actors.held.add(to->number, id);
     wire::writer body;
     detail::relay_head{from.incarnation}.encode(body);
     body.raw(in.rest());
@@ -41147,17 +41360,16 @@ SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
 /// Driver: the actors that lived at the link end or are being made again, and its handles are gone.
 SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
     auto& actors = state_->actors;
-    std::vector<actor_id> here, elsewhere;
+    std::vector<actor_id> here;
     for (const auto& [id, entry] : actors.entries)
-        (entry.where == &l ? here : elsewhere).push_back(id);
+        if (entry.where == &l) here.push_back(id);
     std::sort(here.begin(), here.end());
-    std::sort(elsewhere.begin(), elsewhere.end());
     for (const auto id : here) {
         auto& entry = actors.entries.at(id);
         const auto queue = state_->actor_queues.find(id);
         const bool wanted = !state_->closing && entry.lasts() &&
                             (queue != state_->actor_queues.end() ||
-                             entry.is_held_besides(l.number) || entry.is_detached());
+                             actors.held.is_held_besides(l.number, id) || entry.is_detached());
         if (wanted && entry.plan->may_restart()) {
             entry.where = nullptr;
             if (std::exchange(entry.is_followed, false))
@@ -41176,13 +41388,12 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
         std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
         if (entry.is_followed) state_->leases.take_followers(id, into.stranded);
         actors.entries.erase(id);
+        actors.held.forget(id);
     }
-    if (!into.moving.empty()) {
-        actors.late_holds[l.number] = into.moving;
-        return;
-    }
-    for (const auto id : elsewhere) actors.entries.at(id).remove_all_holds(l.number);
-    into.orphaned = std::move(elsewhere);
+    if (into.moving.empty())
+        into.orphaned = actors.held.lose(l.number);
+    else
+        actors.late.await(l.number, into.moving);
 }
 
 /// True: a constructor or method that was at a lost worker goes on elsewhere.
@@ -41263,21 +41474,9 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
 /// An actor is there again, or not to be expected any more: what others hold of what it had, ends.
 SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
     auto& actors = state_->actors;
-    std::vector<peer_id> over;
-    for (auto& [link, waiting_for] : actors.late_holds) {
-        std::erase(waiting_for, restarted);
-        if (waiting_for.empty()) over.push_back(link);
-    }
-    for (const auto link : over) {
-        actors.late_holds.erase(link);
-        const auto groups = state_->groups.late_holds.extract(link); // they end with this
-        std::vector<actor_id> all;
-        for (auto& [id, entry] : actors.entries) {
-            entry.remove_all_holds(link);
-            all.push_back(id);
-        }
-        std::sort(all.begin(), all.end());
-        for (const auto id : all) let_go(id);
+    for (const auto lost : actors.late.settle(restarted)) {
+        const auto groups = state_->groups.late_holds.extract(lost); // they end with this
+        for (const auto id : actors.held.lose(lost)) let_go(id);
     }
 }
 

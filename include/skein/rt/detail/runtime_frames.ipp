@@ -247,9 +247,7 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     if (!to.is_open()) return;
     state_->scratch.clear();
     auto& lent = state_->actors.lent;
-    auto& abroad = state_->actors.lent_abroad;
     lent.clear();
-    abroad.clear();
     {
         struct replying_guard {
             runtime* before = replying_;
@@ -258,9 +256,9 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
         replying_ = this;
         encode(state_->scratch);
     }
-    if (lent.empty() && abroad.empty()) return send_scratch(to, detail::reply_ok, id);
+    if (lent.empty()) return send_scratch(to, detail::reply_ok, id);
     if (to.role == detail::peer_role::here) return lend_here(to, id);
-    detail::lending_reply::append(state_->scratch, lent);
+    detail::lending_reply::append(state_->scratch, lent.known());
     send_scratch(to, detail::reply_lends, id);
 }
 

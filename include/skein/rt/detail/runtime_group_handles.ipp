@@ -137,7 +137,7 @@ SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::
 /// again, they hold until then.
 SKEIN_INLINE void runtime::group_desk::forget_holds(runtime& self, peer& from) {
     auto& state = *self.state_;
-    if (state.actors.late_holds.contains(from.number))
+    if (state.actors.late.contains(from.number))
         for (auto& [number, held] : from.groups)
             if (held.is_lent && held.state)
                 state.groups.late_holds[from.number].push_back(std::move(held.state));
