@@ -133,12 +133,11 @@ private:
         for (auto at = things_.begin(); at != things_.end() && left > 0;) {
             auto& all = at->second;
             const auto found = find(all, holder);
-            if (found == all.end() || (--left, !is_over(*found))) {
-                ++at;
-                continue;
+            if (found != all.end()) --left;
+            if (found != all.end() && is_over(*found)) {
+                all.erase(found);
+                count_down(holder);
             }
-            all.erase(found);
-            count_down(holder);
             if (!all.empty()) {
                 ++at;
                 continue;

@@ -177,7 +177,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
     if (label == sched::anywhere_label) label.clear();
     const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
-    if (auto why = group_desk::resolve_label(*this, caller, label)) {
+    if (auto why = state_->groups.resolve_label(caller.number, label)) {
         call.extra().bad_options = std::move(why);
         return;
     }

@@ -172,8 +172,8 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
 SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
     auto& actors = state_->actors;
     for (const auto lost : actors.late.settle(restarted)) {
-        const auto groups = state_->groups.late_holds.extract(lost); // they end with this
         for (const auto id : actors.held.lose(lost)) let_go(id);
+        state_->groups.lose_lent(lost);
     }
 }
 
