@@ -10,6 +10,7 @@
 #endif
 
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/groups.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/failures.hpp>
 #include <skein/rt/registry.hpp>
@@ -21,6 +22,7 @@
 
 #include <skein/rt/detail/call.ipp>
 #include <skein/rt/detail/failures.ipp>
+#include <skein/rt/detail/groups.ipp>
 #include <skein/rt/detail/message.ipp>
 #include <skein/rt/detail/registry.ipp>
 #include <skein/rt/detail/remote_error.ipp>

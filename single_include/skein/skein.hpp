@@ -32183,7 +32183,6 @@ public:
     bool by_driver = false;   ///< worker: a plain function called it, which cannot wait for a way
     bool lasts = false;       ///< its calls keep their arguments
     bool is_detached = false; ///< it needs nobody who holds it
-    std::uint32_t holds = 0;  ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
     credit_line credit;
     std::uint32_t returned = 0; ///< calls whose credit has come back since `waiting` was looked at
@@ -33596,12 +33595,12 @@ private:
 
 
 // ======== skein/rt/detail/groups_state.hpp
-// What a driver knows of its placement groups. Part of detail/runtime_state.hpp.
+// group_state: a placement group, as those see it who hold it.
 
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
-#include <map>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33631,9 +33630,7 @@ public:
     bool is_gone = false;     ///< nothing of it is left
     std::optional<error> why; ///< it is over: what those in it are told
     event changed;
-    std::string name;        ///< empty: none
-    std::uint32_t holds = 0; ///< worker: times its driver knows of the handles here
-    bool is_lent = false;    ///< worker: one of them has come in a call, and the driver knows that
+    std::string name;            ///< empty: none
     std::uint64_t at_driver = 0; ///< worker: its number there, of one made here; 0: not told yet
     /// Driver: workers that wait for it.
     struct asker {
@@ -33644,40 +33641,20 @@ public:
     };
     std::vector<asker> askers;
 
+    /// Takes those of a worker out: one, or all.
+    [[nodiscard]] std::vector<asker> take_askers(peer_id link, std::optional<slot_id> slot) {
+        const auto is_over = [&](const asker& one) {
+            return one.link == link && (!slot || one.slot == *slot);
+        };
+        std::vector<asker> over;
+        std::copy_if(askers.begin(), askers.end(), std::back_inserter(over), is_over);
+        std::erase_if(askers, is_over);
+        return over;
+    }
+
 private:
     void last_use_gone() noexcept;
     std::uint32_t uses_ = 0;
-};
-
-/// Kept until nobody holds it and whoever placed it has said that nothing of it is left.
-struct group_entry {
-    group_state* state = nullptr; ///< nullptr: nobody holds it
-    bool dropped = false;         ///< the source of workers has been told
-    bool is_gone = false;
-};
-
-/// A group that a worker holds, as its driver knows it.
-struct held_group {
-    counted_ptr<group_state> state; ///< nullptr: it had ended before the worker told of it
-    std::uint32_t times = 0;
-    bool is_lent = false; ///< by a call: an actor that is made again gets it again
-};
-
-struct groups_state {
-    std::map<std::uint64_t, group_entry> entries;
-    std::map<std::string, std::uint64_t, std::less<>> names;
-    std::uint64_t last = 0;
-    /// Of links that are lost while actors that lived there are made again; as
-    /// actors_state::late_holds.
-    std::map<peer_id, std::vector<counted_ptr<group_state>>> late_holds;
-
-    /// Those that are held: what follows may end some of them.
-    [[nodiscard]] std::vector<counted_ptr<group_state>> held() const {
-        std::vector<counted_ptr<group_state>> out;
-        for (const auto& [number, entry] : entries)
-            if (entry.state != nullptr) out.emplace_back(entry.state);
-        return out;
-    }
 };
 
 /// Why a demand cannot be met in a group; nothing: it can.
@@ -33695,6 +33672,264 @@ void encode_group(wire::writer& to, const counted_ptr<group_state>& group);
 } // namespace detail
 } // namespace skein::rt
 
+// ======== skein/rt/detail/holds.hpp
+// holds, borrows: the count of who holds handles to a thing that lives elsewhere: an actor, a
+// placement group, whatever else has an id.
+//
+// A thing has one owner (the driver), which ends it when nobody holds it. Every other process is a
+// holder, and counts with the owner: each time that the owner has told it of a handle, or was told
+// by it, both add one. A holder whose last handle is gone gives all of that back at once. So a
+// handle that is on its way to a holder is never lost to a release that crosses it: the release has
+// the smaller number, and the owner keeps the difference.
+//
+//     holds<actor_id> held;                  // the owner's side
+//     held.add(worker, thing);               // a reply with a handle leaves for it
+//     if (!held.give_back(worker, thing, 1)) ...;              // more than it has: it lies
+//     if (!held.is_held(thing)) ...;                           // the thing may end
+//
+//     borrows<actor_id> borrowed;            // a holder's side
+//     borrowed.borrow(thing);                // its first handle here, in the arguments of a call
+//     for (auto id : borrowed.tell()) ...;   // before the reply: the owner is to count these
+//     if (auto times = borrowed.let_go(thing); times > 0) ...; // the last handle is gone
+//
+// States of a thing at a holder:
+//
+//     unknown --borrow()--> borrowed --tell()--> counted --let_go()--> unknown
+//        |                     |    \--hold()-----^  ^
+//        |                     \--let_go()--> unknown|
+//        \------------hold(), lend()-----------------/
+//
+// Who calls these sends the messages, and ends the things: what is to be done is in the results.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+using peer_id = strong_id<struct peer_tag>;
+
+namespace detail {
+
+/// The owner's side: which process holds which thing, and how often it was told so. The handles of
+/// the owner's own process are not counted here.
+template <class Id>
+class holds {
+public:
+    /// A handle to the thing is told to that process, or by it. is_lent: the handle came to it in
+    /// the arguments of a call.
+    void add(peer_id holder, Id thing, bool is_lent = false) {
+        auto& all = things_[thing];
+        auto found = find(all, holder);
+        if (found == all.end()) {
+            ++counts_[holder];
+            found = all.insert(all.end(), {holder, 0, false});
+        }
+        ++found->times;
+        found->is_lent = found->is_lent || is_lent;
+    }
+    /// That process gives handles back. False: it has not so many, and nothing changes.
+    [[nodiscard]] bool give_back(peer_id holder, Id thing, std::uint32_t times) {
+        const auto at = things_.find(thing);
+        if (at == things_.end()) return false;
+        const auto found = find(at->second, holder);
+        if (found == at->second.end() || found->times < times) return false;
+        found->times -= times;
+        if (found->times > 0) return true;
+        at->second.erase(found);
+        if (at->second.empty()) things_.erase(at);
+        count_down(holder);
+        return true;
+    }
+    /// The thing has ended: what processes still give back of it is unknown from now on.
+    void forget(Id thing) {
+        const auto at = things_.find(thing);
+        if (at == things_.end()) return;
+        for (const auto& one : at->second) count_down(one.by);
+        things_.erase(at);
+    }
+    /// A process is lost, with all its handles. Gives the things that nobody holds any more, in
+    /// order.
+    [[nodiscard]] std::vector<Id> lose(peer_id holder) {
+        return lose_some(holder, [](const entry&) { return true; });
+    }
+    /// The same, but handles that were lent to it count until lose(): an actor that lived there and
+    /// is made again elsewhere has them again.
+    [[nodiscard]] std::vector<Id> lose_but_lent(peer_id holder) {
+        return lose_some(holder, [](const entry& one) { return !one.is_lent; });
+    }
+
+    [[nodiscard]] bool is_held(Id thing) const { return things_.contains(thing); }
+    /// Some process holds the thing besides that one.
+    [[nodiscard]] bool is_held_besides(peer_id holder, Id thing) const {
+        const auto at = things_.find(thing);
+        return at != things_.end() && (at->second.size() > 1 || at->second.front().by != holder);
+    }
+    [[nodiscard]] bool is_held_by(peer_id holder, Id thing) const {
+        const auto at = things_.find(thing);
+        return at != things_.end() &&
+               std::any_of(at->second.begin(), at->second.end(),
+                           [&](const entry& one) { return one.by == holder; });
+    }
+    /// The number of things that a process holds.
+    [[nodiscard]] std::size_t count(peer_id holder) const {
+        const auto at = counts_.find(holder);
+        return at == counts_.end() ? 0 : at->second;
+    }
+
+private:
+    struct entry {
+        peer_id by;
+        std::uint32_t times = 0; ///< at least 1
+        bool is_lent = false;
+    };
+    using entries = std::vector<entry>;
+
+    [[nodiscard]] static typename entries::iterator find(entries& all, peer_id holder) {
+        return std::find_if(all.begin(), all.end(), [&](auto& one) { return one.by == holder; });
+    }
+    void count_down(peer_id holder) {
+        const auto at = counts_.find(holder);
+        if (--at->second == 0) counts_.erase(at);
+    }
+    template <class IsOver>
+    [[nodiscard]] std::vector<Id> lose_some(peer_id holder, IsOver is_over) {
+        std::vector<Id> unheld;
+        auto left = count(holder);
+        for (auto at = things_.begin(); at != things_.end() && left > 0;) {
+            auto& all = at->second;
+            const auto found = find(all, holder);
+            if (found != all.end()) --left;
+            if (found != all.end() && is_over(*found)) {
+                all.erase(found);
+                count_down(holder);
+            }
+            if (!all.empty()) {
+                ++at;
+                continue;
+            }
+            unheld.push_back(at->first);
+            at = things_.erase(at);
+        }
+        std::sort(unheld.begin(), unheld.end());
+        return unheld;
+    }
+
+    std::unordered_map<Id, entries> things_;          ///< that somebody holds
+    std::unordered_map<peer_id, std::size_t> counts_; ///< of the entries, by who holds
+};
+
+/// A holder's side: the things to which there are handles in this process, and how often their
+/// owner knows of that.
+template <class Id>
+class borrows {
+public:
+    /// The first handle to the thing is here. It came in a call: who made that holds the thing
+    /// until the answer, and the owner does not know of the handle.
+    void borrow(Id thing) { untold_.insert(thing); }
+    /// A handle is here that the owner has counted.
+    void hold(Id thing) {
+        untold_.erase(thing);
+        ++counted_[thing].times;
+    }
+    /// A handle has come in a call, and the owner is told of that at once, as often as the thing
+    /// comes anew. False: it was told before.
+    [[nodiscard]] bool lend(Id thing) {
+        untold_.erase(thing);
+        auto& known = counted_[thing];
+        if (std::exchange(known.is_lent, true)) return false;
+        ++known.times;
+        return true;
+    }
+    /// Some handles are here that the owner does not know of.
+    [[nodiscard]] bool has_untold() const noexcept { return !untold_.empty(); }
+    /// Gives the things of those handles, in order: the owner is to be told once of each.
+    [[nodiscard]] std::vector<Id> tell() {
+        std::vector<Id> all(untold_.begin(), untold_.end());
+        untold_.clear();
+        std::sort(all.begin(), all.end());
+        for (const auto thing : all) ++counted_[thing].times;
+        return all;
+    }
+    /// The last handle to the thing is gone. Gives how often the owner knows of it, which gets just
+    /// that back.
+    [[nodiscard]] std::uint32_t let_go(Id thing) {
+        const auto at = counted_.find(thing);
+        if (at == counted_.end()) {
+            untold_.erase(thing);
+            return 0;
+        }
+        const auto times = at->second.times;
+        counted_.erase(at);
+        return times;
+    }
+    /// The owner knows of handles here.
+    [[nodiscard]] bool is_counted(Id thing) const { return counted_.contains(thing); }
+
+private:
+    struct entry {
+        std::uint32_t times = 0; ///< at least 1
+        bool is_lent = false;
+    };
+    std::unordered_map<Id, entry> counted_;
+    std::unordered_set<Id> untold_;
+};
+
+/// Processes that are lost, and the actors of theirs that are made again: until all of them are
+/// back, or ended, the handles that they have again elsewhere count as held by the lost process.
+class late_holders {
+public:
+    void await(peer_id lost, std::vector<actor_id> actors) { waits_[lost] = std::move(actors); }
+    [[nodiscard]] bool contains(peer_id lost) const { return waits_.contains(lost); }
+    /// An actor is back, or ended. Gives the processes of which no other is awaited: what they held
+    /// is over now.
+    [[nodiscard]] std::vector<peer_id> settle(actor_id actor) {
+        std::vector<peer_id> over;
+        for (auto& [lost, awaited] : waits_) {
+            std::erase(awaited, actor);
+            if (awaited.empty()) over.push_back(lost);
+        }
+        for (const auto lost : over) waits_.erase(lost);
+        return over;
+    }
+
+private:
+    std::map<peer_id, std::vector<actor_id>> waits_;
+};
+
+/// Things to which handles are in the result that is being encoded: who gets the result holds them.
+/// Kept: a handle to a thing of another namespace, which has a count of its own.
+template <class Id, class Kept>
+class lent_handles {
+public:
+    /// A result begins.
+    void clear() noexcept {
+        known_.clear();
+        foreign_.clear();
+    }
+    void add(Id thing) {
+        if (std::find(known_.begin(), known_.end(), thing) == known_.end()) known_.push_back(thing);
+    }
+    void add_foreign(Kept handle) { foreign_.push_back(std::move(handle)); }
+    [[nodiscard]] bool empty() const noexcept { return known_.empty() && foreign_.empty(); }
+    /// Each once, in the order of the result.
+    [[nodiscard]] const std::vector<Id>& known() const noexcept { return known_; }
+    [[nodiscard]] const std::vector<Kept>& foreign() const noexcept { return foreign_; }
+
+private:
+    std::vector<Id> known_;
+    std::vector<Kept> foreign_;
+};
+
+} // namespace detail
+} // namespace skein::rt
+
 
 // ======== skein/rt/detail/actors_state.hpp, continued
 #include <algorithm>
@@ -33707,7 +33942,6 @@ void encode_group(wire::writer& to, const counted_ptr<group_state>& group);
 #include <string_view>
 #include <typeinfo>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -33755,10 +33989,7 @@ struct actor_plan {
 struct actor_entry {
     peer* where = nullptr; ///< nullptr: it is being made, or made again
     const std::type_info* type = nullptr;
-    std::unique_ptr<actor_plan> plan; ///< of those with options
-    /// Links at which there are handles, and how often they were told so. Those of this process are
-    /// its queue.
-    std::vector<std::pair<peer_id, std::uint32_t>> holders;
+    std::unique_ptr<actor_plan> plan;           ///< of those with options
     std::deque<counted_ptr<call_base>> waiting; ///< calls of workers, until it is made
     std::vector<peer_id> askers;                ///< workers that want to know where it is
     counted_ptr<call_base> making;              ///< its constructor, while that waits in a line
@@ -33778,29 +34009,6 @@ struct actor_entry {
         std::erase_if(beside, [](const auto& one) { return one->is_done(); });
         prune_at = std::max(fewest_pruned, 2 * beside.size());
     }
-    void add_hold(peer_id by) {
-        for (auto& [link, times] : holders)
-            if (link == by) {
-                ++times;
-                return;
-            }
-        holders.emplace_back(by, 1);
-    }
-    /// False: it has not so many.
-    [[nodiscard]] bool remove_holds(peer_id by, std::uint32_t n) {
-        const auto found =
-            std::find_if(holders.begin(), holders.end(), [&](auto& h) { return h.first == by; });
-        if (found == holders.end() || found->second < n) return false;
-        found->second -= n;
-        if (found->second == 0) holders.erase(found);
-        return true;
-    }
-    void remove_all_holds(peer_id by) {
-        std::erase_if(holders, [&](auto& h) { return h.first == by; });
-    }
-    [[nodiscard]] bool is_held_besides(peer_id one) const {
-        return std::any_of(holders.begin(), holders.end(), [&](auto& h) { return h.first != one; });
-    }
 };
 
 /// The constructor of an actor that is made again: who waits for it are the calls in its line.
@@ -33812,13 +34020,10 @@ protected:
 struct actors_state {
     std::unordered_map<actor_id, actor_entry> entries;
     std::map<std::string, actor_id, std::less<>> names;
-    /// Links that are lost while actors that lived there are made again: the handles which those
-    /// have in their arguments and snapshots count until they are back.
-    std::map<peer_id, std::vector<actor_id>> late_holds;
-    // Of a worker:
-    std::unordered_set<actor_id> borrowed; ///< with handles here that the driver does not know of
-    std::vector<actor_id> lent;            ///< with handles in the result that is being encoded
-    std::vector<counted_ptr<actor_queue>> lent_abroad; ///< the same of namespaces
+    holds<actor_id> held;       ///< by workers; a handle of this process has its queue
+    late_holders late;          ///< lost workers whose actors are made again
+    borrows<actor_id> borrowed; ///< of a worker
+    lent_handles<actor_id, counted_ptr<actor_queue>> lent; ///< in the result under way
 
     [[nodiscard]] actor_entry* find(actor_id id) {
         const auto at = entries.find(id);
@@ -34068,20 +34273,15 @@ struct runtime::group_desk {
     // For calls.
     static void join(runtime& self, detail::call_base& call);
     [[nodiscard]] static state_ptr of(const runtime& self, sched::demand_id demand);
-    [[nodiscard]] static std::optional<error> resolve(const runtime& self, location& on);
-    [[nodiscard]] static std::optional<error> resolve_label(const runtime& self, const peer& from,
-                                                            std::string& label);
     static void keep(runtime& self, detail::call_base& call, std::uint64_t number);
 
     static void changed(runtime& self, detail::group_state& state);
     static void fail_all(runtime& self, const error& why);
     static void on_question(runtime& self, peer& from, const net::frame_view& f);
     static void take_back(runtime& self, peer& from, slot_id slot);
-    static void forget_holds(runtime& self, peer& from);
     [[nodiscard]] static state_ptr take_answer(runtime& self, byte_span answer);
 
 private:
-    [[nodiscard]] static error no_such(const runtime& self, std::string_view name);
     static void tell_drop(runtime& self, std::uint64_t number);
     static void tell(runtime& self, detail::group_matter matter, detail::group_question what);
     static void find_for(runtime& self, peer& from, slot_id slot, const std::string& name);
@@ -34090,7 +34290,6 @@ private:
     [[nodiscard]] static state_ptr enter_told(runtime& self, const detail::group_answer& told);
     static void refuse(runtime& self, std::uint64_t number, const error& why);
     static void forget(runtime& self, std::uint64_t number);
-    static void forget_name(runtime& self, const detail::group_state& state);
     static void ask(runtime& self, const counted_ptr<detail::call_base>& call,
                     const detail::group_question& what, std::string name);
     static void end_waits(runtime& self, peer& from, detail::group_state& state,
@@ -34099,6 +34298,333 @@ private:
 };
 
 } // namespace skein::rt
+
+// ======== skein/rt/detail/groups.hpp
+// groups: the placement groups that a process knows, by number and by name; of a driver also which
+// of its workers hold them, and under which numbers those know them.
+//
+// A group is a group_state with a count of its uses: handles, calls that are to run in it, actors
+// that live in it. The table does not keep it alive, but for workers that hold it.
+//
+//     groups known;
+//     group->number = known.new_number();
+//     known.enter(*group);                       // found by its number from now on
+//     known.name(*group);                        // and by its name
+//     known.hold(worker, group->number);         // a handle leaves for a worker: the group lasts
+//     if (!known.give_back(worker, group->number, 1)) ...; // more than it has: it lies
+//
+// States of an entry; who places groups is the source of workers:
+//
+//     held --last use gone--> dropped (the source is told, the name is free) --gone--> no entry
+//       \--removed or refused--> held, without a name; gone when the source has said so
+
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// Kept until nobody holds the group and whoever placed it has said that nothing of it is left.
+struct group_entry {
+    group_state* state = nullptr;         ///< nullptr: nobody holds it
+    counted_ptr<group_state> for_workers; ///< while some of them hold it
+    bool dropped = false;                 ///< the source of workers has been told
+    bool is_gone = false;
+};
+
+class groups {
+public:
+    using state_ptr = counted_ptr<group_state>;
+
+    [[nodiscard]] std::uint64_t new_number() noexcept { return ++last_; }
+    void enter(group_state& group) { entries_[group.number].state = &group; }
+    /// nullptr: there is none of that number.
+    [[nodiscard]] group_entry* find(std::uint64_t number);
+    [[nodiscard]] const group_entry* find(std::uint64_t number) const;
+    /// Null: there is none of that number, or nobody holds it.
+    [[nodiscard]] state_ptr state_of(std::uint64_t number) const;
+    void erase(std::uint64_t number) { entries_.erase(number); }
+    [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
+    /// Those that are held, kept alive: what follows may end some of them.
+    [[nodiscard]] std::vector<state_ptr> held() const;
+
+    // Names, at a driver:
+    /// Null: no group has that name.
+    [[nodiscard]] state_ptr named(std::string_view name) const;
+    void name(const group_state& group);
+    void forget_name(const group_state& group);
+    /// not_found, with the names that there are.
+    [[nodiscard]] error no_such(std::string_view name) const;
+    /// A name in a location becomes a number.
+    ///   errors  not_found
+    [[nodiscard]] std::optional<error> resolve(location& on) const;
+    /// The same of the label in a worker's call: a name, or a number that the worker gave.
+    ///   errors  not_found, invalid_argument
+    [[nodiscard]] std::optional<error> resolve_label(peer_id worker, std::string& label) const;
+
+    // Workers that hold groups, at a driver:
+    /// A worker is told of a group, or tells of it.
+    ///   is_lent  the handle came to it in a call
+    void hold(peer_id worker, std::uint64_t number, bool is_lent = false);
+    /// It gives handles back; who calls this keeps the group. False: it has not so many.
+    [[nodiscard]] bool give_back(peer_id worker, std::uint64_t number, std::uint32_t times);
+    /// It is lost, with what it holds. keeps_lent: but for what it got in calls, until lose_lent().
+    void lose(peer_id worker, bool keeps_lent);
+    /// That is over, too. Nothing happens if the worker has kept nothing, or lose() is still to come.
+    void lose_lent(peer_id worker);
+    [[nodiscard]] bool is_held_by(peer_id worker, std::uint64_t number) const {
+        return held_.is_held_by(worker, number);
+    }
+    [[nodiscard]] std::size_t count_held(peer_id worker) const { return held_.count(worker); }
+    /// Null: it had ended before a worker told of it.
+    [[nodiscard]] state_ptr for_workers(std::uint64_t number) const;
+    /// The group about which that question of a worker waits for an answer, if it does.
+    [[nodiscard]] state_ptr asked_by(peer_id worker, slot_id slot) const;
+
+    // Numbers that workers gave to groups of theirs, at a driver:
+    void enter_alias(peer_id worker, std::uint64_t its, std::uint64_t number) {
+        aliases_[worker].emplace(its, number);
+    }
+    void forget_alias(peer_id worker, std::uint64_t its);
+    /// This process's number for a worker's; the same if it is none that the worker gave.
+    [[nodiscard]] std::uint64_t number_of(peer_id worker, std::uint64_t its) const;
+    [[nodiscard]] bool has_alias(peer_id worker, std::uint64_t its) const;
+    [[nodiscard]] std::size_t count_aliases(peer_id worker) const;
+
+private:
+    void let_go(std::uint64_t number);
+
+    std::map<std::uint64_t, group_entry> entries_;
+    std::map<std::string, std::uint64_t, std::less<>> names_;
+    std::uint64_t last_ = 0;
+    holds<std::uint64_t> held_; ///< by workers
+    std::set<peer_id> late_;    ///< lost ones that have kept what they got in calls
+    std::map<peer_id, std::map<std::uint64_t, std::uint64_t>> aliases_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/groups.ipp
+// Bodies of rt/detail/groups.hpp.
+
+
+// ======== skein/rt/detail/group_message.hpp
+// What a worker asks its driver about placement groups, and the answer: frames of the kind
+// message_group.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::rt::detail {
+
+enum class group_matter : std::uint8_t {
+    find = 0,    ///< the group of that name, which the worker holds from now on; a reply has it
+    ready = 1,   ///< a reply comes when all its bundles have places
+    remove = 2,  ///< it ends; a reply comes when nothing of it is left
+    release = 3, ///< so often it was told of it, and there is no handle any more; no reply
+    make = 4,    ///< one with a number of the worker's, which holds it once from now on; no reply
+    hold = 5,    ///< a handle to it has come in a call, and counts as told once; no reply
+};
+
+/// Numbers that workers give to groups which they make: each its own, from here on. Its driver has
+/// others for them.
+inline constexpr std::uint64_t first_of_worker = std::uint64_t{1} << 63;
+/// Of one worker, at a time.
+inline constexpr std::size_t most_made_groups = 16'384, most_held_groups = 4 * most_made_groups;
+inline constexpr std::size_t most_bundles = 4'096; ///< of one group
+
+struct group_question {
+    std::uint8_t matter = 0; ///< a group_matter
+    std::uint64_t number = 0;
+    std::uint64_t incarnation = 0, call = 0; ///< the id of the call that waits; 0: none
+    std::uint32_t times = 0;
+    std::string name;
+    std::uint8_t strategy = 0; ///< with make, as the next two
+    bool get_if_exists = false;
+    std::vector<std::string> bundles;
+};
+
+struct group_answer {
+    std::uint64_t number = 0;
+    bool placed = false;
+    std::vector<std::string> bundles;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/groups.ipp, continued
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE group_entry* groups::find(std::uint64_t number) {
+    const auto found = entries_.find(number);
+    return found == entries_.end() ? nullptr : &found->second;
+}
+
+SKEIN_INLINE const group_entry* groups::find(std::uint64_t number) const {
+    const auto found = entries_.find(number);
+    return found == entries_.end() ? nullptr : &found->second;
+}
+
+SKEIN_INLINE groups::state_ptr groups::state_of(std::uint64_t number) const {
+    const auto* const entry = find(number);
+    return entry == nullptr ? state_ptr() : state_ptr(entry->state);
+}
+
+SKEIN_INLINE std::vector<groups::state_ptr> groups::held() const {
+    std::vector<state_ptr> out;
+    for (const auto& [number, entry] : entries_)
+        if (entry.state != nullptr) out.emplace_back(entry.state);
+    return out;
+}
+
+// ---- names -------------------------------------------------------------------------------------
+
+SKEIN_INLINE groups::state_ptr groups::named(std::string_view name) const {
+    const auto found = names_.find(name);
+    return found == names_.end() ? state_ptr() : state_of(found->second);
+}
+
+SKEIN_INLINE void groups::name(const group_state& group) {
+    if (!group.name.empty()) names_.emplace(group.name, group.number);
+}
+
+SKEIN_INLINE void groups::forget_name(const group_state& group) {
+    const auto found = names_.find(group.name);
+    if (found != names_.end() && found->second == group.number) names_.erase(found);
+}
+
+SKEIN_INLINE error groups::no_such(std::string_view name) const {
+    return error(errc::not_found, fmt::format("there is no placement group named \"{}\"; {}", name,
+                                              known_names(names_, "none has a name")))
+        .with_hint("a group has its name from its options until it is removed, or nobody holds it");
+}
+
+SKEIN_INLINE std::optional<error> groups::resolve(location& on) const {
+    if (!on.is_named_group()) return std::nullopt;
+    const auto found = names_.find(on.text());
+    if (found == names_.end()) return no_such(on.text());
+    const bool children = on.has_children();
+    on = location::in_group(found->second, on.bundle());
+    if (children) on = on.with_children();
+    return std::nullopt;
+}
+
+SKEIN_INLINE std::optional<error> groups::resolve_label(peer_id worker, std::string& label) const {
+    if (label.starts_with('@') && count_aliases(worker) > 0) {
+        const bool captures = label.ends_with('+');
+        const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
+        std::uint64_t number = 0;
+        int bundle = -1;
+        if (sched::parse_group_label(named, number, bundle))
+            label = sched::group_label(number_of(worker, number), bundle) + (captures ? "+" : "");
+    }
+    if (!label.starts_with("@=")) return std::nullopt;
+    const auto slash = std::min(label.find('/'), label.size());
+    auto which = std::string_view(label).substr(2, slash - 2);
+    const bool children = which.ends_with('+');
+    if (children) which.remove_suffix(1);
+    int bundle = -1;
+    const auto* const first = which.data();
+    const auto* const last = first + which.size();
+    const auto [read_to, bad] = std::from_chars(first, last, bundle);
+    if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", label));
+    auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
+    if (auto why = resolve(on)) return why;
+    label = sched::group_label(on.group(), bundle) + (children ? "+" : "");
+    return std::nullopt;
+}
+
+// ---- workers -----------------------------------------------------------------------------------
+
+SKEIN_INLINE void groups::hold(peer_id worker, std::uint64_t number, bool is_lent) {
+    held_.add(worker, number, is_lent);
+    auto* const entry = find(number);
+    if (entry != nullptr && !entry->for_workers) entry->for_workers = state_ptr(entry->state);
+}
+
+SKEIN_INLINE bool groups::give_back(peer_id worker, std::uint64_t number, std::uint32_t times) {
+    if (!held_.give_back(worker, number, times)) return false;
+    if (!held_.is_held(number)) let_go(number);
+    return true;
+}
+
+SKEIN_INLINE void groups::lose(peer_id worker, bool keeps_lent) {
+    aliases_.erase(worker);
+    if (keeps_lent) late_.insert(worker);
+    for (const auto number : keeps_lent ? held_.lose_but_lent(worker) : held_.lose(worker))
+        let_go(number);
+}
+
+SKEIN_INLINE void groups::lose_lent(peer_id worker) {
+    if (late_.erase(worker) == 0) return;
+    for (const auto number : held_.lose(worker)) let_go(number);
+}
+
+SKEIN_INLINE groups::state_ptr groups::for_workers(std::uint64_t number) const {
+    const auto* const entry = find(number);
+    return entry == nullptr ? state_ptr() : entry->for_workers;
+}
+
+SKEIN_INLINE groups::state_ptr groups::asked_by(peer_id worker, slot_id slot) const {
+    for (const auto& [number, entry] : entries_) {
+        if (entry.state == nullptr) continue;
+        const auto& askers = entry.state->askers;
+        if (std::any_of(askers.begin(), askers.end(),
+                        [&](const auto& one) { return one.link == worker && one.slot == slot; }))
+            return state_ptr(entry.state);
+    }
+    return {};
+}
+
+/// No worker holds it: that may have been its last use, which erases the entry.
+SKEIN_INLINE void groups::let_go(std::uint64_t number) {
+    auto* const entry = find(number);
+    if (entry == nullptr) return;
+    const auto last = std::exchange(entry->for_workers, {});
+}
+
+SKEIN_INLINE void groups::forget_alias(peer_id worker, std::uint64_t its) {
+    const auto all = aliases_.find(worker);
+    if (all != aliases_.end()) all->second.erase(its);
+}
+
+SKEIN_INLINE std::uint64_t groups::number_of(peer_id worker, std::uint64_t its) const {
+    if (its < first_of_worker) return its;
+    const auto all = aliases_.find(worker);
+    if (all == aliases_.end()) return its;
+    const auto found = all->second.find(its);
+    return found == all->second.end() ? its : found->second;
+}
+
+SKEIN_INLINE bool groups::has_alias(peer_id worker, std::uint64_t its) const {
+    const auto all = aliases_.find(worker);
+    return all != aliases_.end() && all->second.contains(its);
+}
+
+SKEIN_INLINE std::size_t groups::count_aliases(peer_id worker) const {
+    const auto all = aliases_.find(worker);
+    return all == aliases_.end() ? 0 : all->second.size();
+}
+
+} // namespace skein::rt::detail
 
 // ======== skein/rt/detail/lease_line.hpp
 // The lines in which tasks wait for room on a worker, and the room that they have. Part of
@@ -34272,10 +34798,7 @@ struct peer : list_node<peer> {
     std::size_t prune_at = 2 * proc::claims::entries;
     std::vector<std::unique_ptr<detail::lease_share>> shares;
     std::uint32_t unleased = 0; ///< cores of `busy` that calls have without a lease
-    std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
-    std::map<std::uint64_t, std::uint64_t>
-        made_groups;      ///< numbers of those that it made, by its own
-    std::size_t asks = 0; ///< questions for namespaces that have no answer
+    std::size_t asks = 0;       ///< questions for namespaces that have no answer
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     id_map<slot_id, std::unique_ptr<detail::running_call>> running;
@@ -34568,7 +35091,8 @@ struct runtime::state {
 
     std::unordered_map<actor_id, detail::actor_queue*> actor_queues;
     detail::actors_state actors;
-    detail::groups_state groups;
+    detail::groups groups;
+    detail::borrows<std::uint64_t> borrowed_groups; ///< of a worker
     id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
@@ -35755,7 +36279,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::declare_actor(detail::cal
     auto queue = queue_for(call.target);
     queue->max_pending = terms ? terms->max_pending : 0;
     queue->is_detached = how.detached;
-    if (state_->upstream != nullptr) queue->holds = 1; // the driver counts who makes an actor
+    if (state_->upstream != nullptr) actors.borrowed.hold(call.target); // by its driver's count
     if (terms) {
         queue->name = terms->name;
         call.extra().terms = std::move(terms);
@@ -35808,7 +36332,7 @@ SKEIN_INLINE bool runtime::admit_actor(peer& from, const net::frame_view& f,
     }
     auto& entry = actors.entries[head.target];
     entry.type = fn.actor;
-    entry.add_hold(from.number);
+    actors.held.add(from.number, head.target);
     if (has_terms) {
         entry.plan = std::make_unique<detail::actor_plan>();
         entry.plan->terms = std::move(terms);
@@ -35953,7 +36477,7 @@ SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) 
     auto* const entry = state_->actors.find(id);
     if (entry == nullptr) return;
     if (is_kill) return kill_actor(id);
-    if (f.kind == detail::message_hold) return entry->add_hold(from.number);
+    if (f.kind == detail::message_hold) return state_->actors.held.add(from.number, id);
     if (entry->where != &from)
         throw error(errc::malformed,
                     fmt::format("{} ends actor {}, which is not there", from.who, id));
@@ -36206,7 +36730,7 @@ SKEIN_INLINE void runtime::tell_driver_first() noexcept {
 SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
     auto& direct = *state_->direct;
     if (to.role == detail::peer_role::here) return false;
-    if (!state_->actors.borrowed.empty()) {
+    if (state_->actors.borrowed.has_untold()) {
         tell_holds();
         tell_driver_first();
     }
@@ -36251,8 +36775,9 @@ SKEIN_INLINE peer& runtime::here() {
 
 /// The handles in the value stay until it has been read.
 SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
-    for (const auto& queue : state_->actors.lent_abroad) state_->direct->kept_next.push_back(queue);
-    for (const auto one : state_->actors.lent)
+    const auto& lent = state_->actors.lent;
+    for (const auto& queue : lent.foreign()) state_->direct->kept_next.push_back(queue);
+    for (const auto one : lent.known())
         if (const auto queue = state_->actor_queues.find(one); queue != state_->actor_queues.end())
             state_->direct->kept_next.emplace_back(queue->second);
     send_scratch(to, detail::reply_ok, id);
@@ -37485,6 +38010,7 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     auto& actors = state_->actors;
     auto node = actors.entries.extract(id);
     if (node.empty()) return;
+    actors.held.forget(id);
     auto entry = std::move(node.mapped());
     if (entry.plan && !entry.plan->terms.name.empty()) actors.names.erase(entry.plan->terms.name);
     counted_ptr<detail::actor_queue> queue;
@@ -38226,7 +38752,7 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
     if (on.is_actor() && on.actor()) {
         follow(self, call, on.actor());
     } else if (is_driver) {
-        auto why = group_desk::resolve(self, on);
+        auto why = self.state_->groups.resolve(on);
         if (why) call.extra().bad_options = std::move(why);
         return !call.rare || !call.rare->bad_options;
     } else if (on.is_group() && on.group() != 0) {
@@ -38499,7 +39025,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
     if (label == sched::anywhere_label) label.clear();
     const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
-    if (auto why = group_desk::resolve_label(*this, caller, label)) {
+    if (auto why = state_->groups.resolve_label(caller.number, label)) {
         call.extra().bad_options = std::move(why);
         return;
     }
@@ -38569,9 +39095,7 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     if (!to.is_open()) return;
     state_->scratch.clear();
     auto& lent = state_->actors.lent;
-    auto& abroad = state_->actors.lent_abroad;
     lent.clear();
-    abroad.clear();
     {
         struct replying_guard {
             runtime* before = replying_;
@@ -38580,9 +39104,9 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
         replying_ = this;
         encode(state_->scratch);
     }
-    if (lent.empty() && abroad.empty()) return send_scratch(to, detail::reply_ok, id);
+    if (lent.empty()) return send_scratch(to, detail::reply_ok, id);
     if (to.role == detail::peer_role::here) return lend_here(to, id);
-    detail::lending_reply::append(state_->scratch, lent);
+    detail::lending_reply::append(state_->scratch, lent.known());
     send_scratch(to, detail::reply_lends, id);
 }
 
@@ -38700,57 +39224,10 @@ SKEIN_INLINE void direct_state::give(counted_ptr<call_base> call, given_maker ma
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_group_desk.ipp
-// Part of the bodies of rt/runtime.hpp: the names of placement groups, and the groups that workers
-// hold. A worker's handle stands for one hold at its driver, which counts how often it has told of
-// it, as for actors (runtime_handles.ipp): so a group that is on its way to a worker is not lost to
-// a release that crosses it. docs/design/0012-groups.md
+// Part of the bodies of rt/runtime.hpp: what a worker asks about placement groups, and what its
+// driver answers. Who holds them is counted as for actors (detail/holds.hpp), names and numbers are
+// in detail/groups.hpp. docs/design/0012-groups.md
 
-
-// ======== skein/rt/detail/group_message.hpp
-// What a worker asks its driver about placement groups, and the answer: frames of the kind
-// message_group.
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-
-namespace skein::rt::detail {
-
-enum class group_matter : std::uint8_t {
-    find = 0,    ///< the group of that name, which the worker holds from now on; a reply has it
-    ready = 1,   ///< a reply comes when all its bundles have places
-    remove = 2,  ///< it ends; a reply comes when nothing of it is left
-    release = 3, ///< so often it was told of it, and there is no handle any more; no reply
-    make = 4,    ///< one with a number of the worker's, which holds it once from now on; no reply
-    hold = 5,    ///< a handle to it has come in a call, and counts as told once; no reply
-};
-
-/// Numbers that workers give to groups which they make: each its own, from here on. Its driver has
-/// others for them.
-inline constexpr std::uint64_t first_of_worker = std::uint64_t{1} << 63;
-/// Of one worker, at a time.
-inline constexpr std::size_t most_made_groups = 16'384, most_held_groups = 4 * most_made_groups;
-inline constexpr std::size_t most_bundles = 4'096; ///< of one group
-
-struct group_question {
-    std::uint8_t matter = 0; ///< a group_matter
-    std::uint64_t number = 0;
-    std::uint64_t incarnation = 0, call = 0; ///< the id of the call that waits; 0: none
-    std::uint32_t times = 0;
-    std::string name;
-    std::uint8_t strategy = 0; ///< with make, as the next two
-    bool get_if_exists = false;
-    std::vector<std::string> bundles;
-};
-
-struct group_answer {
-    std::uint64_t number = 0;
-    bool placed = false;
-    std::vector<std::string> bundles;
-};
-
-} // namespace skein::rt::detail
 
 // ======== skein/rt/ref.hpp
 // ref<T>: the value of a remote call, now or later.
@@ -38932,8 +39409,6 @@ template <class T>
 
 // ======== skein/rt/detail/runtime_group_desk.ipp, continued
 #include <algorithm>
-#include <charconv>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -38989,82 +39464,13 @@ SKEIN_INLINE std::string named_group_label(const location& on) {
 
 } // namespace detail
 
-// ---- names -------------------------------------------------------------------------------------
-
-SKEIN_INLINE error runtime::group_desk::no_such(const runtime& self, std::string_view name) {
-    return error(errc::not_found,
-                 fmt::format("there is no placement group named \"{}\"; {}", name,
-                             known_names(self.state_->groups.names, "none has a name")))
-        .with_hint("a group has its name from its options until it is removed, or nobody holds it");
-}
-
-SKEIN_INLINE void runtime::group_desk::forget_name(runtime& self,
-                                                   const detail::group_state& state) {
-    auto& names = self.state_->groups.names;
-    const auto found = names.find(state.name);
-    if (found != names.end() && found->second == state.number) names.erase(found);
-}
-
-/// Driver: a name becomes a number.
-SKEIN_INLINE std::optional<error> runtime::group_desk::resolve(const runtime& self, location& on) {
-    if (!on.is_named_group()) return std::nullopt;
-    const auto& names = self.state_->groups.names;
-    const auto found = names.find(on.text());
-    if (found == names.end()) return no_such(self, on.text());
-    const bool children = on.has_children();
-    on = location::in_group(found->second, on.bundle());
-    if (children) on = on.with_children();
-    return std::nullopt;
-}
-
-namespace detail {
-
-/// The driver's number for a worker's.
-[[nodiscard]] inline std::uint64_t number_here(const peer& from, std::uint64_t number) {
-    if (number < first_of_worker) return number;
-    const auto found = from.made_groups.find(number);
-    return found == from.made_groups.end() ? number : found->second;
-}
-
-} // namespace detail
-
-/// The same of the label in a worker's call.
-SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runtime& self,
-                                                                     const peer& from,
-                                                                     std::string& label) {
-    if (label.starts_with('@') && !from.made_groups.empty()) {
-        const bool captures = label.ends_with('+');
-        const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
-        std::uint64_t number = 0;
-        int bundle = -1;
-        if (sched::parse_group_label(named, number, bundle))
-            label = sched::group_label(detail::number_here(from, number), bundle) +
-                    (captures ? "+" : "");
-    }
-    if (!label.starts_with("@=")) return std::nullopt;
-    const auto slash = std::min(label.find('/'), label.size());
-    auto which = std::string_view(label).substr(2, slash - 2);
-    const bool children = which.ends_with('+');
-    if (children) which.remove_suffix(1);
-    int bundle = -1;
-    const auto* const first = which.data();
-    const auto* const last = first + which.size();
-    const auto [read_to, bad] = std::from_chars(first, last, bundle);
-    if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
-        return error(errc::invalid_argument, fmt::format("{} is not a label", label));
-    auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
-    if (auto why = resolve(self, on)) return why;
-    label = sched::group_label(on.group(), bundle) + (children ? "+" : "");
-    return std::nullopt;
-}
-
 SKEIN_INLINE task<runtime::group_desk::state_ptr> runtime::group_desk::look_up(runtime* self,
                                                                                std::string name) {
     auto& state = *self->state_;
     if (state.upstream == nullptr) {
-        const auto found = state.groups.names.find(name);
-        if (found == state.groups.names.end()) throw no_such(*self, name);
-        co_return state_ptr(state.groups.entries.at(found->second).state);
+        auto found = state.groups.named(name);
+        if (!found) throw state.groups.no_such(name);
+        co_return found;
     }
     counted_ptr<detail::group_call> call(new detail::group_call);
     detail::group_question what;
@@ -39079,7 +39485,8 @@ SKEIN_INLINE task<runtime::group_desk::state_ptr> runtime::group_desk::look_up(r
 // ---- a worker's side ---------------------------------------------------------------------------
 
 SKEIN_INLINE bool runtime::group_desk::is_elsewhere(const detail::group_state& group) noexcept {
-    return group.owner != nullptr && group.owner->state_->upstream != nullptr && group.holds > 0;
+    return group.owner != nullptr && group.owner->state_->upstream != nullptr &&
+           group.owner->state_->borrowed_groups.is_counted(group.number);
 }
 
 /// Worker: asks the driver; the call has its answer.
@@ -39140,23 +39547,22 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(run
     auto state = enter_told(self, *read);
     if (!state) return {};
     state->placed = read->placed;
-    ++state->holds;
+    self.state_->borrowed_groups.hold(state->number);
     return state;
 }
 
 /// A call that is to run in it keeps it until it is over.
 SKEIN_INLINE void runtime::group_desk::keep(runtime& self, detail::call_base& call,
                                             std::uint64_t number) {
-    const auto& entries = self.state_->groups.entries;
-    const auto found = entries.find(number);
-    if (found == entries.end() || found->second.state == nullptr) {
+    auto group = self.state_->groups.state_of(number);
+    if (!group) {
         call.extra().bad_options =
             error(errc::not_found, fmt::format("there is no placement group {}", number))
                 .with_hint("it ends with the last handle to it");
-    } else if (found->second.state->why) {
-        call.extra().bad_options = *found->second.state->why;
+    } else if (group->why) {
+        call.extra().bad_options = *group->why;
     } else {
-        call.keep(std::make_shared<state_ptr>(found->second.state));
+        call.keep(std::make_shared<state_ptr>(std::move(group)));
     }
 }
 
@@ -39182,14 +39588,11 @@ inline constexpr std::size_t most_group_waits = 4'096;
 /// A worker has a name, and holds the group from now on.
 SKEIN_INLINE void runtime::group_desk::find_for(runtime& self, peer& from, slot_id slot,
                                                 const std::string& name) {
-    const auto& groups = self.state_->groups;
-    const auto found = groups.names.find(name);
-    if (found == groups.names.end())
-        return self.reply_failure(from, slot, {no_such(self, name), nullptr});
-    auto& held = from.groups[found->second];
-    if (!held.state) held.state = state_ptr(groups.entries.at(found->second).state);
-    ++held.times;
-    const auto answer = detail::told_of(*held.state, found->second);
+    auto& groups = self.state_->groups;
+    const auto found = groups.named(name);
+    if (!found) return self.reply_failure(from, slot, {groups.no_such(name), nullptr});
+    groups.hold(from.number, found->number);
+    const auto answer = detail::told_of(*found, found->number);
     self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
 }
 
@@ -39204,29 +39607,26 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
     if (what.matter == static_cast<std::uint8_t>(matter::make)) return make_for(self, from, what);
     if (what.matter == static_cast<std::uint8_t>(matter::hold))
         return hold_for(self, from, what.number);
-    const auto held = from.groups.find(detail::number_here(from, what.number));
-    if (held == from.groups.end())
+    auto& groups = self.state_->groups;
+    const auto number = groups.number_of(from.number, what.number);
+    if (!groups.is_held_by(from.number, number))
         throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
                                                  "not hold",
                                                  from.who, what.number));
+    const auto state = groups.for_workers(number);
     if (what.matter == static_cast<std::uint8_t>(matter::release)) {
-        if (held->second.times < what.times || what.times == 0)
+        if (what.times == 0 || !groups.give_back(from.number, number, what.times))
             throw error(errc::malformed, fmt::format("{} gives handles to placement group {} back "
                                                      "that it has not",
                                                      from.who, what.number));
-        held->second.times -= what.times;
-        from.made_groups.erase(what.number);
-        if (held->second.times > 0) return;
-        const auto state = std::move(held->second.state);
-        from.groups.erase(held);
-        if (!state) return;
+        groups.forget_alias(from.number, what.number);
+        if (groups.is_held_by(from.number, number) || !state) return;
         return end_waits(
             self, from, *state, {},
             error(errc::closed, fmt::format("placement group {} was given back, wait for it with "
                                             "a handle to it",
                                             state->number)));
     }
-    const auto state = held->second.state;
     const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
     if (!state && for_end)
         return self.reply(from, slot, [&](wire::writer& w) { w.fixed(what.number); });
@@ -39258,34 +39658,27 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
 /// for it.
 SKEIN_INLINE void runtime::group_desk::make_for(runtime& self, peer& from,
                                                 const detail::group_question& what) {
-    if (what.number < detail::first_of_worker || from.made_groups.contains(what.number))
+    auto& groups = self.state_->groups;
+    if (what.number < detail::first_of_worker || groups.has_alias(from.number, what.number))
         throw error(errc::malformed,
                     fmt::format("{} makes a placement group with the number {}, which is none for "
                                 "a new one",
                                 from.who, what.number));
-    if (from.made_groups.size() >= detail::most_made_groups) // it had to refuse that itself
-        throw error(errc::malformed, fmt::format("{} makes more than {} placement groups", from.who,
-                                                 from.made_groups.size()));
-    auto state = make(self, what.bundles, static_cast<sched::group_strategy>(what.strategy),
-                      what.name, what.get_if_exists);
-    from.made_groups.emplace(what.number, state->number);
-    auto& held = from.groups[state->number];
-    ++held.times;
-    held.state = std::move(state);
+    const auto made = groups.count_aliases(from.number);
+    if (made >= detail::most_made_groups) // it had to refuse that itself
+        throw error(errc::malformed,
+                    fmt::format("{} makes more than {} placement groups", from.who, made));
+    const auto state = make(self, what.bundles, static_cast<sched::group_strategy>(what.strategy),
+                            what.name, what.get_if_exists);
+    groups.enter_alias(from.number, what.number, state->number);
+    groups.hold(from.number, state->number);
 }
 
 /// A worker waits no more: for that answer, or, if none is named, for any about this group.
 SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
                                                  detail::group_state& state,
                                                  std::optional<slot_id> slot, const error& why) {
-    auto& all = state.askers;
-    const auto is_over = [&](const detail::group_state::asker& one) {
-        return one.link == from.number && (!slot || one.slot == *slot);
-    };
-    std::vector<detail::group_state::asker> over;
-    std::copy_if(all.begin(), all.end(), std::back_inserter(over), is_over);
-    std::erase_if(all, is_over);
-    for (const auto& one : over) {
+    for (const auto& one : state.take_askers(from.number, slot)) {
         self.state_->leases.end_wait(from, one.parent);
         self.reply_failure(from, one.slot, {why, nullptr});
     }
@@ -39293,17 +39686,11 @@ SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
 
 /// The same of one that was cancelled, if it is one.
 SKEIN_INLINE void runtime::group_desk::take_back(runtime& self, peer& from, slot_id slot) {
-    const auto asks = [&](const detail::group_state::asker& one) {
-        return one.link == from.number && one.slot == slot;
-    };
-    for (const auto& [number, held] : from.groups) {
-        const auto state = held.state;
-        if (!state || std::none_of(state->askers.begin(), state->askers.end(), asks)) continue;
-        return end_waits(
-            self, from, *state, slot,
+    if (const auto group = self.state_->groups.asked_by(from.number, slot))
+        end_waits(
+            self, from, *group, slot,
             error(errc::cancelled,
-                  fmt::format("the wait for placement group {} was cancelled", number)));
-    }
+                  fmt::format("the wait for placement group {} was cancelled", group->number)));
 }
 
 /// What a group is has changed: whoever waits for that hears of it.
@@ -39408,10 +39795,8 @@ SKEIN_INLINE bool runtime::group_desk::is_worker(const runtime& self) noexcept {
 /// Worker: the group of which the driver or a caller has told. None: that cannot be read.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
     runtime& self, const detail::group_answer& told) {
-    auto& entries = self.state_->groups.entries;
-    const auto known = entries.find(told.number);
-    if (known != entries.end() && known->second.state != nullptr)
-        return state_ptr(known->second.state);
+    auto& groups = self.state_->groups;
+    if (auto known = groups.state_of(told.number)) return known;
     state_ptr state(new detail::group_state);
     for (const auto& text : told.bundles) {
         auto bundle = sched::parse_resources(text);
@@ -39421,7 +39806,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
     state->owner = &self;
     state->number = told.number;
     state->placed = told.placed;
-    entries[told.number].state = state.get();
+    groups.enter(*state);
     return state;
 }
 
@@ -39431,17 +39816,13 @@ SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
                                                            const detail::group_answer& told,
                                                            state_ptr& into) {
     auto& state = *self.state_;
-    const auto& entries = state.groups.entries;
-    const auto known = entries.find(told.number);
-    const bool is_held = known != entries.end() && known->second.state != nullptr;
-    if (!is_held && entries.size() >= detail::most_made_groups)
-        return error(errc::exhausted,
-                     fmt::format("this worker holds {} placement groups", entries.size()))
+    const auto count = state.groups.size();
+    if (count >= detail::most_made_groups && !state.groups.state_of(told.number))
+        return error(errc::exhausted, fmt::format("this worker holds {} placement groups", count))
             .with_hint("a group is held until its last handle is gone");
     into = enter_told(self, told);
     if (!into) return error(errc::malformed, "a handle to a placement group of no demands");
-    if (std::exchange(into->is_lent, true)) return {};
-    ++into->holds;
+    if (!state.borrowed_groups.lend(told.number)) return {};
     detail::group_question what;
     what.number = told.number;
     tell(self, detail::group_matter::hold, what); // the caller lets go when it is answered
@@ -39456,25 +39837,11 @@ SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::
         throw error(errc::malformed, fmt::format("{} holds placement group {}, which is no number "
                                                  "of its driver's",
                                                  from.who, number));
-    if (from.groups.size() >= detail::most_held_groups && !from.groups.contains(number))
-        throw error(errc::exhausted, fmt::format("{} holds more than {} placement groups", from.who,
-                                                 from.groups.size()));
-    auto& held = from.groups[number];
-    const auto entry = groups.entries.find(number);
-    if (!held.state && entry != groups.entries.end()) held.state = state_ptr(entry->second.state);
-    ++held.times;
-    held.is_lent = true;
-}
-
-/// Driver: the link of a worker is lost. What its actors had, and get again where they are made
-/// again, they hold until then.
-SKEIN_INLINE void runtime::group_desk::forget_holds(runtime& self, peer& from) {
-    auto& state = *self.state_;
-    if (state.actors.late_holds.contains(from.number))
-        for (auto& [number, held] : from.groups)
-            if (held.is_lent && held.state)
-                state.groups.late_holds[from.number].push_back(std::move(held.state));
-    from.groups.clear();
+    const auto count = groups.count_held(from.number);
+    if (count >= detail::most_held_groups && !groups.is_held_by(from.number, number))
+        throw error(errc::exhausted,
+                    fmt::format("{} holds more than {} placement groups", from.who, count));
+    groups.hold(from.number, number, true);
 }
 
 } // namespace skein::rt
@@ -39604,10 +39971,9 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
     state_ptr made(new detail::group_state);
     made->owner = &self;
     const bool is_worker = state.upstream != nullptr;
-    made->number = ++groups.last + (is_worker ? detail::first_of_worker : 0);
-    const auto enter = [&] { groups.entries[made->number].state = made.get(); };
+    made->number = groups.new_number() + (is_worker ? detail::first_of_worker : 0);
     const auto fail = [&](const error& why) {
-        enter();
+        groups.enter(*made);
         self.group_refused(made->number, why);
         return made;
     };
@@ -39617,8 +39983,8 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
                   fmt::format("the name of a placement group has {} bytes or a line break",
                               name.size()))
                 .with_hint(fmt::format("one line, at most {} bytes", detail::longest_group_name)));
-    if (const auto known = groups.names.find(name); known != groups.names.end()) {
-        if (get_if_exists) return state_ptr(groups.entries.at(known->second).state);
+    if (auto known = groups.named(name)) {
+        if (get_if_exists) return known;
         return fail(error(errc::already_exists,
                           fmt::format("there is a placement group named \"{}\" already", name))
                         .with_hint("get_placement_group gives it; .get_if_exists = true makes it "
@@ -39627,19 +39993,19 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
     if (get_if_exists && name.empty())
         return fail(error(errc::invalid_argument, ".get_if_exists needs a .name"));
     if (auto read = detail::read_bundles(bundles, made->bundles); !read) return fail(read.error());
-    if (is_worker && groups.entries.size() >= detail::most_made_groups)
-        return fail(error(errc::exhausted, fmt::format("this worker holds {} placement groups",
-                                                       groups.entries.size()))
+    if (is_worker && groups.size() >= detail::most_made_groups)
+        return fail(error(errc::exhausted,
+                          fmt::format("this worker holds {} placement groups", groups.size()))
                         .with_hint("a group ends with its last handle"));
     if (is_worker) {
-        enter();
+        groups.enter(*made);
         detail::group_question what;
         what.name = name;
         what.strategy = static_cast<std::uint8_t>(how);
         what.get_if_exists = get_if_exists;
         what.bundles = bundles;
         what.number = made->number;
-        made->holds = 1;
+        state.borrowed_groups.hold(made->number);
         tell(self, detail::group_matter::make, std::move(what));
         return made;
     }
@@ -39647,9 +40013,9 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
     auto* const source = state.leases.source;
     if (source == nullptr || state.closing)
         return fail(error(errc::closed, "a placement group is made while there are no workers"));
-    enter();
+    groups.enter(*made);
     made->name = name;
-    if (!name.empty()) groups.names.emplace(name, made->number);
+    groups.name(*made);
     state.begin_work();
     source->want_group({made->number, how, made->bundles});
     return made;
@@ -39661,43 +40027,40 @@ SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& ca
     if (demand.group == 0) return;
     keep(self, call, demand.group);
     if (call.extra().bad_options) return;
-    const auto& state = *self.state_->groups.entries.at(demand.group).state;
-    call.extra().bad_options = detail::misfit(state, demand.need, demand.bundle);
+    const auto group = self.state_->groups.state_of(demand.group);
+    call.extra().bad_options = detail::misfit(*group, demand.need, demand.bundle);
 }
 
 /// Driver: the group in which an actor with this demand lives, if it is one.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
                                                                     sched::demand_id demand) {
-    const auto& state_ = self.state_;
-    const auto number = state_->leases.demands.at(demand).group;
-    if (number == 0) return {};
-    const auto found = state_->groups.entries.find(number);
-    if (found == state_->groups.entries.end()) return {};
-    return counted_ptr<detail::group_state>(found->second.state);
+    const auto number = self.state_->leases.demands.at(demand).group;
+    return number == 0 ? state_ptr() : self.state_->groups.state_of(number);
 }
 
 /// Nobody holds it here any more.
 SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& group) noexcept {
     auto& state = *self.state_;
-    const auto found = state.groups.entries.find(group.number);
-    if (found == state.groups.entries.end()) return;
-    found->second.state = nullptr;
-    if (state.upstream != nullptr || group.holds > 0) { // the driver's
-        state.groups.entries.erase(found);
-        if (group.holds == 0 || state.upstream == nullptr) return;
+    auto* const entry = state.groups.find(group.number);
+    if (entry == nullptr) return;
+    entry->state = nullptr;
+    const auto times = state.borrowed_groups.let_go(group.number);
+    if (state.upstream != nullptr || times > 0) { // the driver's
+        state.groups.erase(group.number);
+        if (times == 0 || state.upstream == nullptr) return;
         detail::group_question what;
         what.number = group.number;
-        what.times = group.holds;
+        what.times = times;
         return tell(self, detail::group_matter::release, std::move(what));
     }
-    forget_name(self, group);
+    state.groups.forget_name(group);
     tell_drop(self, group.number);
     forget(self, group.number);
 }
 
 SKEIN_INLINE void runtime::group_desk::tell_drop(runtime& self, std::uint64_t number) {
     auto& state = *self.state_;
-    auto& entry = state.groups.entries.at(number);
+    auto& entry = *state.groups.find(number);
     auto* const source = state.leases.source;
     if (entry.is_gone || std::exchange(entry.dropped, true)) return;
     if (source == nullptr || state.closing) {
@@ -39713,7 +40076,7 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
     if (group.why) return;
     group.why = why;
     group.placed = false;
-    forget_name(self, group);
+    self.state_->groups.forget_name(group);
     changed(self, group);
     std::vector<actor_id> inside;
     for (const auto& [id, entry] : self.state_->actors.entries)
@@ -39727,7 +40090,7 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
     }
     refuse(self, group.number, why);
     tell_drop(self, group.number);
-    if (!self.state_->groups.entries.at(group.number).is_gone) return;
+    if (!self.state_->groups.find(group.number)->is_gone) return;
     group.is_gone = true;
     changed(self, group);
 }
@@ -39744,9 +40107,8 @@ SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t numbe
 /// Its numbers serve others when nobody uses them any more.
 SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t number) {
     auto& groups = self.state_->groups;
-    const auto found = groups.entries.find(number);
-    if (found == groups.entries.end() || found->second.state != nullptr || !found->second.is_gone)
-        return;
+    const auto* const entry = groups.find(number);
+    if (entry == nullptr || entry->state != nullptr || !entry->is_gone) return;
     auto& leases = self.state_->leases;
     bool used = false;
     leases.demands.for_each_in_group(number, [&](auto demand) {
@@ -39761,34 +40123,31 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
     if (used) return; // at the end of a program: what is left is settled in another order
     leases.demands.for_each_in_group(number, [&](auto demand) { leases.lines.erase(demand); });
     leases.demands.forget_group(number);
-    groups.entries.erase(found);
+    groups.erase(number);
 }
 
 // ---- what the source of workers says -----------------------------------------------------------
 
 SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
-    const auto found = state_->groups.entries.find(number);
-    if (found == state_->groups.entries.end() || found->second.state == nullptr) return;
-    auto& group = *found->second.state;
-    if (group.why) return;
-    group.placed = on;
-    group_desk::changed(*this, group);
+    const auto group = state_->groups.state_of(number);
+    if (!group || group->why) return;
+    group->placed = on;
+    group_desk::changed(*this, *group);
 }
 
 SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
-    const auto found = state_->groups.entries.find(number);
-    if (found == state_->groups.entries.end()) return;
-    found->second.is_gone = true;
-    if (auto* const group = found->second.state; group != nullptr)
-        group_desk::end(*this, *group, why);
+    auto* const entry = state_->groups.find(number);
+    if (entry == nullptr) return;
+    entry->is_gone = true;
+    if (auto* const group = entry->state; group != nullptr) group_desk::end(*this, *group, why);
     group_gone(number);
 }
 
 SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
-    const auto found = state_->groups.entries.find(number);
-    if (found == state_->groups.entries.end()) return;
-    found->second.is_gone = true;
-    if (const group_desk::state_ptr group(found->second.state); group) {
+    auto* const entry = state_->groups.find(number);
+    if (entry == nullptr) return;
+    entry->is_gone = true;
+    if (const group_desk::state_ptr group(entry->state); group) {
         group->is_gone = true;
         group_desk::changed(*this, *group);
     }
@@ -39804,7 +40163,7 @@ SKEIN_INLINE void runtime::group_desk::fail_all(runtime& self, const error& why)
             continue;
         }
         if (!group->why) group->why = why;
-        group->is_gone = state.groups.entries.at(group->number).is_gone = true;
+        group->is_gone = state.groups.find(group->number)->is_gone = true;
         changed(self, *group);
     }
 }
@@ -39814,10 +40173,8 @@ SKEIN_INLINE void runtime::group_desk::fail_all(runtime& self, const error& why)
 // ======== skein/rt/detail/runtime_handles.ipp
 // Part of the bodies of rt/runtime.hpp: who holds handles to actors.
 //
-// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was
-// told, or has told, that there are handles; a worker says `release` with the same count when its
-// last one is gone. So a handle that is on its way to a worker is never lost to a release that
-// crosses it.
+// An actor ends when nobody holds a handle to it: detail/holds.hpp counts them, here is what
+// follows for actors, and how handles travel.
 
 
 #include <algorithm>
@@ -39830,15 +40187,12 @@ namespace skein::rt {
 SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
     state_->actor_queues.erase(queue.id);
     if (state_->upstream == nullptr) return let_go(queue.id);
-    if (queue.holds == 0) {
-        state_->actors.borrowed.erase(queue.id);
-        return;
-    }
-    if (!state_->upstream->wire->is_open()) return;
+    const auto times = state_->actors.borrowed.let_go(queue.id);
+    if (times == 0 || !state_->upstream->wire->is_open()) return;
     tell_driver_first();
     wire::writer body;
     detail::put_actor(body, queue.id);
-    body.fixed(queue.holds);
+    body.fixed(times);
     state_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
 }
 
@@ -39847,38 +40201,27 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
     const bool is_new = !state_->actor_queues.contains(id);
     auto queue = queue_for(id);
     if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
-    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.insert(id);
+    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.borrow(id);
     return queue;
 }
 
 SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
                                                                   std::uint32_t max_pending) {
     auto queue = borrow_actor(id, max_pending);
-    if (state_->upstream == nullptr) return queue;
-    ++queue->holds;
-    state_->actors.borrowed.erase(id);
+    if (state_->upstream != nullptr) state_->actors.borrowed.hold(id);
     return queue;
 }
 
 SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
-    return !state_->actors.borrowed.empty();
+    return state_->actors.borrowed.has_untold();
 }
 
-SKEIN_INLINE void runtime::lend_actor(actor_id id) {
-    auto& lent = state_->actors.lent;
-    if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
-}
+SKEIN_INLINE void runtime::lend_actor(actor_id id) { state_->actors.lent.add(id); }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
 SKEIN_INLINE void runtime::tell_holds() {
-    auto& borrowed = state_->actors.borrowed;
-    std::vector<actor_id> all(borrowed.begin(), borrowed.end());
-    borrowed.clear();
-    std::sort(all.begin(), all.end());
-    for (const auto id : all) {
-        state_->actor_queues.at(id)->holds = 1;
+    for (const auto id : state_->actors.borrowed.tell())
         send_actor(*state_->upstream, detail::message_hold, id);
-    }
 }
 
 SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
@@ -39890,8 +40233,8 @@ SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id)
 
 /// Driver: a worker gets a handle, and holds it from now on.
 SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
-    auto& entry = state_->actors.entries.at(actor);
-    entry.add_hold(to.number);
+    const auto& entry = state_->actors.entries.at(actor);
+    state_->actors.held.add(to.number, actor);
     std::uint32_t said =
         entry.plan ? std::min(entry.plan->terms.max_pending, detail::most_pending) : 0;
     if (entry.is_detached()) said |= detail::detached_handle;
@@ -39912,8 +40255,8 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
         passed.lends = true;
         if (passed.origin().up)
             for (const auto id : parts.actors)
-                if (auto* const entry = state_->actors.find(id))
-                    entry->add_hold(passed.origin().number);
+                if (state_->actors.find(id) != nullptr)
+                    state_->actors.held.add(passed.origin().number, id);
         return call.finish_with_bytes(f.body);
     }
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
@@ -40011,12 +40354,12 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_qu
 } // namespace detail
 
 SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_queue> queue) {
-    state_->actors.lent_abroad.push_back(std::move(queue));
+    state_->actors.lent.add_foreign(std::move(queue));
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
-    return state_->actor_queues.contains(id) || !entry.holders.empty() || !entry.waiting.empty() ||
-           entry.is_detached();
+    return state_->actor_queues.contains(id) || state_->actors.held.is_held(id) ||
+           !entry.waiting.empty() || entry.is_detached();
 }
 
 /// Driver: a handle is gone; it may have been the last one.
@@ -40032,9 +40375,8 @@ SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
     if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
         throw error(errc::malformed,
                     fmt::format("a release that cannot be read from {}", from.who));
-    auto* const entry = state_->actors.find(id);
-    if (entry == nullptr) return;
-    if (!entry->remove_holds(from.number, times))
+    if (state_->actors.find(id) == nullptr) return;
+    if (!state_->actors.held.give_back(from.number, id, times))
         throw error(errc::malformed,
                     fmt::format("{} gives handles to actor {} back that it has not", from.who, id));
     let_go(id);
@@ -40741,7 +41083,7 @@ SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
     auto* const to = link_of(head.worker);
     if (to == nullptr || !to->is_open()) return;
     for (const auto id : parts.actors)
-        if (auto* const entry = state_->actors.find(id)) entry->add_hold(to->number);
+        if (state_->actors.find(id) != nullptr) state_->actors.held.add(to->number, id);
     wire::writer body;
     detail::relay_head{from.incarnation}.encode(body);
     body.raw(in.rest());
@@ -41078,7 +41420,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     run_again(lost);
     resume_restarts(lost);
     if (l.demand) tell_demand(state_->leases.line_of(l.demand));
-    group_desk::forget_holds(*this, l);
+    state_->groups.lose(l.number, state_->actors.late.contains(l.number));
 }
 
 /// Takes the calls that were at the link out of their slots.
@@ -41217,17 +41559,16 @@ SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
 /// Driver: the actors that lived at the link end or are being made again, and its handles are gone.
 SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
     auto& actors = state_->actors;
-    std::vector<actor_id> here, elsewhere;
+    std::vector<actor_id> here;
     for (const auto& [id, entry] : actors.entries)
-        (entry.where == &l ? here : elsewhere).push_back(id);
+        if (entry.where == &l) here.push_back(id);
     std::sort(here.begin(), here.end());
-    std::sort(elsewhere.begin(), elsewhere.end());
     for (const auto id : here) {
         auto& entry = actors.entries.at(id);
         const auto queue = state_->actor_queues.find(id);
         const bool wanted = !state_->closing && entry.lasts() &&
                             (queue != state_->actor_queues.end() ||
-                             entry.is_held_besides(l.number) || entry.is_detached());
+                             actors.held.is_held_besides(l.number, id) || entry.is_detached());
         if (wanted && entry.plan->may_restart()) {
             entry.where = nullptr;
             if (std::exchange(entry.is_followed, false))
@@ -41246,13 +41587,12 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
         std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
         if (entry.is_followed) state_->leases.take_followers(id, into.stranded);
         actors.entries.erase(id);
+        actors.held.forget(id);
     }
-    if (!into.moving.empty()) {
-        actors.late_holds[l.number] = into.moving;
-        return;
-    }
-    for (const auto id : elsewhere) actors.entries.at(id).remove_all_holds(l.number);
-    into.orphaned = std::move(elsewhere);
+    if (into.moving.empty())
+        into.orphaned = actors.held.lose(l.number);
+    else
+        actors.late.await(l.number, into.moving);
 }
 
 /// True: a constructor or method that was at a lost worker goes on elsewhere.
@@ -41333,21 +41673,9 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
 /// An actor is there again, or not to be expected any more: what others hold of what it had, ends.
 SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
     auto& actors = state_->actors;
-    std::vector<peer_id> over;
-    for (auto& [link, waiting_for] : actors.late_holds) {
-        std::erase(waiting_for, restarted);
-        if (waiting_for.empty()) over.push_back(link);
-    }
-    for (const auto link : over) {
-        actors.late_holds.erase(link);
-        const auto groups = state_->groups.late_holds.extract(link); // they end with this
-        std::vector<actor_id> all;
-        for (auto& [id, entry] : actors.entries) {
-            entry.remove_all_holds(link);
-            all.push_back(id);
-        }
-        std::sort(all.begin(), all.end());
-        for (const auto id : all) let_go(id);
+    for (const auto lost : actors.late.settle(restarted)) {
+        for (const auto id : actors.held.lose(lost)) let_go(id);
+        state_->groups.lose_lent(lost);
     }
 }
 

@@ -5,6 +5,7 @@
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/groups_state.hpp>
+#include <skein/rt/detail/holds.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +17,6 @@
 #include <string_view>
 #include <typeinfo>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -64,10 +64,7 @@ struct actor_plan {
 struct actor_entry {
     peer* where = nullptr; ///< nullptr: it is being made, or made again
     const std::type_info* type = nullptr;
-    std::unique_ptr<actor_plan> plan; ///< of those with options
-    /// Links at which there are handles, and how often they were told so. Those of this process are
-    /// its queue.
-    std::vector<std::pair<peer_id, std::uint32_t>> holders;
+    std::unique_ptr<actor_plan> plan;           ///< of those with options
     std::deque<counted_ptr<call_base>> waiting; ///< calls of workers, until it is made
     std::vector<peer_id> askers;                ///< workers that want to know where it is
     counted_ptr<call_base> making;              ///< its constructor, while that waits in a line
@@ -87,29 +84,6 @@ struct actor_entry {
         std::erase_if(beside, [](const auto& one) { return one->is_done(); });
         prune_at = std::max(fewest_pruned, 2 * beside.size());
     }
-    void add_hold(peer_id by) {
-        for (auto& [link, times] : holders)
-            if (link == by) {
-                ++times;
-                return;
-            }
-        holders.emplace_back(by, 1);
-    }
-    /// False: it has not so many.
-    [[nodiscard]] bool remove_holds(peer_id by, std::uint32_t n) {
-        const auto found =
-            std::find_if(holders.begin(), holders.end(), [&](auto& h) { return h.first == by; });
-        if (found == holders.end() || found->second < n) return false;
-        found->second -= n;
-        if (found->second == 0) holders.erase(found);
-        return true;
-    }
-    void remove_all_holds(peer_id by) {
-        std::erase_if(holders, [&](auto& h) { return h.first == by; });
-    }
-    [[nodiscard]] bool is_held_besides(peer_id one) const {
-        return std::any_of(holders.begin(), holders.end(), [&](auto& h) { return h.first != one; });
-    }
 };
 
 /// The constructor of an actor that is made again: who waits for it are the calls in its line.
@@ -121,13 +95,10 @@ protected:
 struct actors_state {
     std::unordered_map<actor_id, actor_entry> entries;
     std::map<std::string, actor_id, std::less<>> names;
-    /// Links that are lost while actors that lived there are made again: the handles which those
-    /// have in their arguments and snapshots count until they are back.
-    std::map<peer_id, std::vector<actor_id>> late_holds;
-    // Of a worker:
-    std::unordered_set<actor_id> borrowed; ///< with handles here that the driver does not know of
-    std::vector<actor_id> lent;            ///< with handles in the result that is being encoded
-    std::vector<counted_ptr<actor_queue>> lent_abroad; ///< the same of namespaces
+    holds<actor_id> held;       ///< by workers; a handle of this process has its queue
+    late_holders late;          ///< lost workers whose actors are made again
+    borrows<actor_id> borrowed; ///< of a worker
+    lent_handles<actor_id, counted_ptr<actor_queue>> lent; ///< in the result under way
 
     [[nodiscard]] actor_entry* find(actor_id id) {
         const auto at = entries.find(id);

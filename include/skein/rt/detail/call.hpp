@@ -233,7 +233,6 @@ public:
     bool by_driver = false;   ///< worker: a plain function called it, which cannot wait for a way
     bool lasts = false;       ///< its calls keep their arguments
     bool is_detached = false; ///< it needs nobody who holds it
-    std::uint32_t holds = 0;  ///< worker: times its driver knows of the handles here
     std::uint32_t pending = 0, max_pending = 0; ///< calls without an outcome; 0: any number
     credit_line credit;
     std::uint32_t returned = 0; ///< calls whose credit has come back since `waiting` was looked at

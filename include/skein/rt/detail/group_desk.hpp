@@ -48,20 +48,15 @@ struct runtime::group_desk {
     // For calls.
     static void join(runtime& self, detail::call_base& call);
     [[nodiscard]] static state_ptr of(const runtime& self, sched::demand_id demand);
-    [[nodiscard]] static std::optional<error> resolve(const runtime& self, location& on);
-    [[nodiscard]] static std::optional<error> resolve_label(const runtime& self, const peer& from,
-                                                            std::string& label);
     static void keep(runtime& self, detail::call_base& call, std::uint64_t number);
 
     static void changed(runtime& self, detail::group_state& state);
     static void fail_all(runtime& self, const error& why);
     static void on_question(runtime& self, peer& from, const net::frame_view& f);
     static void take_back(runtime& self, peer& from, slot_id slot);
-    static void forget_holds(runtime& self, peer& from);
     [[nodiscard]] static state_ptr take_answer(runtime& self, byte_span answer);
 
 private:
-    [[nodiscard]] static error no_such(const runtime& self, std::string_view name);
     static void tell_drop(runtime& self, std::uint64_t number);
     static void tell(runtime& self, detail::group_matter matter, detail::group_question what);
     static void find_for(runtime& self, peer& from, slot_id slot, const std::string& name);
@@ -70,7 +65,6 @@ private:
     [[nodiscard]] static state_ptr enter_told(runtime& self, const detail::group_answer& told);
     static void refuse(runtime& self, std::uint64_t number, const error& why);
     static void forget(runtime& self, std::uint64_t number);
-    static void forget_name(runtime& self, const detail::group_state& state);
     static void ask(runtime& self, const counted_ptr<detail::call_base>& call,
                     const detail::group_question& what, std::string name);
     static void end_waits(runtime& self, peer& from, detail::group_state& state,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a driver knows of its placement groups. Part of detail/runtime_state.hpp.
+// group_state: a placement group, as those see it who hold it.
 
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/error.hpp>
@@ -12,9 +12,9 @@
 #include <skein/wire/reader.hpp>
 #include <skein/wire/writer.hpp>
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
-#include <map>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,9 +44,7 @@ public:
     bool is_gone = false;     ///< nothing of it is left
     std::optional<error> why; ///< it is over: what those in it are told
     event changed;
-    std::string name;        ///< empty: none
-    std::uint32_t holds = 0; ///< worker: times its driver knows of the handles here
-    bool is_lent = false;    ///< worker: one of them has come in a call, and the driver knows that
+    std::string name;            ///< empty: none
     std::uint64_t at_driver = 0; ///< worker: its number there, of one made here; 0: not told yet
     /// Driver: workers that wait for it.
     struct asker {
@@ -57,40 +55,20 @@ public:
     };
     std::vector<asker> askers;
 
+    /// Takes those of a worker out: one, or all.
+    [[nodiscard]] std::vector<asker> take_askers(peer_id link, std::optional<slot_id> slot) {
+        const auto is_over = [&](const asker& one) {
+            return one.link == link && (!slot || one.slot == *slot);
+        };
+        std::vector<asker> over;
+        std::copy_if(askers.begin(), askers.end(), std::back_inserter(over), is_over);
+        std::erase_if(askers, is_over);
+        return over;
+    }
+
 private:
     void last_use_gone() noexcept;
     std::uint32_t uses_ = 0;
-};
-
-/// Kept until nobody holds it and whoever placed it has said that nothing of it is left.
-struct group_entry {
-    group_state* state = nullptr; ///< nullptr: nobody holds it
-    bool dropped = false;         ///< the source of workers has been told
-    bool is_gone = false;
-};
-
-/// A group that a worker holds, as its driver knows it.
-struct held_group {
-    counted_ptr<group_state> state; ///< nullptr: it had ended before the worker told of it
-    std::uint32_t times = 0;
-    bool is_lent = false; ///< by a call: an actor that is made again gets it again
-};
-
-struct groups_state {
-    std::map<std::uint64_t, group_entry> entries;
-    std::map<std::string, std::uint64_t, std::less<>> names;
-    std::uint64_t last = 0;
-    /// Of links that are lost while actors that lived there are made again; as
-    /// actors_state::late_holds.
-    std::map<peer_id, std::vector<counted_ptr<group_state>>> late_holds;
-
-    /// Those that are held: what follows may end some of them.
-    [[nodiscard]] std::vector<counted_ptr<group_state>> held() const {
-        std::vector<counted_ptr<group_state>> out;
-        for (const auto& [number, entry] : entries)
-            if (entry.state != nullptr) out.emplace_back(entry.state);
-        return out;
-    }
 };
 
 /// Why a demand cannot be met in a group; nothing: it can.

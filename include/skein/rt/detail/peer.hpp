@@ -11,7 +11,6 @@
 #include <skein/net/channel.hpp>
 #include <skein/proc/claims.hpp>
 #include <skein/rt/detail/call.hpp>
-#include <skein/rt/detail/groups_state.hpp>
 #include <skein/rt/detail/lease_line.hpp>
 #include <skein/sched/scheduler.hpp>
 
@@ -117,10 +116,7 @@ struct peer : list_node<peer> {
     std::size_t prune_at = 2 * proc::claims::entries;
     std::vector<std::unique_ptr<detail::lease_share>> shares;
     std::uint32_t unleased = 0; ///< cores of `busy` that calls have without a lease
-    std::map<std::uint64_t, detail::held_group> groups; ///< placement groups that it holds
-    std::map<std::uint64_t, std::uint64_t>
-        made_groups;      ///< numbers of those that it made, by its own
-    std::size_t asks = 0; ///< questions for namespaces that have no answer
+    std::size_t asks = 0;       ///< questions for namespaces that have no answer
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     id_map<slot_id, std::unique_ptr<detail::running_call>> running;

@@ -89,7 +89,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::declare_actor(detail::cal
     auto queue = queue_for(call.target);
     queue->max_pending = terms ? terms->max_pending : 0;
     queue->is_detached = how.detached;
-    if (state_->upstream != nullptr) queue->holds = 1; // the driver counts who makes an actor
+    if (state_->upstream != nullptr) actors.borrowed.hold(call.target); // by its driver's count
     if (terms) {
         queue->name = terms->name;
         call.extra().terms = std::move(terms);
@@ -142,7 +142,7 @@ SKEIN_INLINE bool runtime::admit_actor(peer& from, const net::frame_view& f,
     }
     auto& entry = actors.entries[head.target];
     entry.type = fn.actor;
-    entry.add_hold(from.number);
+    actors.held.add(from.number, head.target);
     if (has_terms) {
         entry.plan = std::make_unique<detail::actor_plan>();
         entry.plan->terms = std::move(terms);
@@ -287,7 +287,7 @@ SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) 
     auto* const entry = state_->actors.find(id);
     if (entry == nullptr) return;
     if (is_kill) return kill_actor(id);
-    if (f.kind == detail::message_hold) return entry->add_hold(from.number);
+    if (f.kind == detail::message_hold) return state_->actors.held.add(from.number, id);
     if (entry->where != &from)
         throw error(errc::malformed,
                     fmt::format("{} ends actor {}, which is not there", from.who, id));

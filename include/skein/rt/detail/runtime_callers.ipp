@@ -236,7 +236,7 @@ SKEIN_INLINE void runtime::tell_driver_first() noexcept {
 SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
     auto& direct = *state_->direct;
     if (to.role == detail::peer_role::here) return false;
-    if (!state_->actors.borrowed.empty()) {
+    if (state_->actors.borrowed.has_untold()) {
         tell_holds();
         tell_driver_first();
     }
@@ -281,8 +281,9 @@ SKEIN_INLINE peer& runtime::here() {
 
 /// The handles in the value stay until it has been read.
 SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
-    for (const auto& queue : state_->actors.lent_abroad) state_->direct->kept_next.push_back(queue);
-    for (const auto one : state_->actors.lent)
+    const auto& lent = state_->actors.lent;
+    for (const auto& queue : lent.foreign()) state_->direct->kept_next.push_back(queue);
+    for (const auto one : lent.known())
         if (const auto queue = state_->actor_queues.find(one); queue != state_->actor_queues.end())
             state_->direct->kept_next.emplace_back(queue->second);
     send_scratch(to, detail::reply_ok, id);

@@ -60,6 +60,7 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     auto& actors = state_->actors;
     auto node = actors.entries.extract(id);
     if (node.empty()) return;
+    actors.held.forget(id);
     auto entry = std::move(node.mapped());
     if (entry.plan && !entry.plan->terms.name.empty()) actors.names.erase(entry.plan->terms.name);
     counted_ptr<detail::actor_queue> queue;

@@ -85,7 +85,7 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
     if (on.is_actor() && on.actor()) {
         follow(self, call, on.actor());
     } else if (is_driver) {
-        auto why = group_desk::resolve(self, on);
+        auto why = self.state_->groups.resolve(on);
         if (why) call.extra().bad_options = std::move(why);
         return !call.rare || !call.rare->bad_options;
     } else if (on.is_group() && on.group() != 0) {

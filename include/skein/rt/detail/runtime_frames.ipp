@@ -177,7 +177,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
     if (label == sched::anywhere_label) label.clear();
     const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
-    if (auto why = group_desk::resolve_label(*this, caller, label)) {
+    if (auto why = state_->groups.resolve_label(caller.number, label)) {
         call.extra().bad_options = std::move(why);
         return;
     }
@@ -247,9 +247,7 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     if (!to.is_open()) return;
     state_->scratch.clear();
     auto& lent = state_->actors.lent;
-    auto& abroad = state_->actors.lent_abroad;
     lent.clear();
-    abroad.clear();
     {
         struct replying_guard {
             runtime* before = replying_;
@@ -258,9 +256,9 @@ SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
         replying_ = this;
         encode(state_->scratch);
     }
-    if (lent.empty() && abroad.empty()) return send_scratch(to, detail::reply_ok, id);
+    if (lent.empty()) return send_scratch(to, detail::reply_ok, id);
     if (to.role == detail::peer_role::here) return lend_here(to, id);
-    detail::lending_reply::append(state_->scratch, lent);
+    detail::lending_reply::append(state_->scratch, lent.known());
     send_scratch(to, detail::reply_lends, id);
 }
 

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: the names of placement groups, and the groups that workers
-// hold. A worker's handle stands for one hold at its driver, which counts how often it has told of
-// it, as for actors (runtime_handles.ipp): so a group that is on its way to a worker is not lost to
-// a release that crosses it. docs/design/0012-groups.md
+// Part of the bodies of rt/runtime.hpp: what a worker asks about placement groups, and what its
+// driver answers. Who holds them is counted as for actors (detail/holds.hpp), names and numbers are
+// in detail/groups.hpp. docs/design/0012-groups.md
 
-#include <skein/core/known_names.hpp>
 #include <skein/rt/detail/group_message.hpp>
 #include <skein/rt/detail/runtime_state.hpp>
 #include <skein/rt/ref.hpp>
@@ -13,8 +11,6 @@
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
-#include <charconv>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -70,82 +66,13 @@ SKEIN_INLINE std::string named_group_label(const location& on) {
 
 } // namespace detail
 
-// ---- names -------------------------------------------------------------------------------------
-
-SKEIN_INLINE error runtime::group_desk::no_such(const runtime& self, std::string_view name) {
-    return error(errc::not_found,
-                 fmt::format("there is no placement group named \"{}\"; {}", name,
-                             known_names(self.state_->groups.names, "none has a name")))
-        .with_hint("a group has its name from its options until it is removed, or nobody holds it");
-}
-
-SKEIN_INLINE void runtime::group_desk::forget_name(runtime& self,
-                                                   const detail::group_state& state) {
-    auto& names = self.state_->groups.names;
-    const auto found = names.find(state.name);
-    if (found != names.end() && found->second == state.number) names.erase(found);
-}
-
-/// Driver: a name becomes a number.
-SKEIN_INLINE std::optional<error> runtime::group_desk::resolve(const runtime& self, location& on) {
-    if (!on.is_named_group()) return std::nullopt;
-    const auto& names = self.state_->groups.names;
-    const auto found = names.find(on.text());
-    if (found == names.end()) return no_such(self, on.text());
-    const bool children = on.has_children();
-    on = location::in_group(found->second, on.bundle());
-    if (children) on = on.with_children();
-    return std::nullopt;
-}
-
-namespace detail {
-
-/// The driver's number for a worker's.
-[[nodiscard]] inline std::uint64_t number_here(const peer& from, std::uint64_t number) {
-    if (number < first_of_worker) return number;
-    const auto found = from.made_groups.find(number);
-    return found == from.made_groups.end() ? number : found->second;
-}
-
-} // namespace detail
-
-/// The same of the label in a worker's call.
-SKEIN_INLINE std::optional<error> runtime::group_desk::resolve_label(const runtime& self,
-                                                                     const peer& from,
-                                                                     std::string& label) {
-    if (label.starts_with('@') && !from.made_groups.empty()) {
-        const bool captures = label.ends_with('+');
-        const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
-        std::uint64_t number = 0;
-        int bundle = -1;
-        if (sched::parse_group_label(named, number, bundle))
-            label = sched::group_label(detail::number_here(from, number), bundle) +
-                    (captures ? "+" : "");
-    }
-    if (!label.starts_with("@=")) return std::nullopt;
-    const auto slash = std::min(label.find('/'), label.size());
-    auto which = std::string_view(label).substr(2, slash - 2);
-    const bool children = which.ends_with('+');
-    if (children) which.remove_suffix(1);
-    int bundle = -1;
-    const auto* const first = which.data();
-    const auto* const last = first + which.size();
-    const auto [read_to, bad] = std::from_chars(first, last, bundle);
-    if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
-        return error(errc::invalid_argument, fmt::format("{} is not a label", label));
-    auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
-    if (auto why = resolve(self, on)) return why;
-    label = sched::group_label(on.group(), bundle) + (children ? "+" : "");
-    return std::nullopt;
-}
-
 SKEIN_INLINE task<runtime::group_desk::state_ptr> runtime::group_desk::look_up(runtime* self,
                                                                                std::string name) {
     auto& state = *self->state_;
     if (state.upstream == nullptr) {
-        const auto found = state.groups.names.find(name);
-        if (found == state.groups.names.end()) throw no_such(*self, name);
-        co_return state_ptr(state.groups.entries.at(found->second).state);
+        auto found = state.groups.named(name);
+        if (!found) throw state.groups.no_such(name);
+        co_return found;
     }
     counted_ptr<detail::group_call> call(new detail::group_call);
     detail::group_question what;
@@ -160,7 +87,8 @@ SKEIN_INLINE task<runtime::group_desk::state_ptr> runtime::group_desk::look_up(r
 // ---- a worker's side ---------------------------------------------------------------------------
 
 SKEIN_INLINE bool runtime::group_desk::is_elsewhere(const detail::group_state& group) noexcept {
-    return group.owner != nullptr && group.owner->state_->upstream != nullptr && group.holds > 0;
+    return group.owner != nullptr && group.owner->state_->upstream != nullptr &&
+           group.owner->state_->borrowed_groups.is_counted(group.number);
 }
 
 /// Worker: asks the driver; the call has its answer.
@@ -221,23 +149,22 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(run
     auto state = enter_told(self, *read);
     if (!state) return {};
     state->placed = read->placed;
-    ++state->holds;
+    self.state_->borrowed_groups.hold(state->number);
     return state;
 }
 
 /// A call that is to run in it keeps it until it is over.
 SKEIN_INLINE void runtime::group_desk::keep(runtime& self, detail::call_base& call,
                                             std::uint64_t number) {
-    const auto& entries = self.state_->groups.entries;
-    const auto found = entries.find(number);
-    if (found == entries.end() || found->second.state == nullptr) {
+    auto group = self.state_->groups.state_of(number);
+    if (!group) {
         call.extra().bad_options =
             error(errc::not_found, fmt::format("there is no placement group {}", number))
                 .with_hint("it ends with the last handle to it");
-    } else if (found->second.state->why) {
-        call.extra().bad_options = *found->second.state->why;
+    } else if (group->why) {
+        call.extra().bad_options = *group->why;
     } else {
-        call.keep(std::make_shared<state_ptr>(found->second.state));
+        call.keep(std::make_shared<state_ptr>(std::move(group)));
     }
 }
 
@@ -263,14 +190,11 @@ inline constexpr std::size_t most_group_waits = 4'096;
 /// A worker has a name, and holds the group from now on.
 SKEIN_INLINE void runtime::group_desk::find_for(runtime& self, peer& from, slot_id slot,
                                                 const std::string& name) {
-    const auto& groups = self.state_->groups;
-    const auto found = groups.names.find(name);
-    if (found == groups.names.end())
-        return self.reply_failure(from, slot, {no_such(self, name), nullptr});
-    auto& held = from.groups[found->second];
-    if (!held.state) held.state = state_ptr(groups.entries.at(found->second).state);
-    ++held.times;
-    const auto answer = detail::told_of(*held.state, found->second);
+    auto& groups = self.state_->groups;
+    const auto found = groups.named(name);
+    if (!found) return self.reply_failure(from, slot, {groups.no_such(name), nullptr});
+    groups.hold(from.number, found->number);
+    const auto answer = detail::told_of(*found, found->number);
     self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
 }
 
@@ -285,29 +209,26 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
     if (what.matter == static_cast<std::uint8_t>(matter::make)) return make_for(self, from, what);
     if (what.matter == static_cast<std::uint8_t>(matter::hold))
         return hold_for(self, from, what.number);
-    const auto held = from.groups.find(detail::number_here(from, what.number));
-    if (held == from.groups.end())
+    auto& groups = self.state_->groups;
+    const auto number = groups.number_of(from.number, what.number);
+    if (!groups.is_held_by(from.number, number))
         throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
                                                  "not hold",
                                                  from.who, what.number));
+    const auto state = groups.for_workers(number);
     if (what.matter == static_cast<std::uint8_t>(matter::release)) {
-        if (held->second.times < what.times || what.times == 0)
+        if (what.times == 0 || !groups.give_back(from.number, number, what.times))
             throw error(errc::malformed, fmt::format("{} gives handles to placement group {} back "
                                                      "that it has not",
                                                      from.who, what.number));
-        held->second.times -= what.times;
-        from.made_groups.erase(what.number);
-        if (held->second.times > 0) return;
-        const auto state = std::move(held->second.state);
-        from.groups.erase(held);
-        if (!state) return;
+        groups.forget_alias(from.number, what.number);
+        if (groups.is_held_by(from.number, number) || !state) return;
         return end_waits(
             self, from, *state, {},
             error(errc::closed, fmt::format("placement group {} was given back, wait for it with "
                                             "a handle to it",
                                             state->number)));
     }
-    const auto state = held->second.state;
     const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
     if (!state && for_end)
         return self.reply(from, slot, [&](wire::writer& w) { w.fixed(what.number); });
@@ -339,34 +260,27 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
 /// for it.
 SKEIN_INLINE void runtime::group_desk::make_for(runtime& self, peer& from,
                                                 const detail::group_question& what) {
-    if (what.number < detail::first_of_worker || from.made_groups.contains(what.number))
+    auto& groups = self.state_->groups;
+    if (what.number < detail::first_of_worker || groups.has_alias(from.number, what.number))
         throw error(errc::malformed,
                     fmt::format("{} makes a placement group with the number {}, which is none for "
                                 "a new one",
                                 from.who, what.number));
-    if (from.made_groups.size() >= detail::most_made_groups) // it had to refuse that itself
-        throw error(errc::malformed, fmt::format("{} makes more than {} placement groups", from.who,
-                                                 from.made_groups.size()));
-    auto state = make(self, what.bundles, static_cast<sched::group_strategy>(what.strategy),
-                      what.name, what.get_if_exists);
-    from.made_groups.emplace(what.number, state->number);
-    auto& held = from.groups[state->number];
-    ++held.times;
-    held.state = std::move(state);
+    const auto made = groups.count_aliases(from.number);
+    if (made >= detail::most_made_groups) // it had to refuse that itself
+        throw error(errc::malformed,
+                    fmt::format("{} makes more than {} placement groups", from.who, made));
+    const auto state = make(self, what.bundles, static_cast<sched::group_strategy>(what.strategy),
+                            what.name, what.get_if_exists);
+    groups.enter_alias(from.number, what.number, state->number);
+    groups.hold(from.number, state->number);
 }
 
 /// A worker waits no more: for that answer, or, if none is named, for any about this group.
 SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
                                                  detail::group_state& state,
                                                  std::optional<slot_id> slot, const error& why) {
-    auto& all = state.askers;
-    const auto is_over = [&](const detail::group_state::asker& one) {
-        return one.link == from.number && (!slot || one.slot == *slot);
-    };
-    std::vector<detail::group_state::asker> over;
-    std::copy_if(all.begin(), all.end(), std::back_inserter(over), is_over);
-    std::erase_if(all, is_over);
-    for (const auto& one : over) {
+    for (const auto& one : state.take_askers(from.number, slot)) {
         self.state_->leases.end_wait(from, one.parent);
         self.reply_failure(from, one.slot, {why, nullptr});
     }
@@ -374,17 +288,11 @@ SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
 
 /// The same of one that was cancelled, if it is one.
 SKEIN_INLINE void runtime::group_desk::take_back(runtime& self, peer& from, slot_id slot) {
-    const auto asks = [&](const detail::group_state::asker& one) {
-        return one.link == from.number && one.slot == slot;
-    };
-    for (const auto& [number, held] : from.groups) {
-        const auto state = held.state;
-        if (!state || std::none_of(state->askers.begin(), state->askers.end(), asks)) continue;
-        return end_waits(
-            self, from, *state, slot,
+    if (const auto group = self.state_->groups.asked_by(from.number, slot))
+        end_waits(
+            self, from, *group, slot,
             error(errc::cancelled,
-                  fmt::format("the wait for placement group {} was cancelled", number)));
-    }
+                  fmt::format("the wait for placement group {} was cancelled", group->number)));
 }
 
 /// What a group is has changed: whoever waits for that hears of it.

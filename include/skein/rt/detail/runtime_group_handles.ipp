@@ -75,10 +75,8 @@ SKEIN_INLINE bool runtime::group_desk::is_worker(const runtime& self) noexcept {
 /// Worker: the group of which the driver or a caller has told. None: that cannot be read.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
     runtime& self, const detail::group_answer& told) {
-    auto& entries = self.state_->groups.entries;
-    const auto known = entries.find(told.number);
-    if (known != entries.end() && known->second.state != nullptr)
-        return state_ptr(known->second.state);
+    auto& groups = self.state_->groups;
+    if (auto known = groups.state_of(told.number)) return known;
     state_ptr state(new detail::group_state);
     for (const auto& text : told.bundles) {
         auto bundle = sched::parse_resources(text);
@@ -88,7 +86,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
     state->owner = &self;
     state->number = told.number;
     state->placed = told.placed;
-    entries[told.number].state = state.get();
+    groups.enter(*state);
     return state;
 }
 
@@ -98,17 +96,13 @@ SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
                                                            const detail::group_answer& told,
                                                            state_ptr& into) {
     auto& state = *self.state_;
-    const auto& entries = state.groups.entries;
-    const auto known = entries.find(told.number);
-    const bool is_held = known != entries.end() && known->second.state != nullptr;
-    if (!is_held && entries.size() >= detail::most_made_groups)
-        return error(errc::exhausted,
-                     fmt::format("this worker holds {} placement groups", entries.size()))
+    const auto count = state.groups.size();
+    if (count >= detail::most_made_groups && !state.groups.state_of(told.number))
+        return error(errc::exhausted, fmt::format("this worker holds {} placement groups", count))
             .with_hint("a group is held until its last handle is gone");
     into = enter_told(self, told);
     if (!into) return error(errc::malformed, "a handle to a placement group of no demands");
-    if (std::exchange(into->is_lent, true)) return {};
-    ++into->holds;
+    if (!state.borrowed_groups.lend(told.number)) return {};
     detail::group_question what;
     what.number = told.number;
     tell(self, detail::group_matter::hold, what); // the caller lets go when it is answered
@@ -123,25 +117,11 @@ SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::
         throw error(errc::malformed, fmt::format("{} holds placement group {}, which is no number "
                                                  "of its driver's",
                                                  from.who, number));
-    if (from.groups.size() >= detail::most_held_groups && !from.groups.contains(number))
-        throw error(errc::exhausted, fmt::format("{} holds more than {} placement groups", from.who,
-                                                 from.groups.size()));
-    auto& held = from.groups[number];
-    const auto entry = groups.entries.find(number);
-    if (!held.state && entry != groups.entries.end()) held.state = state_ptr(entry->second.state);
-    ++held.times;
-    held.is_lent = true;
-}
-
-/// Driver: the link of a worker is lost. What its actors had, and get again where they are made
-/// again, they hold until then.
-SKEIN_INLINE void runtime::group_desk::forget_holds(runtime& self, peer& from) {
-    auto& state = *self.state_;
-    if (state.actors.late_holds.contains(from.number))
-        for (auto& [number, held] : from.groups)
-            if (held.is_lent && held.state)
-                state.groups.late_holds[from.number].push_back(std::move(held.state));
-    from.groups.clear();
+    const auto count = groups.count_held(from.number);
+    if (count >= detail::most_held_groups && !groups.is_held_by(from.number, number))
+        throw error(errc::exhausted,
+                    fmt::format("{} holds more than {} placement groups", from.who, count));
+    groups.hold(from.number, number, true);
 }
 
 } // namespace skein::rt

@@ -130,10 +130,9 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
     state_ptr made(new detail::group_state);
     made->owner = &self;
     const bool is_worker = state.upstream != nullptr;
-    made->number = ++groups.last + (is_worker ? detail::first_of_worker : 0);
-    const auto enter = [&] { groups.entries[made->number].state = made.get(); };
+    made->number = groups.new_number() + (is_worker ? detail::first_of_worker : 0);
     const auto fail = [&](const error& why) {
-        enter();
+        groups.enter(*made);
         self.group_refused(made->number, why);
         return made;
     };
@@ -143,8 +142,8 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
                   fmt::format("the name of a placement group has {} bytes or a line break",
                               name.size()))
                 .with_hint(fmt::format("one line, at most {} bytes", detail::longest_group_name)));
-    if (const auto known = groups.names.find(name); known != groups.names.end()) {
-        if (get_if_exists) return state_ptr(groups.entries.at(known->second).state);
+    if (auto known = groups.named(name)) {
+        if (get_if_exists) return known;
         return fail(error(errc::already_exists,
                           fmt::format("there is a placement group named \"{}\" already", name))
                         .with_hint("get_placement_group gives it; .get_if_exists = true makes it "
@@ -153,19 +152,19 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
     if (get_if_exists && name.empty())
         return fail(error(errc::invalid_argument, ".get_if_exists needs a .name"));
     if (auto read = detail::read_bundles(bundles, made->bundles); !read) return fail(read.error());
-    if (is_worker && groups.entries.size() >= detail::most_made_groups)
-        return fail(error(errc::exhausted, fmt::format("this worker holds {} placement groups",
-                                                       groups.entries.size()))
+    if (is_worker && groups.size() >= detail::most_made_groups)
+        return fail(error(errc::exhausted,
+                          fmt::format("this worker holds {} placement groups", groups.size()))
                         .with_hint("a group ends with its last handle"));
     if (is_worker) {
-        enter();
+        groups.enter(*made);
         detail::group_question what;
         what.name = name;
         what.strategy = static_cast<std::uint8_t>(how);
         what.get_if_exists = get_if_exists;
         what.bundles = bundles;
         what.number = made->number;
-        made->holds = 1;
+        state.borrowed_groups.hold(made->number);
         tell(self, detail::group_matter::make, std::move(what));
         return made;
     }
@@ -173,9 +172,9 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
     auto* const source = state.leases.source;
     if (source == nullptr || state.closing)
         return fail(error(errc::closed, "a placement group is made while there are no workers"));
-    enter();
+    groups.enter(*made);
     made->name = name;
-    if (!name.empty()) groups.names.emplace(name, made->number);
+    groups.name(*made);
     state.begin_work();
     source->want_group({made->number, how, made->bundles});
     return made;
@@ -187,43 +186,40 @@ SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& ca
     if (demand.group == 0) return;
     keep(self, call, demand.group);
     if (call.extra().bad_options) return;
-    const auto& state = *self.state_->groups.entries.at(demand.group).state;
-    call.extra().bad_options = detail::misfit(state, demand.need, demand.bundle);
+    const auto group = self.state_->groups.state_of(demand.group);
+    call.extra().bad_options = detail::misfit(*group, demand.need, demand.bundle);
 }
 
 /// Driver: the group in which an actor with this demand lives, if it is one.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
                                                                     sched::demand_id demand) {
-    const auto& state_ = self.state_;
-    const auto number = state_->leases.demands.at(demand).group;
-    if (number == 0) return {};
-    const auto found = state_->groups.entries.find(number);
-    if (found == state_->groups.entries.end()) return {};
-    return counted_ptr<detail::group_state>(found->second.state);
+    const auto number = self.state_->leases.demands.at(demand).group;
+    return number == 0 ? state_ptr() : self.state_->groups.state_of(number);
 }
 
 /// Nobody holds it here any more.
 SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& group) noexcept {
     auto& state = *self.state_;
-    const auto found = state.groups.entries.find(group.number);
-    if (found == state.groups.entries.end()) return;
-    found->second.state = nullptr;
-    if (state.upstream != nullptr || group.holds > 0) { // the driver's
-        state.groups.entries.erase(found);
-        if (group.holds == 0 || state.upstream == nullptr) return;
+    auto* const entry = state.groups.find(group.number);
+    if (entry == nullptr) return;
+    entry->state = nullptr;
+    const auto times = state.borrowed_groups.let_go(group.number);
+    if (state.upstream != nullptr || times > 0) { // the driver's
+        state.groups.erase(group.number);
+        if (times == 0 || state.upstream == nullptr) return;
         detail::group_question what;
         what.number = group.number;
-        what.times = group.holds;
+        what.times = times;
         return tell(self, detail::group_matter::release, std::move(what));
     }
-    forget_name(self, group);
+    state.groups.forget_name(group);
     tell_drop(self, group.number);
     forget(self, group.number);
 }
 
 SKEIN_INLINE void runtime::group_desk::tell_drop(runtime& self, std::uint64_t number) {
     auto& state = *self.state_;
-    auto& entry = state.groups.entries.at(number);
+    auto& entry = *state.groups.find(number);
     auto* const source = state.leases.source;
     if (entry.is_gone || std::exchange(entry.dropped, true)) return;
     if (source == nullptr || state.closing) {
@@ -239,7 +235,7 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
     if (group.why) return;
     group.why = why;
     group.placed = false;
-    forget_name(self, group);
+    self.state_->groups.forget_name(group);
     changed(self, group);
     std::vector<actor_id> inside;
     for (const auto& [id, entry] : self.state_->actors.entries)
@@ -253,7 +249,7 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
     }
     refuse(self, group.number, why);
     tell_drop(self, group.number);
-    if (!self.state_->groups.entries.at(group.number).is_gone) return;
+    if (!self.state_->groups.find(group.number)->is_gone) return;
     group.is_gone = true;
     changed(self, group);
 }
@@ -270,9 +266,8 @@ SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t numbe
 /// Its numbers serve others when nobody uses them any more.
 SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t number) {
     auto& groups = self.state_->groups;
-    const auto found = groups.entries.find(number);
-    if (found == groups.entries.end() || found->second.state != nullptr || !found->second.is_gone)
-        return;
+    const auto* const entry = groups.find(number);
+    if (entry == nullptr || entry->state != nullptr || !entry->is_gone) return;
     auto& leases = self.state_->leases;
     bool used = false;
     leases.demands.for_each_in_group(number, [&](auto demand) {
@@ -287,34 +282,31 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
     if (used) return; // at the end of a program: what is left is settled in another order
     leases.demands.for_each_in_group(number, [&](auto demand) { leases.lines.erase(demand); });
     leases.demands.forget_group(number);
-    groups.entries.erase(found);
+    groups.erase(number);
 }
 
 // ---- what the source of workers says -----------------------------------------------------------
 
 SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
-    const auto found = state_->groups.entries.find(number);
-    if (found == state_->groups.entries.end() || found->second.state == nullptr) return;
-    auto& group = *found->second.state;
-    if (group.why) return;
-    group.placed = on;
-    group_desk::changed(*this, group);
+    const auto group = state_->groups.state_of(number);
+    if (!group || group->why) return;
+    group->placed = on;
+    group_desk::changed(*this, *group);
 }
 
 SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
-    const auto found = state_->groups.entries.find(number);
-    if (found == state_->groups.entries.end()) return;
-    found->second.is_gone = true;
-    if (auto* const group = found->second.state; group != nullptr)
-        group_desk::end(*this, *group, why);
+    auto* const entry = state_->groups.find(number);
+    if (entry == nullptr) return;
+    entry->is_gone = true;
+    if (auto* const group = entry->state; group != nullptr) group_desk::end(*this, *group, why);
     group_gone(number);
 }
 
 SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
-    const auto found = state_->groups.entries.find(number);
-    if (found == state_->groups.entries.end()) return;
-    found->second.is_gone = true;
-    if (const group_desk::state_ptr group(found->second.state); group) {
+    auto* const entry = state_->groups.find(number);
+    if (entry == nullptr) return;
+    entry->is_gone = true;
+    if (const group_desk::state_ptr group(entry->state); group) {
         group->is_gone = true;
         group_desk::changed(*this, *group);
     }
@@ -330,7 +322,7 @@ SKEIN_INLINE void runtime::group_desk::fail_all(runtime& self, const error& why)
             continue;
         }
         if (!group->why) group->why = why;
-        group->is_gone = state.groups.entries.at(group->number).is_gone = true;
+        group->is_gone = state.groups.find(group->number)->is_gone = true;
         changed(self, *group);
     }
 }

@@ -2,10 +2,8 @@
 #pragma once
 // Part of the bodies of rt/runtime.hpp: who holds handles to actors.
 //
-// An actor ends when nobody holds a handle to it. The driver counts for each link how often it was
-// told, or has told, that there are handles; a worker says `release` with the same count when its
-// last one is gone. So a handle that is on its way to a worker is never lost to a release that
-// crosses it.
+// An actor ends when nobody holds a handle to it: detail/holds.hpp counts them, here is what
+// follows for actors, and how handles travel.
 
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/runtime_state.hpp>
@@ -23,15 +21,12 @@ namespace skein::rt {
 SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
     state_->actor_queues.erase(queue.id);
     if (state_->upstream == nullptr) return let_go(queue.id);
-    if (queue.holds == 0) {
-        state_->actors.borrowed.erase(queue.id);
-        return;
-    }
-    if (!state_->upstream->wire->is_open()) return;
+    const auto times = state_->actors.borrowed.let_go(queue.id);
+    if (times == 0 || !state_->upstream->wire->is_open()) return;
     tell_driver_first();
     wire::writer body;
     detail::put_actor(body, queue.id);
-    body.fixed(queue.holds);
+    body.fixed(times);
     state_->upstream->wire->send(detail::message_release, 0, 0, body.bytes(), {});
 }
 
@@ -40,38 +35,27 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
     const bool is_new = !state_->actor_queues.contains(id);
     auto queue = queue_for(id);
     if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
-    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.insert(id);
+    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.borrow(id);
     return queue;
 }
 
 SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
                                                                   std::uint32_t max_pending) {
     auto queue = borrow_actor(id, max_pending);
-    if (state_->upstream == nullptr) return queue;
-    ++queue->holds;
-    state_->actors.borrowed.erase(id);
+    if (state_->upstream != nullptr) state_->actors.borrowed.hold(id);
     return queue;
 }
 
 SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
-    return !state_->actors.borrowed.empty();
+    return state_->actors.borrowed.has_untold();
 }
 
-SKEIN_INLINE void runtime::lend_actor(actor_id id) {
-    auto& lent = state_->actors.lent;
-    if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
-}
+SKEIN_INLINE void runtime::lend_actor(actor_id id) { state_->actors.lent.add(id); }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
 SKEIN_INLINE void runtime::tell_holds() {
-    auto& borrowed = state_->actors.borrowed;
-    std::vector<actor_id> all(borrowed.begin(), borrowed.end());
-    borrowed.clear();
-    std::sort(all.begin(), all.end());
-    for (const auto id : all) {
-        state_->actor_queues.at(id)->holds = 1;
+    for (const auto id : state_->actors.borrowed.tell())
         send_actor(*state_->upstream, detail::message_hold, id);
-    }
 }
 
 SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
@@ -83,8 +67,8 @@ SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id)
 
 /// Driver: a worker gets a handle, and holds it from now on.
 SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
-    auto& entry = state_->actors.entries.at(actor);
-    entry.add_hold(to.number);
+    const auto& entry = state_->actors.entries.at(actor);
+    state_->actors.held.add(to.number, actor);
     std::uint32_t said =
         entry.plan ? std::min(entry.plan->terms.max_pending, detail::most_pending) : 0;
     if (entry.is_detached()) said |= detail::detached_handle;
@@ -105,8 +89,8 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
         passed.lends = true;
         if (passed.origin().up)
             for (const auto id : parts.actors)
-                if (auto* const entry = state_->actors.find(id))
-                    entry->add_hold(passed.origin().number);
+                if (state_->actors.find(id) != nullptr)
+                    state_->actors.held.add(passed.origin().number, id);
         return call.finish_with_bytes(f.body);
     }
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
@@ -204,12 +188,12 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_qu
 } // namespace detail
 
 SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_queue> queue) {
-    state_->actors.lent_abroad.push_back(std::move(queue));
+    state_->actors.lent.add_foreign(std::move(queue));
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
-    return state_->actor_queues.contains(id) || !entry.holders.empty() || !entry.waiting.empty() ||
-           entry.is_detached();
+    return state_->actor_queues.contains(id) || state_->actors.held.is_held(id) ||
+           !entry.waiting.empty() || entry.is_detached();
 }
 
 /// Driver: a handle is gone; it may have been the last one.
@@ -225,9 +209,8 @@ SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
     if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
         throw error(errc::malformed,
                     fmt::format("a release that cannot be read from {}", from.who));
-    auto* const entry = state_->actors.find(id);
-    if (entry == nullptr) return;
-    if (!entry->remove_holds(from.number, times))
+    if (state_->actors.find(id) == nullptr) return;
+    if (!state_->actors.held.give_back(from.number, id, times))
         throw error(errc::malformed,
                     fmt::format("{} gives handles to actor {} back that it has not", from.who, id));
     let_go(id);

@@ -155,7 +155,7 @@ SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
     auto* const to = link_of(head.worker);
     if (to == nullptr || !to->is_open()) return;
     for (const auto id : parts.actors)
-        if (auto* const entry = state_->actors.find(id)) entry->add_hold(to->number);
+        if (state_->actors.find(id) != nullptr) state_->actors.held.add(to->number, id);
     wire::writer body;
     detail::relay_head{from.incarnation}.encode(body);
     body.raw(in.rest());

@@ -316,7 +316,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     run_again(lost);
     resume_restarts(lost);
     if (l.demand) tell_demand(state_->leases.line_of(l.demand));
-    group_desk::forget_holds(*this, l);
+    state_->groups.lose(l.number, state_->actors.late.contains(l.number));
 }
 
 /// Takes the calls that were at the link out of their slots.

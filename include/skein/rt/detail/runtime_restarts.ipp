@@ -57,17 +57,16 @@ SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
 /// Driver: the actors that lived at the link end or are being made again, and its handles are gone.
 SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
     auto& actors = state_->actors;
-    std::vector<actor_id> here, elsewhere;
+    std::vector<actor_id> here;
     for (const auto& [id, entry] : actors.entries)
-        (entry.where == &l ? here : elsewhere).push_back(id);
+        if (entry.where == &l) here.push_back(id);
     std::sort(here.begin(), here.end());
-    std::sort(elsewhere.begin(), elsewhere.end());
     for (const auto id : here) {
         auto& entry = actors.entries.at(id);
         const auto queue = state_->actor_queues.find(id);
         const bool wanted = !state_->closing && entry.lasts() &&
                             (queue != state_->actor_queues.end() ||
-                             entry.is_held_besides(l.number) || entry.is_detached());
+                             actors.held.is_held_besides(l.number, id) || entry.is_detached());
         if (wanted && entry.plan->may_restart()) {
             entry.where = nullptr;
             if (std::exchange(entry.is_followed, false))
@@ -86,13 +85,12 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
         std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
         if (entry.is_followed) state_->leases.take_followers(id, into.stranded);
         actors.entries.erase(id);
+        actors.held.forget(id);
     }
-    if (!into.moving.empty()) {
-        actors.late_holds[l.number] = into.moving;
-        return;
-    }
-    for (const auto id : elsewhere) actors.entries.at(id).remove_all_holds(l.number);
-    into.orphaned = std::move(elsewhere);
+    if (into.moving.empty())
+        into.orphaned = actors.held.lose(l.number);
+    else
+        actors.late.await(l.number, into.moving);
 }
 
 /// True: a constructor or method that was at a lost worker goes on elsewhere.
@@ -173,21 +171,9 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
 /// An actor is there again, or not to be expected any more: what others hold of what it had, ends.
 SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
     auto& actors = state_->actors;
-    std::vector<peer_id> over;
-    for (auto& [link, waiting_for] : actors.late_holds) {
-        std::erase(waiting_for, restarted);
-        if (waiting_for.empty()) over.push_back(link);
-    }
-    for (const auto link : over) {
-        actors.late_holds.erase(link);
-        const auto groups = state_->groups.late_holds.extract(link); // they end with this
-        std::vector<actor_id> all;
-        for (auto& [id, entry] : actors.entries) {
-            entry.remove_all_holds(link);
-            all.push_back(id);
-        }
-        std::sort(all.begin(), all.end());
-        for (const auto id : all) let_go(id);
+    for (const auto lost : actors.late.settle(restarted)) {
+        for (const auto id : actors.held.lose(lost)) let_go(id);
+        state_->groups.lose_lent(lost);
     }
 }
 

@@ -18,7 +18,7 @@
 #include <skein/rt/detail/follower_state.hpp>
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/group_desk.hpp>
-#include <skein/rt/detail/groups_state.hpp>
+#include <skein/rt/detail/groups.hpp>
 #include <skein/rt/detail/lease_line.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
@@ -274,7 +274,8 @@ struct runtime::state {
 
     std::unordered_map<actor_id, detail::actor_queue*> actor_queues;
     detail::actors_state actors;
-    detail::groups_state groups;
+    detail::groups groups;
+    detail::borrows<std::uint64_t> borrowed_groups; ///< of a worker
     id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;

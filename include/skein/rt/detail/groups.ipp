@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of rt/detail/groups.hpp.
+
+#include <skein/core/config.hpp>
+#include <skein/core/known_names.hpp>
+#include <skein/rt/detail/group_message.hpp>
+#include <skein/rt/detail/groups.hpp>
+#include <skein/sched/demands.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE group_entry* groups::find(std::uint64_t number) {
+    const auto found = entries_.find(number);
+    return found == entries_.end() ? nullptr : &found->second;
+}
+
+SKEIN_INLINE const group_entry* groups::find(std::uint64_t number) const {
+    const auto found = entries_.find(number);
+    return found == entries_.end() ? nullptr : &found->second;
+}
+
+SKEIN_INLINE groups::state_ptr groups::state_of(std::uint64_t number) const {
+    const auto* const entry = find(number);
+    return entry == nullptr ? state_ptr() : state_ptr(entry->state);
+}
+
+SKEIN_INLINE std::vector<groups::state_ptr> groups::held() const {
+    std::vector<state_ptr> out;
+    for (const auto& [number, entry] : entries_)
+        if (entry.state != nullptr) out.emplace_back(entry.state);
+    return out;
+}
+
+// ---- names -------------------------------------------------------------------------------------
+
+SKEIN_INLINE groups::state_ptr groups::named(std::string_view name) const {
+    const auto found = names_.find(name);
+    return found == names_.end() ? state_ptr() : state_of(found->second);
+}
+
+SKEIN_INLINE void groups::name(const group_state& group) {
+    if (!group.name.empty()) names_.emplace(group.name, group.number);
+}
+
+SKEIN_INLINE void groups::forget_name(const group_state& group) {
+    const auto found = names_.find(group.name);
+    if (found != names_.end() && found->second == group.number) names_.erase(found);
+}
+
+SKEIN_INLINE error groups::no_such(std::string_view name) const {
+    return error(errc::not_found, fmt::format("there is no placement group named \"{}\"; {}", name,
+                                              known_names(names_, "none has a name")))
+        .with_hint("a group has its name from its options until it is removed, or nobody holds it");
+}
+
+SKEIN_INLINE std::optional<error> groups::resolve(location& on) const {
+    if (!on.is_named_group()) return std::nullopt;
+    const auto found = names_.find(on.text());
+    if (found == names_.end()) return no_such(on.text());
+    const bool children = on.has_children();
+    on = location::in_group(found->second, on.bundle());
+    if (children) on = on.with_children();
+    return std::nullopt;
+}
+
+SKEIN_INLINE std::optional<error> groups::resolve_label(peer_id worker, std::string& label) const {
+    if (label.starts_with('@') && count_aliases(worker) > 0) {
+        const bool captures = label.ends_with('+');
+        const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
+        std::uint64_t number = 0;
+        int bundle = -1;
+        if (sched::parse_group_label(named, number, bundle))
+            label = sched::group_label(number_of(worker, number), bundle) + (captures ? "+" : "");
+    }
+    if (!label.starts_with("@=")) return std::nullopt;
+    const auto slash = std::min(label.find('/'), label.size());
+    auto which = std::string_view(label).substr(2, slash - 2);
+    const bool children = which.ends_with('+');
+    if (children) which.remove_suffix(1);
+    int bundle = -1;
+    const auto* const first = which.data();
+    const auto* const last = first + which.size();
+    const auto [read_to, bad] = std::from_chars(first, last, bundle);
+    if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", label));
+    auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
+    if (auto why = resolve(on)) return why;
+    label = sched::group_label(on.group(), bundle) + (children ? "+" : "");
+    return std::nullopt;
+}
+
+// ---- workers -----------------------------------------------------------------------------------
+
+SKEIN_INLINE void groups::hold(peer_id worker, std::uint64_t number, bool is_lent) {
+    held_.add(worker, number, is_lent);
+    auto* const entry = find(number);
+    if (entry != nullptr && !entry->for_workers) entry->for_workers = state_ptr(entry->state);
+}
+
+SKEIN_INLINE bool groups::give_back(peer_id worker, std::uint64_t number, std::uint32_t times) {
+    if (!held_.give_back(worker, number, times)) return false;
+    if (!held_.is_held(number)) let_go(number);
+    return true;
+}
+
+SKEIN_INLINE void groups::lose(peer_id worker, bool keeps_lent) {
+    aliases_.erase(worker);
+    if (keeps_lent) late_.insert(worker);
+    for (const auto number : keeps_lent ? held_.lose_but_lent(worker) : held_.lose(worker))
+        let_go(number);
+}
+
+SKEIN_INLINE void groups::lose_lent(peer_id worker) {
+    if (late_.erase(worker) == 0) return;
+    for (const auto number : held_.lose(worker)) let_go(number);
+}
+
+SKEIN_INLINE groups::state_ptr groups::for_workers(std::uint64_t number) const {
+    const auto* const entry = find(number);
+    return entry == nullptr ? state_ptr() : entry->for_workers;
+}
+
+SKEIN_INLINE groups::state_ptr groups::asked_by(peer_id worker, slot_id slot) const {
+    for (const auto& [number, entry] : entries_) {
+        if (entry.state == nullptr) continue;
+        const auto& askers = entry.state->askers;
+        if (std::any_of(askers.begin(), askers.end(),
+                        [&](const auto& one) { return one.link == worker && one.slot == slot; }))
+            return state_ptr(entry.state);
+    }
+    return {};
+}
+
+/// No worker holds it: that may have been its last use, which erases the entry.
+SKEIN_INLINE void groups::let_go(std::uint64_t number) {
+    auto* const entry = find(number);
+    if (entry == nullptr) return;
+    const auto last = std::exchange(entry->for_workers, {});
+}
+
+SKEIN_INLINE void groups::forget_alias(peer_id worker, std::uint64_t its) {
+    const auto all = aliases_.find(worker);
+    if (all != aliases_.end()) all->second.erase(its);
+}
+
+SKEIN_INLINE std::uint64_t groups::number_of(peer_id worker, std::uint64_t its) const {
+    if (its < first_of_worker) return its;
+    const auto all = aliases_.find(worker);
+    if (all == aliases_.end()) return its;
+    const auto found = all->second.find(its);
+    return found == all->second.end() ? its : found->second;
+}
+
+SKEIN_INLINE bool groups::has_alias(peer_id worker, std::uint64_t its) const {
+    const auto all = aliases_.find(worker);
+    return all != aliases_.end() && all->second.contains(its);
+}
+
+SKEIN_INLINE std::size_t groups::count_aliases(peer_id worker) const {
+    const auto all = aliases_.find(worker);
+    return all == aliases_.end() ? 0 : all->second.size();
+}
+
+} // namespace skein::rt::detail
