@@ -11,6 +11,7 @@
 
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/rt/detail/replies.hpp>
 #include <skein/rt/failures.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/remote_error.hpp>
@@ -24,6 +25,7 @@
 #include <skein/rt/detail/message.ipp>
 #include <skein/rt/detail/registry.ipp>
 #include <skein/rt/detail/remote_error.ipp>
+#include <skein/rt/detail/replies.ipp>
 #include <skein/rt/detail/runtime.ipp>
 #include <skein/rt/detail/runtime_actors.ipp>
 #include <skein/rt/detail/runtime_callers.ipp>

@@ -30727,12 +30727,13 @@ class call_base;
 /// Says where a runtime is, and that it has ended, to those who may outlive it.
 class runtime_anchor {
 public:
+    runtime_anchor() noexcept = default; ///< of none
     explicit runtime_anchor(runtime& of) noexcept : self(&of) {}
     void add_use() noexcept { ++uses_; }
     void drop_use() noexcept {
         if (--uses_ == 0) delete this;
     }
-    runtime* self; ///< nullptr: it has ended
+    runtime* self = nullptr; ///< nullptr: it has ended
 
 private:
     std::uint32_t uses_ = 0;
@@ -33084,6 +33085,41 @@ struct worker_hello;
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/runtime_mark.hpp
+// The runtime that does one thing with bytes on this thread: codecs of handles ask for it.
+
+#include <utility>
+
+namespace skein::rt {
+
+class runtime;
+
+namespace detail {
+
+/// Names a runtime on this thread while it lives; then the one before it is named again.
+template <class Tag>
+class runtime_mark {
+public:
+    explicit runtime_mark(runtime* by) noexcept : before_(std::exchange(current_, by)) {}
+    runtime_mark(const runtime_mark&) = delete;
+    runtime_mark& operator=(const runtime_mark&) = delete;
+    ~runtime_mark() { current_ = before_; }
+    /// nullptr: none is named.
+    [[nodiscard]] static runtime* current() noexcept { return current_; }
+
+private:
+    static inline constinit thread_local runtime* current_ = nullptr;
+    runtime* before_;
+};
+
+/// An incoming call, or a value with handles, is decoded.
+using executing_mark = runtime_mark<struct executing_tag>;
+/// A result is encoded.
+using replying_mark = runtime_mark<struct replying_tag>;
+
+} // namespace detail
+} // namespace skein::rt
+
 // ======== skein/rt/runtime_options.hpp
 // Who a process is to those that it calls and that call it, and what its runtime counts.
 
@@ -33170,11 +33206,15 @@ public:
     };
 
     /// The runtime whose incoming call is being decoded on this thread, if any.
-    [[nodiscard]] static runtime* executing() noexcept { return executing_; }
+    [[nodiscard]] static runtime* executing() noexcept {
+        return detail::executing_mark::current();
+    }
     /// The call whose arguments are being encoded on this thread, if any.
     [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
     /// The runtime that encodes a result on this thread, if any.
-    [[nodiscard]] static runtime* replying() noexcept { return replying_; }
+    [[nodiscard]] static runtime* replying() noexcept {
+        return detail::replying_mark::current();
+    }
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.
@@ -33412,7 +33452,6 @@ private:
     [[nodiscard]] detail::call_context& context_for(const detail::trace_context& who,
                                                     actor_id actor, const function_record& fn);
     void adopt_child(detail::call_base& call);
-    void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
     void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
     task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
                         task<void> work);
@@ -33450,9 +33489,6 @@ private:
     void drop_caller(peer& caller);
     void cut_caller(std::uint64_t incarnation);
     void tell_driver_first() noexcept;
-    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
-    void relay(peer& to, std::uint16_t outcome, slot_id id);
-    void lend_here(peer& to, slot_id id);
     [[nodiscard]] task<void> leave_others();
     // The driver's side, in detail/runtime_meetings.ipp:
     [[nodiscard]] bool on_worker_asks(peer& from, const net::frame_view& f);
@@ -33503,9 +33539,7 @@ private:
     void refuse(detail::call_base& call, error why);
 
     static inline constinit thread_local runtime* current_ = nullptr;
-    static inline constinit thread_local runtime* executing_ = nullptr;
     static inline constinit thread_local detail::call_base* encoding_ = nullptr;
-    static inline constinit thread_local runtime* replying_ = nullptr;
 
     std::unique_ptr<state> state_;
 };
@@ -33747,8 +33781,6 @@ struct actors_state {
     std::map<peer_id, std::vector<actor_id>> late_holds;
     // Of a worker:
     std::unordered_set<actor_id> borrowed; ///< with handles here that the driver does not know of
-    std::vector<actor_id> lent;            ///< with handles in the result that is being encoded
-    std::vector<counted_ptr<actor_queue>> lent_abroad; ///< the same of namespaces
 
     [[nodiscard]] actor_entry* find(actor_id id) {
         const auto at = entries.find(id);
@@ -34128,7 +34160,7 @@ struct running_call {
     bool told = false;      ///< the submitter knows that it has started
     bool waits = false;     ///< it has not, see start_gate
     bool held = false;      ///< and the submitter knows that
-    std::uint64_t news = 0; ///< direct_state::news when it began
+    std::uint64_t news = 0; ///< driver_news::of_new_call() when it began
 };
 
 /// What a peer is to this process.
@@ -34222,6 +34254,8 @@ struct peer : list_node<peer> {
     [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
     void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
     void send(net::frame f);
+    /// A method of this process has its result, for a call of this process.
+    void finish_here(slot_id id, detail::finisher finish);
     void abort(error reason) noexcept {
         if (wire) wire->abort(std::move(reason));
     }
@@ -34247,6 +34281,346 @@ namespace detail {
 
 } // namespace detail
 } // namespace skein::rt
+
+// ======== skein/rt/detail/replies.hpp
+// replies: the outcomes of calls on their way back to who has called.
+//
+// A value is encoded into memory that is used again, a failure is a text that travels. Three ways
+// lead back:
+//
+//     a link          the reply is a frame
+//     this process    a value goes to its call as it is, if that is as good as decoding its bytes
+//     the driver      of a worker: a reply to another worker that must come behind what the driver
+//                     was told, see driver_news
+//
+// Handles in a value are collected while it is encoded: who gets the value holds them from then on.
+//
+//     replies out(here, home, above);
+//     out.reply(to, slot, [](wire::writer& w) { wire::encode(w, 7); });
+//     out.reply_failure(to, slot, why);
+
+
+// ======== skein/rt/detail/driver_news.hpp
+// What the driver of a worker has to know before a reply of that worker leaves.
+//
+// A worker tells its driver who holds a handle and which actor has left. A reply to another worker
+// takes another way, and must not come before that: it goes to the driver behind the news, which
+// passes it on. Two replies are concerned: the next one after the news, and that of each call that
+// had begun before the news, for it may have been of the handles of that call.
+//
+//     nothing told    replies go straight to their callers
+//     told            the next reply goes by way of the driver; then only those of older calls
+//
+// The driver must also know whether the worker waits for others: it hears so before a reply sets
+// off what counts on an idle worker.
+//
+//     driver_news news;
+//     const auto born = news.of_new_call(); // a call begins
+//     news.told();                          // the driver was told of a handle
+//     news.take_next();                     // the next reply follows
+//     news.came_after(born);                // and so does that of the call, whenever it ends
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace skein::rt::detail {
+
+class driver_news {
+public:
+    /// The driver was told something that the next reply must not overtake.
+    void told() noexcept {
+        is_next_ = true;
+        ++count_;
+    }
+    /// Whether the reply that leaves now is the one after the news.
+    [[nodiscard]] bool take_next() noexcept { return std::exchange(is_next_, false); }
+    /// How much the driver knew when a call began. What the call's arguments have told it is
+    /// younger than the call.
+    [[nodiscard]] std::uint64_t of_new_call() const noexcept { return count_ - (is_next_ ? 1 : 0); }
+    [[nodiscard]] bool came_after(std::uint64_t call) const noexcept { return count_ != call; }
+    [[nodiscard]] bool has_any() const noexcept { return count_ != 0; }
+
+    /// Handles came as arguments, and the driver does not know that they are held here.
+    void set_untold_holds(bool any) noexcept { has_untold_holds_ = any; }
+    [[nodiscard]] bool has_untold_holds() const noexcept { return has_untold_holds_; }
+
+    // Calls of actors on other workers, which do not go through the driver:
+    void call_began() noexcept { ++calls_; }
+    /// True: it was the last one, and the driver is to hear that there are none.
+    [[nodiscard]] bool call_ended() noexcept {
+        return --calls_ == 0 && std::exchange(is_told_busy_, false);
+    }
+    /// True: there are some, and the driver is to hear it; it knows from now on.
+    [[nodiscard]] bool take_busy() noexcept {
+        return calls_ > 0 && !std::exchange(is_told_busy_, true);
+    }
+
+private:
+    bool is_next_ = false;
+    bool has_untold_holds_ = false;
+    bool is_told_busy_ = false;
+    std::uint64_t count_ = 0; ///< how often the driver was told
+    std::size_t calls_ = 0;   ///< without an outcome
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/replies.hpp, continued
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// The actors whose handles are in one value.
+struct lent_handles {
+    std::vector<actor_id> actors;
+    std::vector<counted_ptr<actor_queue>> abroad; ///< of other namespaces
+
+    [[nodiscard]] bool empty() const noexcept { return actors.empty() && abroad.empty(); }
+    void clear() noexcept {
+        actors.clear();
+        abroad.clear();
+    }
+};
+
+/// What replies ask of who keeps the handles of this process.
+class reply_events {
+public:
+    /// The driver is to hear of the handles here that it does not know of.
+    virtual void tell_holds() = 0;
+    /// The value with these handles is for this process: they live until it has been read.
+    virtual void keep_lent(const lent_handles& all) = 0;
+
+protected:
+    ~reply_events() = default;
+};
+
+class replies {
+public:
+    /// here: the process, as failures name it. home: the runtime that codecs of handles see.
+    replies(process_name here, counted_ptr<runtime_anchor> home, reply_events& above);
+
+    /// The driver that this worker has from now on; nullptr: none.
+    void follow(peer* driver) noexcept { driver_ = driver; }
+    /// The driver was told something that the next reply must not overtake.
+    void told_driver() noexcept {
+        if (driver_ != nullptr) news_.told();
+    }
+    [[nodiscard]] driver_news& news() noexcept { return news_; }
+
+    void reply(peer& to, slot_id id, encoder encode);
+    /// The value of a call of this process, as it is. False: another process has called.
+    [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
+    /// A value that is encoded already. lends: its handles stand behind it.
+    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
+    void reply_failure(peer& to, slot_id id, const failure& why);
+    /// The exception that is being handled is what the call of `fn` has thrown.
+    void reply_thrown(peer& to, slot_id id, const function_record& fn);
+
+    // A handle is in the value that is being encoded:
+    void lend(actor_id id) {
+        auto& all = lent_.actors;
+        if (std::find(all.begin(), all.end(), id) == all.end()) all.push_back(id);
+    }
+    void lend_abroad(counted_ptr<actor_queue> queue) { lent_.abroad.push_back(std::move(queue)); }
+
+private:
+    void send(peer& to, std::uint16_t outcome, slot_id id);
+    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
+    void relay(const peer& to, std::uint16_t outcome, slot_id id);
+
+    process_name here_;
+    counted_ptr<runtime_anchor> home_;
+    reply_events& above_;
+    peer* driver_ = nullptr;
+    driver_news news_;
+    lent_handles lent_;
+    wire::writer scratch_; ///< the encoded outcome
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/replies.ipp
+// Bodies of rt/detail/replies.hpp.
+
+
+// ======== skein/rt/detail/direct_message.hpp
+// What workers and their driver say to each other so that workers can call the actors of others
+// directly.
+//
+//     where   body = where_question: where is that actor?               worker -> driver
+//     there   body = where_answer                                        driver -> worker
+//     lost    id = incarnation of a worker: the link to it broke          worker -> driver
+//     end     body = worker_end: it has ended, or it lives                driver -> worker
+//     relay   id, flags = those of a reply, body = relay_head + its body worker -> driver -> worker
+//     busy    flags = 1: it has direct calls without an outcome, 0: none  worker -> driver
+//     waits   flags = 1, 0; body = call_id: that task waits for some      worker -> driver
+//     cut     id = incarnation of a worker: no direct link of it counts any more   driver -> worker
+//
+// A relay is a reply that must not come before what the worker has told its driver ahead of it.
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// What a worker tells of itself when it dials another one, and that one back.
+struct direct_hello {
+    std::uint64_t incarnation = 0; ///< its own
+    std::uint64_t wanted = 0;      ///< whom it takes the other one for; 0 in the answer
+    std::uint64_t generation = 0;  ///< grows with every link of the two; 0 in the answer
+};
+/// What direct links are for, see net::identity.
+inline constexpr const char* direct_purpose = "calls between workers";
+
+struct where_question {
+    unique_number actor;
+    /// The worker there cannot be reached: its calls go through the driver from now on.
+    bool is_cut_off = false;
+};
+
+enum class whereabouts : std::uint8_t {
+    gone = 0,
+    through_driver = 1, ///< and so it stays
+    at_worker = 2,
+};
+
+struct where_answer {
+    unique_number actor;
+    std::uint8_t verdict = 0; ///< a whereabouts
+    std::uint64_t incarnation = 0;
+    std::string who; ///< "worker-2 (pid 4711 at host)"; of one that is gone: how it ended, or ""
+    std::vector<std::string> addresses; ///< in the order in which they are tried
+};
+
+struct worker_end {
+    std::uint64_t incarnation = 0;
+    bool has_ended = false;
+    std::string how; ///< "worker-2 (pid 4711 at host) was lost: killed by signal 9 (SIGKILL)"
+};
+
+/// In front of a reply that goes through the driver. 16 bytes, so that the value stays aligned.
+struct relay_head {
+    std::uint64_t worker = 0; ///< incarnation: whom it is for; from the driver: whom it is from
+
+    static constexpr std::size_t bytes = 16;
+    void encode(wire::writer& to) const {
+        to.fixed(worker);
+        to.fixed(std::uint64_t{0});
+    }
+    [[nodiscard]] bool decode(wire::reader& from) {
+        std::uint64_t zero = 0;
+        return from.fixed(worker) && from.fixed(zero) && zero == 0;
+    }
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/replies.ipp, continued
+#include <exception>
+#include <utility>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE replies::replies(process_name here, counted_ptr<runtime_anchor> home,
+                              reply_events& above)
+    : here_(std::move(here)), home_(std::move(home)), above_(above) {}
+
+SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    lent_.clear();
+    {
+        const replying_mark by(home_->self);
+        encode(scratch_);
+    }
+    if (lent_.empty()) return send(to, reply_ok, id);
+    if (to.role == peer_role::here) {
+        above_.keep_lent(lent_);
+        return send(to, reply_ok, id);
+    }
+    lending_reply::append(scratch_, lent_.actors);
+    send(to, reply_lends, id);
+}
+
+SKEIN_INLINE bool replies::reply_here(peer& to, slot_id id, finisher finish) {
+    if (to.role != peer_role::here) return false;
+    to.finish_here(id, finish);
+    return true;
+}
+
+SKEIN_INLINE void replies::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    scratch_.raw(value);
+    send(to, lends ? reply_lends : reply_ok, id);
+}
+
+SKEIN_INLINE void replies::reply_failure(peer& to, slot_id id, const failure& why) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    encode_failure(scratch_, why);
+    send(to, reply_failed, id);
+}
+
+SKEIN_INLINE void replies::reply_thrown(peer& to, slot_id id, const function_record& fn) {
+    reply_failure(to, id, failure_of(std::current_exception(), fn, here_));
+}
+
+/// The memory of a large reply goes with it, so that it is given back.
+SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
+    if (driver_ != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
+    if (scratch_.size() < limit::inline_bytes)
+        return to.send(message_reply, outcome, id.value(), scratch_.bytes());
+    net::frame f;
+    f.kind = message_reply;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(scratch_).take();
+    to.send(std::move(f));
+}
+
+/// Tells the driver of a worker what it has to know before a reply leaves. True: the reply goes
+/// through the driver, too.
+SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
+    if (to.role == peer_role::here) return false;
+    if (news_.has_untold_holds()) {
+        above_.tell_holds();
+        told_driver();
+    }
+    const bool first = news_.take_next();
+    if (to.role == peer_role::accepted) {
+        if (first || outcome == reply_lends) return true;
+        if (!news_.has_any()) return false;
+        const auto* const call = to.running.find(id); // that news may have been of its handles
+        return call != nullptr && news_.came_after((*call)->news);
+    }
+    if (news_.take_busy() && to.is_open()) to.send(message_busy, 1, 0, {});
+    return false;
+}
+
+SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id id) {
+    if (!driver_->is_open()) return;
+    wire::writer body;
+    relay_head{to.incarnation}.encode(body);
+    body.raw(scratch_.bytes());
+    net::frame f;
+    f.kind = message_relay;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(body).take();
+    driver_->send(std::move(f));
+}
+
+} // namespace skein::rt::detail
 
 
 // ======== skein/rt/detail/runtime_state.hpp, continued
@@ -34475,8 +34849,16 @@ struct runtime::state {
         std::uint32_t generation = 1;
     };
     detail::process_name name;
-    state();
+    state(runtime& self, runtime_options who);
     ~state();
+
+    /// What the parts of this process tell its runtime.
+    struct listener final : detail::reply_events {
+        explicit listener(runtime& of) noexcept : self(of) {}
+        void tell_holds() override { self.tell_holds(); }
+        void keep_lent(const detail::lent_handles& all) override;
+        runtime& self;
+    } heard;
 
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
@@ -34499,6 +34881,7 @@ struct runtime::state {
     std::unordered_map<actor_id, detail::actor_queue*> actor_queues;
     detail::actors_state actors;
     detail::groups_state groups;
+    detail::replies replies; ///< of what runs here, and of calls that are passed on
     id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
@@ -34734,82 +35117,6 @@ SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_queue>& queue) {
 // detail/runtime_state.hpp.
 
 
-// ======== skein/rt/detail/direct_message.hpp
-// What workers and their driver say to each other so that workers can call the actors of others
-// directly.
-//
-//     where   body = where_question: where is that actor?               worker -> driver
-//     there   body = where_answer                                        driver -> worker
-//     lost    id = incarnation of a worker: the link to it broke          worker -> driver
-//     end     body = worker_end: it has ended, or it lives                driver -> worker
-//     relay   id, flags = those of a reply, body = relay_head + its body worker -> driver -> worker
-//     busy    flags = 1: it has direct calls without an outcome, 0: none  worker -> driver
-//     waits   flags = 1, 0; body = call_id: that task waits for some      worker -> driver
-//     cut     id = incarnation of a worker: no direct link of it counts any more   driver -> worker
-//
-// A relay is a reply that must not come before what the worker has told its driver ahead of it.
-
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// What a worker tells of itself when it dials another one, and that one back.
-struct direct_hello {
-    std::uint64_t incarnation = 0; ///< its own
-    std::uint64_t wanted = 0;      ///< whom it takes the other one for; 0 in the answer
-    std::uint64_t generation = 0;  ///< grows with every link of the two; 0 in the answer
-};
-/// What direct links are for, see net::identity.
-inline constexpr const char* direct_purpose = "calls between workers";
-
-struct where_question {
-    unique_number actor;
-    /// The worker there cannot be reached: its calls go through the driver from now on.
-    bool is_cut_off = false;
-};
-
-enum class whereabouts : std::uint8_t {
-    gone = 0,
-    through_driver = 1, ///< and so it stays
-    at_worker = 2,
-};
-
-struct where_answer {
-    unique_number actor;
-    std::uint8_t verdict = 0; ///< a whereabouts
-    std::uint64_t incarnation = 0;
-    std::string who; ///< "worker-2 (pid 4711 at host)"; of one that is gone: how it ended, or ""
-    std::vector<std::string> addresses; ///< in the order in which they are tried
-};
-
-struct worker_end {
-    std::uint64_t incarnation = 0;
-    bool has_ended = false;
-    std::string how; ///< "worker-2 (pid 4711 at host) was lost: killed by signal 9 (SIGKILL)"
-};
-
-/// In front of a reply that goes through the driver. 16 bytes, so that the value stays aligned.
-struct relay_head {
-    std::uint64_t worker = 0; ///< incarnation: whom it is for; from the driver: whom it is from
-
-    static constexpr std::size_t bytes = 16;
-    void encode(wire::writer& to) const {
-        to.fixed(worker);
-        to.fixed(std::uint64_t{0});
-    }
-    [[nodiscard]] bool decode(wire::reader& from) {
-        std::uint64_t zero = 0;
-        return from.fixed(worker) && from.fixed(zero) && zero == 0;
-    }
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/direct_state.hpp, continued
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -34872,13 +35179,6 @@ struct direct_state {
     std::vector<counted_ptr<actor_queue>> kept_next; ///< go along with the next one
     bool is_delivering = false;
 
-    /// The next reply must come behind what the driver was told before it, and so must those of
-    /// calls that had begun by then.
-    bool relay_next = false;
-    std::uint64_t news = 0;      ///< how often it was told
-    std::size_t outstanding = 0; ///< calls
-    bool is_told_busy = false;   ///< the driver knows that there are some
-
     /// Coroutine tasks that wait for direct calls, and of which the driver does not know it yet.
     intrusive_list<call_context, call_context> waiting;
     struct wait_timer : timer_node {
@@ -34898,8 +35198,9 @@ struct direct_state {
     [[nodiscard]] byte_buffer body_of(byte_span bytes);
     void take_back(std::vector<loopback_frame> delivered);
 
-    /// Of a call whose arguments travel as they are; in detail/runtime_given.ipp.
+    // Of a call whose arguments travel as they are; in detail/runtime_given.ipp.
     void give(counted_ptr<call_base> call, given_maker make);
+    void finish(peer& by, slot_id id, finisher how);
 };
 
 /// The options of a link between two workers, for both sides.
@@ -35083,15 +35384,14 @@ SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from,
 
 } // namespace detail
 
-SKEIN_INLINE runtime::state::state() = default;
+SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
+    : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
+      anchor(new detail::runtime_anchor(self)), replies(name, anchor, heard) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
-SKEIN_INLINE runtime::runtime(runtime_options who) : state_(std::make_unique<state>()) {
-    state_->name.name = std::move(who.name);
-    state_->name.host = std::move(who.host);
-    state_->name.pid = who.pid;
+SKEIN_INLINE runtime::runtime(runtime_options who)  {
+    state_ = std::make_unique<state>(*this, who);
     state_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
-    state_->anchor = counted_ptr(new detail::runtime_anchor(*this));
     state_->leases.incarnation = state_->incarnation;
     state_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
     state_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
@@ -36123,48 +36423,6 @@ SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_v
     refuse_relayed(f);
 }
 
-// ---- replies -----------------------------------------------------------------------------------
-
-/// Something was told to the driver that the next reply must not overtake.
-SKEIN_INLINE void runtime::tell_driver_first() noexcept {
-    if (state_->upstream == nullptr) return;
-    state_->direct->relay_next = true;
-    ++state_->direct->news;
-}
-
-/// Worker: what the driver has to know before a reply leaves. True: the reply goes through it, too.
-SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
-    auto& direct = *state_->direct;
-    if (to.role == detail::peer_role::here) return false;
-    if (!state_->actors.borrowed.empty()) {
-        tell_holds();
-        tell_driver_first();
-    }
-    const bool first = std::exchange(direct.relay_next, false);
-    if (to.role == detail::peer_role::accepted) {
-        if (first || outcome == detail::reply_lends) return true;
-        if (direct.news == 0) return false;
-        const auto* const call = to.running.find(id); // that news may have been of its handles
-        return call != nullptr && (*call)->news != direct.news;
-    }
-    if (direct.outstanding > 0 && !std::exchange(direct.is_told_busy, true) && to.is_open())
-        to.send(detail::message_busy, 1, 0, {});
-    return false;
-}
-
-SKEIN_INLINE void runtime::relay(peer& to, std::uint16_t outcome, slot_id id) {
-    if (!state_->upstream->is_open()) return;
-    wire::writer body;
-    detail::relay_head{to.incarnation}.encode(body);
-    body.raw(state_->scratch.bytes());
-    net::frame f;
-    f.kind = detail::message_relay;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(body).take();
-    state_->upstream->send(std::move(f));
-}
-
 // ---- calls of this process to itself -----------------------------------------------------------
 
 SKEIN_INLINE peer& runtime::here() {
@@ -36179,13 +36437,13 @@ SKEIN_INLINE peer& runtime::here() {
     return *direct.here;
 }
 
-/// The handles in the value stay until it has been read.
-SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
-    for (const auto& queue : state_->actors.lent_abroad) state_->direct->kept_next.push_back(queue);
-    for (const auto one : state_->actors.lent)
-        if (const auto queue = state_->actor_queues.find(one); queue != state_->actor_queues.end())
-            state_->direct->kept_next.emplace_back(queue->second);
-    send_scratch(to, detail::reply_ok, id);
+SKEIN_INLINE void runtime::state::listener::keep_lent(const detail::lent_handles& all) {
+    auto& of = *self.state_;
+    auto& kept = of.direct->kept_next;
+    kept.insert(kept.end(), all.abroad.begin(), all.abroad.end());
+    for (const auto one : all.actors)
+        if (const auto queue = of.actor_queues.find(one); queue != of.actor_queues.end())
+            kept.emplace_back(queue->second);
 }
 
 SKEIN_INLINE void detail::direct_state::push(loopback_frame f) {
@@ -36206,11 +36464,7 @@ SKEIN_INLINE void detail::direct_state::deliver() {
         view.flags = f.flags;
         view.id = f.id;
         view.body = f.body;
-        struct executing_guard {
-            runtime* before = runtime::executing_;
-            ~executing_guard() { runtime::executing_ = before; }
-        } const guard;
-        if (!f.kept.empty()) runtime::executing_ = &self;
+        const executing_mark by(f.kept.empty() ? executing_mark::current() : &self);
         try {
             if (!f.given)
                 self.on_frame(here, view);
@@ -37316,10 +37570,10 @@ SKEIN_INLINE void direct_state::tell_waits() {
 } // namespace detail
 
 SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
-    auto& direct =
-        *detail::space_state::home_of(*this).state_->direct; // that of a space client's process
+    auto& of = *detail::space_state::home_of(*this).state_; // that of a space client's process
+    auto& direct = *of.direct;
     call.direct = true;
-    ++direct.outstanding;
+    of.replies.news().call_began();
     auto* const parent = detail::waiting_task(call);
     if (parent == nullptr || parent->direct_calls++ > 0) return;
     auto& here = loop::current();
@@ -37330,15 +37584,14 @@ SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
 
 SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {
     if (state_->home != nullptr) return state_->home->direct_call_ended(call);
-    auto& direct = *state_->direct;
     call.direct = false;
-    --direct.outstanding;
+    const bool is_idle = state_->replies.news().call_ended();
     auto* const parent = detail::waiting_task(call);
     if (parent != nullptr && parent->direct_calls > 0 && --parent->direct_calls == 0) {
         parent->unlink_wait();
         if (std::exchange(parent->blocked, false)) tell_wait(*parent, false);
     }
-    if (direct.outstanding > 0 || !std::exchange(direct.is_told_busy, false)) return;
+    if (!is_idle) return;
     if (state_->upstream == nullptr || !state_->upstream->is_open()) return;
     try {
         state_->upstream->send(detail::message_busy, 0, 0, {});
@@ -37942,11 +38195,7 @@ void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, s
         proc::detail::use_threads(call.cpus());
     detail::incoming_call in{
         self, from, id, fn, call.target(), call.arguments(), std::move(box), call.has_terms()};
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = &self;
+    const detail::executing_mark by(&self);
     const task_context::use under(&self.context_for(call.who(), call.target(), fn));
     call.run(in);
 }
@@ -38028,9 +38277,7 @@ SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id
     auto& running = *made;
     running.context = state_->spare;
     running.waits = waits;
-    // What its arguments had told the driver is not what it knows already.
-    if (state_->upstream != nullptr)
-        running.news = state_->direct->news - (state_->direct->relay_next ? 1 : 0);
+    running.news = state_->replies.news().of_new_call();
     from->running.enter(id, std::move(made));
     state_->calls.spawn(run_call(from, id, &running, std::move(work)));
 }
@@ -38495,56 +38742,26 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     if (state_->leases.waits()) pump_leases(); // the caller may have left a core to others
 }
 
+// ---- replies -----------------------------------------------------------------------------------
+
 SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
-    if (!to.is_open()) return;
-    state_->scratch.clear();
-    auto& lent = state_->actors.lent;
-    auto& abroad = state_->actors.lent_abroad;
-    lent.clear();
-    abroad.clear();
-    {
-        struct replying_guard {
-            runtime* before = replying_;
-            ~replying_guard() { replying_ = before; }
-        } const guard;
-        replying_ = this;
-        encode(state_->scratch);
-    }
-    if (lent.empty() && abroad.empty()) return send_scratch(to, detail::reply_ok, id);
-    if (to.role == detail::peer_role::here) return lend_here(to, id);
-    detail::lending_reply::append(state_->scratch, lent);
-    send_scratch(to, detail::reply_lends, id);
+    state_->replies.reply(to, id, encode);
 }
-
+SKEIN_INLINE bool runtime::reply_here(peer& to, slot_id id, detail::finisher finish) {
+    return state_->replies.reply_here(to, id, finish);
+}
 SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
-    if (!to.is_open()) return;
-    state_->scratch.clear();
-    state_->scratch.raw(value);
-    send_scratch(to, lends ? detail::reply_lends : detail::reply_ok, id);
+    state_->replies.pass_reply(to, id, value, lends);
 }
-
 SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
-    if (!to.is_open()) return;
-    state_->scratch.clear();
-    detail::encode_failure(state_->scratch, why);
-    send_scratch(to, detail::reply_failed, id);
+    state_->replies.reply_failure(to, id, why);
 }
-
-/// A reply. The memory of a large one goes with it, so that it is given back.
-SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
-    if (state_->upstream != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
-    if (state_->scratch.size() < limit::inline_bytes)
-        return to.send(detail::message_reply, outcome, id.value(), state_->scratch.bytes());
-    net::frame f;
-    f.kind = detail::message_reply;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(state_->scratch).take();
-    to.send(std::move(f));
-}
-
 SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
-    reply_failure(to, id, detail::failure_of(std::current_exception(), fn, state_->name));
+    state_->replies.reply_thrown(to, id, fn);
+}
+/// Something was told to the driver that the next reply must not overtake.
+SKEIN_INLINE void runtime::tell_driver_first() noexcept {
+    state_->replies.told_driver();
 }
 
 } // namespace skein::rt
@@ -38566,23 +38783,25 @@ SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_rec
 
 namespace skein::rt {
 
-/// A method has its result. False: who has called it is another process.
-SKEIN_INLINE bool runtime::reply_here(peer& to, slot_id id, detail::finisher finish) {
-    if (to.role != detail::peer_role::here) return false;
-    const auto call = free_slot(id);
-    if (!call) return true;
-    const task_context::use none(nullptr); // what waits for it is not part of the method
-    const auto queue = credits::give(*state_, to, *call);
-    try {
-        if (!call->is_done()) finish(*call);
-    } catch (...) { // the value could not be copied
-        call->fail(detail::failure_of(std::current_exception(), *call->fn, state_->name));
-    }
-    if (queue) drain(*queue);
-    return true;
+SKEIN_INLINE void peer::finish_here(slot_id id, detail::finisher finish) {
+    loopback->finish(*this, id, finish);
 }
 
 namespace detail {
+
+/// A method has its result.
+SKEIN_INLINE void direct_state::finish(peer& by, slot_id id, finisher how) {
+    const auto call = self.free_slot(id);
+    if (!call) return;
+    const task_context::use none(nullptr); // what waits for it is not part of the method
+    const auto queue = runtime::credits::give(*self.state_, by, *call);
+    try {
+        if (!call->is_done()) how(*call);
+    } catch (...) { // the value could not be copied
+        call->fail(failure_of(std::current_exception(), *call->fn, self.state_->name));
+    }
+    if (queue) self.drain(*queue);
+}
 
 /// The call leaves: its arguments are copied or moved now.
 SKEIN_INLINE void direct_state::give(counted_ptr<call_base> call, given_maker make) {
@@ -39762,6 +39981,7 @@ SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
     if (state_->upstream == nullptr) return let_go(queue.id);
     if (queue.holds == 0) {
         state_->actors.borrowed.erase(queue.id);
+        state_->replies.news().set_untold_holds(has_borrowed());
         return;
     }
     if (!state_->upstream->wire->is_open()) return;
@@ -39777,7 +39997,10 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
     const bool is_new = !state_->actor_queues.contains(id);
     auto queue = queue_for(id);
     if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
-    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.insert(id);
+    if (is_new && state_->upstream != nullptr) {
+        state_->actors.borrowed.insert(id);
+        state_->replies.news().set_untold_holds(true);
+    }
     return queue;
 }
 
@@ -39787,6 +40010,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
     if (state_->upstream == nullptr) return queue;
     ++queue->holds;
     state_->actors.borrowed.erase(id);
+    state_->replies.news().set_untold_holds(has_borrowed());
     return queue;
 }
 
@@ -39795,8 +40019,7 @@ SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
 }
 
 SKEIN_INLINE void runtime::lend_actor(actor_id id) {
-    auto& lent = state_->actors.lent;
-    if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
+    state_->replies.lend(id);
 }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
@@ -39804,6 +40027,7 @@ SKEIN_INLINE void runtime::tell_holds() {
     auto& borrowed = state_->actors.borrowed;
     std::vector<actor_id> all(borrowed.begin(), borrowed.end());
     borrowed.clear();
+    state_->replies.news().set_untold_holds(false);
     std::sort(all.begin(), all.end());
     for (const auto id : all) {
         state_->actor_queues.at(id)->holds = 1;
@@ -39848,11 +40072,7 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
     }
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
     for (const auto id : parts.actors) actor_queues.push_back(hold_actor(id, 0));
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = this;
+    const detail::executing_mark by(this);
     call.finish_with_bytes(parts.value);
 }
 
@@ -39941,7 +40161,7 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_qu
 } // namespace detail
 
 SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_queue> queue) {
-    state_->actors.lent_abroad.push_back(std::move(queue));
+    state_->replies.lend_abroad(std::move(queue));
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
@@ -40889,6 +41109,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     SKEIN_CHECK(state_->links.empty() && state_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
     state_->upstream = l.get();
+    state_->replies.follow(l.get());
     detail::space_state::meet(*this, *l->wire);
     for (const auto& door : state_->direct->doors)
         state_->direct->tasks.spawn(serve_door(this, door.get()));
@@ -40922,6 +41143,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     close_queues();
     state_->boxes.clear();
     state_->upstream = nullptr;
+    state_->replies.follow(nullptr);
 }
 
 namespace detail {

@@ -26,6 +26,7 @@
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/incoming_call.hpp>
 #include <skein/rt/detail/runtime_fwd.hpp>
+#include <skein/rt/detail/runtime_mark.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/runtime_options.hpp>
 
@@ -81,11 +82,15 @@ public:
     };
 
     /// The runtime whose incoming call is being decoded on this thread, if any.
-    [[nodiscard]] static runtime* executing() noexcept { return executing_; }
+    [[nodiscard]] static runtime* executing() noexcept {
+        return detail::executing_mark::current();
+    }
     /// The call whose arguments are being encoded on this thread, if any.
     [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
     /// The runtime that encodes a result on this thread, if any.
-    [[nodiscard]] static runtime* replying() noexcept { return replying_; }
+    [[nodiscard]] static runtime* replying() noexcept {
+        return detail::replying_mark::current();
+    }
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.
@@ -323,7 +328,6 @@ private:
     [[nodiscard]] detail::call_context& context_for(const detail::trace_context& who,
                                                     actor_id actor, const function_record& fn);
     void adopt_child(detail::call_base& call);
-    void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
     void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
     task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
                         task<void> work);
@@ -361,9 +365,6 @@ private:
     void drop_caller(peer& caller);
     void cut_caller(std::uint64_t incarnation);
     void tell_driver_first() noexcept;
-    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
-    void relay(peer& to, std::uint16_t outcome, slot_id id);
-    void lend_here(peer& to, slot_id id);
     [[nodiscard]] task<void> leave_others();
     // The driver's side, in detail/runtime_meetings.ipp:
     [[nodiscard]] bool on_worker_asks(peer& from, const net::frame_view& f);
@@ -414,9 +415,7 @@ private:
     void refuse(detail::call_base& call, error why);
 
     static inline constinit thread_local runtime* current_ = nullptr;
-    static inline constinit thread_local runtime* executing_ = nullptr;
     static inline constinit thread_local detail::call_base* encoding_ = nullptr;
-    static inline constinit thread_local runtime* replying_ = nullptr;
 
     std::unique_ptr<state> state_;
 };

@@ -126,8 +126,6 @@ struct actors_state {
     std::map<peer_id, std::vector<actor_id>> late_holds;
     // Of a worker:
     std::unordered_set<actor_id> borrowed; ///< with handles here that the driver does not know of
-    std::vector<actor_id> lent;            ///< with handles in the result that is being encoded
-    std::vector<counted_ptr<actor_queue>> lent_abroad; ///< the same of namespaces
 
     [[nodiscard]] actor_entry* find(actor_id id) {
         const auto at = entries.find(id);

@@ -43,7 +43,7 @@ struct running_call {
     bool told = false;      ///< the submitter knows that it has started
     bool waits = false;     ///< it has not, see start_gate
     bool held = false;      ///< and the submitter knows that
-    std::uint64_t news = 0; ///< direct_state::news when it began
+    std::uint64_t news = 0; ///< driver_news::of_new_call() when it began
 };
 
 /// What a peer is to this process.
@@ -137,6 +137,8 @@ struct peer : list_node<peer> {
     [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
     void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
     void send(net::frame f);
+    /// A method of this process has its result, for a call of this process.
+    void finish_here(slot_id id, detail::finisher finish);
     void abort(error reason) noexcept {
         if (wire) wire->abort(std::move(reason));
     }

@@ -38,15 +38,14 @@ SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from,
 
 } // namespace detail
 
-SKEIN_INLINE runtime::state::state() = default;
+SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
+    : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
+      anchor(new detail::runtime_anchor(self)), replies(name, anchor, heard) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
-SKEIN_INLINE runtime::runtime(runtime_options who) : state_(std::make_unique<state>()) {
-    state_->name.name = std::move(who.name);
-    state_->name.host = std::move(who.host);
-    state_->name.pid = who.pid;
+SKEIN_INLINE runtime::runtime(runtime_options who)  {
+    state_ = std::make_unique<state>(*this, who);
     state_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
-    state_->anchor = counted_ptr(new detail::runtime_anchor(*this));
     state_->leases.incarnation = state_->incarnation;
     state_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
     state_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});

@@ -223,48 +223,6 @@ SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_v
     refuse_relayed(f);
 }
 
-// ---- replies -----------------------------------------------------------------------------------
-
-/// Something was told to the driver that the next reply must not overtake.
-SKEIN_INLINE void runtime::tell_driver_first() noexcept {
-    if (state_->upstream == nullptr) return;
-    state_->direct->relay_next = true;
-    ++state_->direct->news;
-}
-
-/// Worker: what the driver has to know before a reply leaves. True: the reply goes through it, too.
-SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
-    auto& direct = *state_->direct;
-    if (to.role == detail::peer_role::here) return false;
-    if (!state_->actors.borrowed.empty()) {
-        tell_holds();
-        tell_driver_first();
-    }
-    const bool first = std::exchange(direct.relay_next, false);
-    if (to.role == detail::peer_role::accepted) {
-        if (first || outcome == detail::reply_lends) return true;
-        if (direct.news == 0) return false;
-        const auto* const call = to.running.find(id); // that news may have been of its handles
-        return call != nullptr && (*call)->news != direct.news;
-    }
-    if (direct.outstanding > 0 && !std::exchange(direct.is_told_busy, true) && to.is_open())
-        to.send(detail::message_busy, 1, 0, {});
-    return false;
-}
-
-SKEIN_INLINE void runtime::relay(peer& to, std::uint16_t outcome, slot_id id) {
-    if (!state_->upstream->is_open()) return;
-    wire::writer body;
-    detail::relay_head{to.incarnation}.encode(body);
-    body.raw(state_->scratch.bytes());
-    net::frame f;
-    f.kind = detail::message_relay;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(body).take();
-    state_->upstream->send(std::move(f));
-}
-
 // ---- calls of this process to itself -----------------------------------------------------------
 
 SKEIN_INLINE peer& runtime::here() {
@@ -279,13 +237,13 @@ SKEIN_INLINE peer& runtime::here() {
     return *direct.here;
 }
 
-/// The handles in the value stay until it has been read.
-SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
-    for (const auto& queue : state_->actors.lent_abroad) state_->direct->kept_next.push_back(queue);
-    for (const auto one : state_->actors.lent)
-        if (const auto queue = state_->actor_queues.find(one); queue != state_->actor_queues.end())
-            state_->direct->kept_next.emplace_back(queue->second);
-    send_scratch(to, detail::reply_ok, id);
+SKEIN_INLINE void runtime::state::listener::keep_lent(const detail::lent_handles& all) {
+    auto& of = *self.state_;
+    auto& kept = of.direct->kept_next;
+    kept.insert(kept.end(), all.abroad.begin(), all.abroad.end());
+    for (const auto one : all.actors)
+        if (const auto queue = of.actor_queues.find(one); queue != of.actor_queues.end())
+            kept.emplace_back(queue->second);
 }
 
 SKEIN_INLINE void detail::direct_state::push(loopback_frame f) {
@@ -306,11 +264,7 @@ SKEIN_INLINE void detail::direct_state::deliver() {
         view.flags = f.flags;
         view.id = f.id;
         view.body = f.body;
-        struct executing_guard {
-            runtime* before = runtime::executing_;
-            ~executing_guard() { runtime::executing_ = before; }
-        } const guard;
-        if (!f.kept.empty()) runtime::executing_ = &self;
+        const executing_mark by(f.kept.empty() ? executing_mark::current() : &self);
         try {
             if (!f.given)
                 self.on_frame(here, view);

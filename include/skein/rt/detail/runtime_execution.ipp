@@ -276,11 +276,7 @@ void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, s
         proc::detail::use_threads(call.cpus());
     detail::incoming_call in{
         self, from, id, fn, call.target(), call.arguments(), std::move(box), call.has_terms()};
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = &self;
+    const detail::executing_mark by(&self);
     const task_context::use under(&self.context_for(call.who(), call.target(), fn));
     call.run(in);
 }
@@ -362,9 +358,7 @@ SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id
     auto& running = *made;
     running.context = state_->spare;
     running.waits = waits;
-    // What its arguments had told the driver is not what it knows already.
-    if (state_->upstream != nullptr)
-        running.news = state_->direct->news - (state_->direct->relay_next ? 1 : 0);
+    running.news = state_->replies.news().of_new_call();
     from->running.enter(id, std::move(made));
     state_->calls.spawn(run_call(from, id, &running, std::move(work)));
 }

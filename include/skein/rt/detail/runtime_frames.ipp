@@ -243,56 +243,26 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     if (state_->leases.waits()) pump_leases(); // the caller may have left a core to others
 }
 
+// ---- replies -----------------------------------------------------------------------------------
+
 SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
-    if (!to.is_open()) return;
-    state_->scratch.clear();
-    auto& lent = state_->actors.lent;
-    auto& abroad = state_->actors.lent_abroad;
-    lent.clear();
-    abroad.clear();
-    {
-        struct replying_guard {
-            runtime* before = replying_;
-            ~replying_guard() { replying_ = before; }
-        } const guard;
-        replying_ = this;
-        encode(state_->scratch);
-    }
-    if (lent.empty() && abroad.empty()) return send_scratch(to, detail::reply_ok, id);
-    if (to.role == detail::peer_role::here) return lend_here(to, id);
-    detail::lending_reply::append(state_->scratch, lent);
-    send_scratch(to, detail::reply_lends, id);
+    state_->replies.reply(to, id, encode);
 }
-
+SKEIN_INLINE bool runtime::reply_here(peer& to, slot_id id, detail::finisher finish) {
+    return state_->replies.reply_here(to, id, finish);
+}
 SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
-    if (!to.is_open()) return;
-    state_->scratch.clear();
-    state_->scratch.raw(value);
-    send_scratch(to, lends ? detail::reply_lends : detail::reply_ok, id);
+    state_->replies.pass_reply(to, id, value, lends);
 }
-
 SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
-    if (!to.is_open()) return;
-    state_->scratch.clear();
-    detail::encode_failure(state_->scratch, why);
-    send_scratch(to, detail::reply_failed, id);
+    state_->replies.reply_failure(to, id, why);
 }
-
-/// A reply. The memory of a large one goes with it, so that it is given back.
-SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
-    if (state_->upstream != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
-    if (state_->scratch.size() < limit::inline_bytes)
-        return to.send(detail::message_reply, outcome, id.value(), state_->scratch.bytes());
-    net::frame f;
-    f.kind = detail::message_reply;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(state_->scratch).take();
-    to.send(std::move(f));
-}
-
 SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
-    reply_failure(to, id, detail::failure_of(std::current_exception(), fn, state_->name));
+    state_->replies.reply_thrown(to, id, fn);
+}
+/// Something was told to the driver that the next reply must not overtake.
+SKEIN_INLINE void runtime::tell_driver_first() noexcept {
+    state_->replies.told_driver();
 }
 
 } // namespace skein::rt

@@ -25,6 +25,7 @@ SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
     if (state_->upstream == nullptr) return let_go(queue.id);
     if (queue.holds == 0) {
         state_->actors.borrowed.erase(queue.id);
+        state_->replies.news().set_untold_holds(has_borrowed());
         return;
     }
     if (!state_->upstream->wire->is_open()) return;
@@ -40,7 +41,10 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
     const bool is_new = !state_->actor_queues.contains(id);
     auto queue = queue_for(id);
     if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
-    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.insert(id);
+    if (is_new && state_->upstream != nullptr) {
+        state_->actors.borrowed.insert(id);
+        state_->replies.news().set_untold_holds(true);
+    }
     return queue;
 }
 
@@ -50,6 +54,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
     if (state_->upstream == nullptr) return queue;
     ++queue->holds;
     state_->actors.borrowed.erase(id);
+    state_->replies.news().set_untold_holds(has_borrowed());
     return queue;
 }
 
@@ -58,8 +63,7 @@ SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
 }
 
 SKEIN_INLINE void runtime::lend_actor(actor_id id) {
-    auto& lent = state_->actors.lent;
-    if (std::find(lent.begin(), lent.end(), id) == lent.end()) lent.push_back(id);
+    state_->replies.lend(id);
 }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
@@ -67,6 +71,7 @@ SKEIN_INLINE void runtime::tell_holds() {
     auto& borrowed = state_->actors.borrowed;
     std::vector<actor_id> all(borrowed.begin(), borrowed.end());
     borrowed.clear();
+    state_->replies.news().set_untold_holds(false);
     std::sort(all.begin(), all.end());
     for (const auto id : all) {
         state_->actor_queues.at(id)->holds = 1;
@@ -111,11 +116,7 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
     }
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
     for (const auto id : parts.actors) actor_queues.push_back(hold_actor(id, 0));
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = this;
+    const detail::executing_mark by(this);
     call.finish_with_bytes(parts.value);
 }
 
@@ -204,7 +205,7 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_qu
 } // namespace detail
 
 SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_queue> queue) {
-    state_->actors.lent_abroad.push_back(std::move(queue));
+    state_->replies.lend_abroad(std::move(queue));
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {

@@ -197,6 +197,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     SKEIN_CHECK(state_->links.empty() && state_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
     state_->upstream = l.get();
+    state_->replies.follow(l.get());
     detail::space_state::meet(*this, *l->wire);
     for (const auto& door : state_->direct->doors)
         state_->direct->tasks.spawn(serve_door(this, door.get()));
@@ -230,6 +231,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     close_queues();
     state_->boxes.clear();
     state_->upstream = nullptr;
+    state_->replies.follow(nullptr);
 }
 
 namespace detail {

@@ -22,6 +22,7 @@
 #include <skein/rt/detail/lease_line.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
+#include <skein/rt/detail/replies.hpp>
 #include <skein/rt/worker_source.hpp>
 #include <skein/sched/demands.hpp>
 #include <skein/sched/scheduler.hpp>
@@ -251,8 +252,16 @@ struct runtime::state {
         std::uint32_t generation = 1;
     };
     detail::process_name name;
-    state();
+    state(runtime& self, runtime_options who);
     ~state();
+
+    /// What the parts of this process tell its runtime.
+    struct listener final : detail::reply_events {
+        explicit listener(runtime& of) noexcept : self(of) {}
+        void tell_holds() override { self.tell_holds(); }
+        void keep_lent(const detail::lent_handles& all) override;
+        runtime& self;
+    } heard;
 
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
@@ -275,6 +284,7 @@ struct runtime::state {
     std::unordered_map<actor_id, detail::actor_queue*> actor_queues;
     detail::actors_state actors;
     detail::groups_state groups;
+    detail::replies replies; ///< of what runs here, and of calls that are passed on
     id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
