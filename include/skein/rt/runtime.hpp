@@ -231,35 +231,14 @@ public:
     /// A handle is encoded in a result; of an actor of a namespace that is not this one's.
     void lend_actor(actor_id id);
     void lend_abroad(counted_ptr<detail::actor_queue> queue);
-    /// There are handles here that came as arguments, and that the driver does not know of.
-    [[nodiscard]] bool has_borrowed() const noexcept;
-    /// Worker: makes an actor what its options say.
-    [[nodiscard]] result<void> set_terms(detail::actor_box& box, const detail::actor_terms& terms,
-                                         byte_span snapshot);
-    /// A method is done and replies next. May throw what save() throws.
-    void method_ended(peer& to, detail::actor_box& box, bool changes);
-    void method_failed(peer& to, detail::actor_box& box, bool changes) noexcept;
-    /// Waits for the turn of a call behind a gate with a limit. False: it has replied.
-    [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
-                                       const function_record* fn,
-                                       counted_ptr<detail::actor_box> box);
-    /// Of a call whose actor has ended before it.
-    void reply_over(peer& to, slot_id id, const function_record& fn, const detail::actor_box& box);
     void create_failed(actor_id id, const failure& why);
     /// What the tasks of this process that are no call belong to.
     [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
     void reply(peer& to, slot_id id, detail::encoder encode);
-    /// The same for a call of this process. False: it is none.
-    [[nodiscard]] bool reply_here(peer& to, slot_id id, detail::finisher finish);
     /// A value that is encoded already.
     void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
     void reply_failure(peer& to, slot_id id, const failure& why);
-    /// The same for the exception that is being handled.
-    void reply_thrown(peer& to, slot_id id, const function_record& fn);
-    void insert_actor(actor_id id, counted_ptr<detail::actor_box> box);
-    /// Runs a coroutine call; it replies by itself.
-    void start(detail::incoming_call& call, task<void> work);
     void count_outcome(bool failed) noexcept;
     /// Of a worker's call that its driver does not know of.
     void direct_call_ended(detail::call_base& call) noexcept;
@@ -268,9 +247,7 @@ private:
     friend struct detail::direct_state;
     friend struct detail::space_state;
     friend class detail::actor_queue;
-    struct state;     // in detail/runtime_state.hpp
-    struct arrival;   // in detail/execution_state.hpp
-    struct execution; // the same
+    struct state; // in detail/runtime_state.hpp
     struct losses;
     struct credits;
     struct followers;
@@ -291,7 +268,6 @@ private:
     void on_snapshot(peer& from, const net::frame_view& f);
     void on_release(peer& from, byte_span body);
     void on_find(peer& from, const net::frame_view& f);
-    void on_kill(actor_id id);
     [[nodiscard]] bool admit_actor(peer& from, const net::frame_view& f, const function_record& fn,
                                    const detail::call_head& head, wire::reader& in);
     [[nodiscard]] std::optional<error> take_name(actor_id id, const detail::actor_terms& terms,
@@ -320,19 +296,7 @@ private:
     void resume_restarts(losses& lost);
     void make_again(actor_id id);
     void give_late_holds_back(actor_id restarted);
-    task<void> run_backlog();
-    void begin_turn();
-    void end_turn();
-    [[nodiscard]] counted_ptr<detail::actor_box> box_for(peer& from, slot_id id,
-                                                         const function_record& fn, actor_id actor);
-    [[nodiscard]] detail::call_context& context_for(const detail::trace_context& who,
-                                                    actor_id actor, const function_record& fn);
     void adopt_child(detail::call_base& call);
-    void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
-    task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
-                        task<void> work);
-    void tell_soon(const std::shared_ptr<peer>& to, slot_id id);
-    task<void> tell_started();
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
 
@@ -362,7 +326,6 @@ private:
     void on_direct_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     static task<void> serve_door(runtime* self, net::link_endpoint* door);
     [[nodiscard]] static task<void> serve_caller(runtime* self, std::shared_ptr<net::channel> wire);
-    void drop_caller(peer& caller);
     void cut_caller(std::uint64_t incarnation);
     void tell_driver_first() noexcept;
     [[nodiscard]] task<void> leave_others();
@@ -431,7 +394,6 @@ private:
 #include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
-#include <skein/rt/detail/runtime_execution.ipp>
 #include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>

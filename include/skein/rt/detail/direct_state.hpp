@@ -101,8 +101,5 @@ struct direct_state {
 /// The options of a link between two workers, for both sides.
 [[nodiscard]] net::connection_options direct_options(const runtime& self, const net::token& secret,
                                                      bool in_memory, const direct_hello& hello);
-/// The function that a call names; its head must fit it. In runtime_execution.ipp.
-[[nodiscard]] const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
-                                               time_point came);
 
 } // namespace skein::rt::detail

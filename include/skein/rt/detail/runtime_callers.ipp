@@ -105,24 +105,13 @@ SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
     l->incarnation = hello->incarnation;
     direct.callers.push_back(l);
+    self->state_->executor.add_caller(*l);
     self->listen_to(l);
     auto ended = self->wait_end(l);
     co_await ended;
-    self->drop_caller(*l);
+    self->state_->executor.drop_calls(*l);
+    self->state_->executor.remove_caller(*l);
     std::erase(direct.callers, l);
-}
-
-/// What it has called here ends; what has not begun never does.
-SKEIN_INLINE void runtime::drop_caller(peer& caller) {
-    caller.running.for_each([](slot_id, const auto& call) {
-        call->stop.request();
-        call->context->cancel_children(false);
-    });
-    std::erase_if(state_->backlog, [&](const arrival& one) {
-        if (one.from.get() != &caller) return false;
-        state_->backlog_bytes -= one.body.size();
-        return true;
-    });
 }
 
 /// Nothing more is heard over the links of that worker.
@@ -130,7 +119,7 @@ SKEIN_INLINE void runtime::cut_caller(std::uint64_t incarnation) {
     for (const auto& one : state_->direct->callers) {
         if (one->incarnation != incarnation || !one->is_open()) continue;
         one->abort(error(errc::reset, "a newer link has taken its place"));
-        drop_caller(*one);
+        state_->executor.drop_calls(*one);
     }
 }
 
@@ -163,7 +152,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
                     fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
                                 calls ? "calls actors here" : "is called"));
     if (from->role != detail::peer_role::here || !state_->closing)
-        execution::arrived(*this, from, f); // looks at it
+        state_->executor.arrived(from, f); // looks at it
 }
 
 /// What only a driver says. False: it is nothing of that.
@@ -233,6 +222,7 @@ SKEIN_INLINE peer& runtime::here() {
         direct.here->loopback = &direct;
         direct.here->who = state_->name.describe();
         direct.here->incarnation = state_->incarnation;
+        state_->executor.add_caller(*direct.here);
     }
     return *direct.here;
 }
@@ -269,7 +259,7 @@ SKEIN_INLINE void detail::direct_state::deliver() {
             if (!f.given)
                 self.on_frame(here, view);
             else if (!self.state_->closing)
-                runtime::execution::arrived(self, here, std::move(f.given));
+                self.state_->executor.arrived(here, std::move(f.given));
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }

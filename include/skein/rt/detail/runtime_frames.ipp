@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that
-// leave. The calls that run here are in runtime_execution.ipp.
+// leave.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
@@ -27,7 +27,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
-        return state_->upstream == nullptr ? forward(*from, f) : execution::arrived(*this, from, f);
+        return state_->upstream == nullptr ? forward(*from, f) : state_->executor.arrived(from, f);
     case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
     case detail::message_held: return credits::on_held(*this, *from, slot_id(f.id));
     case detail::message_passed:
@@ -37,7 +37,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
         return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
         if (state_->upstream == nullptr) break;
-        return execution::dropped(*this, from, f.body);
+        return state_->executor.dropped(from, f.body);
     case detail::message_snapshot:
     case detail::message_hold:
     case detail::message_release:
@@ -135,13 +135,7 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
 }
 
 SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
-    if (auto* const found = from.running.find(id)) {
-        auto& call = **found;
-        call.stop.request();
-        call.context->cancel_children(by_force);
-    } else if (state_->has_backlog) {
-        from.unwanted.insert(id);
-    }
+    state_->executor.cancel(from, id, by_force);
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second, by_force);
     else if (state_->upstream == nullptr)
@@ -248,17 +242,11 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
 SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     state_->replies.reply(to, id, encode);
 }
-SKEIN_INLINE bool runtime::reply_here(peer& to, slot_id id, detail::finisher finish) {
-    return state_->replies.reply_here(to, id, finish);
-}
 SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
     state_->replies.pass_reply(to, id, value, lends);
 }
 SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
     state_->replies.reply_failure(to, id, why);
-}
-SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
-    state_->replies.reply_thrown(to, id, fn);
 }
 /// Something was told to the driver that the next reply must not overtake.
 SKEIN_INLINE void runtime::tell_driver_first() noexcept {

@@ -25,7 +25,7 @@ SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
     if (state_->upstream == nullptr) return let_go(queue.id);
     if (queue.holds == 0) {
         state_->actors.borrowed.erase(queue.id);
-        state_->replies.news().set_untold_holds(has_borrowed());
+        state_->replies.news().set_untold_holds(!state_->actors.borrowed.empty());
         return;
     }
     if (!state_->upstream->wire->is_open()) return;
@@ -54,12 +54,8 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
     if (state_->upstream == nullptr) return queue;
     ++queue->holds;
     state_->actors.borrowed.erase(id);
-    state_->replies.news().set_untold_holds(has_borrowed());
+    state_->replies.news().set_untold_holds(!state_->actors.borrowed.empty());
     return queue;
-}
-
-SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
-    return !state_->actors.borrowed.empty();
 }
 
 SKEIN_INLINE void runtime::lend_actor(actor_id id) {
