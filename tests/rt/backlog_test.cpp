@@ -15,9 +15,7 @@ namespace {
 rt::detail::arrival call_of(const far_end& from, std::uint64_t id, std::size_t bytes = 8) {
     return {from.peer, slot_id(id), byte_buffer(bytes), false, {}, {}};
 }
-far_end caller() {
-    return rt_test::peer_at(rt::detail::peer_role::accepted);
-}
+far_end caller() { return rt_test::peer_at(rt::detail::peer_role::accepted); }
 
 } // namespace
 

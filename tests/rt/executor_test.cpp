@@ -26,16 +26,12 @@ manual_loop* world = nullptr;
 event* gate = nullptr;
 rt::detail::executor* ran_by = nullptr;
 
-int twice(int n) {
-    return 2 * n;
-}
+int twice(int n) { return 2 * n; }
 int take_long(int n) {
     world->spend(10ms);
     return n;
 }
-int fail_with(std::string text) {
-    throw error(errc::io, text);
-}
+int fail_with(std::string text) { throw error(errc::io, text); }
 task<int> wait_for_gate(int n) {
     auto opened = gate->wait();
     co_await opened;
@@ -124,8 +120,8 @@ struct process {
                                : f.flags == rt::detail::reply_failed
                                    ? std::string(rt::detail::decode_failure(f.body).what.text())
                                    : fmt::format("{}", *wire::decode<int>(f.body));
-            out.push_back(f.kind == rt::detail::message_snapshot ? text
-                                                             : fmt::format("{} {}", f.id, text));
+            out.push_back(
+                f.kind == rt::detail::message_snapshot ? text : fmt::format("{} {}", f.id, text));
         }
         return out;
     }

@@ -82,15 +82,11 @@ public:
     };
 
     /// The runtime whose incoming call is being decoded on this thread, if any.
-    [[nodiscard]] static runtime* executing() noexcept {
-        return detail::executing_mark::current();
-    }
+    [[nodiscard]] static runtime* executing() noexcept { return detail::executing_mark::current(); }
     /// The call whose arguments are being encoded on this thread, if any.
     [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
     /// The runtime that encodes a result on this thread, if any.
-    [[nodiscard]] static runtime* replying() noexcept {
-        return detail::replying_mark::current();
-    }
+    [[nodiscard]] static runtime* replying() noexcept { return detail::replying_mark::current(); }
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.

@@ -3,7 +3,6 @@
 // Bodies of rt/detail/arrived_call.hpp.
 
 #include <skein/core/type_name.hpp>
-#include <skein/rt/detail/arrived_call.hpp>
 #include <skein/rt/detail/peer.hpp>
 
 #include <string>

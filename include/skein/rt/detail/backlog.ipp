@@ -3,7 +3,6 @@
 // Bodies of rt/detail/backlog.hpp.
 
 #include <skein/core/constants.hpp>
-#include <skein/rt/detail/backlog.hpp>
 #include <skein/rt/detail/peer.hpp>
 
 #include <utility>

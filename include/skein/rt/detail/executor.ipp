@@ -12,7 +12,6 @@
 #include <skein/proc/detail/threads.hpp>
 #include <skein/rt/detail/actor_name.hpp>
 #include <skein/rt/detail/actor_terms.hpp>
-#include <skein/rt/detail/executor.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
 #include <skein/rt/detail/runtime_mark.hpp>
@@ -53,9 +52,7 @@ SKEIN_INLINE void executor::add_caller(peer& one) {
     callers_.insert(at, &one);
 }
 
-SKEIN_INLINE void executor::remove_caller(const peer& one) noexcept {
-    std::erase(callers_, &one);
-}
+SKEIN_INLINE void executor::remove_caller(const peer& one) noexcept { std::erase(callers_, &one); }
 
 SKEIN_INLINE void executor::end_calls(peer& caller) {
     caller.inbound.running.for_each([](slot_id, const auto& call) { call->end(false); });
@@ -100,8 +97,7 @@ void executor::take(const std::shared_ptr<peer>& from, slot_id id, Form& call) {
 }
 
 SKEIN_INLINE void executor::dropped(const std::shared_ptr<peer>& from, byte_span body) {
-    if (backlog_.is_open())
-        return backlog_.push({from, slot_id(), to_buffer(body), true, {}, {}});
+    if (backlog_.is_open()) return backlog_.push({from, slot_id(), to_buffer(body), true, {}, {}});
     boxes_.erase(actor_of(body, from->who));
 }
 
@@ -195,8 +191,8 @@ void executor::run(const std::shared_ptr<peer>& from, slot_id id, Form& call,
     ++executed_;
     if (proc::detail::threads_vary) [[unlikely]]
         proc::detail::use_threads(call.cpus());
-    incoming_call in{
-        *this, from, id, fn, call.target(), call.arguments(), std::move(box), call.has_terms()};
+    incoming_call in{*this,           from, id, fn, call.target(), call.arguments(), std::move(box),
+                     call.has_terms()};
     const executing_mark by(home_->self);
     const task_context::use under(&context_for(call.who(), call.target(), fn));
     call.run(in);
@@ -329,8 +325,7 @@ SKEIN_INLINE error cancelled_in_line(const function_record& fn, std::uint32_t li
 }
 
 SKEIN_INLINE task<bool> executor::take_turn(std::shared_ptr<peer> from, slot_id id,
-                                           const function_record* fn,
-                                           counted_ptr<actor_box> box) {
+                                            const function_record* fn, counted_ptr<actor_box> box) {
     auto& gate = box->gate_of(fn->group);
     const bool takes_seat = fn->is_coroutine || fn->group != 0;
     start_gate::turn turn(gate, takes_seat);
@@ -458,8 +453,7 @@ SKEIN_INLINE void executor::method_failed(peer& to, actor_box& box, bool changes
     }
 }
 
-SKEIN_INLINE result<void> set_terms(actor_box& box,
-                                             const actor_terms& terms, byte_span snapshot) {
+SKEIN_INLINE result<void> set_terms(actor_box& box, const actor_terms& terms, byte_span snapshot) {
     box.gate.limit = terms.max_concurrency;
     box.name = terms.name;
     box.lasts = terms.restarts != 0;
@@ -472,7 +466,7 @@ SKEIN_INLINE result<void> set_terms(actor_box& box,
 }
 
 SKEIN_INLINE void executor::reply_over(peer& to, slot_id id, const function_record& fn,
-                                      const actor_box& box) {
+                                       const actor_box& box) {
     replies_.reply_failure(
         to, id,
         {error(errc::not_found, fmt::format("{} did not run: {} {}", fn.name,

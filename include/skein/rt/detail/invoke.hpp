@@ -208,8 +208,8 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
     using traits = signature<decltype(F)>;
     if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
         if (call.box) ++call.box->not_started;
-        call.by.start(call, run_coroutine<F, T>(&call.by, call.from, call.slot, &call.fn,
-                                                  call.box, std::move(arguments)));
+        call.by.start(call, run_coroutine<F, T>(&call.by, call.from, call.slot, &call.fn, call.box,
+                                                std::move(arguments)));
     } else {
         try {
             if constexpr (std::is_void_v<typename traits::result>) {

@@ -6,7 +6,6 @@
 #include <skein/rt/detail/direct_message.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
-#include <skein/rt/detail/replies.hpp>
 #include <skein/rt/detail/runtime_mark.hpp>
 
 #include <exception>
@@ -84,7 +83,8 @@ SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id i
     if (to.role == peer_role::accepted) {
         if (first || outcome == reply_lends) return true;
         if (!news_.has_any()) return false;
-        const auto* const call = to.inbound.running.find(id); // that news may have been of its handles
+        const auto* const call =
+            to.inbound.running.find(id); // that news may have been of its handles
         return call != nullptr && news_.came_after((*call)->news);
     }
     if (news_.take_busy() && to.is_open()) to.send(message_busy, 1, 0, {});

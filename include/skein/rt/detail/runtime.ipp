@@ -37,7 +37,7 @@ SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
       executor(anchor, replies, heard) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
-SKEIN_INLINE runtime::runtime(runtime_options who)  {
+SKEIN_INLINE runtime::runtime(runtime_options who) {
     state_ = std::make_unique<state>(*this, who);
     state_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
     state_->leases.incarnation = state_->incarnation;

@@ -249,8 +249,6 @@ SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& wh
     state_->replies.reply_failure(to, id, why);
 }
 /// Something was told to the driver that the next reply must not overtake.
-SKEIN_INLINE void runtime::tell_driver_first() noexcept {
-    state_->replies.told_driver();
-}
+SKEIN_INLINE void runtime::tell_driver_first() noexcept { state_->replies.told_driver(); }
 
 } // namespace skein::rt

@@ -58,9 +58,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
     return queue;
 }
 
-SKEIN_INLINE void runtime::lend_actor(actor_id id) {
-    state_->replies.lend(id);
-}
+SKEIN_INLINE void runtime::lend_actor(actor_id id) { state_->replies.lend(id); }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
 SKEIN_INLINE void runtime::tell_holds() {
