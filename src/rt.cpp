@@ -13,6 +13,7 @@
 #include <skein/rt/detail/backlog.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/executor.hpp>
+#include <skein/rt/detail/local_actors.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/replies.hpp>
 #include <skein/rt/failures.hpp>
@@ -28,6 +29,7 @@
 #include <skein/rt/detail/call.ipp>
 #include <skein/rt/detail/executor.ipp>
 #include <skein/rt/detail/failures.ipp>
+#include <skein/rt/detail/local_actors.ipp>
 #include <skein/rt/detail/message.ipp>
 #include <skein/rt/detail/registry.ipp>
 #include <skein/rt/detail/remote_error.ipp>

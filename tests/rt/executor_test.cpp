@@ -41,18 +41,15 @@ task<int> wait_for_gate(int n) {
 struct counter {
     int value = 0;
     int add(int n) { return value += n; }
-    int read() const { return value; }
     task<int> add_later(int n) {
         auto opened = gate->wait();
         co_await opened;
         co_return value += n;
     }
     int add_and_leave(int n) {
-        ran_by->leave();
+        ran_by->actors().leave();
         return value += n;
     }
-    [[nodiscard]] int save() const { return value; }
-    void load(int saved) { value = saved; }
 };
 
 template <auto F, class T = void>
@@ -67,7 +64,7 @@ using namespace rt_executor_test;
 
 namespace {
 
-struct listener final : rt::detail::reply_events, rt::detail::executor_events {
+struct listener final : rt::detail::reply_events, rt::detail::actor_events {
     void tell_holds() override {}
     void keep_lent(const rt::detail::lent_handles&) override {}
     [[nodiscard]] std::string title_of(actor_id id) const override {
@@ -88,7 +85,8 @@ struct process {
     listener above;
     counted_ptr<rt::detail::runtime_anchor> home{new rt::detail::runtime_anchor};
     rt::detail::replies out{{"worker-0", "here", 7}, home, above};
-    rt::detail::executor here{home, out, above};
+    rt::detail::local_actors actors{above};
+    rt::detail::executor here{home, out, actors};
 
     template <class... A>
     void call(std::uint64_t id, const function_record& fn, actor_id actor, const A&... arguments) {
@@ -108,7 +106,7 @@ struct process {
     }
     counted_ptr<rt::detail::actor_box> make(actor_id id) {
         counted_ptr<rt::detail::actor_box> box(new rt::detail::box_of<counter>(std::in_place));
-        here.insert(id, box);
+        actors.insert(id, box);
         return box;
     }
     [[nodiscard]] std::vector<std::string> told() const {
@@ -116,12 +114,11 @@ struct process {
         for (const auto& f : caller.sent()) {
             std::string text = f.kind == rt::detail::message_started    ? "started"
                                : f.kind == rt::detail::message_held     ? "held"
-                               : f.kind == rt::detail::message_snapshot ? "snapshot"
                                : f.flags == rt::detail::reply_failed
                                    ? std::string(rt::detail::decode_failure(f.body).what.text())
                                    : fmt::format("{}", *wire::decode<int>(f.body));
             out.push_back(
-                f.kind == rt::detail::message_snapshot ? text : fmt::format("{} {}", f.id, text));
+                fmt::format("{} {}", f.id, text));
         }
         return out;
     }
@@ -241,8 +238,8 @@ TEST_CASE("an actor that is gone runs nothing, and one that is killed runs no fu
         auto begun = settle();
         co_await begun;
         p->here.kill(actor);
-        CHECK(p->here.actors() == 0);
-        CHECK(p->here.find(actor) == nullptr);
+        CHECK(p->actors.size() == 0);
+        CHECK(p->actors.find(actor) == nullptr);
         auto ended = settle();
         co_await ended;
         CHECK(p->here.running() == 0);
@@ -259,20 +256,8 @@ TEST_CASE("an actor that leaves is told before its last reply, and runs no more 
         p->call(1, record_of<&counter::add_and_leave, counter>(), actor, 5);
         CHECK(p->above.left == std::vector{actor});
         CHECK(p->told() == texts{"1 5"});
-        CHECK(p->here.actors() == 0);
-        CHECK_THROWS_AS(p->here.leave(), error); // no method runs
-        co_return;
-    });
-}
-
-TEST_CASE("an actor is saved before the reply of each so many calls that may change it") {
-    within([](process* p) -> task<void> {
-        const actor_id actor({9, 1});
-        p->make(actor)->save_every = 2;
-        p->call(1, record_of<&counter::add, counter>(), actor, 1);
-        p->call(2, record_of<&counter::read, counter>(), actor);
-        p->call(3, record_of<&counter::add, counter>(), actor, 1);
-        CHECK(p->told() == texts{"1 1", "2 1", "snapshot", "3 2"});
+        CHECK(p->actors.size() == 0);
+        CHECK_THROWS_AS(p->actors.leave(), error); // no method runs
         co_return;
     });
 }
@@ -304,11 +289,11 @@ TEST_CASE("the last handle of an actor goes behind the calls that wait") {
         wire::writer body;
         rt::detail::put_actor(body, actor);
         p->here.dropped(p->caller.peer, body.bytes());
-        CHECK(p->here.actors() == 1);
+        CHECK(p->actors.size() == 1);
         auto settled = settle();
         co_await settled;
         CHECK(p->told() == texts{"1 1", "2 3"});
-        CHECK(p->here.actors() == 0);
+        CHECK(p->actors.size() == 0);
     });
 }
 

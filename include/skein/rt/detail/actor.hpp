@@ -79,7 +79,7 @@ void invoke_create(incoming_call& call) {
         if (call.has_terms) box->made_from = all - saved.size();
         if (call.has_terms)
             if (auto set = set_terms(*box, terms, saved); !set) return call.refuse(set.error());
-        call.by.insert(call.target, std::move(box));
+        call.by.actors().insert(call.target, std::move(box));
         call.by.answers().reply(*call.from, call.slot, [](wire::writer&) {});
     } catch (...) {
         call.reply_thrown();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// executor: the calls that run in this process, and the actors that live here.
+// executor: the calls that run in this process.
 //
 //     arrived       a call runs here and now, or waits in the backlog behind calls that have run
 //                   for long: replies should leave, and cancellations be heard
@@ -8,13 +8,12 @@
 //                   started, or for a seat at its gate
 //     running       a plain call: on the stack; a coroutine call: a task of its own, which its
 //                   caller hears of if it suspends
-//     replied       by the invoker of its function, over the replies; then a method's actor may be
-//                   saved, or leave
+//     replied       by the invoker of its function, over the replies
 //
 // Calls of one caller start in the order in which they came. An actor that was killed or has left
 // runs no more calls; those that wait for their turn at it hear why.
 //
-//     executor here(home, replies, above);
+//     executor here(home, replies, actors);
 //     here.add_caller(*driver);
 //     here.arrived(driver, frame);   // throws what ends the link
 //     here.cancel(*driver, slot, false);
@@ -24,7 +23,6 @@
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/counted_ptr.hpp>
-#include <skein/core/id_map.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
@@ -33,12 +31,12 @@
 #include <skein/rt/detail/arrived_call.hpp>
 #include <skein/rt/detail/backlog.hpp>
 #include <skein/rt/detail/call_context.hpp>
+#include <skein/rt/detail/local_actors.hpp>
 #include <skein/rt/detail/replies.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -48,25 +46,12 @@ struct frame_view;
 
 namespace skein::rt::detail {
 
-struct actor_terms;
 struct running_call;
-
-/// What an executor tells and asks those who know actors beyond this process.
-class executor_events {
-public:
-    /// As messages name an actor that may not be here.
-    [[nodiscard]] virtual std::string title_of(actor_id id) const = 0;
-    /// An actor has left by itself. Its last reply follows.
-    virtual void actor_has_left(actor_id id) = 0;
-
-protected:
-    ~executor_events() = default;
-};
 
 class executor {
 public:
     /// home: the runtime that the calls of tasks here go through.
-    executor(counted_ptr<runtime_anchor> home, replies& answers, executor_events& above);
+    executor(counted_ptr<runtime_anchor> home, replies& answers, local_actors& actors);
     executor(const executor&) = delete;
     executor& operator=(const executor&) = delete;
     ~executor();
@@ -87,16 +72,8 @@ public:
     void dropped(const std::shared_ptr<peer>& from, byte_span body);
     void cancel(peer& from, slot_id id, bool by_force);
 
-    [[nodiscard]] std::size_t actors() const noexcept { return boxes_.size(); }
-    /// nullptr: it does not live here.
-    [[nodiscard]] const actor_box* find(actor_id id) noexcept;
-    void insert(actor_id id, counted_ptr<actor_box> box);
-    /// Nothing of it goes on; a plain call that runs ends as it would.
+    /// Nothing of an actor goes on; a plain call that runs ends as it would.
     void kill(actor_id id);
-    /// The actor of the method that runs now leaves after it.
-    ///   errors  invalid_argument: no method runs
-    void leave();
-    void clear_actors() noexcept { boxes_.clear(); }
 
     /// Coroutine calls that run here; calls that ran.
     [[nodiscard]] std::size_t running() const noexcept { return calls_.size(); }
@@ -109,14 +86,12 @@ public:
     // For the invokers of registered functions:
 
     [[nodiscard]] replies& answers() noexcept { return replies_; }
+    [[nodiscard]] local_actors& actors() noexcept { return actors_; }
     /// Runs a coroutine call; it replies by itself.
     void start(incoming_call& call, task<void> work);
     /// Waits for the turn of a call behind a gate with a limit. False: it has replied.
     [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
                                        const function_record* fn, counted_ptr<actor_box> box);
-    /// A method is done and replies next. May throw what save() throws.
-    void method_ended(peer& to, actor_box& box, bool changes);
-    void method_failed(peer& to, actor_box& box, bool changes) noexcept;
     /// The reply to a call whose actor has ended before it.
     void reply_over(peer& to, slot_id id, const function_record& fn, const actor_box& box);
 
@@ -144,7 +119,6 @@ private:
                                       task<void> work);
     void tell_soon(const std::shared_ptr<peer>& to, slot_id id);
     [[nodiscard]] task<void> tell_started();
-    void save(peer& to, const actor_box& box);
 
     /// Linked from the first call of a turn of the loop to its end.
     struct turn_mark : turn_hook {
@@ -153,9 +127,8 @@ private:
 
     counted_ptr<runtime_anchor> home_;
     replies& replies_;
-    executor_events& above_;
+    local_actors& actors_;
     std::vector<peer*> callers_;
-    id_map<actor_id, counted_ptr<actor_box>> boxes_;
     counted_ptr<call_context> spare_; ///< for the next plain call
     scope calls_;                     ///< coroutine calls that run here
     std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh_; ///< started in this turn
@@ -165,9 +138,6 @@ private:
     std::uint64_t executed_ = 0;
     bool is_closed_ = false;
 };
-
-/// Makes a new actor what its options say, and what it was when it was saved.
-[[nodiscard]] result<void> set_terms(actor_box& box, const actor_terms& terms, byte_span snapshot);
 
 } // namespace skein::rt::detail
 

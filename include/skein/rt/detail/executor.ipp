@@ -4,14 +4,12 @@
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
-#include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/type_name.hpp>
 #include <skein/net/frame.hpp>
 #include <skein/proc/detail/threads.hpp>
 #include <skein/rt/detail/actor_name.hpp>
-#include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
 #include <skein/rt/detail/runtime_mark.hpp>
@@ -36,8 +34,8 @@ SKEIN_INLINE void incoming_call::reply_thrown() const {
 }
 
 SKEIN_INLINE executor::executor(counted_ptr<runtime_anchor> home, replies& answers,
-                                executor_events& above)
-    : home_(std::move(home)), replies_(answers), above_(above) {}
+                                local_actors& actors)
+    : home_(std::move(home)), replies_(answers), actors_(actors) {}
 SKEIN_INLINE executor::~executor() = default;
 
 // ---- callers -----------------------------------------------------------------------------------
@@ -98,7 +96,7 @@ void executor::take(const std::shared_ptr<peer>& from, slot_id id, Form& call) {
 
 SKEIN_INLINE void executor::dropped(const std::shared_ptr<peer>& from, byte_span body) {
     if (backlog_.is_open()) return backlog_.push({from, slot_id(), to_buffer(body), true, {}, {}});
-    boxes_.erase(actor_of(body, from->who));
+    actors_.drop(actor_of(body, from->who));
 }
 
 /// A call runs; perhaps it is the first one of this turn of the loop.
@@ -151,7 +149,7 @@ SKEIN_INLINE void executor::run_waiting(arrival& one) {
     peer& from = *one.from;
     try {
         if (one.is_drop) {
-            boxes_.erase(actor_of(one.body, from.who));
+            actors_.drop(actor_of(one.body, from.who));
             return;
         }
         const bool is_wanted = !backlog::was_cancelled(one);
@@ -208,9 +206,9 @@ void executor::run(const std::shared_ptr<peer>& from, slot_id id, Form& call,
 /// The actor of a call of a method. None: it is gone, and the caller has been told.
 SKEIN_INLINE counted_ptr<actor_box> executor::box_for(peer& from, slot_id id,
                                                       const function_record& fn, actor_id actor) {
-    const auto* const found = boxes_.find(actor);
+    const auto* const found = actors_.find(actor);
     if (found == nullptr) [[unlikely]] {
-        replies_.reply_failure(from, id, actor_is_gone(fn, above_.title_of(actor)));
+        replies_.reply_failure(from, id, actor_is_gone(fn, actors_.title_of(actor)));
         return {};
     }
     if (&(*found)->type != fn.actor && (*found)->type != *fn.actor) [[unlikely]]
@@ -354,117 +352,6 @@ SKEIN_INLINE task<bool> executor::take_turn(std::shared_ptr<peer> from, slot_id 
     co_return false;
 }
 
-// ---- actors ------------------------------------------------------------------------------------
-
-SKEIN_INLINE const actor_box* executor::find(actor_id id) noexcept {
-    const auto* const found = boxes_.find(id);
-    return found != nullptr ? found->get() : nullptr;
-}
-
-SKEIN_INLINE void executor::insert(actor_id id, counted_ptr<actor_box> box) {
-    box->id = id;
-    boxes_.erase(id); // a driver gives no id twice
-    boxes_.enter(id, std::move(box));
-}
-
-SKEIN_INLINE void executor::kill(actor_id id) {
-    auto* const found = boxes_.find(id);
-    if (found == nullptr) return;
-    (*found)->over = "was killed";
-    boxes_.erase(id);
-    for (auto* const from : callers_)
-        from->inbound.running.for_each([&](slot_id, const auto& call) {
-            if (call->context->actor == id) call->end(false);
-        });
-}
-
-SKEIN_INLINE void executor::leave() {
-    const auto* const context = call_context::current();
-    auto* const found = context != nullptr && context->is_call() && context->actor
-                            ? boxes_.find(context->actor)
-                            : nullptr;
-    if (found == nullptr)
-        throw error(errc::invalid_argument,
-                    "leave_actor() is called by something that is no method of an actor")
-            .with_hint("kill(handle) ends an actor from outside");
-    if (!(*found)->last) (*found)->last = context->who.id;
-}
-
-/// Its caller hears it now; those of later calls would, when the state is read.
-SKEIN_INLINE error state_not_kept(const actor_box& box, const error& why) {
-    error out(
-        why.code(),
-        fmt::format("the call was made, but what {}::save() gives after it cannot be kept: {}",
-                    type_name(box.type), why.text()));
-    out.with_hint("if its worker dies, the actor is made again as it was when it was last saved; " +
-                  why.hint());
-    return out;
-}
-
-SKEIN_INLINE void executor::method_ended(peer& to, actor_box& box, bool changes) {
-    if (box.last && box.last == call_context::current()->who.id && box.over == nullptr) {
-        box.over = "has left";
-        above_.actor_has_left(box.id);
-        boxes_.erase(box.id);
-        return;
-    }
-    if (!changes || box.save_every == 0 || box.over != nullptr ||
-        ++box.not_saved < box.save_every || !to.is_open())
-        return;
-    box.not_saved = 0;
-    save(to, box);
-}
-
-/// The state of an actor goes to its driver.
-SKEIN_INLINE void executor::save(peer& to, const actor_box& box) {
-    wire::writer saved;
-    try {
-        box.save(saved);
-    } catch (const error& e) {
-        if (e.code() != errc::too_large) throw; // save() has thrown
-        throw state_not_kept(box, e);
-    }
-    constexpr std::size_t head = std::size_t{64} << 10; // of the message that makes it again
-    if (saved.size() + box.made_from + head > limit::frame_bytes)
-        throw state_not_kept(
-            box, error(errc::too_large,
-                       fmt::format("it has {} bytes and the actor's arguments {}, together more "
-                                   "than one message takes",
-                                   saved.size(), box.made_from)));
-    wire::writer body;
-    put_actor(body, box.id);
-    body.raw(saved.bytes());
-    net::frame f;
-    f.kind = message_snapshot;
-    f.body = std::move(body).take();
-    to.send(std::move(f));
-}
-
-SKEIN_INLINE void executor::method_failed(peer& to, actor_box& box, bool changes) noexcept {
-    try {
-        method_ended(to, box, changes);
-    } catch (...) {
-        try {
-            logging::warn("rt", fmt::format("the state of {} was not saved: {}",
-                                            actor_title(box.id, box.name, &box.type),
-                                            to_error(std::current_exception()).what()));
-        } catch (...) { // no memory for a line
-        }
-    }
-}
-
-SKEIN_INLINE result<void> set_terms(actor_box& box, const actor_terms& terms, byte_span snapshot) {
-    box.gate.limit = terms.max_concurrency;
-    box.name = terms.name;
-    box.lasts = terms.restarts != 0;
-    if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
-    if (!terms.has_snapshot) return {};
-    wire::reader in(snapshot);
-    auto loaded = box.load(in);
-    if (loaded && !in.finish()) return in.status();
-    return loaded;
-}
-
 SKEIN_INLINE void executor::reply_over(peer& to, slot_id id, const function_record& fn,
                                        const actor_box& box) {
     replies_.reply_failure(
@@ -473,6 +360,14 @@ SKEIN_INLINE void executor::reply_over(peer& to, slot_id id, const function_reco
                                             actor_title(box.id, box.name, &box.type),
                                             box.over != nullptr ? box.over : "is gone")),
          nullptr});
+}
+
+SKEIN_INLINE void executor::kill(actor_id id) {
+    if (!actors_.kill(id)) return;
+    for (auto* const from : callers_)
+        from->inbound.running.for_each([&](slot_id, const auto& call) {
+            if (call->context->actor == id) call->end(false);
+        });
 }
 
 } // namespace skein::rt::detail

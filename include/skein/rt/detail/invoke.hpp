@@ -103,7 +103,7 @@ template <auto F, class Arguments>
 void after_call(executor& by, peer& to, actor_box* box, Arguments& arguments) {
     if constexpr (std::is_move_assignable_v<Arguments>)
         if (by.answers().news().has_untold_holds()) arguments = Arguments();
-    if (box != nullptr) by.method_ended(to, *box, !is_const_method<decltype(F)>);
+    if (box != nullptr) by.actors().method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
 /// Appends a result; one that its reader would refuse is refused here.
@@ -189,7 +189,7 @@ task<void> run_coroutine(executor* by, std::shared_ptr<peer> from, slot_id id,
             reply_value<T>(by->answers(), *from, id, std::move(value));
         }
     } catch (...) {
-        if (box) by->method_failed(*from, *box, !is_const_method<decltype(F)>);
+        if (box) by->actors().method_failed(*from, *box, !is_const_method<decltype(F)>);
         by->answers().reply_thrown(*from, id, *fn);
     }
 }
@@ -221,7 +221,7 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
                 const auto& value =
                     call_plain<F, T>(call.box.get(), arguments); // of an argument, perhaps
                 if (call.box)
-                    call.by.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
+                    call.by.actors().method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
                 reply_value<T>(call.by.answers(), *call.from, call.slot, value);
             } else {
                 auto value = call_plain<F, T>(call.box.get(), arguments);
@@ -230,7 +230,7 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
             }
         } catch (...) {
             if (call.box)
-                call.by.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
+                call.by.actors().method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
             call.reply_thrown();
         }
     }

@@ -34,7 +34,7 @@ SKEIN_INLINE void no_current_runtime() {
 SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
     : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
       anchor(new detail::runtime_anchor(self)), replies(name, anchor, heard),
-      executor(anchor, replies, heard) {}
+      local_actors(heard), executor(anchor, replies, local_actors) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
 SKEIN_INLINE runtime::runtime(runtime_options who) {
@@ -85,7 +85,7 @@ SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept {
 SKEIN_INLINE std::size_t runtime::pending() const noexcept {
     return state_->stats.submitted - state_->stats.done;
 }
-SKEIN_INLINE std::size_t runtime::actors() const noexcept { return state_->executor.actors(); }
+SKEIN_INLINE std::size_t runtime::actors() const noexcept { return state_->local_actors.size(); }
 SKEIN_INLINE std::size_t runtime::running() const noexcept { return state_->executor.running(); }
 SKEIN_INLINE bool runtime::is_driver() const noexcept { return state_->upstream == nullptr; }
 SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return state_->incarnation; }

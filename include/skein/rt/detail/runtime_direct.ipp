@@ -69,7 +69,7 @@ SKEIN_INLINE void runtime::find_way(detail::actor_queue& queue) {
         queue.moving = false;
         return;
     }
-    const auto* const box = state_->executor.find(queue.id);
+    const auto* const box = state_->local_actors.find(queue.id);
     if (box == nullptr) {
         const auto known = state_->direct->known.find(queue.id);
         if (loop::current().is_occupied() && !state_->direct->has_link(queue.id)) {
@@ -81,7 +81,7 @@ SKEIN_INLINE void runtime::find_way(detail::actor_queue& queue) {
         if (known == state_->direct->known.end()) return ask_where(queue, false);
         return state_->direct->go_there(queue, known->second);
     }
-    if (box->lasts) return ask_where(queue, false);
+    if ((*box)->lasts) return ask_where(queue, false);
     queue.on = &here();
     queue.moving = false;
 }
@@ -123,7 +123,7 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     if (verdict == detail::whereabouts::gone && !said->who.empty())
         return close_queue(id, {error(errc::not_found, std::move(said->who)), nullptr});
     if (verdict == detail::whereabouts::gone ||
-        (at_worker && is_own && state_->executor.find(id) == nullptr))
+        (at_worker && is_own && state_->local_actors.find(id) == nullptr))
         return close_queue(id, detail::ended(actor_title(id), "is gone"));
     if (!at_worker || is_own) {
         queue->on = at_worker ? &here() : state_->upstream;

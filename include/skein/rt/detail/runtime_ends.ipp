@@ -31,9 +31,9 @@ SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
 SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
     std::string_view name;
     const std::type_info* type = nullptr;
-    if (const auto* const box = state_->executor.find(id); box != nullptr) {
-        name = box->name;
-        type = &box->type;
+    if (const auto* const box = state_->local_actors.find(id); box != nullptr) {
+        name = (*box)->name;
+        type = &(*box)->type;
     }
     if (const auto* const entry = state_->actors.find(id); entry != nullptr) {
         if (entry->plan) name = entry->plan->terms.name;
@@ -107,7 +107,7 @@ SKEIN_INLINE void runtime::kill_actor(actor_id id) {
     end_actor(id, detail::message_kill, &why);
 }
 
-SKEIN_INLINE void runtime::leave_actor() { state_->executor.leave(); }
+SKEIN_INLINE void runtime::leave_actor() { state_->local_actors.leave(); }
 
 SKEIN_INLINE std::string runtime::state::listener::title_of(actor_id id) const {
     return self.actor_title(id);

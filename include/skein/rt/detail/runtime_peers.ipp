@@ -231,7 +231,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     }
     lose(*l, how);
     close_queues();
-    state_->executor.clear_actors();
+    state_->local_actors.clear();
     state_->executor.remove_caller(*l);
     state_->upstream = nullptr;
     state_->replies.follow(nullptr);

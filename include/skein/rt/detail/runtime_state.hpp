@@ -20,6 +20,7 @@
 #include <skein/rt/detail/group_desk.hpp>
 #include <skein/rt/detail/groups_state.hpp>
 #include <skein/rt/detail/lease_line.hpp>
+#include <skein/rt/detail/local_actors.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
 #include <skein/rt/detail/replies.hpp>
@@ -256,7 +257,7 @@ struct runtime::state {
     ~state();
 
     /// What the parts of this process tell its runtime.
-    struct listener final : detail::reply_events, detail::executor_events {
+    struct listener final : detail::reply_events, detail::actor_events {
         explicit listener(runtime& of) noexcept : self(of) {}
         void tell_holds() override { self.tell_holds(); }
         void keep_lent(const detail::lent_handles& all) override;
@@ -286,6 +287,7 @@ struct runtime::state {
     detail::actors_state actors;
     detail::groups_state groups;
     detail::replies replies; ///< of what runs here, and of calls that are passed on
+    detail::local_actors local_actors;
     detail::executor executor;
 
     unique_function<void()> start_workers;
