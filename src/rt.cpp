@@ -9,9 +9,14 @@
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
 #endif
 
+#include <skein/rt/detail/arrived_call.hpp>
+#include <skein/rt/detail/backlog.hpp>
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/executor.hpp>
 #include <skein/rt/detail/groups.hpp>
+#include <skein/rt/detail/local_actors.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/rt/detail/replies.hpp>
 #include <skein/rt/failures.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/remote_error.hpp>
@@ -20,12 +25,17 @@
 #include <skein/rt/worker_link.hpp>
 #include <skein/rt/worker_source.hpp>
 
+#include <skein/rt/detail/arrived_call.ipp>
+#include <skein/rt/detail/backlog.ipp>
 #include <skein/rt/detail/call.ipp>
+#include <skein/rt/detail/executor.ipp>
 #include <skein/rt/detail/failures.ipp>
 #include <skein/rt/detail/groups.ipp>
+#include <skein/rt/detail/local_actors.ipp>
 #include <skein/rt/detail/message.ipp>
 #include <skein/rt/detail/registry.ipp>
 #include <skein/rt/detail/remote_error.ipp>
+#include <skein/rt/detail/replies.ipp>
 #include <skein/rt/detail/runtime.ipp>
 #include <skein/rt/detail/runtime_actors.ipp>
 #include <skein/rt/detail/runtime_callers.ipp>
@@ -34,7 +44,6 @@
 #include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
-#include <skein/rt/detail/runtime_execution.ipp>
 #include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>

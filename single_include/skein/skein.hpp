@@ -30797,12 +30797,13 @@ class call_base;
 /// Says where a runtime is, and that it has ended, to those who may outlive it.
 class runtime_anchor {
 public:
+    runtime_anchor() noexcept = default; ///< of none
     explicit runtime_anchor(runtime& of) noexcept : self(&of) {}
     void add_use() noexcept { ++uses_; }
     void drop_use() noexcept {
         if (--uses_ == 0) delete this;
     }
-    runtime* self; ///< nullptr: it has ended
+    runtime* self = nullptr; ///< nullptr: it has ended
 
 private:
     std::uint32_t uses_ = 0;
@@ -32906,13 +32907,13 @@ class reader;
 
 namespace skein::rt {
 
-class runtime;
-
 namespace detail {
+
+class executor;
 
 /// A call that arrived, while it is being looked at.
 struct incoming_call {
-    runtime& self;
+    executor& by;
     const std::shared_ptr<peer>& from;
     slot_id slot;
     const function_record& fn;
@@ -33140,7 +33141,6 @@ struct actor_entry;
 struct actor_terms;
 struct call_head;
 struct lease_line;
-struct running_call;
 struct space_state;
 struct direct_state;
 struct direct_target;
@@ -33151,6 +33151,41 @@ struct worker_hello;
 
 } // namespace detail
 
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_mark.hpp
+// The runtime that does one thing with bytes on this thread: codecs of handles ask for it.
+
+#include <utility>
+
+namespace skein::rt {
+
+class runtime;
+
+namespace detail {
+
+/// Names a runtime on this thread while it lives; then the one before it is named again.
+template <class Tag>
+class runtime_mark {
+public:
+    explicit runtime_mark(runtime* by) noexcept : before_(std::exchange(current_, by)) {}
+    runtime_mark(const runtime_mark&) = delete;
+    runtime_mark& operator=(const runtime_mark&) = delete;
+    ~runtime_mark() { current_ = before_; }
+    /// nullptr: none is named.
+    [[nodiscard]] static runtime* current() noexcept { return current_; }
+
+private:
+    static inline constinit thread_local runtime* current_ = nullptr;
+    runtime* before_;
+};
+
+/// An incoming call, or a value with handles, is decoded.
+using executing_mark = runtime_mark<struct executing_tag>;
+/// A result is encoded.
+using replying_mark = runtime_mark<struct replying_tag>;
+
+} // namespace detail
 } // namespace skein::rt
 
 // ======== skein/rt/runtime_options.hpp
@@ -33239,11 +33274,11 @@ public:
     };
 
     /// The runtime whose incoming call is being decoded on this thread, if any.
-    [[nodiscard]] static runtime* executing() noexcept { return executing_; }
+    [[nodiscard]] static runtime* executing() noexcept { return detail::executing_mark::current(); }
     /// The call whose arguments are being encoded on this thread, if any.
     [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
     /// The runtime that encodes a result on this thread, if any.
-    [[nodiscard]] static runtime* replying() noexcept { return replying_; }
+    [[nodiscard]] static runtime* replying() noexcept { return detail::replying_mark::current(); }
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.
@@ -33384,35 +33419,14 @@ public:
     /// A handle is encoded in a result; of an actor of a namespace that is not this one's.
     void lend_actor(actor_id id);
     void lend_abroad(counted_ptr<detail::actor_queue> queue);
-    /// There are handles here that came as arguments, and that the driver does not know of.
-    [[nodiscard]] bool has_borrowed() const noexcept;
-    /// Worker: makes an actor what its options say.
-    [[nodiscard]] result<void> set_terms(detail::actor_box& box, const detail::actor_terms& terms,
-                                         byte_span snapshot);
-    /// A method is done and replies next. May throw what save() throws.
-    void method_ended(peer& to, detail::actor_box& box, bool changes);
-    void method_failed(peer& to, detail::actor_box& box, bool changes) noexcept;
-    /// Waits for the turn of a call behind a gate with a limit. False: it has replied.
-    [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
-                                       const function_record* fn,
-                                       counted_ptr<detail::actor_box> box);
-    /// Of a call whose actor has ended before it.
-    void reply_over(peer& to, slot_id id, const function_record& fn, const detail::actor_box& box);
     void create_failed(actor_id id, const failure& why);
     /// What the tasks of this process that are no call belong to.
     [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
     void reply(peer& to, slot_id id, detail::encoder encode);
-    /// The same for a call of this process. False: it is none.
-    [[nodiscard]] bool reply_here(peer& to, slot_id id, detail::finisher finish);
     /// A value that is encoded already.
     void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
     void reply_failure(peer& to, slot_id id, const failure& why);
-    /// The same for the exception that is being handled.
-    void reply_thrown(peer& to, slot_id id, const function_record& fn);
-    void insert_actor(actor_id id, counted_ptr<detail::actor_box> box);
-    /// Runs a coroutine call; it replies by itself.
-    void start(detail::incoming_call& call, task<void> work);
     void count_outcome(bool failed) noexcept;
     /// Of a worker's call that its driver does not know of.
     void direct_call_ended(detail::call_base& call) noexcept;
@@ -33421,9 +33435,7 @@ private:
     friend struct detail::direct_state;
     friend struct detail::space_state;
     friend class detail::actor_queue;
-    struct state;     // in detail/runtime_state.hpp
-    struct arrival;   // in detail/execution_state.hpp
-    struct execution; // the same
+    struct state; // in detail/runtime_state.hpp
     struct losses;
     struct credits;
     struct followers;
@@ -33444,7 +33456,6 @@ private:
     void on_snapshot(peer& from, const net::frame_view& f);
     void on_release(peer& from, byte_span body);
     void on_find(peer& from, const net::frame_view& f);
-    void on_kill(actor_id id);
     [[nodiscard]] bool admit_actor(peer& from, const net::frame_view& f, const function_record& fn,
                                    const detail::call_head& head, wire::reader& in);
     [[nodiscard]] std::optional<error> take_name(actor_id id, const detail::actor_terms& terms,
@@ -33473,20 +33484,7 @@ private:
     void resume_restarts(losses& lost);
     void make_again(actor_id id);
     void give_late_holds_back(actor_id restarted);
-    task<void> run_backlog();
-    void begin_turn();
-    void end_turn();
-    [[nodiscard]] counted_ptr<detail::actor_box> box_for(peer& from, slot_id id,
-                                                         const function_record& fn, actor_id actor);
-    [[nodiscard]] detail::call_context& context_for(const detail::trace_context& who,
-                                                    actor_id actor, const function_record& fn);
     void adopt_child(detail::call_base& call);
-    void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
-    void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
-    task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
-                        task<void> work);
-    void tell_soon(const std::shared_ptr<peer>& to, slot_id id);
-    task<void> tell_started();
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
 
@@ -33516,12 +33514,8 @@ private:
     void on_direct_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     static task<void> serve_door(runtime* self, net::link_endpoint* door);
     [[nodiscard]] static task<void> serve_caller(runtime* self, std::shared_ptr<net::channel> wire);
-    void drop_caller(peer& caller);
     void cut_caller(std::uint64_t incarnation);
     void tell_driver_first() noexcept;
-    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
-    void relay(peer& to, std::uint16_t outcome, slot_id id);
-    void lend_here(peer& to, slot_id id);
     [[nodiscard]] task<void> leave_others();
     // The driver's side, in detail/runtime_meetings.ipp:
     [[nodiscard]] bool on_worker_asks(peer& from, const net::frame_view& f);
@@ -33572,9 +33566,7 @@ private:
     void refuse(detail::call_base& call, error why);
 
     static inline constinit thread_local runtime* current_ = nullptr;
-    static inline constinit thread_local runtime* executing_ = nullptr;
     static inline constinit thread_local detail::call_base* encoding_ = nullptr;
-    static inline constinit thread_local runtime* replying_ = nullptr;
 
     std::unique_ptr<state> state_;
 };
@@ -33593,6 +33585,38 @@ private:
 // ======== skein/rt/detail/actors_state.hpp
 // What a driver knows of the actors of its program. Part of detail/runtime_state.hpp.
 
+
+// ======== skein/rt/detail/actor_name.hpp
+// Which actor a message is about, and how messages to people name one.
+
+
+#include <string>
+#include <string_view>
+#include <typeinfo>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+/// The actor that a message of its number alone is about.
+[[nodiscard]] inline actor_id actor_of(byte_span body, const std::string& who) {
+    wire::reader in(body);
+    actor_id id;
+    if (!get_actor_id(in, id) || !in.finish())
+        throw error(errc::malformed,
+                    fmt::format("a message about an actor that cannot be read from {}", who));
+    return id;
+}
+
+/// An actor by its name if that is known: actor "table"; else by its class: actor counter#7.
+[[nodiscard]] inline std::string actor_title(actor_id id, std::string_view name,
+                                             const std::type_info* type) {
+    if (!name.empty()) return fmt::format("actor \"{}\"", name);
+    if (type == nullptr) return fmt::format("actor {}", id);
+    return fmt::format("actor {}#{}", type_name(*type), id);
+}
+
+} // namespace skein::rt::detail
 
 // ======== skein/rt/detail/groups_state.hpp
 // group_state: a placement group, as those see it who hold it.
@@ -33951,22 +33975,8 @@ namespace skein::rt {
 
 namespace detail {
 
-/// The actor that a message of its number alone is about.
-[[nodiscard]] inline actor_id actor_of(byte_span body, const std::string& who) {
-    wire::reader in(body);
-    actor_id id;
-    if (!get_actor_id(in, id) || !in.finish())
-        throw error(errc::malformed,
-                    fmt::format("a message about an actor that cannot be read from {}", who));
-    return id;
-}
-
 /// Why the calls of an actor that has ended fail: "actor "table" was killed".
 [[nodiscard]] failure ended(std::string_view title, std::string_view how);
-/// As messages name an actor: actor "table", by its name if it is known; else by its class, actor
-/// counter#7.
-[[nodiscard]] std::string actor_title(actor_id id, std::string_view name,
-                                      const std::type_info* type);
 /// "once", "3 times"
 [[nodiscard]] std::string times(std::int64_t n);
 
@@ -34023,7 +34033,6 @@ struct actors_state {
     holds<actor_id> held;       ///< by workers; a handle of this process has its queue
     late_holders late;          ///< lost workers whose actors are made again
     borrows<actor_id> borrowed; ///< of a worker
-    lent_handles<actor_id, counted_ptr<actor_queue>> lent; ///< in the result under way
 
     [[nodiscard]] actor_entry* find(actor_id id) {
         const auto at = entries.find(id);
@@ -34071,7 +34080,6 @@ struct runtime::credits {
     static void on_started(runtime& self, peer& from, slot_id id);
     static void on_held(runtime& self, peer& from, slot_id id);
     static void on_passed(runtime& self, peer& from, slot_id id);
-    static void pass_by(peer& from, slot_id id, const detail::call_head& head);
     static void keep(detail::call_base& call);
     static void leave(state& of, detail::actor_queue& queue);
     static void sort(detail::actor_queue& queue);
@@ -34091,120 +34099,1561 @@ private:
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/execution_state.hpp
-// How a call that has come gets to run: one path for frames and for calls of this process that
-// carry their arguments as they are. Part of detail/runtime_state.hpp; bodies in
-// detail/runtime_execution.ipp.
+// ======== skein/rt/detail/executor.hpp
+// executor: the calls that run in this process.
+//
+//     arrived       a call runs here and now, or waits in the backlog behind calls that have run
+//                   for long: replies should leave, and cancellations be heard
+//     held back     a plain method waits until coroutine methods of its actor before it have
+//                   started, or for a seat at its gate
+//     running       a plain call: on the stack; a coroutine call: a task of its own, which its
+//                   caller hears of if it suspends
+//     replied       by the invoker of its function, over the replies
+//
+// Calls of one caller start in the order in which they came. An actor that was killed or has left
+// runs no more calls; those that wait for their turn at it hear why.
+//
+//     executor here(home, replies, actors);
+//     here.add_caller(*driver);
+//     here.arrived(driver, frame);   // throws what ends the link
+//     here.cancel(*driver, slot, false);
+//     here.close();                  // what waits does not run
+//     here.cancel_all();
+//     co_await here.join();
 
 
-#include <cstddef>
+// ======== skein/rt/detail/arrived_call.hpp
+// A call between its arrival and its first step, in one of two forms: bytes of a frame, or the
+// arguments of a call of this process as they are. All that the forms differ in stands here.
+
+
 #include <memory>
 #include <utility>
 
-namespace skein::rt {
+namespace skein::rt::detail {
 
 /// A call or drop that waits: behind calls that have run for long, or for its turn at its actor.
-struct runtime::arrival {
+struct arrival {
     std::shared_ptr<peer> from;
     slot_id slot;
     byte_buffer body;
     bool is_drop = false;
     time_point came{};
-    std::unique_ptr<detail::given_call> given; ///< instead of a body
+    std::unique_ptr<given_call> given; ///< instead of a body
 };
 
-/// What becomes of a call between its arrival and its first step. It may come in two forms,
-/// `framed` and `given`; all that they differ in stands there.
-struct runtime::execution {
-    /// Its head and arguments are bytes that somebody else keeps.
-    class framed {
-    public:
-        framed(byte_span body, time_point came) noexcept : body_(body), came_(came), in_(body) {}
-        /// Reads the head. False: it does not run, for its driver has taken it back.
-        [[nodiscard]] bool open(peer& from, slot_id id, bool is_first);
-        /// What only who sends frames could get wrong about the actor.
-        void check(const peer& from, const detail::actor_box& box) const;
-        void keep(arrival& in) const {
-            in.body = to_buffer(body_);
-            in.came = came_;
-        }
-        void run(detail::incoming_call& call) const { fn_->invoke(call); }
+/// A call whose head and arguments are bytes that somebody else keeps.
+class framed_form {
+public:
+    framed_form(byte_span body, time_point came) noexcept : body_(body), came_(came), in_(body) {}
+    /// Reads the head. False: the call does not run, for its driver has taken it back.
+    [[nodiscard]] bool open(peer& from, slot_id id, bool is_first);
+    /// What only who sends frames could get wrong about the actor.
+    void check(const peer& from, const actor_box& box) const;
+    void keep(arrival& in) const {
+        in.body = to_buffer(body_);
+        in.came = came_;
+    }
+    void run(incoming_call& call) const { fn_->invoke(call); }
 
-        [[nodiscard]] const function_record& fn() const noexcept { return *fn_; }
-        [[nodiscard]] bool is_method() const noexcept {
-            return head_.kind == detail::call_kind::method;
-        }
-        [[nodiscard]] bool has_terms() const noexcept { return head_.retries != 0; }
-        /// Of a task; an actor on a worker of all holds none.
-        [[nodiscard]] int cpus() const noexcept {
-            return head_.kind == detail::call_kind::task ? head_.cpus : 0;
-        }
-        [[nodiscard]] actor_id target() const noexcept { return head_.target; }
-        [[nodiscard]] const detail::trace_context& who() const noexcept { return head_.who; }
-        [[nodiscard]] wire::reader& arguments() noexcept { return in_; }
+    [[nodiscard]] const function_record& fn() const noexcept { return *fn_; }
+    [[nodiscard]] bool is_method() const noexcept { return head_.kind == call_kind::method; }
+    [[nodiscard]] bool has_terms() const noexcept { return head_.retries != 0; }
+    /// Of a task; an actor on a worker of all holds none.
+    [[nodiscard]] int cpus() const noexcept {
+        return head_.kind == call_kind::task ? head_.cpus : 0;
+    }
+    [[nodiscard]] actor_id target() const noexcept { return head_.target; }
+    [[nodiscard]] const trace_context& who() const noexcept { return head_.who; }
+    [[nodiscard]] wire::reader& arguments() noexcept { return in_; }
 
-    private:
-        byte_span body_;
-        time_point came_;
-        wire::reader in_;
-        detail::call_head head_;
-        const function_record* fn_ = nullptr;
+private:
+    byte_span body_;
+    time_point came_;
+    wire::reader in_;
+    call_head head_;
+    const function_record* fn_ = nullptr;
+};
+
+/// A method of an actor of this process, with its arguments as they are.
+class given_form {
+public:
+    explicit given_form(std::unique_ptr<given_call> call) noexcept
+        : call_(std::move(call)), none_(byte_span()) {}
+    [[nodiscard]] static bool open(peer&, slot_id, bool) noexcept { return true; }
+    static void check(const peer&, const actor_box&) noexcept {}
+    void keep(arrival& in) noexcept { in.given = std::move(call_); }
+    void run(incoming_call& call) const { call_->run(call); }
+
+    [[nodiscard]] const function_record& fn() const noexcept { return *call_->fn; }
+    [[nodiscard]] static bool is_method() noexcept { return true; }
+    [[nodiscard]] static bool has_terms() noexcept { return false; }
+    [[nodiscard]] static int cpus() noexcept { return 0; }
+    [[nodiscard]] actor_id target() const noexcept { return call_->target; }
+    [[nodiscard]] const trace_context& who() const noexcept { return call_->who; }
+    [[nodiscard]] wire::reader& arguments() noexcept { return none_; }
+
+private:
+    std::unique_ptr<given_call> call_;
+    wire::reader none_;
+};
+
+/// Does `work` with the form that a call came in.
+template <class F>
+void with_form(arrival& one, F work) {
+    if (one.given) {
+        given_form call(std::move(one.given));
+        work(call);
+    } else {
+        framed_form call(one.body, one.came);
+        work(call);
+    }
+}
+
+/// The function that a call names; its head must fit it. Throws malformed, which ends the link.
+[[nodiscard]] const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
+                                               time_point came);
+/// `who` calls a method of another type than the actor has.
+[[nodiscard]] error wrong_actor(const std::string& who, const function_record& fn, actor_id actor,
+                                const std::type_info& type);
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/arrived_call.ipp
+// Bodies of rt/detail/arrived_call.hpp.
+
+
+// ======== skein/rt/detail/peer.hpp
+// peer: a link to another process, with all that the runtime keeps of who is at its other end. Part
+// of detail/runtime_state.hpp.
+
+
+// ======== skein/rt/detail/inbound_calls.hpp
+// What this process runs for one peer: coroutine calls under way, and what was heard of calls that
+// have not begun. Kept by the executor beside the link over which their replies go.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_set>
+
+namespace skein::rt::detail {
+
+/// A coroutine call from its first step, or its place in a line for it, to its reply.
+struct running_call {
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+    skein::detail::cancel_state stop;
+    counted_ptr<call_context> context;
+    bool told = false;      ///< the submitter knows that it has started
+    bool waits = false;     ///< it has not, see start_gate
+    bool held = false;      ///< and the submitter knows that
+    std::uint64_t news = 0; ///< driver_news::of_new_call() when it began
+
+    /// Cancels it and what it has called.
+    void end(bool by_force) {
+        stop.request();
+        context->cancel_children(by_force);
+    }
+};
+
+struct inbound_calls {
+    id_map<slot_id, std::unique_ptr<running_call>> running;
+    std::unordered_set<slot_id> cancelled; ///< of those in the backlog
+    bool is_paused = false;                ///< nothing is read from the peer for a while
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/lease_line.hpp
+// The lines in which tasks wait for room on a worker, and the room that they have. Part of
+// detail/runtime_state.hpp.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace skein::rt {
+
+struct peer;
+
+namespace detail {
+
+struct lease_line;
+
+// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over
+// a lease that is held without asking anybody; the scheduler is asked once per lease.
+
+/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go
+/// over it.
+struct lease_share : list_node<lease_share> {
+    peer* at = nullptr;
+    lease_line* line = nullptr;
+    std::vector<sched::request_id> leases;
+    std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
+    std::uint32_t turn = 0; ///< tasks that may still be sent while another line waits
+};
+
+/// The tasks with one demand: those that wait, and where they may go.
+struct lease_line {
+    enum list : std::uint8_t {
+        unused,  ///< a lease without a task
+        beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
+        ahead,   ///< each lease has a task, and the worker takes more ahead of time
+        nowhere, ///< not in a list
     };
+    std::deque<counted_ptr<call_base>>
+        inner; ///< made by calls: a task that has begun waits for them
+    std::deque<counted_ptr<call_base>> waiting;
+    intrusive_list<lease_share, lease_share> with[nowhere];
+    std::size_t held = 0;    ///< leases
+    std::size_t parents = 0; ///< of its tasks at workers, see lease_state::parents
+    sched::request_id
+        asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
+    std::uint64_t full_at = 0;      ///< lease_state::state when there was no room for it
+    std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
+    const sched::demand* need = nullptr;
+    sched::demand_id demand; ///< its number
+    std::uint16_t cpus = 0;  ///< of the demand
+    /// Who serves it: any worker with room, or those that are started for it alone and are no
+    /// places of the scheduler.
+    enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
+    bool stands = false;    ///< it has waited there for some time
+    std::size_t out = 0;    ///< tasks at workers of its own
+    std::size_t wanted = 0; ///< as the source of workers was told
 
-    /// A method of an actor of this process, with its arguments as they are.
-    class given {
-    public:
-        explicit given(std::unique_ptr<detail::given_call> call) noexcept
-            : call_(std::move(call)), none_(byte_span()) {}
-        [[nodiscard]] static bool open(peer&, slot_id, bool) noexcept { return true; }
-        static void check(const peer&, const detail::actor_box&) noexcept {}
-        void keep(arrival& in) noexcept { in.given = std::move(call_); }
-        void run(detail::incoming_call& call) const { call_->run(call); }
+    /// Those that go first.
+    [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
+    [[nodiscard]] bool is_empty() const noexcept { return inner.empty() && waiting.empty(); }
+};
 
-        [[nodiscard]] const function_record& fn() const noexcept { return *call_->fn; }
-        [[nodiscard]] static bool is_method() noexcept { return true; }
-        [[nodiscard]] static bool has_terms() noexcept { return false; }
-        [[nodiscard]] static int cpus() noexcept { return 0; }
-        [[nodiscard]] actor_id target() const noexcept { return call_->target; }
-        [[nodiscard]] const detail::trace_context& who() const noexcept { return call_->who; }
-        [[nodiscard]] wire::reader& arguments() noexcept { return none_; }
+} // namespace detail
+} // namespace skein::rt
 
-    private:
-        std::unique_ptr<detail::given_call> call_;
-        wire::reader none_;
+
+// ======== skein/rt/detail/peer.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct direct_state; // in detail/direct_state.hpp
+
+/// What a peer is to this process.
+enum class peer_role : std::uint8_t {
+    program,  ///< a worker to its driver, or the driver to its worker
+    dialled,  ///< another worker, whose actors are called from here
+    accepted, ///< another worker, which calls actors that live here
+    here,     ///< this worker itself; without a connection
+};
+
+} // namespace detail
+
+/// A connection as the runtime sees it. Owned by the task that serves it.
+struct peer : list_node<peer> {
+    std::shared_ptr<net::channel> wire; ///< none of a worker itself
+    detail::direct_state* loopback = nullptr;
+    detail::peer_role role = detail::peer_role::program;
+    peer_id number;
+    std::string who;               ///< "worker-2 (pid 4711 at host)"
+    std::uint64_t incarnation = 0; ///< of its process, as it says
+    bool up = true;
+    bool retiring = false;             ///< nothing new goes there
+    bool suspected = false;            ///< the same, for it gives no sign of life
+    bool lent = false;                 ///< its cores are others'
+    bool is_space_client = false;      ///< another program: nothing runs there
+    bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
+    bool spent = false;                ///< it was for one actor, which has ended: it leaves
+    sched::demand_id demand;           ///< the only one it serves; none: all
+    std::vector<std::string> labels;   ///< of its node
+    bool labels_follow = false;        ///< they are not known yet
+    error why{errc::closed, "closed"}; ///< once it has ended
+    std::string ended_for;             ///< by force, and for which call
+    call_id forced;                    ///< that call
+    bool orderly = false;
+    event ended;
+
+    // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
+    // window grows until about a millisecond of work is under way (long tasks: one per core).
+    std::uint32_t capacity = 1, busy = 0, window = 1;
+    double service = 1e-3; ///< seconds per task, smoothed
+    time_point mark{};     ///< since when `finished` counts
+    std::uint32_t finished = 0;
+    std::size_t actors = 0;
+    // Who needs its loop: a plain task would make them wait, see detail/runtime_room.ipp.
+    std::size_t coroutines = 0; ///< tasks there that suspend
+    std::size_t parents = 0;    ///< of them, that wait for calls that they have made
+    peer* aside = nullptr;      ///< a second process, which runs its plain tasks meanwhile
+    peer* principal = nullptr;  ///< of such a process: whose tasks it runs, whose cores they have
+    enum class aside_state : std::uint8_t { none, asked, refused } aside_is = aside_state::none;
+    detail::credit_line credit; ///< of tasks that occupy no cores
+    /// What calls have of their line's credit that were taken back, and that the worker has still
+    /// to pass by.
+    struct passing {
+        actor_id target; ///< none: a task
+        detail::credit_taken taken;
     };
+    std::unordered_map<slot_id, passing> taken_back;
 
-    /// A call has come: it runs here and now, or behind those that wait already.
-    static void arrived(runtime& self, const std::shared_ptr<peer>& from, const net::frame_view& f);
-    static void arrived(runtime& self, const std::shared_ptr<peer>& from,
-                        std::unique_ptr<detail::given_call> arguments);
-    static void dropped(runtime& self, const std::shared_ptr<peer>& from, byte_span body);
-    static void run_waiting(runtime& self, arrival& one);
-    /// Those whose calls run here.
-    template <class F>
-    static void for_each_caller(const state& of, F what);
+    // What the worker has begun, and the tasks that can be taken back from it, in the order in
+    // which they were sent; some are done.
+    struct waiting_task {
+        slot_id slot;
+        std::uint64_t order;
+    };
+    proc::claims page;
+    std::uint64_t sent = 0;                   ///< calls
+    const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
+    sched::request_id whole;                  ///< its lease of all that the worker has
+    std::deque<waiting_task> tasks;
+    std::size_t prune_at = 2 * proc::claims::entries;
+    std::vector<std::unique_ptr<detail::lease_share>> shares;
+    std::uint32_t unleased = 0; ///< cores of `busy` that calls have without a lease
+    std::size_t asks = 0;       ///< questions for namespaces that have no answer
+
+    // What runs for this peer: here, and calls that the driver passed on for a worker.
+    detail::inbound_calls inbound;
+    std::unordered_map<slot_id, detail::call_base*> forwarded;
+
+    // A worker, as its driver knows it, to others that call its actors.
+    std::string near_address, far_address;
+    std::vector<peer_id> told_where;   ///< who knows these
+    std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
+    bool calls_directly = false;       ///< it has calls at others without an outcome
+
+    [[nodiscard]] bool takes_tasks() const noexcept { return up && !retiring && !suspected; }
+    [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
+    void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
+    void send(net::frame f);
+    /// A method of this process has its result, for a call of this process.
+    void finish_here(slot_id id, detail::finisher finish);
+    void abort(error reason) noexcept {
+        if (wire) wire->abort(std::move(reason));
+    }
+
+    /// A task was sent. Those that ended out of order are forgotten now and then.
+    void remember_task(waiting_task one) {
+        tasks.push_back(one);
+        if (tasks.size() < prune_at) return;
+        prune_at = std::max<std::size_t>(2 * proc::claims::entries, 2 * prune_tasks());
+    }
+    /// Forgets the tasks that the worker has begun; gives how many are left to take back.
+    std::size_t prune_tasks() {
+        while (!tasks.empty() && page.has_begun(tasks.front().order)) tasks.pop_front();
+        return tasks.size();
+    }
+};
+
+namespace detail {
+
+[[nodiscard]] inline sched::place_id place_of(const peer& worker) noexcept {
+    return sched::place_id(worker.number.value());
+}
+
+} // namespace detail
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/arrived_call.ipp, continued
+#include <string>
+#include <typeinfo>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_head(const std::string& who,
+                                                                     const function_record* fn) {
+    if (fn == nullptr)
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
+    throw error(errc::malformed,
+                fmt::format("{} sends a call of {} that is none of its kind", who, fn->name));
+}
+
+SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
+                                              time_point came) {
+    const bool good = head.decode(in, from.incarnation, came);
+    const auto* fn = good ? registry::instance().at(head.function) : nullptr;
+    if (fn == nullptr) [[unlikely]]
+        refuse_head(from.who, fn);
+    const auto wanted = fn->is_constructor     ? call_kind::create
+                        : fn->actor != nullptr ? call_kind::method
+                                               : call_kind::task;
+    if (head.kind != wanted) [[unlikely]]
+        refuse_head(from.who, fn);
+    return *fn;
+}
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE error wrong_actor(const std::string& who,
+                                                            const function_record& fn,
+                                                            actor_id actor,
+                                                            const std::type_info& type) {
+    return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
+                                              fn.name, actor, readable_name(type.name())));
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_direct(const peer& from, slot_id id,
+                                                                       const call_head& head,
+                                                                       const function_record& fn) {
+    if (head.kind != call_kind::method)
+        throw error(errc::malformed,
+                    fmt::format("{} calls {}, which is no method", from.who, fn.name));
+    if (head.who.id.value().incarnation != from.incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
+    throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
+}
+
+/// A call of another worker is about to run. Throws if it is none that a worker may send.
+SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
+                               const function_record& fn) {
+    if (head.kind != call_kind::method || head.who.id.value().incarnation != from.incarnation ||
+        from.inbound.running.find(id) != nullptr) [[unlikely]]
+        refuse_direct(from, id, head, fn);
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_past(const peer& from,
+                                                                     actor_id actor) {
+    throw error(
+        errc::malformed,
+        fmt::format("{} calls actor {} past the driver, which keeps its calls", from.who, actor));
+}
+
+/// The driver of a call that does not run, for it has taken it back, hears that its place has come:
+/// if the call has credit there.
+SKEIN_INLINE void tell_passed(peer& from, slot_id id, const call_head& head) {
+    const bool has_credit =
+        head.kind == call_kind::method || (head.kind == call_kind::task && head.cpus == 0);
+    if (has_credit && from.is_open()) from.send(message_passed, 0, id.value(), {});
+}
+
+SKEIN_INLINE bool framed_form::open(peer& from, slot_id id, bool is_first) {
+    fn_ = &read_head(in_, head_, from, came_);
+    if (!is_first) return true;
+    if (!from.page.begin()) { // its driver has taken it back
+        tell_passed(from, id, head_);
+        return false;
+    }
+    if (from.role == peer_role::accepted) check_direct(from, id, head_, *fn_);
+    return true;
+}
+
+SKEIN_INLINE void framed_form::check(const peer& from, const actor_box& box) const {
+    if (from.role == peer_role::accepted && box.lasts) [[unlikely]]
+        refuse_past(from, head_.target);
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/backlog.hpp
+// backlog: calls that have come and wait behind others that have run for long.
+//
+//     closed   arrivals run as they come
+//     open     arrivals wait here, in their order
+//     full     the same, and nothing more is read from those whose calls wait: until half of the
+//              bytes have gone
+//
+// A call that is cancelled meanwhile keeps its place, and is told apart when its turn comes.
+//
+//     backlog waiting;
+//     waiting.open();
+//     waiting.push(std::move(one));
+//     while (!waiting.empty()) run(waiting.take());
+//     waiting.read_on(callers);
+//     waiting.close(callers);
+
+
+#include <cstddef>
+#include <deque>
+#include <vector>
+
+namespace skein::rt::detail {
+
+class backlog {
+public:
+    [[nodiscard]] bool is_open() const noexcept { return is_open_; }
+    void open() noexcept { is_open_ = true; }
+    [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
+
+    void push(arrival one);
+    /// The first one.
+    [[nodiscard]] arrival take();
+    /// Reads again from those callers that were paused, if there is room.
+    void read_on(const std::vector<peer*>& callers);
+    /// All that waited has run.
+    void close(const std::vector<peer*>& callers);
+
+    /// The caller does not want the outcome of a call that may wait here.
+    void cancel(peer& caller, slot_id id);
+    /// Whether a call that was taken has been cancelled.
+    [[nodiscard]] static bool was_cancelled(const arrival& one);
+    /// What waits of a caller that has gone never runs.
+    void drop(const peer& caller);
+
+private:
+    std::deque<arrival> waiting_;
+    std::size_t bytes_ = 0;
+    bool is_open_ = false;
+    bool is_full_ = false;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/backlog.ipp
+// Bodies of rt/detail/backlog.hpp.
+
+
+#include <utility>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void backlog::push(arrival one) {
+    peer& from = *one.from;
+    bytes_ += one.body.size();
+    waiting_.push_back(std::move(one));
+    is_full_ = is_full_ || bytes_ > limit::backlog_bytes;
+    if (is_full_ && from.wire && !std::exchange(from.inbound.is_paused, true))
+        from.wire->pause_reading();
+}
+
+SKEIN_INLINE arrival backlog::take() {
+    auto one = std::move(waiting_.front());
+    waiting_.pop_front();
+    bytes_ -= one.body.size();
+    return one;
+}
+
+SKEIN_INLINE void backlog::read_on(const std::vector<peer*>& callers) {
+    if (bytes_ >= limit::backlog_bytes / 2 || !std::exchange(is_full_, false)) return;
+    for (auto* const one : callers)
+        if (std::exchange(one->inbound.is_paused, false)) one->wire->resume_reading();
+}
+
+SKEIN_INLINE void backlog::close(const std::vector<peer*>& callers) {
+    is_open_ = false;
+    for (auto* const one : callers) one->inbound.cancelled.clear();
+}
+
+SKEIN_INLINE void backlog::cancel(peer& caller, slot_id id) {
+    if (is_open_) caller.inbound.cancelled.insert(id);
+}
+
+SKEIN_INLINE bool backlog::was_cancelled(const arrival& one) {
+    return one.from->inbound.cancelled.erase(one.slot) != 0;
+}
+
+SKEIN_INLINE void backlog::drop(const peer& caller) {
+    std::erase_if(waiting_, [&](const arrival& one) {
+        if (one.from.get() != &caller) return false;
+        bytes_ -= one.body.size();
+        return true;
+    });
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/local_actors.hpp
+// local_actors: the actors that live in this process, and what follows each call of one.
+//
+//     here     its calls run; after a call its state may be saved, for a driver that makes it again
+//     leaving  a method has called leave_actor(): the actor ends when that method has
+//     over     it was killed, has left, or nobody holds it: calls that still have its box start no
+//              more
+//
+//     local_actors all(above);
+//     all.insert(id, std::move(box));
+//     all.method_ended(to, box, true);   // saved, or gone
+
+
+#include <cstddef>
+#include <string>
+
+namespace skein::rt {
+
+struct peer;
+
+namespace detail {
+
+struct actor_terms;
+
+/// What the actors of a process tell and ask those who know actors beyond it.
+class actor_events {
+public:
+    /// As messages name an actor that may not be here.
+    [[nodiscard]] virtual std::string title_of(actor_id id) const = 0;
+    /// An actor has left by itself. Its last reply follows.
+    virtual void actor_has_left(actor_id id) = 0;
+
+protected:
+    ~actor_events() = default;
+};
+
+class local_actors {
+public:
+    explicit local_actors(actor_events& above) noexcept : above_(above) {}
+
+    [[nodiscard]] std::size_t size() const noexcept { return boxes_.size(); }
+    /// None: it does not live here.
+    [[nodiscard]] const counted_ptr<actor_box>* find(actor_id id) noexcept {
+        return boxes_.find(id);
+    }
+    [[nodiscard]] std::string title_of(actor_id id) const { return above_.title_of(id); }
+    void insert(actor_id id, counted_ptr<actor_box> box);
+    /// Nobody holds it any more.
+    void drop(actor_id id) noexcept { boxes_.erase(id); }
+    /// False: it does not live here.
+    bool kill(actor_id id);
+    void clear() noexcept { boxes_.clear(); }
+
+    /// The actor of the method that runs now leaves after it.
+    ///   errors  invalid_argument: no method runs
+    void leave();
+    /// A method is done and replies next. May throw what save() throws.
+    void method_ended(peer& to, actor_box& box, bool changes);
+    void method_failed(peer& to, actor_box& box, bool changes) noexcept;
+
+private:
+    static void save(peer& to, const actor_box& box);
+
+    actor_events& above_;
+    id_map<actor_id, counted_ptr<actor_box>> boxes_;
+};
+
+/// Makes a new actor what its options say, and what it was when it was saved.
+[[nodiscard]] result<void> set_terms(actor_box& box, const actor_terms& terms, byte_span snapshot);
+
+} // namespace detail
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/local_actors.ipp
+// Bodies of rt/detail/local_actors.hpp.
+
+
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void local_actors::insert(actor_id id, counted_ptr<actor_box> box) {
+    box->id = id;
+    boxes_.erase(id); // a driver gives no id twice
+    boxes_.enter(id, std::move(box));
+}
+
+SKEIN_INLINE bool local_actors::kill(actor_id id) {
+    auto* const found = boxes_.find(id);
+    if (found == nullptr) return false;
+    (*found)->over = "was killed";
+    boxes_.erase(id);
+    return true;
+}
+
+SKEIN_INLINE void local_actors::leave() {
+    const auto* const context = call_context::current();
+    auto* const found = context != nullptr && context->is_call() && context->actor
+                            ? boxes_.find(context->actor)
+                            : nullptr;
+    if (found == nullptr)
+        throw error(errc::invalid_argument,
+                    "leave_actor() is called by something that is no method of an actor")
+            .with_hint("kill(handle) ends an actor from outside");
+    if (!(*found)->last) (*found)->last = context->who.id;
+}
+
+/// Its caller hears it now; those of later calls would, when the state is read.
+SKEIN_INLINE error state_not_kept(const actor_box& box, const error& why) {
+    error out(
+        why.code(),
+        fmt::format("the call was made, but what {}::save() gives after it cannot be kept: {}",
+                    type_name(box.type), why.text()));
+    out.with_hint("if its worker dies, the actor is made again as it was when it was last saved; " +
+                  why.hint());
+    return out;
+}
+
+SKEIN_INLINE void local_actors::method_ended(peer& to, actor_box& box, bool changes) {
+    if (box.last && box.last == call_context::current()->who.id && box.over == nullptr) {
+        box.over = "has left";
+        above_.actor_has_left(box.id);
+        boxes_.erase(box.id);
+        return;
+    }
+    if (!changes || box.save_every == 0 || box.over != nullptr ||
+        ++box.not_saved < box.save_every || !to.is_open())
+        return;
+    box.not_saved = 0;
+    save(to, box);
+}
+
+/// The state of an actor goes to its driver.
+SKEIN_INLINE void local_actors::save(peer& to, const actor_box& box) {
+    wire::writer saved;
+    try {
+        box.save(saved);
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) throw; // save() has thrown
+        throw state_not_kept(box, e);
+    }
+    constexpr std::size_t head = std::size_t{64} << 10; // of the message that makes it again
+    if (saved.size() + box.made_from + head > limit::frame_bytes)
+        throw state_not_kept(
+            box, error(errc::too_large,
+                       fmt::format("it has {} bytes and the actor's arguments {}, together more "
+                                   "than one message takes",
+                                   saved.size(), box.made_from)));
+    wire::writer body;
+    put_actor(body, box.id);
+    body.raw(saved.bytes());
+    net::frame f;
+    f.kind = message_snapshot;
+    f.body = std::move(body).take();
+    to.send(std::move(f));
+}
+
+SKEIN_INLINE void local_actors::method_failed(peer& to, actor_box& box, bool changes) noexcept {
+    try {
+        method_ended(to, box, changes);
+    } catch (...) {
+        try {
+            logging::warn("rt", fmt::format("the state of {} was not saved: {}",
+                                            actor_title(box.id, box.name, &box.type),
+                                            to_error(std::current_exception()).what()));
+        } catch (...) { // no memory for a line
+        }
+    }
+}
+
+SKEIN_INLINE result<void> set_terms(actor_box& box, const actor_terms& terms, byte_span snapshot) {
+    box.gate.limit = terms.max_concurrency;
+    box.name = terms.name;
+    box.lasts = terms.restarts != 0;
+    if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
+    if (!terms.has_snapshot) return {};
+    wire::reader in(snapshot);
+    auto loaded = box.load(in);
+    if (loaded && !in.finish()) return in.status();
+    return loaded;
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/replies.hpp
+// replies: the outcomes of calls on their way back to who has called.
+//
+// A value is encoded into memory that is used again, a failure is a text that travels. Three ways
+// lead back:
+//
+//     a link          the reply is a frame
+//     this process    a value goes to its call as it is, if that is as good as decoding its bytes
+//     the driver      of a worker: a reply to another worker that must come behind what the driver
+//                     was told, see driver_news
+//
+// Handles in a value are collected while it is encoded: who gets the value holds them from then on.
+//
+//     replies out(here, home, above);
+//     out.reply(to, slot, [](wire::writer& w) { wire::encode(w, 7); });
+//     out.reply_failure(to, slot, why);
+
+
+// ======== skein/rt/detail/driver_news.hpp
+// What the driver of a worker has to know before a reply of that worker leaves.
+//
+// A worker tells its driver who holds a handle and which actor has left. A reply to another worker
+// takes another way, and must not come before that: it goes to the driver behind the news, which
+// passes it on. Two replies are concerned: the next one after the news, and that of each call that
+// had begun before the news, for it may have been of the handles of that call.
+//
+//     nothing told    replies go straight to their callers
+//     told            the next reply goes by way of the driver; then only those of older calls
+//
+// The driver must also know whether the worker waits for others: it hears so before a reply sets
+// off what counts on an idle worker.
+//
+//     driver_news news;
+//     const auto born = news.of_new_call(); // a call begins
+//     news.told();                          // the driver was told of a handle
+//     news.take_next();                     // the next reply follows
+//     news.came_after(born);                // and so does that of the call, whenever it ends
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace skein::rt::detail {
+
+class driver_news {
+public:
+    /// The driver was told something that the next reply must not overtake.
+    void told() noexcept {
+        is_next_ = true;
+        ++count_;
+    }
+    /// Whether the reply that leaves now is the one after the news.
+    [[nodiscard]] bool take_next() noexcept { return std::exchange(is_next_, false); }
+    /// How much the driver knew when a call began. What the call's arguments have told it is
+    /// younger than the call.
+    [[nodiscard]] std::uint64_t of_new_call() const noexcept { return count_ - (is_next_ ? 1 : 0); }
+    [[nodiscard]] bool came_after(std::uint64_t call) const noexcept { return count_ != call; }
+    [[nodiscard]] bool has_any() const noexcept { return count_ != 0; }
+
+    /// Handles came as arguments, and the driver does not know that they are held here.
+    void set_untold_holds(bool any) noexcept { has_untold_holds_ = any; }
+    [[nodiscard]] bool has_untold_holds() const noexcept { return has_untold_holds_; }
+
+    // Calls of actors on other workers, which do not go through the driver:
+    void call_began() noexcept { ++calls_; }
+    /// True: it was the last one, and the driver is to hear that there are none.
+    [[nodiscard]] bool call_ended() noexcept {
+        return --calls_ == 0 && std::exchange(is_told_busy_, false);
+    }
+    /// True: there are some, and the driver is to hear it; it knows from now on.
+    [[nodiscard]] bool take_busy() noexcept {
+        return calls_ > 0 && !std::exchange(is_told_busy_, true);
+    }
+
+private:
+    bool is_next_ = false;
+    bool has_untold_holds_ = false;
+    bool is_told_busy_ = false;
+    std::uint64_t count_ = 0; ///< how often the driver was told
+    std::size_t calls_ = 0;   ///< without an outcome
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/replies.hpp, continued
+#include <cstdint>
+#include <utility>
+
+namespace skein::rt::detail {
+
+/// The actors whose handles are in one value; foreign: those of other namespaces.
+using lent_actors = lent_handles<actor_id, counted_ptr<actor_queue>>;
+
+/// What replies ask of who keeps the handles of this process.
+class reply_events {
+public:
+    /// The driver is to hear of the handles here that it does not know of.
+    virtual void tell_holds() = 0;
+    /// The value with these handles is for this process: they live until it has been read.
+    virtual void keep_lent(const lent_actors& all) = 0;
+
+protected:
+    ~reply_events() = default;
+};
+
+class replies {
+public:
+    /// here: the process, as failures name it. home: the runtime that codecs of handles see.
+    replies(process_name here, counted_ptr<runtime_anchor> home, reply_events& above);
+
+    /// The driver that this worker has from now on; nullptr: none.
+    void follow(peer* driver) noexcept { driver_ = driver; }
+    /// The driver was told something that the next reply must not overtake.
+    void told_driver() noexcept {
+        if (driver_ != nullptr) news_.told();
+    }
+    [[nodiscard]] driver_news& news() noexcept { return news_; }
+
+    void reply(peer& to, slot_id id, encoder encode);
+    /// The value of a call of this process, as it is. False: another process has called.
+    [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
+    /// A value that is encoded already. lends: its handles stand behind it.
+    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
+    void reply_failure(peer& to, slot_id id, const failure& why);
+    /// The exception that is being handled is what the call of `fn` has thrown.
+    void reply_thrown(peer& to, slot_id id, const function_record& fn);
+
+    // A handle is in the value that is being encoded:
+    void lend(actor_id id) { lent_.add(id); }
+    void lend_abroad(counted_ptr<actor_queue> queue) { lent_.add_foreign(std::move(queue)); }
+
+private:
+    void send(peer& to, std::uint16_t outcome, slot_id id);
+    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
+    void relay(const peer& to, std::uint16_t outcome, slot_id id);
+
+    process_name here_;
+    counted_ptr<runtime_anchor> home_;
+    reply_events& above_;
+    peer* driver_ = nullptr;
+    driver_news news_;
+    lent_actors lent_;
+    wire::writer scratch_; ///< the encoded outcome
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/replies.ipp
+// Bodies of rt/detail/replies.hpp.
+
+
+// ======== skein/rt/detail/direct_message.hpp
+// What workers and their driver say to each other so that workers can call the actors of others
+// directly.
+//
+//     where   body = where_question: where is that actor?               worker -> driver
+//     there   body = where_answer                                        driver -> worker
+//     lost    id = incarnation of a worker: the link to it broke          worker -> driver
+//     end     body = worker_end: it has ended, or it lives                driver -> worker
+//     relay   id, flags = those of a reply, body = relay_head + its body worker -> driver -> worker
+//     busy    flags = 1: it has direct calls without an outcome, 0: none  worker -> driver
+//     waits   flags = 1, 0; body = call_id: that task waits for some      worker -> driver
+//     cut     id = incarnation of a worker: no direct link of it counts any more   driver -> worker
+//
+// A relay is a reply that must not come before what the worker has told its driver ahead of it.
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// What a worker tells of itself when it dials another one, and that one back.
+struct direct_hello {
+    std::uint64_t incarnation = 0; ///< its own
+    std::uint64_t wanted = 0;      ///< whom it takes the other one for; 0 in the answer
+    std::uint64_t generation = 0;  ///< grows with every link of the two; 0 in the answer
+};
+/// What direct links are for, see net::identity.
+inline constexpr const char* direct_purpose = "calls between workers";
+
+struct where_question {
+    unique_number actor;
+    /// The worker there cannot be reached: its calls go through the driver from now on.
+    bool is_cut_off = false;
+};
+
+enum class whereabouts : std::uint8_t {
+    gone = 0,
+    through_driver = 1, ///< and so it stays
+    at_worker = 2,
+};
+
+struct where_answer {
+    unique_number actor;
+    std::uint8_t verdict = 0; ///< a whereabouts
+    std::uint64_t incarnation = 0;
+    std::string who; ///< "worker-2 (pid 4711 at host)"; of one that is gone: how it ended, or ""
+    std::vector<std::string> addresses; ///< in the order in which they are tried
+};
+
+struct worker_end {
+    std::uint64_t incarnation = 0;
+    bool has_ended = false;
+    std::string how; ///< "worker-2 (pid 4711 at host) was lost: killed by signal 9 (SIGKILL)"
+};
+
+/// In front of a reply that goes through the driver. 16 bytes, so that the value stays aligned.
+struct relay_head {
+    std::uint64_t worker = 0; ///< incarnation: whom it is for; from the driver: whom it is from
+
+    static constexpr std::size_t bytes = 16;
+    void encode(wire::writer& to) const {
+        to.fixed(worker);
+        to.fixed(std::uint64_t{0});
+    }
+    [[nodiscard]] bool decode(wire::reader& from) {
+        std::uint64_t zero = 0;
+        return from.fixed(worker) && from.fixed(zero) && zero == 0;
+    }
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/replies.ipp, continued
+#include <exception>
+#include <utility>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE replies::replies(process_name here, counted_ptr<runtime_anchor> home,
+                              reply_events& above)
+    : here_(std::move(here)), home_(std::move(home)), above_(above) {}
+
+SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    lent_.clear();
+    {
+        const replying_mark by(home_->self);
+        encode(scratch_);
+    }
+    if (lent_.empty()) return send(to, reply_ok, id);
+    if (to.role == peer_role::here) {
+        above_.keep_lent(lent_);
+        return send(to, reply_ok, id);
+    }
+    lending_reply::append(scratch_, lent_.known());
+    send(to, reply_lends, id);
+}
+
+SKEIN_INLINE bool replies::reply_here(peer& to, slot_id id, finisher finish) {
+    if (to.role != peer_role::here) return false;
+    to.finish_here(id, finish);
+    return true;
+}
+
+SKEIN_INLINE void replies::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    scratch_.raw(value);
+    send(to, lends ? reply_lends : reply_ok, id);
+}
+
+SKEIN_INLINE void replies::reply_failure(peer& to, slot_id id, const failure& why) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    encode_failure(scratch_, why);
+    send(to, reply_failed, id);
+}
+
+SKEIN_INLINE void replies::reply_thrown(peer& to, slot_id id, const function_record& fn) {
+    reply_failure(to, id, failure_of(std::current_exception(), fn, here_));
+}
+
+/// The memory of a large reply goes with it, so that it is given back.
+SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
+    if (driver_ != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
+    if (scratch_.size() < limit::inline_bytes)
+        return to.send(message_reply, outcome, id.value(), scratch_.bytes());
+    net::frame f;
+    f.kind = message_reply;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(scratch_).take();
+    to.send(std::move(f));
+}
+
+/// Tells the driver of a worker what it has to know before a reply leaves. True: the reply goes
+/// through the driver, too.
+SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
+    if (to.role == peer_role::here) return false;
+    if (news_.has_untold_holds()) {
+        above_.tell_holds();
+        told_driver();
+    }
+    const bool first = news_.take_next();
+    if (to.role == peer_role::accepted) {
+        if (first || outcome == reply_lends) return true;
+        if (!news_.has_any()) return false;
+        const auto* const call =
+            to.inbound.running.find(id); // that news may have been of its handles
+        return call != nullptr && news_.came_after((*call)->news);
+    }
+    if (news_.take_busy() && to.is_open()) to.send(message_busy, 1, 0, {});
+    return false;
+}
+
+SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id id) {
+    if (!driver_->is_open()) return;
+    wire::writer body;
+    relay_head{to.incarnation}.encode(body);
+    body.raw(scratch_.bytes());
+    net::frame f;
+    f.kind = message_relay;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(body).take();
+    driver_->send(std::move(f));
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/executor.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace skein::net {
+struct frame_view;
+}
+
+namespace skein::rt::detail {
+
+struct running_call;
+
+class executor {
+public:
+    /// home: the runtime that the calls of tasks here go through.
+    executor(counted_ptr<runtime_anchor> home, replies& answers, local_actors& actors);
+    executor(const executor&) = delete;
+    executor& operator=(const executor&) = delete;
+    ~executor();
+
+    // Those whose calls run here: the driver, other workers in the order in which they came, and
+    // this process itself.
+    void add_caller(peer& one);
+    void remove_caller(const peer& one) noexcept;
+    /// Cancels what runs for a caller.
+    static void end_calls(peer& caller);
+    /// The same, and what waits for it never runs.
+    void drop_calls(peer& caller);
+
+    /// A call has come. Throws malformed, and what its sender should not have sent.
+    void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
+    void arrived(const std::shared_ptr<peer>& from, std::unique_ptr<given_call> call);
+    /// The last handle of an actor is gone, after the calls that came before.
+    void dropped(const std::shared_ptr<peer>& from, byte_span body);
+    void cancel(peer& from, slot_id id, bool by_force);
+
+    /// Nothing of an actor goes on; a plain call that runs ends as it would.
+    void kill(actor_id id);
+
+    /// Coroutine calls that run here; calls that ran.
+    [[nodiscard]] std::size_t running() const noexcept { return calls_.size(); }
+    [[nodiscard]] std::uint64_t executed() const noexcept { return executed_; }
+    /// What waits in the backlog does not run any more.
+    void close() noexcept { is_closed_ = true; }
+    void cancel_all() noexcept { calls_.cancel(); }
+    [[nodiscard]] task<void> join() { return calls_.join(); }
+
+    // For the invokers of registered functions:
+
+    [[nodiscard]] replies& answers() noexcept { return replies_; }
+    [[nodiscard]] local_actors& actors() noexcept { return actors_; }
+    /// Runs a coroutine call; it replies by itself.
+    void start(incoming_call& call, task<void> work);
+    /// Waits for the turn of a call behind a gate with a limit. False: it has replied.
+    [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
+                                       const function_record* fn, counted_ptr<actor_box> box);
+    /// The reply to a call whose actor has ended before it.
+    void reply_over(peer& to, slot_id id, const function_record& fn, const actor_box& box);
 
 private:
     template <class Form>
-    static void take(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call);
-    /// box: its actor, if it has waited for its turn.
+    void take(const std::shared_ptr<peer>& from, slot_id id, Form& call);
     template <class Form>
-    static void run(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
-                    counted_ptr<detail::actor_box> box);
-    static void enqueue(state& of, arrival one);
-    template <class F>
-    static void with_form(arrival& one, F what);
+    void run(const std::shared_ptr<peer>& from, slot_id id, Form& call, counted_ptr<actor_box> box);
     template <class Form>
-    static void hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id, Form& call,
-                          counted_ptr<detail::actor_box> box);
-    [[nodiscard]] static task<void> run_later(runtime* self, arrival one,
-                                              counted_ptr<detail::actor_box> box);
-    [[nodiscard]] static task<void> run_in_turn(runtime* self, arrival one,
-                                                const function_record* fn,
-                                                counted_ptr<detail::actor_box> box);
+    void hold_back(const std::shared_ptr<peer>& from, slot_id id, Form& call,
+                   counted_ptr<actor_box> box);
+    [[nodiscard]] task<void> run_later(arrival one, counted_ptr<actor_box> box);
+    [[nodiscard]] task<void> run_in_turn(arrival one, const function_record* fn,
+                                         counted_ptr<actor_box> box);
+    void begin_turn();
+    void end_turn();
+    [[nodiscard]] task<void> run_backlog();
+    void run_waiting(arrival& one);
+    [[nodiscard]] counted_ptr<actor_box> box_for(peer& from, slot_id id, const function_record& fn,
+                                                 actor_id actor);
+    [[nodiscard]] call_context& context_for(const trace_context& who, actor_id actor,
+                                            const function_record& fn);
+    void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
+    [[nodiscard]] task<void> run_call(std::shared_ptr<peer> from, slot_id id, running_call* running,
+                                      task<void> work);
+    void tell_soon(const std::shared_ptr<peer>& to, slot_id id);
+    [[nodiscard]] task<void> tell_started();
+
+    /// Linked from the first call of a turn of the loop to its end.
+    struct turn_mark : turn_hook {
+        turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
+    };
+
+    counted_ptr<runtime_anchor> home_;
+    replies& replies_;
+    local_actors& actors_;
+    std::vector<peer*> callers_;
+    counted_ptr<call_context> spare_; ///< for the next plain call
+    scope calls_;                     ///< coroutine calls that run here
+    std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh_; ///< started in this turn
+    turn_mark in_turn_;
+    time_point turn_began_{};
+    backlog backlog_;
+    std::uint64_t executed_ = 0;
+    bool is_closed_ = false;
 };
 
-} // namespace skein::rt
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/executor.ipp
+// Bodies of rt/detail/executor.hpp.
+
+
+#include <algorithm>
+#include <coroutine>
+#include <exception>
+#include <typeinfo>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void incoming_call::refuse(const error& why) const {
+    error bad(why.code(), "arguments of " + fn.name + ": " + why.text());
+    by.answers().reply_failure(*from, slot, {std::move(bad), nullptr});
+}
+
+SKEIN_INLINE void incoming_call::reply_thrown() const {
+    by.answers().reply_thrown(*from, slot, fn);
+}
+
+SKEIN_INLINE executor::executor(counted_ptr<runtime_anchor> home, replies& answers,
+                                local_actors& actors)
+    : home_(std::move(home)), replies_(answers), actors_(actors) {}
+SKEIN_INLINE executor::~executor() = default;
+
+// ---- callers -----------------------------------------------------------------------------------
+
+SKEIN_INLINE void executor::add_caller(peer& one) {
+    auto at = callers_.end();
+    if (one.role == peer_role::program)
+        at = callers_.begin();
+    else if (one.role == peer_role::accepted && at != callers_.begin() &&
+             (*std::prev(at))->role == peer_role::here)
+        --at;
+    callers_.insert(at, &one);
+}
+
+SKEIN_INLINE void executor::remove_caller(const peer& one) noexcept { std::erase(callers_, &one); }
+
+SKEIN_INLINE void executor::end_calls(peer& caller) {
+    caller.inbound.running.for_each([](slot_id, const auto& call) { call->end(false); });
+}
+
+SKEIN_INLINE void executor::drop_calls(peer& caller) {
+    end_calls(caller);
+    backlog_.drop(caller);
+}
+
+SKEIN_INLINE void executor::cancel(peer& from, slot_id id, bool by_force) {
+    if (auto* const found = from.inbound.running.find(id))
+        (*found)->end(by_force);
+    else
+        backlog_.cancel(from, id);
+}
+
+// ---- arriving ----------------------------------------------------------------------------------
+
+SKEIN_INLINE void executor::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
+    framed_form call(f.body, loop::current().now());
+    take(from, slot_id(f.id), call);
+}
+
+SKEIN_INLINE void executor::arrived(const std::shared_ptr<peer>& from,
+                                    std::unique_ptr<given_call> call) {
+    const auto id = call->slot;
+    given_form form(std::move(call));
+    take(from, id, form);
+}
+
+template <class Form>
+void executor::take(const std::shared_ptr<peer>& from, slot_id id, Form& call) {
+    if (backlog_.is_open()) {
+        arrival one{from, id, {}, false, {}, {}};
+        call.keep(one);
+        return backlog_.push(std::move(one));
+    }
+    begin_turn();
+    run(from, id, call, {});
+    end_turn();
+}
+
+SKEIN_INLINE void executor::dropped(const std::shared_ptr<peer>& from, byte_span body) {
+    if (backlog_.is_open()) return backlog_.push({from, slot_id(), to_buffer(body), true, {}, {}});
+    actors_.drop(actor_of(body, from->who));
+}
+
+/// A call runs; perhaps it is the first one of this turn of the loop.
+SKEIN_INLINE void executor::begin_turn() {
+    if (in_turn_.is_linked()) return;
+    auto& here = loop::current();
+    turn_began_ = here.coarse_now();
+    here.at_turn_end(in_turn_);
+}
+
+SKEIN_INLINE void executor::end_turn() {
+    const auto lasted = loop::current().coarse_now() - turn_began_;
+    if (lasted < limit::call_turn || is_closed_) return;
+    backlog_.open();
+    calls_.spawn(run_backlog());
+}
+
+/// Resumes in the next turn of the loop, when replies have left and what has come was read.
+struct next_turn : turn_hook {
+    next_turn() noexcept
+        : turn_hook(
+              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
+    static bool await_ready() noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> h) noexcept {
+        waiting = h;
+        loop::current().at_turn_end(*this);
+    }
+    static void await_resume() noexcept {}
+    std::coroutine_handle<> waiting;
+};
+
+SKEIN_INLINE task<void> executor::run_backlog() {
+    do {
+        next_turn next;
+        co_await next;
+        co_await yield(); // behind the readers that this turn has woken
+        auto& here = loop::current();
+        const auto began = here.coarse_now();
+        while (!backlog_.empty() && here.coarse_now() - began < limit::call_turn) {
+            auto one = backlog_.take();
+            if (!is_closed_) run_waiting(one); // else its driver has gone
+        }
+        backlog_.read_on(callers_);
+    } while (!backlog_.empty());
+    backlog_.close(callers_);
+}
+
+/// A call that has waited behind others. It may have been cancelled meanwhile.
+SKEIN_INLINE void executor::run_waiting(arrival& one) {
+    peer& from = *one.from;
+    try {
+        if (one.is_drop) {
+            actors_.drop(actor_of(one.body, from.who));
+            return;
+        }
+        const bool is_wanted = !backlog::was_cancelled(one);
+        with_form(one, [&](auto& call) {
+            if (is_wanted) return run(one.from, one.slot, call, {});
+            if (!call.open(from, one.slot, true)) return;
+            error why(errc::cancelled, call.fn().name + " was cancelled; it did not run");
+            replies_.reply_failure(from, one.slot, {std::move(why), nullptr});
+        });
+    } catch (
+        const error& e) { // no call: as in the handler of a link, or of this process's own frames
+        if (from.role == peer_role::here)
+            replies_.reply_failure(from, one.slot, {e, nullptr});
+        else
+            from.abort(e);
+    }
+}
+
+// ---- running -----------------------------------------------------------------------------------
+
+/// A plain call that has just arrived lets coroutine calls of its actor go first that have not
+/// started yet; coroutine calls start from the run queue, so in order.
+template <class Form>
+void executor::run(const std::shared_ptr<peer>& from, slot_id id, Form& call,
+                   counted_ptr<actor_box> box) {
+    if (!call.open(*from, id, !box)) return;
+    const auto& fn = call.fn();
+    if (call.is_method() && !box) {
+        box = box_for(*from, id, fn, call.target());
+        if (!box) return;
+        call.check(*from, *box);
+        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
+        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
+            return hold_back(from, id, call, std::move(box));
+    }
+    if (box && box->over != nullptr) return reply_over(*from, id, fn, *box);
+    ++executed_;
+    if (proc::detail::threads_vary) [[unlikely]]
+        proc::detail::use_threads(call.cpus());
+    incoming_call in{*this,           from, id, fn, call.target(), call.arguments(), std::move(box),
+                     call.has_terms()};
+    const executing_mark by(home_->self);
+    const task_context::use under(&context_for(call.who(), call.target(), fn));
+    call.run(in);
+}
+
+[[gnu::cold, gnu::noinline]] SKEIN_INLINE failure actor_is_gone(const function_record& fn,
+                                                                std::string_view actor) {
+    error gone(errc::not_found, fmt::format("{} did not run: {} is gone", fn.name, actor));
+    gone.with_hint("its last handle was dropped, or it was killed, or has left");
+    return {std::move(gone), nullptr};
+}
+
+/// The actor of a call of a method. None: it is gone, and the caller has been told.
+SKEIN_INLINE counted_ptr<actor_box> executor::box_for(peer& from, slot_id id,
+                                                      const function_record& fn, actor_id actor) {
+    const auto* const found = actors_.find(actor);
+    if (found == nullptr) [[unlikely]] {
+        replies_.reply_failure(from, id, actor_is_gone(fn, actors_.title_of(actor)));
+        return {};
+    }
+    if (&(*found)->type != fn.actor && (*found)->type != *fn.actor) [[unlikely]]
+        throw wrong_actor(from.who, fn, actor, (*found)->type);
+    return *found;
+}
+
+/// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
+SKEIN_INLINE call_context& executor::context_for(const trace_context& who, actor_id actor,
+                                                 const function_record& fn) {
+    if (!spare_ || spare_->uses() > 1) spare_ = counted_ptr(new call_context(home_));
+    spare_->who = who;
+    spare_->fn = &fn;
+    spare_->actor = actor;
+    return *spare_;
+}
+
+/// A plain call that may not start yet. Where it may wait for long, it can be cancelled, and its
+/// caller hears that it is held.
+template <class Form>
+void executor::hold_back(const std::shared_ptr<peer>& from, slot_id id, Form& call,
+                         counted_ptr<actor_box> box) {
+    ++box->not_started;
+    const auto& fn = call.fn();
+    const auto kept = [&] {
+        arrival one{from, id, {}, false, {}, {}};
+        call.keep(one);
+        return one;
+    };
+    if (box->gate_of(fn.group).limit == 0) {
+        calls_.spawn(run_later(kept(), std::move(box)));
+        return;
+    }
+    const task_context::use under(&context_for(call.who(), call.target(), fn));
+    begin_call(from, id, true, run_in_turn(kept(), &fn, std::move(box)));
+    tell_soon(from, id);
+}
+
+SKEIN_INLINE task<void> executor::run_later(arrival one, counted_ptr<actor_box> box) {
+    --box->not_started;
+    with_form(one, [&](auto& call) { run(one.from, one.slot, call, std::move(box)); });
+    co_return;
+}
+
+SKEIN_INLINE task<void> executor::run_in_turn(arrival one, const function_record* fn,
+                                              counted_ptr<actor_box> box) {
+    auto turn = take_turn(one.from, one.slot, fn, box);
+    const bool may_start = co_await turn;
+    if (!may_start) co_return;
+    const start_gate::seat seat(fn->group != 0 ? &box->gate_of(fn->group) : nullptr);
+    with_form(one, [&](auto& call) { run(one.from, one.slot, call, box); });
+}
+
+SKEIN_INLINE void executor::start(incoming_call& call, task<void> work) {
+    const bool waits = call.box && call.box->gate_of(call.fn.group).limit != 0;
+    begin_call(call.from, call.slot, waits, std::move(work));
+    tell_soon(call.from, call.slot);
+}
+
+SKEIN_INLINE void executor::begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits,
+                                       task<void> work) {
+    if (from->inbound.running.find(id) != nullptr)
+        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from->who));
+    std::unique_ptr<running_call> made(new running_call);
+    auto& running = *made;
+    running.context = spare_;
+    running.waits = waits;
+    running.news = replies_.news().of_new_call();
+    from->inbound.running.enter(id, std::move(made));
+    calls_.spawn(run_call(from, id, &running, std::move(work)));
+}
+
+SKEIN_INLINE task<void> executor::run_call(std::shared_ptr<peer> from, slot_id id,
+                                           running_call* running, task<void> work) {
+    auto* const outer = co_await skein::detail::current_cancel{};
+    running->stop.link(outer);
+    try {
+        skein::detail::await_under<void> inner(std::move(work), &running->stop);
+        co_await inner;
+    } catch (...) { // it could not even say so: the others that run here must not end for that
+        from->abort(to_error(std::current_exception()));
+    }
+    from->inbound.running.erase(id);
+}
+
+/// Whether a call has started, or has to wait, is told to its caller, unless it is over by then.
+SKEIN_INLINE void executor::tell_soon(const std::shared_ptr<peer>& to, slot_id id) {
+    fresh_.emplace_back(to, id);
+    if (fresh_.size() == 1) calls_.spawn(tell_started());
+}
+
+/// Runs after the first steps of the calls that have just started: those that are not done by then
+/// have suspended, or wait for others before they start, and their submitter is told.
+SKEIN_INLINE task<void> executor::tell_started() {
+    co_await yield();
+    for (const auto& [to, id] : std::exchange(fresh_, {})) {
+        auto* const found = to->inbound.running.find(id);
+        if (found == nullptr || (*found)->told || !to->is_open()) continue;
+        auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;
+        if (std::exchange(is_told, true)) continue;
+        to->send((*found)->waits ? message_held : message_started, 0, id.value(), {});
+    }
+    co_return;
+}
+
+SKEIN_INLINE error cancelled_in_line(const function_record& fn, std::uint32_t limit) {
+    auto text = fn.name + " was cancelled; it did not run";
+    if (fn.group != 0)
+        text += fmt::format(": it waited for others of group \"{}\", which takes {} at a time",
+                            fn.group_name, limit);
+    return error(errc::cancelled, std::move(text));
+}
+
+SKEIN_INLINE task<bool> executor::take_turn(std::shared_ptr<peer> from, slot_id id,
+                                            const function_record* fn, counted_ptr<actor_box> box) {
+    auto& gate = box->gate_of(fn->group);
+    const bool takes_seat = fn->is_coroutine || fn->group != 0;
+    start_gate::turn turn(gate, takes_seat);
+    bool cancelled = false;
+    try {
+        co_await turn;
+    } catch (const error&) {
+        cancelled = true;
+    }
+    --box->not_started;
+    if (!cancelled && box->over == nullptr) {
+        auto* const found = from->inbound.running.find(id);
+        if (found != nullptr && fn->is_coroutine) { // a plain call replies at once
+            (*found)->waits = false;
+            tell_soon(from, id);
+        }
+        co_return true;
+    }
+    if (!cancelled && takes_seat) { // it has its seat, and gives it back
+        const start_gate::seat unused(&gate);
+    }
+    if (box->over != nullptr)
+        reply_over(*from, id, *fn, *box);
+    else
+        replies_.reply_failure(*from, id, {cancelled_in_line(*fn, gate.limit), nullptr});
+    co_return false;
+}
+
+SKEIN_INLINE void executor::reply_over(peer& to, slot_id id, const function_record& fn,
+                                       const actor_box& box) {
+    replies_.reply_failure(
+        to, id,
+        {error(errc::not_found, fmt::format("{} did not run: {} {}", fn.name,
+                                            actor_title(box.id, box.name, &box.type),
+                                            box.over != nullptr ? box.over : "is gone")),
+         nullptr});
+}
+
+SKEIN_INLINE void executor::kill(actor_id id) {
+    if (!actors_.kill(id)) return;
+    for (auto* const from : callers_)
+        from->inbound.running.for_each([&](slot_id, const auto& call) {
+            if (call->context->actor == id) call->end(false);
+        });
+}
+
+} // namespace skein::rt::detail
 
 // ======== skein/rt/detail/follower_state.hpp
 // Calls with `.on`, and those among them that are to run where an actor is: who waits for it, and
@@ -34626,221 +36075,6 @@ SKEIN_INLINE std::size_t groups::count_aliases(peer_id worker) const {
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/lease_line.hpp
-// The lines in which tasks wait for room on a worker, and the room that they have. Part of
-// detail/runtime_state.hpp.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <vector>
-
-namespace skein::rt {
-
-struct peer;
-
-namespace detail {
-
-// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over
-// a lease that is held without asking anybody; the scheduler is asked once per lease.
-
-/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go
-/// over it.
-struct lease_share : list_node<lease_share> {
-    peer* at = nullptr;
-    lease_line* line = nullptr;
-    std::vector<sched::request_id> leases;
-    std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
-    std::uint32_t turn = 0; ///< tasks that may still be sent while another line waits
-};
-
-/// The tasks with one demand: those that wait, and where they may go.
-struct lease_line {
-    enum list : std::uint8_t {
-        unused,  ///< a lease without a task
-        beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
-        ahead,   ///< each lease has a task, and the worker takes more ahead of time
-        nowhere, ///< not in a list
-    };
-    std::deque<counted_ptr<call_base>>
-        inner; ///< made by calls: a task that has begun waits for them
-    std::deque<counted_ptr<call_base>> waiting;
-    intrusive_list<lease_share, lease_share> with[nowhere];
-    std::size_t held = 0;    ///< leases
-    std::size_t parents = 0; ///< of its tasks at workers, see lease_state::parents
-    sched::request_id
-        asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
-    std::uint64_t full_at = 0;      ///< lease_state::state when there was no room for it
-    std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
-    const sched::demand* need = nullptr;
-    sched::demand_id demand; ///< its number
-    std::uint16_t cpus = 0;  ///< of the demand
-    /// Who serves it: any worker with room, or those that are started for it alone and are no
-    /// places of the scheduler.
-    enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
-    bool stands = false;    ///< it has waited there for some time
-    std::size_t out = 0;    ///< tasks at workers of its own
-    std::size_t wanted = 0; ///< as the source of workers was told
-
-    /// Those that go first.
-    [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
-    [[nodiscard]] bool is_empty() const noexcept { return inner.empty() && waiting.empty(); }
-};
-
-} // namespace detail
-} // namespace skein::rt
-
-// ======== skein/rt/detail/peer.hpp
-// peer: a link to another process, with all that the runtime keeps of who is at its other end. Part
-// of detail/runtime_state.hpp.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <map>
-#include <memory>
-#include <string>
-#include <unordered_map>
-#include <unordered_set>
-#include <vector>
-
-namespace skein::rt {
-
-namespace detail {
-
-struct direct_state; // in detail/direct_state.hpp
-
-struct running_call {
-    static void* operator new(std::size_t bytes) {
-        return skein::detail::frame_pool::allocate(bytes);
-    }
-    static void operator delete(void* p, std::size_t bytes) noexcept {
-        skein::detail::frame_pool::release(p, bytes);
-    }
-    skein::detail::cancel_state stop;
-    counted_ptr<call_context> context;
-    bool told = false;      ///< the submitter knows that it has started
-    bool waits = false;     ///< it has not, see start_gate
-    bool held = false;      ///< and the submitter knows that
-    std::uint64_t news = 0; ///< direct_state::news when it began
-};
-
-/// What a peer is to this process.
-enum class peer_role : std::uint8_t {
-    program,  ///< a worker to its driver, or the driver to its worker
-    dialled,  ///< another worker, whose actors are called from here
-    accepted, ///< another worker, which calls actors that live here
-    here,     ///< this worker itself; without a connection
-};
-
-} // namespace detail
-
-/// A connection as the runtime sees it. Owned by the task that serves it.
-struct peer : list_node<peer> {
-    std::shared_ptr<net::channel> wire; ///< none of a worker itself
-    detail::direct_state* loopback = nullptr;
-    detail::peer_role role = detail::peer_role::program;
-    peer_id number;
-    std::string who;               ///< "worker-2 (pid 4711 at host)"
-    std::uint64_t incarnation = 0; ///< of its process, as it says
-    bool up = true;
-    bool retiring = false;             ///< nothing new goes there
-    bool suspected = false;            ///< the same, for it gives no sign of life
-    bool lent = false;                 ///< its cores are others'
-    bool is_space_client = false;      ///< another program: nothing runs there
-    bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
-    bool spent = false;                ///< it was for one actor, which has ended: it leaves
-    sched::demand_id demand;           ///< the only one it serves; none: all
-    bool is_paused = false;            ///< nothing is read from it for a while
-    std::vector<std::string> labels;   ///< of its node
-    bool labels_follow = false;        ///< they are not known yet
-    error why{errc::closed, "closed"}; ///< once it has ended
-    std::string ended_for;             ///< by force, and for which call
-    call_id forced;                    ///< that call
-    bool orderly = false;
-    event ended;
-
-    // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
-    // window grows until about a millisecond of work is under way (long tasks: one per core).
-    std::uint32_t capacity = 1, busy = 0, window = 1;
-    double service = 1e-3; ///< seconds per task, smoothed
-    time_point mark{};     ///< since when `finished` counts
-    std::uint32_t finished = 0;
-    std::size_t actors = 0;
-    // Who needs its loop: a plain task would make them wait, see detail/runtime_room.ipp.
-    std::size_t coroutines = 0; ///< tasks there that suspend
-    std::size_t parents = 0;    ///< of them, that wait for calls that they have made
-    peer* aside = nullptr;      ///< a second process, which runs its plain tasks meanwhile
-    peer* principal = nullptr;  ///< of such a process: whose tasks it runs, whose cores they have
-    enum class aside_state : std::uint8_t { none, asked, refused } aside_is = aside_state::none;
-    detail::credit_line credit; ///< of tasks that occupy no cores
-    /// What calls have of their line's credit that were taken back, and that the worker has still
-    /// to pass by.
-    struct passing {
-        actor_id target; ///< none: a task
-        detail::credit_taken taken;
-    };
-    std::unordered_map<slot_id, passing> taken_back;
-
-    // What the worker has begun, and the tasks that can be taken back from it, in the order in
-    // which they were sent; some are done.
-    struct waiting_task {
-        slot_id slot;
-        std::uint64_t order;
-    };
-    proc::claims page;
-    std::uint64_t sent = 0;                   ///< calls
-    const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
-    sched::request_id whole;                  ///< its lease of all that the worker has
-    std::deque<waiting_task> tasks;
-    std::size_t prune_at = 2 * proc::claims::entries;
-    std::vector<std::unique_ptr<detail::lease_share>> shares;
-    std::uint32_t unleased = 0; ///< cores of `busy` that calls have without a lease
-    std::size_t asks = 0;       ///< questions for namespaces that have no answer
-
-    // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    id_map<slot_id, std::unique_ptr<detail::running_call>> running;
-    std::unordered_map<slot_id, detail::call_base*> forwarded;
-    std::unordered_set<slot_id> unwanted; ///< calls in the backlog that were cancelled
-
-    // A worker, as its driver knows it, to others that call its actors.
-    std::string near_address, far_address;
-    std::vector<peer_id> told_where;   ///< who knows these
-    std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
-    bool calls_directly = false;       ///< it has calls at others without an outcome
-
-    [[nodiscard]] bool takes_tasks() const noexcept { return up && !retiring && !suspected; }
-    [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
-    void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
-    void send(net::frame f);
-    void abort(error reason) noexcept {
-        if (wire) wire->abort(std::move(reason));
-    }
-
-    /// A task was sent. Those that ended out of order are forgotten now and then.
-    void remember_task(waiting_task one) {
-        tasks.push_back(one);
-        if (tasks.size() < prune_at) return;
-        prune_at = std::max<std::size_t>(2 * proc::claims::entries, 2 * prune_tasks());
-    }
-    /// Forgets the tasks that the worker has begun; gives how many are left to take back.
-    std::size_t prune_tasks() {
-        while (!tasks.empty() && page.has_begun(tasks.front().order)) tasks.pop_front();
-        return tasks.size();
-    }
-};
-
-namespace detail {
-
-[[nodiscard]] inline sched::place_id place_of(const peer& worker) noexcept {
-    return sched::place_id(worker.number.value());
-}
-
-} // namespace detail
-} // namespace skein::rt
-
 
 // ======== skein/rt/detail/runtime_state.hpp, continued
 #include <algorithm>
@@ -35068,8 +36302,18 @@ struct runtime::state {
         std::uint32_t generation = 1;
     };
     detail::process_name name;
-    state();
+    state(runtime& self, runtime_options who);
     ~state();
+
+    /// What the parts of this process tell its runtime.
+    struct listener final : detail::reply_events, detail::actor_events {
+        explicit listener(runtime& of) noexcept : self(of) {}
+        void tell_holds() override { self.tell_holds(); }
+        void keep_lent(const detail::lent_actors& all) override;
+        [[nodiscard]] std::string title_of(actor_id id) const override;
+        void actor_has_left(actor_id id) override;
+        runtime& self;
+    } heard;
 
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
@@ -35079,8 +36323,7 @@ struct runtime::state {
     std::uint32_t credit_batch = 1; ///< that comes back before more is sent in a turn
     std::size_t credit_bytes = 0;
     counted_ptr<detail::runtime_anchor> anchor;
-    counted_ptr<detail::call_context> root,
-        spare; ///< of tasks that are no call; for the next plain call
+    counted_ptr<detail::call_context> root; ///< of tasks that are no call
 
     std::vector<slot> slots;
     std::vector<std::uint32_t> free;
@@ -35093,7 +36336,9 @@ struct runtime::state {
     detail::actors_state actors;
     detail::groups groups;
     detail::borrows<std::uint64_t> borrowed_groups; ///< of a worker
-    id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
+    detail::replies replies; ///< of what runs here, and of calls that are passed on
+    detail::local_actors local_actors;
+    detail::executor executor;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
@@ -35108,17 +36353,6 @@ struct runtime::state {
     exit_reason after_space_server;   ///< of a space client
     std::optional<error> space_server_end;
     std::unique_ptr<detail::space_state> spaces; ///< namespaces that are called from here
-    scope calls;                                 ///< coroutine calls that run here
-    std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh; ///< started in this turn
-    /// Linked from the first call of a turn of the loop to its end.
-    struct turn_mark : turn_hook {
-        turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
-    } in_turn;
-    time_point turn_began{};
-    std::deque<arrival> backlog;
-    std::size_t backlog_bytes = 0;
-    bool backlog_full = false; ///< nothing more is read for it
-    bool has_backlog = false;  ///< calls go there; run_backlog() is at work
     wire::writer scratch;
     std::unique_ptr<detail::direct_state> direct; ///< calls between workers
 
@@ -35328,82 +36562,6 @@ SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_queue>& queue) {
 // detail/runtime_state.hpp.
 
 
-// ======== skein/rt/detail/direct_message.hpp
-// What workers and their driver say to each other so that workers can call the actors of others
-// directly.
-//
-//     where   body = where_question: where is that actor?               worker -> driver
-//     there   body = where_answer                                        driver -> worker
-//     lost    id = incarnation of a worker: the link to it broke          worker -> driver
-//     end     body = worker_end: it has ended, or it lives                driver -> worker
-//     relay   id, flags = those of a reply, body = relay_head + its body worker -> driver -> worker
-//     busy    flags = 1: it has direct calls without an outcome, 0: none  worker -> driver
-//     waits   flags = 1, 0; body = call_id: that task waits for some      worker -> driver
-//     cut     id = incarnation of a worker: no direct link of it counts any more   driver -> worker
-//
-// A relay is a reply that must not come before what the worker has told its driver ahead of it.
-
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// What a worker tells of itself when it dials another one, and that one back.
-struct direct_hello {
-    std::uint64_t incarnation = 0; ///< its own
-    std::uint64_t wanted = 0;      ///< whom it takes the other one for; 0 in the answer
-    std::uint64_t generation = 0;  ///< grows with every link of the two; 0 in the answer
-};
-/// What direct links are for, see net::identity.
-inline constexpr const char* direct_purpose = "calls between workers";
-
-struct where_question {
-    unique_number actor;
-    /// The worker there cannot be reached: its calls go through the driver from now on.
-    bool is_cut_off = false;
-};
-
-enum class whereabouts : std::uint8_t {
-    gone = 0,
-    through_driver = 1, ///< and so it stays
-    at_worker = 2,
-};
-
-struct where_answer {
-    unique_number actor;
-    std::uint8_t verdict = 0; ///< a whereabouts
-    std::uint64_t incarnation = 0;
-    std::string who; ///< "worker-2 (pid 4711 at host)"; of one that is gone: how it ended, or ""
-    std::vector<std::string> addresses; ///< in the order in which they are tried
-};
-
-struct worker_end {
-    std::uint64_t incarnation = 0;
-    bool has_ended = false;
-    std::string how; ///< "worker-2 (pid 4711 at host) was lost: killed by signal 9 (SIGKILL)"
-};
-
-/// In front of a reply that goes through the driver. 16 bytes, so that the value stays aligned.
-struct relay_head {
-    std::uint64_t worker = 0; ///< incarnation: whom it is for; from the driver: whom it is from
-
-    static constexpr std::size_t bytes = 16;
-    void encode(wire::writer& to) const {
-        to.fixed(worker);
-        to.fixed(std::uint64_t{0});
-    }
-    [[nodiscard]] bool decode(wire::reader& from) {
-        std::uint64_t zero = 0;
-        return from.fixed(worker) && from.fixed(zero) && zero == 0;
-    }
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/direct_state.hpp, continued
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -35466,13 +36624,6 @@ struct direct_state {
     std::vector<counted_ptr<actor_queue>> kept_next; ///< go along with the next one
     bool is_delivering = false;
 
-    /// The next reply must come behind what the driver was told before it, and so must those of
-    /// calls that had begun by then.
-    bool relay_next = false;
-    std::uint64_t news = 0;      ///< how often it was told
-    std::size_t outstanding = 0; ///< calls
-    bool is_told_busy = false;   ///< the driver knows that there are some
-
     /// Coroutine tasks that wait for direct calls, and of which the driver does not know it yet.
     intrusive_list<call_context, call_context> waiting;
     struct wait_timer : timer_node {
@@ -35492,16 +36643,14 @@ struct direct_state {
     [[nodiscard]] byte_buffer body_of(byte_span bytes);
     void take_back(std::vector<loopback_frame> delivered);
 
-    /// Of a call whose arguments travel as they are; in detail/runtime_given.ipp.
+    // Of a call whose arguments travel as they are; in detail/runtime_given.ipp.
     void give(counted_ptr<call_base> call, given_maker make);
+    void finish(peer& by, slot_id id, finisher how);
 };
 
 /// The options of a link between two workers, for both sides.
 [[nodiscard]] net::connection_options direct_options(const runtime& self, const net::token& secret,
                                                      bool in_memory, const direct_hello& hello);
-/// The function that a call names; its head must fit it. In runtime_execution.ipp.
-[[nodiscard]] const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
-                                               time_point came);
 
 } // namespace skein::rt::detail
 
@@ -35668,24 +36817,17 @@ SKEIN_INLINE void no_current_runtime() {
     std::abort();
 }
 
-SKEIN_INLINE void incoming_call::refuse(const error& why) const {
-    error bad(why.code(), "arguments of " + fn.name + ": " + why.text());
-    self.reply_failure(*from, slot, {std::move(bad), nullptr});
-}
-
-SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from, slot, fn); }
-
 } // namespace detail
 
-SKEIN_INLINE runtime::state::state() = default;
+SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
+    : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
+      anchor(new detail::runtime_anchor(self)), replies(name, anchor, heard),
+      local_actors(heard), executor(anchor, replies, local_actors) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
-SKEIN_INLINE runtime::runtime(runtime_options who) : state_(std::make_unique<state>()) {
-    state_->name.name = std::move(who.name);
-    state_->name.host = std::move(who.host);
-    state_->name.pid = who.pid;
+SKEIN_INLINE runtime::runtime(runtime_options who) {
+    state_ = std::make_unique<state>(*this, who);
     state_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
-    state_->anchor = counted_ptr(new detail::runtime_anchor(*this));
     state_->leases.incarnation = state_->incarnation;
     state_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
     state_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
@@ -35698,10 +36840,10 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : state_(std::make_unique<sta
 SKEIN_INLINE runtime::~runtime() {
     state_->spaces.reset(); // its space clients call through it
     SKEIN_CHECK(
-        state_->links.empty() && state_->upstream == nullptr && state_->calls.size() == 0,
+        state_->links.empty() && state_->upstream == nullptr && state_->executor.running() == 0,
         "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
         "the serving tasks first",
-        state_->links.size(), state_->calls.size());
+        state_->links.size(), state_->executor.running());
     state_->leases.source = nullptr; // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, queue] : state_->actor_queues) queue->owner = nullptr;
@@ -35724,12 +36866,15 @@ SKEIN_INLINE void runtime::expect_workers(std::size_t n) {
     pump();
 }
 SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return state_->name; }
-SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept { return state_->stats; }
+SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept {
+    state_->stats.executed = state_->executor.executed();
+    return state_->stats;
+}
 SKEIN_INLINE std::size_t runtime::pending() const noexcept {
     return state_->stats.submitted - state_->stats.done;
 }
-SKEIN_INLINE std::size_t runtime::actors() const noexcept { return state_->boxes.size(); }
-SKEIN_INLINE std::size_t runtime::running() const noexcept { return state_->calls.size(); }
+SKEIN_INLINE std::size_t runtime::actors() const noexcept { return state_->local_actors.size(); }
+SKEIN_INLINE std::size_t runtime::running() const noexcept { return state_->executor.running(); }
 SKEIN_INLINE bool runtime::is_driver() const noexcept { return state_->upstream == nullptr; }
 SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return state_->incarnation; }
 SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
@@ -35737,11 +36882,6 @@ SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
 }
 SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
     return state_->root;
-}
-SKEIN_INLINE void runtime::insert_actor(actor_id id, counted_ptr<detail::actor_box> box) {
-    box->id = id;
-    state_->boxes.erase(id); // a driver gives no id twice
-    state_->boxes.enter(id, std::move(box));
 }
 SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
     ++state_->stats.done;
@@ -36463,7 +37603,7 @@ SKEIN_INLINE void runtime::on_find(peer& from, const net::frame_view& f) {
 SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) {
     const bool is_kill = f.kind == detail::message_kill;
     if (state_->upstream != nullptr) {
-        if (is_kill) return on_kill(detail::actor_of(f.body, from.who));
+        if (is_kill) return state_->executor.kill(detail::actor_of(f.body, from.who));
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from.who));
     }
@@ -36599,24 +37739,13 @@ SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
     l->incarnation = hello->incarnation;
     direct.callers.push_back(l);
+    self->state_->executor.add_caller(*l);
     self->listen_to(l);
     auto ended = self->wait_end(l);
     co_await ended;
-    self->drop_caller(*l);
+    self->state_->executor.drop_calls(*l);
+    self->state_->executor.remove_caller(*l);
     std::erase(direct.callers, l);
-}
-
-/// What it has called here ends; what has not begun never does.
-SKEIN_INLINE void runtime::drop_caller(peer& caller) {
-    caller.running.for_each([](slot_id, const auto& call) {
-        call->stop.request();
-        call->context->cancel_children(false);
-    });
-    std::erase_if(state_->backlog, [&](const arrival& one) {
-        if (one.from.get() != &caller) return false;
-        state_->backlog_bytes -= one.body.size();
-        return true;
-    });
 }
 
 /// Nothing more is heard over the links of that worker.
@@ -36624,7 +37753,7 @@ SKEIN_INLINE void runtime::cut_caller(std::uint64_t incarnation) {
     for (const auto& one : state_->direct->callers) {
         if (one->incarnation != incarnation || !one->is_open()) continue;
         one->abort(error(errc::reset, "a newer link has taken its place"));
-        drop_caller(*one);
+        state_->executor.drop_calls(*one);
     }
 }
 
@@ -36657,7 +37786,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
                     fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
                                 calls ? "calls actors here" : "is called"));
     if (from->role != detail::peer_role::here || !state_->closing)
-        execution::arrived(*this, from, f); // looks at it
+        state_->executor.arrived(from, f); // looks at it
 }
 
 /// What only a driver says. False: it is nothing of that.
@@ -36717,48 +37846,6 @@ SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_v
     refuse_relayed(f);
 }
 
-// ---- replies -----------------------------------------------------------------------------------
-
-/// Something was told to the driver that the next reply must not overtake.
-SKEIN_INLINE void runtime::tell_driver_first() noexcept {
-    if (state_->upstream == nullptr) return;
-    state_->direct->relay_next = true;
-    ++state_->direct->news;
-}
-
-/// Worker: what the driver has to know before a reply leaves. True: the reply goes through it, too.
-SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
-    auto& direct = *state_->direct;
-    if (to.role == detail::peer_role::here) return false;
-    if (state_->actors.borrowed.has_untold()) {
-        tell_holds();
-        tell_driver_first();
-    }
-    const bool first = std::exchange(direct.relay_next, false);
-    if (to.role == detail::peer_role::accepted) {
-        if (first || outcome == detail::reply_lends) return true;
-        if (direct.news == 0) return false;
-        const auto* const call = to.running.find(id); // that news may have been of its handles
-        return call != nullptr && (*call)->news != direct.news;
-    }
-    if (direct.outstanding > 0 && !std::exchange(direct.is_told_busy, true) && to.is_open())
-        to.send(detail::message_busy, 1, 0, {});
-    return false;
-}
-
-SKEIN_INLINE void runtime::relay(peer& to, std::uint16_t outcome, slot_id id) {
-    if (!state_->upstream->is_open()) return;
-    wire::writer body;
-    detail::relay_head{to.incarnation}.encode(body);
-    body.raw(state_->scratch.bytes());
-    net::frame f;
-    f.kind = detail::message_relay;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(body).take();
-    state_->upstream->send(std::move(f));
-}
-
 // ---- calls of this process to itself -----------------------------------------------------------
 
 SKEIN_INLINE peer& runtime::here() {
@@ -36769,18 +37856,18 @@ SKEIN_INLINE peer& runtime::here() {
         direct.here->loopback = &direct;
         direct.here->who = state_->name.describe();
         direct.here->incarnation = state_->incarnation;
+        state_->executor.add_caller(*direct.here);
     }
     return *direct.here;
 }
 
-/// The handles in the value stay until it has been read.
-SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
-    const auto& lent = state_->actors.lent;
-    for (const auto& queue : lent.foreign()) state_->direct->kept_next.push_back(queue);
-    for (const auto one : lent.known())
-        if (const auto queue = state_->actor_queues.find(one); queue != state_->actor_queues.end())
-            state_->direct->kept_next.emplace_back(queue->second);
-    send_scratch(to, detail::reply_ok, id);
+SKEIN_INLINE void runtime::state::listener::keep_lent(const detail::lent_actors& all) {
+    auto& of = *self.state_;
+    auto& kept = of.direct->kept_next;
+    kept.insert(kept.end(), all.foreign().begin(), all.foreign().end());
+    for (const auto one : all.known())
+        if (const auto queue = of.actor_queues.find(one); queue != of.actor_queues.end())
+            kept.emplace_back(queue->second);
 }
 
 SKEIN_INLINE void detail::direct_state::push(loopback_frame f) {
@@ -36801,16 +37888,12 @@ SKEIN_INLINE void detail::direct_state::deliver() {
         view.flags = f.flags;
         view.id = f.id;
         view.body = f.body;
-        struct executing_guard {
-            runtime* before = runtime::executing_;
-            ~executing_guard() { runtime::executing_ = before; }
-        } const guard;
-        if (!f.kept.empty()) runtime::executing_ = &self;
+        const executing_mark by(f.kept.empty() ? executing_mark::current() : &self);
         try {
             if (!f.given)
                 self.on_frame(here, view);
             else if (!self.state_->closing)
-                runtime::execution::arrived(self, here, std::move(f.given));
+                self.state_->executor.arrived(here, std::move(f.given));
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }
@@ -37032,12 +38115,6 @@ SKEIN_INLINE void runtime::credits::keep(detail::call_base& call) {
 }
 
 /// Worker: the place of a call has come that was taken back.
-SKEIN_INLINE void runtime::credits::pass_by(peer& from, slot_id id, const detail::call_head& head) {
-    const bool has_credit = head.kind == detail::call_kind::method ||
-                            (head.kind == detail::call_kind::task && head.cpus == 0);
-    if (has_credit && from.is_open()) from.send(detail::message_passed, 0, id.value(), {});
-}
-
 SKEIN_INLINE void runtime::credits::on_passed(runtime& self, peer& from, slot_id id) {
     const auto node = from.taken_back.extract(id);
     if (node.empty()) return;
@@ -37579,7 +38656,7 @@ SKEIN_INLINE void runtime::find_way(detail::actor_queue& queue) {
         queue.moving = false;
         return;
     }
-    const auto* const box = state_->boxes.find(queue.id);
+    const auto* const box = state_->local_actors.find(queue.id);
     if (box == nullptr) {
         const auto known = state_->direct->known.find(queue.id);
         if (loop::current().is_occupied() && !state_->direct->has_link(queue.id)) {
@@ -37633,7 +38710,7 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     if (verdict == detail::whereabouts::gone && !said->who.empty())
         return close_queue(id, {error(errc::not_found, std::move(said->who)), nullptr});
     if (verdict == detail::whereabouts::gone ||
-        (at_worker && is_own && state_->boxes.find(id) == nullptr))
+        (at_worker && is_own && state_->local_actors.find(id) == nullptr))
         return close_queue(id, detail::ended(actor_title(id), "is gone"));
     if (!at_worker || is_own) {
         queue->on = at_worker ? &here() : state_->upstream;
@@ -37911,10 +38988,10 @@ SKEIN_INLINE void direct_state::tell_waits() {
 } // namespace detail
 
 SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
-    auto& direct =
-        *detail::space_state::home_of(*this).state_->direct; // that of a space client's process
+    auto& of = *detail::space_state::home_of(*this).state_; // that of a space client's process
+    auto& direct = *of.direct;
     call.direct = true;
-    ++direct.outstanding;
+    of.replies.news().call_began();
     auto* const parent = detail::waiting_task(call);
     if (parent == nullptr || parent->direct_calls++ > 0) return;
     auto& here = loop::current();
@@ -37925,15 +39002,14 @@ SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
 
 SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {
     if (state_->home != nullptr) return state_->home->direct_call_ended(call);
-    auto& direct = *state_->direct;
     call.direct = false;
-    --direct.outstanding;
+    const bool is_idle = state_->replies.news().call_ended();
     auto* const parent = detail::waiting_task(call);
     if (parent != nullptr && parent->direct_calls > 0 && --parent->direct_calls == 0) {
         parent->unlink_wait();
         if (std::exchange(parent->blocked, false)) tell_wait(*parent, false);
     }
-    if (direct.outstanding > 0 || !std::exchange(direct.is_told_busy, false)) return;
+    if (!is_idle) return;
     if (state_->upstream == nullptr || !state_->upstream->is_open()) return;
     try {
         state_->upstream->send(detail::message_busy, 0, 0, {});
@@ -37955,8 +39031,7 @@ SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool o
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_ends.ipp
-// Part of the bodies of rt/runtime.hpp: how actors end, and what follows each call of one: its
-// state is saved, it leaves, the next one starts.
+// Part of the bodies of rt/runtime.hpp: how actors end, and tasks by force.
 
 
 #include <algorithm>
@@ -37968,13 +39043,6 @@ SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool o
 namespace skein::rt {
 
 namespace detail {
-
-SKEIN_INLINE std::string actor_title(actor_id id, std::string_view name,
-                                     const std::type_info* type) {
-    if (!name.empty()) return fmt::format("actor \"{}\"", name);
-    if (type == nullptr) return fmt::format("actor {}", id);
-    return fmt::format("actor {}#{}", type_name(*type), id);
-}
 
 SKEIN_INLINE std::string times(std::int64_t n) {
     return n == 1 ? std::string("once") : fmt::format("{} times", n);
@@ -37989,7 +39057,7 @@ SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
 SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
     std::string_view name;
     const std::type_info* type = nullptr;
-    if (const auto* const box = state_->boxes.find(id); box != nullptr) {
+    if (const auto* const box = state_->local_actors.find(id); box != nullptr) {
         name = (*box)->name;
         type = &(*box)->type;
     }
@@ -38066,161 +39134,15 @@ SKEIN_INLINE void runtime::kill_actor(actor_id id) {
     end_actor(id, detail::message_kill, &why);
 }
 
-/// Worker: nothing of it goes on; a plain call that runs ends as it would.
-SKEIN_INLINE void runtime::on_kill(actor_id id) {
-    auto* const found = state_->boxes.find(id);
-    if (found == nullptr) return;
-    (*found)->over = "was killed";
-    state_->boxes.erase(id);
-    execution::for_each_caller(*state_, [&](peer& from) {
-        from.running.for_each([&](slot_id, const auto& call) {
-            if (call->context->actor != id) return;
-            call->stop.request();
-            call->context->cancel_children(false);
-        });
-    });
+SKEIN_INLINE void runtime::leave_actor() { state_->local_actors.leave(); }
+
+SKEIN_INLINE std::string runtime::state::listener::title_of(actor_id id) const {
+    return self.actor_title(id);
 }
 
-SKEIN_INLINE void runtime::leave_actor() {
-    const auto* const context = detail::call_context::current();
-    auto* const found = context != nullptr && context->is_call() && context->actor
-                            ? state_->boxes.find(context->actor)
-                            : nullptr;
-    if (found == nullptr)
-        throw error(errc::invalid_argument,
-                    "leave_actor() is called by something that is no method of an actor")
-            .with_hint("kill(handle) ends an actor from outside");
-    if (!(*found)->last) (*found)->last = context->who.id;
-}
-
-namespace detail {
-
-/// Its caller hears it now; those of later calls would, when the state is read.
-SKEIN_INLINE error state_not_kept(const actor_box& box, const error& why) {
-    error out(
-        why.code(),
-        fmt::format("the call was made, but what {}::save() gives after it cannot be kept: {}",
-                    type_name(box.type), why.text()));
-    out.with_hint("if its worker dies, the actor is made again as it was when it was last saved; " +
-                  why.hint());
-    return out;
-}
-
-} // namespace detail
-
-SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
-    if (box.last && box.last == detail::call_context::current()->who.id && box.over == nullptr) {
-        box.over = "has left";
-        tell_driver_first();
-        if (state_->upstream != nullptr)
-            send_actor(*state_->upstream, detail::message_left, box.id);
-        state_->boxes.erase(box.id);
-        return;
-    }
-    if (!changes || box.save_every == 0 || box.over != nullptr ||
-        ++box.not_saved < box.save_every || !to.is_open())
-        return;
-    box.not_saved = 0;
-    wire::writer saved;
-    try {
-        box.save(saved);
-    } catch (const error& e) {
-        if (e.code() != errc::too_large) throw; // save() has thrown
-        throw detail::state_not_kept(box, e);
-    }
-    constexpr std::size_t head = std::size_t{64} << 10; // of the message that makes it again
-    if (saved.size() + box.made_from + head > limit::frame_bytes)
-        throw detail::state_not_kept(
-            box, error(errc::too_large,
-                       fmt::format("it has {} bytes and the actor's arguments {}, together more "
-                                   "than one message takes",
-                                   saved.size(), box.made_from)));
-    wire::writer body;
-    detail::put_actor(body, box.id);
-    body.raw(saved.bytes());
-    net::frame f;
-    f.kind = detail::message_snapshot;
-    f.body = std::move(body).take();
-    to.send(std::move(f));
-}
-
-SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool changes) noexcept {
-    try {
-        method_ended(to, box, changes);
-    } catch (...) {
-        try {
-            logging::warn("rt", fmt::format("the state of {} was not saved: {}",
-                                            detail::actor_title(box.id, box.name, &box.type),
-                                            to_error(std::current_exception()).what()));
-        } catch (...) { // no memory for a line
-        }
-    }
-}
-
-SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
-                                             const detail::actor_terms& terms, byte_span snapshot) {
-    box.gate.limit = terms.max_concurrency;
-    box.name = terms.name;
-    box.lasts = terms.restarts != 0;
-    if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
-    if (!terms.has_snapshot) return {};
-    wire::reader in(snapshot);
-    auto loaded = box.load(in);
-    if (loaded && !in.finish()) return in.status();
-    return loaded;
-}
-
-SKEIN_INLINE void runtime::reply_over(peer& to, slot_id id, const function_record& fn,
-                                      const detail::actor_box& box) {
-    reply_failure(
-        to, id,
-        {error(errc::not_found, fmt::format("{} did not run: {} {}", fn.name,
-                                            detail::actor_title(box.id, box.name, &box.type),
-                                            box.over != nullptr ? box.over : "is gone")),
-         nullptr});
-}
-
-namespace detail {
-
-SKEIN_INLINE error cancelled_in_line(const function_record& fn, std::uint32_t limit) {
-    auto text = fn.name + " was cancelled; it did not run";
-    if (fn.group != 0)
-        text += fmt::format(": it waited for others of group \"{}\", which takes {} at a time",
-                            fn.group_name, limit);
-    return error(errc::cancelled, std::move(text));
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id id,
-                                           const function_record* fn,
-                                           counted_ptr<detail::actor_box> box) {
-    auto& gate = box->gate_of(fn->group);
-    const bool takes_seat = fn->is_coroutine || fn->group != 0;
-    detail::start_gate::turn turn(gate, takes_seat);
-    bool cancelled = false;
-    try {
-        co_await turn;
-    } catch (const error&) {
-        cancelled = true;
-    }
-    --box->not_started;
-    if (!cancelled && box->over == nullptr) {
-        auto* const found = from->running.find(id);
-        if (found != nullptr && fn->is_coroutine) { // a plain call replies at once
-            (*found)->waits = false;
-            tell_soon(from, id);
-        }
-        co_return true;
-    }
-    if (!cancelled && takes_seat) { // it has its seat, and gives it back
-        const detail::start_gate::seat unused(&gate);
-    }
-    if (box->over != nullptr)
-        reply_over(*from, id, *fn, *box);
-    else
-        reply_failure(*from, id, {detail::cancelled_in_line(*fn, gate.limit), nullptr});
-    co_return false;
+SKEIN_INLINE void runtime::state::listener::actor_has_left(actor_id id) {
+    self.tell_driver_first();
+    if (auto* const driver = self.state_->upstream) send_actor(*driver, detail::message_left, id);
 }
 
 // ---- cancelling by force -----------------------------------------------------------------------
@@ -38265,404 +39187,6 @@ SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
         state_->leases.source->end_now(*at.wire);
     else
         at.abort(error(errc::cancelled, at.ended_for)); // who serves it sees to its process
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_execution.ipp
-// Part of the bodies of rt/runtime.hpp: the calls that run here, whichever way their arguments
-// came.
-//
-// Calls run in order, here and now, until they have taken so long that their replies should leave
-// and a cancellation should be heard: the rest waits for the next turn of the loop.
-
-
-#include <coroutine>
-#include <exception>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-// ---- arriving ----------------------------------------------------------------------------------
-
-SKEIN_INLINE void runtime::execution::arrived(runtime& self, const std::shared_ptr<peer>& from,
-                                              const net::frame_view& f) {
-    framed call(f.body, loop::current().now());
-    take(self, from, slot_id(f.id), call);
-}
-
-SKEIN_INLINE void runtime::execution::arrived(runtime& self, const std::shared_ptr<peer>& from,
-                                              std::unique_ptr<detail::given_call> arguments) {
-    const auto id = arguments->slot;
-    given call(std::move(arguments));
-    take(self, from, id, call);
-}
-
-template <class Form>
-void runtime::execution::take(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
-                              Form& call) {
-    auto& of = *self.state_;
-    if (of.has_backlog) {
-        arrival one{from, id, {}, false, {}, {}};
-        call.keep(one);
-        return enqueue(of, std::move(one));
-    }
-    self.begin_turn();
-    run(self, from, id, call, {});
-    self.end_turn();
-}
-
-/// The last handle of an actor is gone, after the calls that came before.
-SKEIN_INLINE void runtime::execution::dropped(runtime& self, const std::shared_ptr<peer>& from,
-                                              byte_span body) {
-    auto& of = *self.state_;
-    if (of.has_backlog) return enqueue(of, {from, slot_id(), to_buffer(body), true, {}, {}});
-    of.boxes.erase(detail::actor_of(body, from->who));
-}
-
-SKEIN_INLINE void runtime::execution::enqueue(state& of, arrival one) {
-    peer& from = *one.from;
-    of.backlog_bytes += one.body.size();
-    of.backlog.push_back(std::move(one));
-    of.backlog_full = of.backlog_full || of.backlog_bytes > limit::backlog_bytes;
-    if (of.backlog_full && from.wire && !std::exchange(from.is_paused, true))
-        from.wire->pause_reading();
-}
-
-/// A call runs; perhaps it is the first one of this turn of the loop.
-SKEIN_INLINE void runtime::begin_turn() {
-    if (state_->in_turn.is_linked()) return;
-    auto& here = loop::current();
-    state_->turn_began = here.coarse_now();
-    here.at_turn_end(state_->in_turn);
-}
-
-SKEIN_INLINE void runtime::end_turn() {
-    const auto lasted = loop::current().coarse_now() - state_->turn_began;
-    if (lasted < limit::call_turn || state_->closing) return;
-    state_->has_backlog = true;
-    state_->calls.spawn(run_backlog());
-}
-
-namespace detail {
-
-/// Resumes in the next turn of the loop, when replies have left and what has come was read.
-struct next_turn : turn_hook {
-    next_turn() noexcept
-        : turn_hook(
-              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
-    static bool await_ready() noexcept { return false; }
-    void await_suspend(std::coroutine_handle<> h) noexcept {
-        waiting = h;
-        loop::current().at_turn_end(*this);
-    }
-    static void await_resume() noexcept {}
-    std::coroutine_handle<> waiting;
-};
-
-} // namespace detail
-
-SKEIN_INLINE task<void> runtime::run_backlog() {
-    auto& waiting = state_->backlog;
-    do {
-        detail::next_turn next;
-        co_await next;
-        co_await yield(); // behind the readers that this turn has woken
-        auto& here = loop::current();
-        const auto began = here.coarse_now();
-        while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
-            auto one = std::move(waiting.front());
-            waiting.pop_front();
-            state_->backlog_bytes -= one.body.size();
-            if (!state_->closing) execution::run_waiting(*this, one); // else its driver has gone
-        }
-        if (state_->backlog_bytes < limit::backlog_bytes / 2 &&
-            std::exchange(state_->backlog_full, false))
-            execution::for_each_caller(*state_, [](peer& one) {
-                if (std::exchange(one.is_paused, false)) one.wire->resume_reading();
-            });
-    } while (!waiting.empty());
-    state_->has_backlog = false;
-    execution::for_each_caller(*state_, [](peer& one) { one.unwanted.clear(); });
-}
-
-template <class F>
-void runtime::execution::for_each_caller(const state& of, F what) {
-    if (of.upstream != nullptr) what(*of.upstream);
-    for (const auto& one : of.direct->callers) what(*one);
-    if (of.direct->here) what(*of.direct->here);
-}
-
-template <class F>
-void runtime::execution::with_form(arrival& one, F what) {
-    if (one.given) {
-        given call(std::move(one.given));
-        what(call);
-    } else {
-        framed call(one.body, one.came);
-        what(call);
-    }
-}
-
-/// What has waited behind calls that have run for long. It may have been cancelled meanwhile.
-SKEIN_INLINE void runtime::execution::run_waiting(runtime& self, arrival& one) {
-    peer& from = *one.from;
-    try {
-        if (one.is_drop) {
-            self.state_->boxes.erase(detail::actor_of(one.body, from.who));
-            return;
-        }
-        const bool is_wanted = from.unwanted.erase(one.slot) == 0;
-        with_form(one, [&](auto& call) {
-            if (is_wanted) return run(self, one.from, one.slot, call, {});
-            if (!call.open(from, one.slot, true)) return;
-            error why(errc::cancelled, call.fn().name + " was cancelled; it did not run");
-            self.reply_failure(from, one.slot, {std::move(why), nullptr});
-        });
-    } catch (
-        const error& e) { // no call: as in the handler of a link, or of this process's own frames
-        if (from.role == detail::peer_role::here)
-            self.reply_failure(from, one.slot, {e, nullptr});
-        else
-            from.abort(e);
-    }
-}
-
-// ---- running -----------------------------------------------------------------------------------
-
-namespace detail {
-
-[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_head(const std::string& who,
-                                                                     const function_record* fn) {
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
-    throw error(errc::malformed,
-                fmt::format("{} sends a call of {} that is none of its kind", who, fn->name));
-}
-
-/// The function that a call names; its head must fit it.
-SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
-                                              time_point came) {
-    const bool good = head.decode(in, from.incarnation, came);
-    const auto* fn = good ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr) [[unlikely]]
-        refuse_head(from.who, fn);
-    const auto wanted = fn->is_constructor     ? call_kind::create
-                        : fn->actor != nullptr ? call_kind::method
-                                               : call_kind::task;
-    if (head.kind != wanted) [[unlikely]]
-        refuse_head(from.who, fn);
-    return *fn;
-}
-
-[[gnu::cold, gnu::noinline]] SKEIN_INLINE error wrong_actor(const std::string& who,
-                                                            const function_record& fn,
-                                                            actor_id actor,
-                                                            const std::type_info& type) {
-    return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
-                                              fn.name, actor, readable_name(type.name())));
-}
-
-[[gnu::cold, gnu::noinline]] SKEIN_INLINE failure actor_is_gone(const function_record& fn,
-                                                                std::string_view actor) {
-    error gone(errc::not_found, fmt::format("{} did not run: {} is gone", fn.name, actor));
-    gone.with_hint("its last handle was dropped, or it was killed, or has left");
-    return {std::move(gone), nullptr};
-}
-
-[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_direct(const peer& from, slot_id id,
-                                                                       const call_head& head,
-                                                                       const function_record& fn) {
-    if (head.kind != call_kind::method)
-        throw error(errc::malformed,
-                    fmt::format("{} calls {}, which is no method", from.who, fn.name));
-    if (head.who.id.value().incarnation != from.incarnation)
-        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
-    throw error(errc::malformed, fmt::format("a second call {} from {}", id, from.who));
-}
-
-/// A call of another worker is about to run. Throws if it is none that a worker may send.
-SKEIN_INLINE void check_direct(peer& from, slot_id id, const call_head& head,
-                               const function_record& fn) {
-    if (head.kind != call_kind::method || head.who.id.value().incarnation != from.incarnation ||
-        from.running.find(id) != nullptr) [[unlikely]]
-        refuse_direct(from, id, head, fn);
-}
-
-[[noreturn, gnu::cold, gnu::noinline]] SKEIN_INLINE void refuse_past(const peer& from,
-                                                                     actor_id actor) {
-    throw error(
-        errc::malformed,
-        fmt::format("{} calls actor {} past the driver, which keeps its calls", from.who, actor));
-}
-
-} // namespace detail
-
-SKEIN_INLINE bool runtime::execution::framed::open(peer& from, slot_id id, bool is_first) {
-    fn_ = &detail::read_head(in_, head_, from, came_);
-    if (!is_first) return true;
-    if (!from.page.begin()) { // its driver has taken it back
-        credits::pass_by(from, id, head_);
-        return false;
-    }
-    if (from.role == detail::peer_role::accepted) detail::check_direct(from, id, head_, *fn_);
-    return true;
-}
-
-SKEIN_INLINE void runtime::execution::framed::check(const peer& from,
-                                                    const detail::actor_box& box) const {
-    if (from.role == detail::peer_role::accepted && box.lasts) [[unlikely]]
-        detail::refuse_past(from, head_.target);
-}
-
-/// A plain call that has just arrived lets coroutine calls of its actor go first that have not
-/// started yet; coroutine calls start from the run queue, so in order.
-template <class Form>
-void runtime::execution::run(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
-                             Form& call, counted_ptr<detail::actor_box> box) {
-    if (!call.open(*from, id, !box)) return;
-    const auto& fn = call.fn();
-    if (call.is_method() && !box) {
-        box = self.box_for(*from, id, fn, call.target());
-        if (!box) return;
-        call.check(*from, *box);
-        const bool is_full = fn.group != 0 && box->gate_of(fn.group).is_full();
-        if ((box->not_started > 0 || is_full) && !fn.is_coroutine)
-            return hold_back(self, from, id, call, std::move(box));
-    }
-    if (box && box->over != nullptr) return self.reply_over(*from, id, fn, *box);
-    ++self.state_->stats.executed;
-    if (proc::detail::threads_vary) [[unlikely]]
-        proc::detail::use_threads(call.cpus());
-    detail::incoming_call in{
-        self, from, id, fn, call.target(), call.arguments(), std::move(box), call.has_terms()};
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = &self;
-    const task_context::use under(&self.context_for(call.who(), call.target(), fn));
-    call.run(in);
-}
-
-/// The actor of a call of a method. None: it is gone, and the caller has been told.
-SKEIN_INLINE counted_ptr<detail::actor_box> runtime::box_for(peer& from, slot_id id,
-                                                             const function_record& fn,
-                                                             actor_id actor) {
-    const auto* const found = state_->boxes.find(actor);
-    if (found == nullptr) [[unlikely]] {
-        reply_failure(from, id, detail::actor_is_gone(fn, actor_title(actor)));
-        return {};
-    }
-    if (&(*found)->type != fn.actor && (*found)->type != *fn.actor) [[unlikely]]
-        throw detail::wrong_actor(from.who, fn, actor, (*found)->type);
-    return *found;
-}
-
-/// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
-SKEIN_INLINE detail::call_context& runtime::context_for(const detail::trace_context& who,
-                                                        actor_id actor, const function_record& fn) {
-    auto& spare = state_->spare;
-    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(state_->anchor));
-    spare->who = who;
-    spare->fn = &fn;
-    spare->actor = actor;
-    return *spare;
-}
-
-/// A plain call that may not start yet. Where it may wait for long, it can be cancelled, and its
-/// caller hears that it is held.
-template <class Form>
-void runtime::execution::hold_back(runtime& self, const std::shared_ptr<peer>& from, slot_id id,
-                                   Form& call, counted_ptr<detail::actor_box> box) {
-    ++box->not_started;
-    const auto& fn = call.fn();
-    const auto kept = [&] {
-        arrival one{from, id, {}, false, {}, {}};
-        call.keep(one);
-        return one;
-    };
-    if (box->gate_of(fn.group).limit == 0) {
-        self.state_->calls.spawn(run_later(&self, kept(), std::move(box)));
-        return;
-    }
-    const task_context::use under(&self.context_for(call.who(), call.target(), fn));
-    self.begin_call(from, id, true, run_in_turn(&self, kept(), &fn, std::move(box)));
-    self.tell_soon(from, id);
-}
-
-SKEIN_INLINE task<void> runtime::execution::run_later(runtime* self, arrival one,
-                                                      counted_ptr<detail::actor_box> box) {
-    --box->not_started;
-    with_form(one, [&](auto& call) { run(*self, one.from, one.slot, call, std::move(box)); });
-    co_return;
-}
-
-SKEIN_INLINE task<void> runtime::execution::run_in_turn(runtime* self, arrival one,
-                                                        const function_record* fn,
-                                                        counted_ptr<detail::actor_box> box) {
-    auto turn = self->take_turn(one.from, one.slot, fn, box);
-    const bool may_start = co_await turn;
-    if (!may_start) co_return;
-    const detail::start_gate::seat seat(fn->group != 0 ? &box->gate_of(fn->group) : nullptr);
-    with_form(one, [&](auto& call) { run(*self, one.from, one.slot, call, box); });
-}
-
-SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
-    const bool waits = call.box && call.box->gate_of(call.fn.group).limit != 0;
-    begin_call(call.from, call.slot, waits, std::move(work));
-    tell_soon(call.from, call.slot);
-}
-
-SKEIN_INLINE void runtime::begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits,
-                                      task<void> work) {
-    if (from->running.find(id) != nullptr)
-        throw error(errc::malformed, fmt::format("a second call {} from {}", id, from->who));
-    std::unique_ptr<detail::running_call> made(new detail::running_call);
-    auto& running = *made;
-    running.context = state_->spare;
-    running.waits = waits;
-    // What its arguments had told the driver is not what it knows already.
-    if (state_->upstream != nullptr)
-        running.news = state_->direct->news - (state_->direct->relay_next ? 1 : 0);
-    from->running.enter(id, std::move(made));
-    state_->calls.spawn(run_call(from, id, &running, std::move(work)));
-}
-
-SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id,
-                                          detail::running_call* running, task<void> work) {
-    auto* const outer = co_await skein::detail::current_cancel{};
-    running->stop.link(outer);
-    try {
-        skein::detail::await_under<void> inner(std::move(work), &running->stop);
-        co_await inner;
-    } catch (...) { // it could not even say so: the others that run here must not end for that
-        from->abort(to_error(std::current_exception()));
-    }
-    from->running.erase(id);
-}
-
-/// Whether it has started, or has to wait, is told to its caller, unless it is over by then.
-SKEIN_INLINE void runtime::tell_soon(const std::shared_ptr<peer>& to, slot_id id) {
-    state_->fresh.emplace_back(to, id);
-    if (state_->fresh.size() == 1) state_->calls.spawn(tell_started());
-}
-
-/// Runs after the first steps of the calls that have just started: those that are not done by then
-/// have suspended, or wait for others before they start, and their submitter is told.
-SKEIN_INLINE task<void> runtime::tell_started() {
-    co_await yield();
-    for (const auto& [to, id] : std::exchange(state_->fresh, {})) {
-        auto* const found = to->running.find(id);
-        if (found == nullptr || (*found)->told || !to->is_open()) continue;
-        auto& is_told = (*found)->waits ? (*found)->held : (*found)->told;
-        if (std::exchange(is_told, true)) continue;
-        to->send((*found)->waits ? detail::message_held : detail::message_started, 0, id.value(),
-                 {});
-    }
-    co_return;
 }
 
 } // namespace skein::rt
@@ -38856,7 +39380,7 @@ SKEIN_INLINE void runtime::followers::fail(const calls& all, const error& why) {
 
 // ======== skein/rt/detail/runtime_frames.ipp
 // Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that
-// leave. The calls that run here are in runtime_execution.ipp.
+// leave.
 
 
 #include <coroutine>
@@ -38875,7 +39399,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
-        return state_->upstream == nullptr ? forward(*from, f) : execution::arrived(*this, from, f);
+        return state_->upstream == nullptr ? forward(*from, f) : state_->executor.arrived(from, f);
     case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
     case detail::message_held: return credits::on_held(*this, *from, slot_id(f.id));
     case detail::message_passed:
@@ -38885,7 +39409,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
         return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
         if (state_->upstream == nullptr) break;
-        return execution::dropped(*this, from, f.body);
+        return state_->executor.dropped(from, f.body);
     case detail::message_snapshot:
     case detail::message_hold:
     case detail::message_release:
@@ -38983,13 +39507,7 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
 }
 
 SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
-    if (auto* const found = from.running.find(id)) {
-        auto& call = **found;
-        call.stop.request();
-        call.context->cancel_children(by_force);
-    } else if (state_->has_backlog) {
-        from.unwanted.insert(id);
-    }
+    state_->executor.cancel(from, id, by_force);
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second, by_force);
     else if (state_->upstream == nullptr)
@@ -39091,55 +39609,19 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     if (state_->leases.waits()) pump_leases(); // the caller may have left a core to others
 }
 
+// ---- replies -----------------------------------------------------------------------------------
+
 SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
-    if (!to.is_open()) return;
-    state_->scratch.clear();
-    auto& lent = state_->actors.lent;
-    lent.clear();
-    {
-        struct replying_guard {
-            runtime* before = replying_;
-            ~replying_guard() { replying_ = before; }
-        } const guard;
-        replying_ = this;
-        encode(state_->scratch);
-    }
-    if (lent.empty()) return send_scratch(to, detail::reply_ok, id);
-    if (to.role == detail::peer_role::here) return lend_here(to, id);
-    detail::lending_reply::append(state_->scratch, lent.known());
-    send_scratch(to, detail::reply_lends, id);
+    state_->replies.reply(to, id, encode);
 }
-
 SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
-    if (!to.is_open()) return;
-    state_->scratch.clear();
-    state_->scratch.raw(value);
-    send_scratch(to, lends ? detail::reply_lends : detail::reply_ok, id);
+    state_->replies.pass_reply(to, id, value, lends);
 }
-
 SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
-    if (!to.is_open()) return;
-    state_->scratch.clear();
-    detail::encode_failure(state_->scratch, why);
-    send_scratch(to, detail::reply_failed, id);
+    state_->replies.reply_failure(to, id, why);
 }
-
-/// A reply. The memory of a large one goes with it, so that it is given back.
-SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
-    if (state_->upstream != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
-    if (state_->scratch.size() < limit::inline_bytes)
-        return to.send(detail::message_reply, outcome, id.value(), state_->scratch.bytes());
-    net::frame f;
-    f.kind = detail::message_reply;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(state_->scratch).take();
-    to.send(std::move(f));
-}
-
-SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
-    reply_failure(to, id, detail::failure_of(std::current_exception(), fn, state_->name));
-}
+/// Something was told to the driver that the next reply must not overtake.
+SKEIN_INLINE void runtime::tell_driver_first() noexcept { state_->replies.told_driver(); }
 
 } // namespace skein::rt
 
@@ -39160,23 +39642,25 @@ SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_rec
 
 namespace skein::rt {
 
-/// A method has its result. False: who has called it is another process.
-SKEIN_INLINE bool runtime::reply_here(peer& to, slot_id id, detail::finisher finish) {
-    if (to.role != detail::peer_role::here) return false;
-    const auto call = free_slot(id);
-    if (!call) return true;
-    const task_context::use none(nullptr); // what waits for it is not part of the method
-    const auto queue = credits::give(*state_, to, *call);
-    try {
-        if (!call->is_done()) finish(*call);
-    } catch (...) { // the value could not be copied
-        call->fail(detail::failure_of(std::current_exception(), *call->fn, state_->name));
-    }
-    if (queue) drain(*queue);
-    return true;
+SKEIN_INLINE void peer::finish_here(slot_id id, detail::finisher finish) {
+    loopback->finish(*this, id, finish);
 }
 
 namespace detail {
+
+/// A method has its result.
+SKEIN_INLINE void direct_state::finish(peer& by, slot_id id, finisher how) {
+    const auto call = self.free_slot(id);
+    if (!call) return;
+    const task_context::use none(nullptr); // what waits for it is not part of the method
+    const auto queue = runtime::credits::give(*self.state_, by, *call);
+    try {
+        if (!call->is_done()) how(*call);
+    } catch (...) { // the value could not be copied
+        call->fail(failure_of(std::current_exception(), *call->fn, self.state_->name));
+    }
+    if (queue) self.drain(*queue);
+}
 
 /// The call leaves: its arguments are copied or moved now.
 SKEIN_INLINE void direct_state::give(counted_ptr<call_base> call, given_maker make) {
@@ -40188,6 +40672,7 @@ SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
     state_->actor_queues.erase(queue.id);
     if (state_->upstream == nullptr) return let_go(queue.id);
     const auto times = state_->actors.borrowed.let_go(queue.id);
+    state_->replies.news().set_untold_holds(state_->actors.borrowed.has_untold());
     if (times == 0 || !state_->upstream->wire->is_open()) return;
     tell_driver_first();
     wire::writer body;
@@ -40201,26 +40686,29 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
     const bool is_new = !state_->actor_queues.contains(id);
     auto queue = queue_for(id);
     if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
-    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.borrow(id);
+    if (is_new && state_->upstream != nullptr) {
+        state_->actors.borrowed.borrow(id);
+        state_->replies.news().set_untold_holds(true);
+    }
     return queue;
 }
 
 SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
                                                                   std::uint32_t max_pending) {
     auto queue = borrow_actor(id, max_pending);
-    if (state_->upstream != nullptr) state_->actors.borrowed.hold(id);
+    if (state_->upstream == nullptr) return queue;
+    state_->actors.borrowed.hold(id);
+    state_->replies.news().set_untold_holds(state_->actors.borrowed.has_untold());
     return queue;
 }
 
-SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
-    return state_->actors.borrowed.has_untold();
-}
-
-SKEIN_INLINE void runtime::lend_actor(actor_id id) { state_->actors.lent.add(id); }
+SKEIN_INLINE void runtime::lend_actor(actor_id id) { state_->replies.lend(id); }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
 SKEIN_INLINE void runtime::tell_holds() {
-    for (const auto id : state_->actors.borrowed.tell())
+    const auto untold = state_->actors.borrowed.tell();
+    state_->replies.news().set_untold_holds(false);
+    for (const auto id : untold)
         send_actor(*state_->upstream, detail::message_hold, id);
 }
 
@@ -40261,11 +40749,7 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
     }
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
     for (const auto id : parts.actors) actor_queues.push_back(hold_actor(id, 0));
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = this;
+    const detail::executing_mark by(this);
     call.finish_with_bytes(parts.value);
 }
 
@@ -40354,7 +40838,7 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_qu
 } // namespace detail
 
 SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_queue> queue) {
-    state_->actors.lent.add_foreign(std::move(queue));
+    state_->replies.lend_abroad(std::move(queue));
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
@@ -41301,6 +41785,8 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     SKEIN_CHECK(state_->links.empty() && state_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
     state_->upstream = l.get();
+    state_->replies.follow(l.get());
+    state_->executor.add_caller(*l);
     detail::space_state::meet(*this, *l->wire);
     for (const auto& door : state_->direct->doors)
         state_->direct->tasks.spawn(serve_door(this, door.get()));
@@ -41314,12 +41800,13 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
         how = co_await asked;
     }
     state_->closing = true;
+    state_->executor.close();
     if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
         for (const auto& one : state_->direct->callers)
             one->abort(error(errc::closed, "the driver has gone"));
-    state_->calls.cancel();
+    state_->executor.cancel_all();
     try {
-        auto joined = state_->calls.join();
+        auto joined = state_->executor.join();
         auto sure = shield(std::move(joined));
         co_await sure;
     } catch (...) { // a call's own errors were told to the driver
@@ -41332,8 +41819,10 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     }
     lose(*l, how);
     close_queues();
-    state_->boxes.clear();
+    state_->local_actors.clear();
+    state_->executor.remove_caller(*l);
     state_->upstream = nullptr;
+    state_->replies.follow(nullptr);
 }
 
 namespace detail {
@@ -41349,6 +41838,7 @@ SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
 
 SKEIN_INLINE task<void> runtime::close() {
     state_->closing = true;
+    state_->executor.close();
     state_->leases.worker_idle.set();
     const error why(errc::closed, "the program ended before the call was done");
     state_->start_workers = {};
@@ -41384,10 +41874,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     state_->leases.occupy(l, 0);
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
-    l.running.for_each([](slot_id, const auto& call) {
-        call->stop.request();
-        call->context->cancel_children(false);
-    });
+    detail::executor::end_calls(l);
     std::vector<counted_ptr<detail::call_base>> orphans;
     if (!l.spent) // else they go on, as all calls do that nobody waits for
         for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
@@ -42468,6 +42955,7 @@ SKEIN_INLINE void space_state::give_up(space_visit& v, const error& why) {
     }
     v.is_over = true;
     space_client.closing = true;
+    space_client.executor.close();
     v.self->close_queues();
     v.over.set();
     v.settled.set();
@@ -44525,7 +45013,7 @@ SKEIN_INLINE void serve_if_worker() {
 // ======== skein/rt/detail/invoke.hpp
 // The executing side of rt/remote.hpp: an actor where it lives, and what a function's record does
 // with a call that has arrived, or that this process gives to itself. All that does not depend on
-// the function is in runtime.
+// the function is in executor.
 
 
 // ======== skein/rt/method_group.hpp
@@ -44827,10 +45315,10 @@ inline constexpr bool is_const_method<R (C::*)(P...) const noexcept> = true;
 /// What follows a method and precedes its reply: its arguments go, so that handles which it has not
 /// kept are not told as held, and its actor is saved or ends.
 template <auto F, class Arguments>
-void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
+void after_call(executor& by, peer& to, actor_box* box, Arguments& arguments) {
     if constexpr (std::is_move_assignable_v<Arguments>)
-        if (self.has_borrowed()) arguments = Arguments();
-    if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
+        if (by.answers().news().has_untold_holds()) arguments = Arguments();
+    if (box != nullptr) by.actors().method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
 /// Appends a result; one that its reader would refuse is refused here.
@@ -44847,25 +45335,25 @@ void encode_result(wire::writer& to, const R& value) {
 /// Replies with a value. A method's goes to this process as it is, if that is as good as decoding
 /// its bytes.
 template <class T, class R>
-void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
+void reply_value(replies& out, peer& to, slot_id id, R&& value) {
     using result_type = std::remove_cvref_t<R>;
     if constexpr (!std::is_void_v<T> && travels_as_it_is<result_type>()) {
         const auto finish = [&](call_base& call) {
             static_cast<ref_state<result_type>&>(call).finish_with(std::forward<R>(value));
         };
-        if (self.reply_here(to, id, finish)) return;
+        if (out.reply_here(to, id, finish)) return;
     }
-    self.reply(to, id, [&](wire::writer& w) { encode_result(w, value); });
+    out.reply(to, id, [&](wire::writer& w) { encode_result(w, value); });
 }
 template <class T>
-void reply_nothing(runtime& self, peer& to, slot_id id) {
+void reply_nothing(replies& out, peer& to, slot_id id) {
     if constexpr (!std::is_void_v<T>) {
         const auto finish = [](call_base& call) {
             static_cast<ref_state<void>&>(call).finish_with();
         };
-        if (self.reply_here(to, id, finish)) return;
+        if (out.reply_here(to, id, finish)) return;
     }
-    self.reply(to, id, [](wire::writer&) {});
+    out.reply(to, id, [](wire::writer&) {});
 }
 
 /// Begins a call that does not end at once. box: stays until it has.
@@ -44884,19 +45372,19 @@ auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
 
 /// A coroutine call, or one on a thread: owns its arguments and its actor until it has replied.
 template <auto F, class T>
-task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
+task<void> run_coroutine(executor* by, std::shared_ptr<peer> from, slot_id id,
                          const function_record* fn, counted_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
     auto* const gate = box ? &box->gate_of(fn->group) : nullptr;
     if (box && gate->limit != 0) {
-        auto turn = self->take_turn(from, id, fn, box);
+        auto turn = by->take_turn(from, id, fn, box);
         const bool may_start = co_await turn;
         if (!may_start) co_return;
     } else if (box) {
         --box->not_started;
         if (box->over != nullptr) {
-            self->reply_over(*from, id, *fn, *box);
+            by->reply_over(*from, id, *fn, *box);
             co_return;
         }
     }
@@ -44907,17 +45395,17 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                 auto work = begin_now<F, T>(box.get(), fn->group, arguments);
                 co_await work;
             }
-            after_call<F>(*self, *from, box.get(), arguments);
-            reply_nothing<T>(*self, *from, id);
+            after_call<F>(*by, *from, box.get(), arguments);
+            reply_nothing<T>(by->answers(), *from, id);
         } else {
             auto work = begin_now<F, T>(box.get(), fn->group, arguments);
             auto value = co_await work;
-            after_call<F>(*self, *from, box.get(), arguments);
-            reply_value<T>(*self, *from, id, std::move(value));
+            after_call<F>(*by, *from, box.get(), arguments);
+            reply_value<T>(by->answers(), *from, id, std::move(value));
         }
     } catch (...) {
-        if (box) self->method_failed(*from, *box, !is_const_method<decltype(F)>);
-        self->reply_thrown(*from, id, *fn);
+        if (box) by->actors().method_failed(*from, *box, !is_const_method<decltype(F)>);
+        by->answers().reply_thrown(*from, id, *fn);
     }
 }
 
@@ -44935,29 +45423,29 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
     using traits = signature<decltype(F)>;
     if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
         if (call.box) ++call.box->not_started;
-        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
-                                                  call.box, std::move(arguments)));
+        call.by.start(call, run_coroutine<F, T>(&call.by, call.from, call.slot, &call.fn, call.box,
+                                                std::move(arguments)));
     } else {
         try {
             if constexpr (std::is_void_v<typename traits::result>) {
                 call_plain<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                reply_nothing<T>(call.self, *call.from, call.slot);
+                after_call<F>(call.by, *call.from, call.box.get(), arguments);
+                reply_nothing<T>(call.by.answers(), *call.from, call.slot);
             } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
                                                                              arguments))>) {
                 const auto& value =
                     call_plain<F, T>(call.box.get(), arguments); // of an argument, perhaps
                 if (call.box)
-                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
-                reply_value<T>(call.self, *call.from, call.slot, value);
+                    call.by.actors().method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
+                reply_value<T>(call.by.answers(), *call.from, call.slot, value);
             } else {
                 auto value = call_plain<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                reply_value<T>(call.self, *call.from, call.slot, std::move(value));
+                after_call<F>(call.by, *call.from, call.box.get(), arguments);
+                reply_value<T>(call.by.answers(), *call.from, call.slot, std::move(value));
             }
         } catch (...) {
             if (call.box)
-                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
+                call.by.actors().method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
             call.reply_thrown();
         }
     }
@@ -45422,10 +45910,9 @@ void invoke_create(incoming_call& call) {
         const auto all = call.arguments.position() + call.arguments.remaining();
         if (call.has_terms) box->made_from = all - saved.size();
         if (call.has_terms)
-            if (auto set = call.self.set_terms(*box, terms, saved); !set)
-                return call.refuse(set.error());
-        call.self.insert_actor(call.target, std::move(box));
-        call.self.reply(*call.from, call.slot, [](wire::writer&) {});
+            if (auto set = set_terms(*box, terms, saved); !set) return call.refuse(set.error());
+        call.by.actors().insert(call.target, std::move(box));
+        call.by.answers().reply(*call.from, call.slot, [](wire::writer&) {});
     } catch (...) {
         call.reply_thrown();
     }

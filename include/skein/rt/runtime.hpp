@@ -26,6 +26,7 @@
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/incoming_call.hpp>
 #include <skein/rt/detail/runtime_fwd.hpp>
+#include <skein/rt/detail/runtime_mark.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/runtime_options.hpp>
 
@@ -81,11 +82,11 @@ public:
     };
 
     /// The runtime whose incoming call is being decoded on this thread, if any.
-    [[nodiscard]] static runtime* executing() noexcept { return executing_; }
+    [[nodiscard]] static runtime* executing() noexcept { return detail::executing_mark::current(); }
     /// The call whose arguments are being encoded on this thread, if any.
     [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
     /// The runtime that encodes a result on this thread, if any.
-    [[nodiscard]] static runtime* replying() noexcept { return replying_; }
+    [[nodiscard]] static runtime* replying() noexcept { return detail::replying_mark::current(); }
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.
@@ -226,35 +227,14 @@ public:
     /// A handle is encoded in a result; of an actor of a namespace that is not this one's.
     void lend_actor(actor_id id);
     void lend_abroad(counted_ptr<detail::actor_queue> queue);
-    /// There are handles here that came as arguments, and that the driver does not know of.
-    [[nodiscard]] bool has_borrowed() const noexcept;
-    /// Worker: makes an actor what its options say.
-    [[nodiscard]] result<void> set_terms(detail::actor_box& box, const detail::actor_terms& terms,
-                                         byte_span snapshot);
-    /// A method is done and replies next. May throw what save() throws.
-    void method_ended(peer& to, detail::actor_box& box, bool changes);
-    void method_failed(peer& to, detail::actor_box& box, bool changes) noexcept;
-    /// Waits for the turn of a call behind a gate with a limit. False: it has replied.
-    [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
-                                       const function_record* fn,
-                                       counted_ptr<detail::actor_box> box);
-    /// Of a call whose actor has ended before it.
-    void reply_over(peer& to, slot_id id, const function_record& fn, const detail::actor_box& box);
     void create_failed(actor_id id, const failure& why);
     /// What the tasks of this process that are no call belong to.
     [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
     void reply(peer& to, slot_id id, detail::encoder encode);
-    /// The same for a call of this process. False: it is none.
-    [[nodiscard]] bool reply_here(peer& to, slot_id id, detail::finisher finish);
     /// A value that is encoded already.
     void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
     void reply_failure(peer& to, slot_id id, const failure& why);
-    /// The same for the exception that is being handled.
-    void reply_thrown(peer& to, slot_id id, const function_record& fn);
-    void insert_actor(actor_id id, counted_ptr<detail::actor_box> box);
-    /// Runs a coroutine call; it replies by itself.
-    void start(detail::incoming_call& call, task<void> work);
     void count_outcome(bool failed) noexcept;
     /// Of a worker's call that its driver does not know of.
     void direct_call_ended(detail::call_base& call) noexcept;
@@ -263,9 +243,7 @@ private:
     friend struct detail::direct_state;
     friend struct detail::space_state;
     friend class detail::actor_queue;
-    struct state;     // in detail/runtime_state.hpp
-    struct arrival;   // in detail/execution_state.hpp
-    struct execution; // the same
+    struct state; // in detail/runtime_state.hpp
     struct losses;
     struct credits;
     struct followers;
@@ -286,7 +264,6 @@ private:
     void on_snapshot(peer& from, const net::frame_view& f);
     void on_release(peer& from, byte_span body);
     void on_find(peer& from, const net::frame_view& f);
-    void on_kill(actor_id id);
     [[nodiscard]] bool admit_actor(peer& from, const net::frame_view& f, const function_record& fn,
                                    const detail::call_head& head, wire::reader& in);
     [[nodiscard]] std::optional<error> take_name(actor_id id, const detail::actor_terms& terms,
@@ -315,20 +292,7 @@ private:
     void resume_restarts(losses& lost);
     void make_again(actor_id id);
     void give_late_holds_back(actor_id restarted);
-    task<void> run_backlog();
-    void begin_turn();
-    void end_turn();
-    [[nodiscard]] counted_ptr<detail::actor_box> box_for(peer& from, slot_id id,
-                                                         const function_record& fn, actor_id actor);
-    [[nodiscard]] detail::call_context& context_for(const detail::trace_context& who,
-                                                    actor_id actor, const function_record& fn);
     void adopt_child(detail::call_base& call);
-    void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
-    void begin_call(const std::shared_ptr<peer>& from, slot_id id, bool waits, task<void> work);
-    task<void> run_call(std::shared_ptr<peer> from, slot_id id, detail::running_call* running,
-                        task<void> work);
-    void tell_soon(const std::shared_ptr<peer>& to, slot_id id);
-    task<void> tell_started();
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
 
@@ -358,12 +322,8 @@ private:
     void on_direct_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     static task<void> serve_door(runtime* self, net::link_endpoint* door);
     [[nodiscard]] static task<void> serve_caller(runtime* self, std::shared_ptr<net::channel> wire);
-    void drop_caller(peer& caller);
     void cut_caller(std::uint64_t incarnation);
     void tell_driver_first() noexcept;
-    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
-    void relay(peer& to, std::uint16_t outcome, slot_id id);
-    void lend_here(peer& to, slot_id id);
     [[nodiscard]] task<void> leave_others();
     // The driver's side, in detail/runtime_meetings.ipp:
     [[nodiscard]] bool on_worker_asks(peer& from, const net::frame_view& f);
@@ -414,9 +374,7 @@ private:
     void refuse(detail::call_base& call, error why);
 
     static inline constinit thread_local runtime* current_ = nullptr;
-    static inline constinit thread_local runtime* executing_ = nullptr;
     static inline constinit thread_local detail::call_base* encoding_ = nullptr;
-    static inline constinit thread_local runtime* replying_ = nullptr;
 
     std::unique_ptr<state> state_;
 };
@@ -432,7 +390,6 @@ private:
 #include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
-#include <skein/rt/detail/runtime_execution.ipp>
 #include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>

@@ -78,10 +78,9 @@ void invoke_create(incoming_call& call) {
         const auto all = call.arguments.position() + call.arguments.remaining();
         if (call.has_terms) box->made_from = all - saved.size();
         if (call.has_terms)
-            if (auto set = call.self.set_terms(*box, terms, saved); !set)
-                return call.refuse(set.error());
-        call.self.insert_actor(call.target, std::move(box));
-        call.self.reply(*call.from, call.slot, [](wire::writer&) {});
+            if (auto set = set_terms(*box, terms, saved); !set) return call.refuse(set.error());
+        call.by.actors().insert(call.target, std::move(box));
+        call.by.answers().reply(*call.from, call.slot, [](wire::writer&) {});
     } catch (...) {
         call.reply_thrown();
     }

@@ -2,6 +2,7 @@
 #pragma once
 // What a driver knows of the actors of its program. Part of detail/runtime_state.hpp.
 
+#include <skein/rt/detail/actor_name.hpp>
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/groups_state.hpp>
@@ -26,22 +27,8 @@ namespace skein::rt {
 
 namespace detail {
 
-/// The actor that a message of its number alone is about.
-[[nodiscard]] inline actor_id actor_of(byte_span body, const std::string& who) {
-    wire::reader in(body);
-    actor_id id;
-    if (!get_actor_id(in, id) || !in.finish())
-        throw error(errc::malformed,
-                    fmt::format("a message about an actor that cannot be read from {}", who));
-    return id;
-}
-
 /// Why the calls of an actor that has ended fail: "actor "table" was killed".
 [[nodiscard]] failure ended(std::string_view title, std::string_view how);
-/// As messages name an actor: actor "table", by its name if it is known; else by its class, actor
-/// counter#7.
-[[nodiscard]] std::string actor_title(actor_id id, std::string_view name,
-                                      const std::type_info* type);
 /// "once", "3 times"
 [[nodiscard]] std::string times(std::int64_t n);
 
@@ -98,7 +85,6 @@ struct actors_state {
     holds<actor_id> held;       ///< by workers; a handle of this process has its queue
     late_holders late;          ///< lost workers whose actors are made again
     borrows<actor_id> borrowed; ///< of a worker
-    lent_handles<actor_id, counted_ptr<actor_queue>> lent; ///< in the result under way
 
     [[nodiscard]] actor_entry* find(actor_id id) {
         const auto at = entries.find(id);

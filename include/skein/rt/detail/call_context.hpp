@@ -26,12 +26,13 @@ class call_base;
 /// Says where a runtime is, and that it has ended, to those who may outlive it.
 class runtime_anchor {
 public:
+    runtime_anchor() noexcept = default; ///< of none
     explicit runtime_anchor(runtime& of) noexcept : self(&of) {}
     void add_use() noexcept { ++uses_; }
     void drop_use() noexcept {
         if (--uses_ == 0) delete this;
     }
-    runtime* self; ///< nullptr: it has ended
+    runtime* self = nullptr; ///< nullptr: it has ended
 
 private:
     std::uint32_t uses_ = 0;

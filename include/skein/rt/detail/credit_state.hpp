@@ -40,7 +40,6 @@ struct runtime::credits {
     static void on_started(runtime& self, peer& from, slot_id id);
     static void on_held(runtime& self, peer& from, slot_id id);
     static void on_passed(runtime& self, peer& from, slot_id id);
-    static void pass_by(peer& from, slot_id id, const detail::call_head& head);
     static void keep(detail::call_base& call);
     static void leave(state& of, detail::actor_queue& queue);
     static void sort(detail::actor_queue& queue);

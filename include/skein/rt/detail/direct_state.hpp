@@ -74,13 +74,6 @@ struct direct_state {
     std::vector<counted_ptr<actor_queue>> kept_next; ///< go along with the next one
     bool is_delivering = false;
 
-    /// The next reply must come behind what the driver was told before it, and so must those of
-    /// calls that had begun by then.
-    bool relay_next = false;
-    std::uint64_t news = 0;      ///< how often it was told
-    std::size_t outstanding = 0; ///< calls
-    bool is_told_busy = false;   ///< the driver knows that there are some
-
     /// Coroutine tasks that wait for direct calls, and of which the driver does not know it yet.
     intrusive_list<call_context, call_context> waiting;
     struct wait_timer : timer_node {
@@ -100,15 +93,13 @@ struct direct_state {
     [[nodiscard]] byte_buffer body_of(byte_span bytes);
     void take_back(std::vector<loopback_frame> delivered);
 
-    /// Of a call whose arguments travel as they are; in detail/runtime_given.ipp.
+    // Of a call whose arguments travel as they are; in detail/runtime_given.ipp.
     void give(counted_ptr<call_base> call, given_maker make);
+    void finish(peer& by, slot_id id, finisher how);
 };
 
 /// The options of a link between two workers, for both sides.
 [[nodiscard]] net::connection_options direct_options(const runtime& self, const net::token& secret,
                                                      bool in_memory, const direct_hello& hello);
-/// The function that a call names; its head must fit it. In runtime_execution.ipp.
-[[nodiscard]] const function_record& read_head(wire::reader& in, call_head& head, const peer& from,
-                                               time_point came);
 
 } // namespace skein::rt::detail

@@ -15,13 +15,13 @@ class reader;
 
 namespace skein::rt {
 
-class runtime;
-
 namespace detail {
+
+class executor;
 
 /// A call that arrived, while it is being looked at.
 struct incoming_call {
-    runtime& self;
+    executor& by;
     const std::shared_ptr<peer>& from;
     slot_id slot;
     const function_record& fn;

@@ -2,11 +2,12 @@
 #pragma once
 // The executing side of rt/remote.hpp: an actor where it lives, and what a function's record does
 // with a call that has arrived, or that this process gives to itself. All that does not depend on
-// the function is in runtime.
+// the function is in executor.
 
 #include <skein/core/loop.hpp>
 #include <skein/net/offload.hpp>
 #include <skein/rt/detail/actor_box.hpp>
+#include <skein/rt/detail/executor.hpp>
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/method_group.hpp>
 #include <skein/rt/ref.hpp>
@@ -99,10 +100,10 @@ inline constexpr bool is_const_method<R (C::*)(P...) const noexcept> = true;
 /// What follows a method and precedes its reply: its arguments go, so that handles which it has not
 /// kept are not told as held, and its actor is saved or ends.
 template <auto F, class Arguments>
-void after_call(runtime& self, peer& to, actor_box* box, Arguments& arguments) {
+void after_call(executor& by, peer& to, actor_box* box, Arguments& arguments) {
     if constexpr (std::is_move_assignable_v<Arguments>)
-        if (self.has_borrowed()) arguments = Arguments();
-    if (box != nullptr) self.method_ended(to, *box, !is_const_method<decltype(F)>);
+        if (by.answers().news().has_untold_holds()) arguments = Arguments();
+    if (box != nullptr) by.actors().method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
 /// Appends a result; one that its reader would refuse is refused here.
@@ -119,25 +120,25 @@ void encode_result(wire::writer& to, const R& value) {
 /// Replies with a value. A method's goes to this process as it is, if that is as good as decoding
 /// its bytes.
 template <class T, class R>
-void reply_value(runtime& self, peer& to, slot_id id, R&& value) {
+void reply_value(replies& out, peer& to, slot_id id, R&& value) {
     using result_type = std::remove_cvref_t<R>;
     if constexpr (!std::is_void_v<T> && travels_as_it_is<result_type>()) {
         const auto finish = [&](call_base& call) {
             static_cast<ref_state<result_type>&>(call).finish_with(std::forward<R>(value));
         };
-        if (self.reply_here(to, id, finish)) return;
+        if (out.reply_here(to, id, finish)) return;
     }
-    self.reply(to, id, [&](wire::writer& w) { encode_result(w, value); });
+    out.reply(to, id, [&](wire::writer& w) { encode_result(w, value); });
 }
 template <class T>
-void reply_nothing(runtime& self, peer& to, slot_id id) {
+void reply_nothing(replies& out, peer& to, slot_id id) {
     if constexpr (!std::is_void_v<T>) {
         const auto finish = [](call_base& call) {
             static_cast<ref_state<void>&>(call).finish_with();
         };
-        if (self.reply_here(to, id, finish)) return;
+        if (out.reply_here(to, id, finish)) return;
     }
-    self.reply(to, id, [](wire::writer&) {});
+    out.reply(to, id, [](wire::writer&) {});
 }
 
 /// Begins a call that does not end at once. box: stays until it has.
@@ -156,19 +157,19 @@ auto begin_now(actor_box* box, std::uint16_t group, Arguments& arguments) {
 
 /// A coroutine call, or one on a thread: owns its arguments and its actor until it has replied.
 template <auto F, class T>
-task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
+task<void> run_coroutine(executor* by, std::shared_ptr<peer> from, slot_id id,
                          const function_record* fn, counted_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
     auto* const gate = box ? &box->gate_of(fn->group) : nullptr;
     if (box && gate->limit != 0) {
-        auto turn = self->take_turn(from, id, fn, box);
+        auto turn = by->take_turn(from, id, fn, box);
         const bool may_start = co_await turn;
         if (!may_start) co_return;
     } else if (box) {
         --box->not_started;
         if (box->over != nullptr) {
-            self->reply_over(*from, id, *fn, *box);
+            by->reply_over(*from, id, *fn, *box);
             co_return;
         }
     }
@@ -179,17 +180,17 @@ task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                 auto work = begin_now<F, T>(box.get(), fn->group, arguments);
                 co_await work;
             }
-            after_call<F>(*self, *from, box.get(), arguments);
-            reply_nothing<T>(*self, *from, id);
+            after_call<F>(*by, *from, box.get(), arguments);
+            reply_nothing<T>(by->answers(), *from, id);
         } else {
             auto work = begin_now<F, T>(box.get(), fn->group, arguments);
             auto value = co_await work;
-            after_call<F>(*self, *from, box.get(), arguments);
-            reply_value<T>(*self, *from, id, std::move(value));
+            after_call<F>(*by, *from, box.get(), arguments);
+            reply_value<T>(by->answers(), *from, id, std::move(value));
         }
     } catch (...) {
-        if (box) self->method_failed(*from, *box, !is_const_method<decltype(F)>);
-        self->reply_thrown(*from, id, *fn);
+        if (box) by->actors().method_failed(*from, *box, !is_const_method<decltype(F)>);
+        by->answers().reply_thrown(*from, id, *fn);
     }
 }
 
@@ -207,29 +208,31 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
     using traits = signature<decltype(F)>;
     if constexpr (traits::is_coroutine || is_blocking<F, T>()) {
         if (call.box) ++call.box->not_started;
-        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
-                                                  call.box, std::move(arguments)));
+        call.by.start(call, run_coroutine<F, T>(&call.by, call.from, call.slot, &call.fn, call.box,
+                                                std::move(arguments)));
     } else {
         try {
             if constexpr (std::is_void_v<typename traits::result>) {
                 call_plain<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                reply_nothing<T>(call.self, *call.from, call.slot);
+                after_call<F>(call.by, *call.from, call.box.get(), arguments);
+                reply_nothing<T>(call.by.answers(), *call.from, call.slot);
             } else if constexpr (std::is_reference_v<decltype(call_now<F, T>(nullptr,
                                                                              arguments))>) {
                 const auto& value =
                     call_plain<F, T>(call.box.get(), arguments); // of an argument, perhaps
                 if (call.box)
-                    call.self.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
-                reply_value<T>(call.self, *call.from, call.slot, value);
+                    call.by.actors().method_ended(*call.from, *call.box,
+                                                  !is_const_method<decltype(F)>);
+                reply_value<T>(call.by.answers(), *call.from, call.slot, value);
             } else {
                 auto value = call_plain<F, T>(call.box.get(), arguments);
-                after_call<F>(call.self, *call.from, call.box.get(), arguments);
-                reply_value<T>(call.self, *call.from, call.slot, std::move(value));
+                after_call<F>(call.by, *call.from, call.box.get(), arguments);
+                reply_value<T>(call.by.answers(), *call.from, call.slot, std::move(value));
             }
         } catch (...) {
             if (call.box)
-                call.self.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
+                call.by.actors().method_failed(*call.from, *call.box,
+                                               !is_const_method<decltype(F)>);
             call.reply_thrown();
         }
     }

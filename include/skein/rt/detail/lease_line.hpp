@@ -20,6 +20,8 @@ struct peer;
 
 namespace detail {
 
+struct lease_line;
+
 // Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over
 // a lease that is held without asking anybody; the scheduler is asked once per lease.
 

@@ -3,14 +3,12 @@
 // peer: a link to another process, with all that the runtime keeps of who is at its other end. Part
 // of detail/runtime_state.hpp.
 
-#include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
-#include <skein/core/frame_pool.hpp>
-#include <skein/core/id_map.hpp>
 #include <skein/core/intrusive_list.hpp>
 #include <skein/net/channel.hpp>
 #include <skein/proc/claims.hpp>
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/inbound_calls.hpp>
 #include <skein/rt/detail/lease_line.hpp>
 #include <skein/sched/scheduler.hpp>
 
@@ -21,7 +19,6 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 namespace skein::rt {
@@ -29,21 +26,6 @@ namespace skein::rt {
 namespace detail {
 
 struct direct_state; // in detail/direct_state.hpp
-
-struct running_call {
-    static void* operator new(std::size_t bytes) {
-        return skein::detail::frame_pool::allocate(bytes);
-    }
-    static void operator delete(void* p, std::size_t bytes) noexcept {
-        skein::detail::frame_pool::release(p, bytes);
-    }
-    skein::detail::cancel_state stop;
-    counted_ptr<call_context> context;
-    bool told = false;      ///< the submitter knows that it has started
-    bool waits = false;     ///< it has not, see start_gate
-    bool held = false;      ///< and the submitter knows that
-    std::uint64_t news = 0; ///< direct_state::news when it began
-};
 
 /// What a peer is to this process.
 enum class peer_role : std::uint8_t {
@@ -71,7 +53,6 @@ struct peer : list_node<peer> {
     bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
     bool spent = false;                ///< it was for one actor, which has ended: it leaves
     sched::demand_id demand;           ///< the only one it serves; none: all
-    bool is_paused = false;            ///< nothing is read from it for a while
     std::vector<std::string> labels;   ///< of its node
     bool labels_follow = false;        ///< they are not known yet
     error why{errc::closed, "closed"}; ///< once it has ended
@@ -118,10 +99,9 @@ struct peer : list_node<peer> {
     std::uint32_t unleased = 0; ///< cores of `busy` that calls have without a lease
     std::size_t asks = 0;       ///< questions for namespaces that have no answer
 
-    // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    id_map<slot_id, std::unique_ptr<detail::running_call>> running;
+    // What runs for this peer: here, and calls that the driver passed on for a worker.
+    detail::inbound_calls inbound;
     std::unordered_map<slot_id, detail::call_base*> forwarded;
-    std::unordered_set<slot_id> unwanted; ///< calls in the backlog that were cancelled
 
     // A worker, as its driver knows it, to others that call its actors.
     std::string near_address, far_address;
@@ -133,6 +113,8 @@ struct peer : list_node<peer> {
     [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
     void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
     void send(net::frame f);
+    /// A method of this process has its result, for a call of this process.
+    void finish_here(slot_id id, detail::finisher finish);
     void abort(error reason) noexcept {
         if (wire) wire->abort(std::move(reason));
     }

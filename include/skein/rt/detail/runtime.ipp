@@ -29,24 +29,17 @@ SKEIN_INLINE void no_current_runtime() {
     std::abort();
 }
 
-SKEIN_INLINE void incoming_call::refuse(const error& why) const {
-    error bad(why.code(), "arguments of " + fn.name + ": " + why.text());
-    self.reply_failure(*from, slot, {std::move(bad), nullptr});
-}
-
-SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from, slot, fn); }
-
 } // namespace detail
 
-SKEIN_INLINE runtime::state::state() = default;
+SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
+    : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
+      anchor(new detail::runtime_anchor(self)), replies(name, anchor, heard), local_actors(heard),
+      executor(anchor, replies, local_actors) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
-SKEIN_INLINE runtime::runtime(runtime_options who) : state_(std::make_unique<state>()) {
-    state_->name.name = std::move(who.name);
-    state_->name.host = std::move(who.host);
-    state_->name.pid = who.pid;
+SKEIN_INLINE runtime::runtime(runtime_options who) {
+    state_ = std::make_unique<state>(*this, who);
     state_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
-    state_->anchor = counted_ptr(new detail::runtime_anchor(*this));
     state_->leases.incarnation = state_->incarnation;
     state_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
     state_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
@@ -59,10 +52,10 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : state_(std::make_unique<sta
 SKEIN_INLINE runtime::~runtime() {
     state_->spaces.reset(); // its space clients call through it
     SKEIN_CHECK(
-        state_->links.empty() && state_->upstream == nullptr && state_->calls.size() == 0,
+        state_->links.empty() && state_->upstream == nullptr && state_->executor.running() == 0,
         "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
         "the serving tasks first",
-        state_->links.size(), state_->calls.size());
+        state_->links.size(), state_->executor.running());
     state_->leases.source = nullptr; // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, queue] : state_->actor_queues) queue->owner = nullptr;
@@ -85,12 +78,15 @@ SKEIN_INLINE void runtime::expect_workers(std::size_t n) {
     pump();
 }
 SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return state_->name; }
-SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept { return state_->stats; }
+SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept {
+    state_->stats.executed = state_->executor.executed();
+    return state_->stats;
+}
 SKEIN_INLINE std::size_t runtime::pending() const noexcept {
     return state_->stats.submitted - state_->stats.done;
 }
-SKEIN_INLINE std::size_t runtime::actors() const noexcept { return state_->boxes.size(); }
-SKEIN_INLINE std::size_t runtime::running() const noexcept { return state_->calls.size(); }
+SKEIN_INLINE std::size_t runtime::actors() const noexcept { return state_->local_actors.size(); }
+SKEIN_INLINE std::size_t runtime::running() const noexcept { return state_->executor.running(); }
 SKEIN_INLINE bool runtime::is_driver() const noexcept { return state_->upstream == nullptr; }
 SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return state_->incarnation; }
 SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
@@ -98,11 +94,6 @@ SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
 }
 SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
     return state_->root;
-}
-SKEIN_INLINE void runtime::insert_actor(actor_id id, counted_ptr<detail::actor_box> box) {
-    box->id = id;
-    state_->boxes.erase(id); // a driver gives no id twice
-    state_->boxes.enter(id, std::move(box));
 }
 SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
     ++state_->stats.done;

@@ -273,7 +273,7 @@ SKEIN_INLINE void runtime::on_find(peer& from, const net::frame_view& f) {
 SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) {
     const bool is_kill = f.kind == detail::message_kill;
     if (state_->upstream != nullptr) {
-        if (is_kill) return on_kill(detail::actor_of(f.body, from.who));
+        if (is_kill) return state_->executor.kill(detail::actor_of(f.body, from.who));
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from.who));
     }

@@ -105,24 +105,13 @@ SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
     l->incarnation = hello->incarnation;
     direct.callers.push_back(l);
+    self->state_->executor.add_caller(*l);
     self->listen_to(l);
     auto ended = self->wait_end(l);
     co_await ended;
-    self->drop_caller(*l);
+    self->state_->executor.drop_calls(*l);
+    self->state_->executor.remove_caller(*l);
     std::erase(direct.callers, l);
-}
-
-/// What it has called here ends; what has not begun never does.
-SKEIN_INLINE void runtime::drop_caller(peer& caller) {
-    caller.running.for_each([](slot_id, const auto& call) {
-        call->stop.request();
-        call->context->cancel_children(false);
-    });
-    std::erase_if(state_->backlog, [&](const arrival& one) {
-        if (one.from.get() != &caller) return false;
-        state_->backlog_bytes -= one.body.size();
-        return true;
-    });
 }
 
 /// Nothing more is heard over the links of that worker.
@@ -130,7 +119,7 @@ SKEIN_INLINE void runtime::cut_caller(std::uint64_t incarnation) {
     for (const auto& one : state_->direct->callers) {
         if (one->incarnation != incarnation || !one->is_open()) continue;
         one->abort(error(errc::reset, "a newer link has taken its place"));
-        drop_caller(*one);
+        state_->executor.drop_calls(*one);
     }
 }
 
@@ -163,7 +152,7 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
                     fmt::format("frame of unknown kind {} from {}, which {}", f.kind, from->who,
                                 calls ? "calls actors here" : "is called"));
     if (from->role != detail::peer_role::here || !state_->closing)
-        execution::arrived(*this, from, f); // looks at it
+        state_->executor.arrived(from, f); // looks at it
 }
 
 /// What only a driver says. False: it is nothing of that.
@@ -223,48 +212,6 @@ SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_v
     refuse_relayed(f);
 }
 
-// ---- replies -----------------------------------------------------------------------------------
-
-/// Something was told to the driver that the next reply must not overtake.
-SKEIN_INLINE void runtime::tell_driver_first() noexcept {
-    if (state_->upstream == nullptr) return;
-    state_->direct->relay_next = true;
-    ++state_->direct->news;
-}
-
-/// Worker: what the driver has to know before a reply leaves. True: the reply goes through it, too.
-SKEIN_INLINE bool runtime::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
-    auto& direct = *state_->direct;
-    if (to.role == detail::peer_role::here) return false;
-    if (state_->actors.borrowed.has_untold()) {
-        tell_holds();
-        tell_driver_first();
-    }
-    const bool first = std::exchange(direct.relay_next, false);
-    if (to.role == detail::peer_role::accepted) {
-        if (first || outcome == detail::reply_lends) return true;
-        if (direct.news == 0) return false;
-        const auto* const call = to.running.find(id); // that news may have been of its handles
-        return call != nullptr && (*call)->news != direct.news;
-    }
-    if (direct.outstanding > 0 && !std::exchange(direct.is_told_busy, true) && to.is_open())
-        to.send(detail::message_busy, 1, 0, {});
-    return false;
-}
-
-SKEIN_INLINE void runtime::relay(peer& to, std::uint16_t outcome, slot_id id) {
-    if (!state_->upstream->is_open()) return;
-    wire::writer body;
-    detail::relay_head{to.incarnation}.encode(body);
-    body.raw(state_->scratch.bytes());
-    net::frame f;
-    f.kind = detail::message_relay;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(body).take();
-    state_->upstream->send(std::move(f));
-}
-
 // ---- calls of this process to itself -----------------------------------------------------------
 
 SKEIN_INLINE peer& runtime::here() {
@@ -275,18 +222,18 @@ SKEIN_INLINE peer& runtime::here() {
         direct.here->loopback = &direct;
         direct.here->who = state_->name.describe();
         direct.here->incarnation = state_->incarnation;
+        state_->executor.add_caller(*direct.here);
     }
     return *direct.here;
 }
 
-/// The handles in the value stay until it has been read.
-SKEIN_INLINE void runtime::lend_here(peer& to, slot_id id) {
-    const auto& lent = state_->actors.lent;
-    for (const auto& queue : lent.foreign()) state_->direct->kept_next.push_back(queue);
-    for (const auto one : lent.known())
-        if (const auto queue = state_->actor_queues.find(one); queue != state_->actor_queues.end())
-            state_->direct->kept_next.emplace_back(queue->second);
-    send_scratch(to, detail::reply_ok, id);
+SKEIN_INLINE void runtime::state::listener::keep_lent(const detail::lent_actors& all) {
+    auto& of = *self.state_;
+    auto& kept = of.direct->kept_next;
+    kept.insert(kept.end(), all.foreign().begin(), all.foreign().end());
+    for (const auto one : all.known())
+        if (const auto queue = of.actor_queues.find(one); queue != of.actor_queues.end())
+            kept.emplace_back(queue->second);
 }
 
 SKEIN_INLINE void detail::direct_state::push(loopback_frame f) {
@@ -307,16 +254,12 @@ SKEIN_INLINE void detail::direct_state::deliver() {
         view.flags = f.flags;
         view.id = f.id;
         view.body = f.body;
-        struct executing_guard {
-            runtime* before = runtime::executing_;
-            ~executing_guard() { runtime::executing_ = before; }
-        } const guard;
-        if (!f.kept.empty()) runtime::executing_ = &self;
+        const executing_mark by(f.kept.empty() ? executing_mark::current() : &self);
         try {
             if (!f.given)
                 self.on_frame(here, view);
             else if (!self.state_->closing)
-                runtime::execution::arrived(self, here, std::move(f.given));
+                self.state_->executor.arrived(here, std::move(f.given));
         } catch (const error& e) { // as it would end a link
             if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
         }

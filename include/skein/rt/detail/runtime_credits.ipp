@@ -195,12 +195,6 @@ SKEIN_INLINE void runtime::credits::keep(detail::call_base& call) {
 }
 
 /// Worker: the place of a call has come that was taken back.
-SKEIN_INLINE void runtime::credits::pass_by(peer& from, slot_id id, const detail::call_head& head) {
-    const bool has_credit = head.kind == detail::call_kind::method ||
-                            (head.kind == detail::call_kind::task && head.cpus == 0);
-    if (has_credit && from.is_open()) from.send(detail::message_passed, 0, id.value(), {});
-}
-
 SKEIN_INLINE void runtime::credits::on_passed(runtime& self, peer& from, slot_id id) {
     const auto node = from.taken_back.extract(id);
     if (node.empty()) return;

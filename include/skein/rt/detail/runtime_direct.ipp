@@ -69,7 +69,7 @@ SKEIN_INLINE void runtime::find_way(detail::actor_queue& queue) {
         queue.moving = false;
         return;
     }
-    const auto* const box = state_->boxes.find(queue.id);
+    const auto* const box = state_->local_actors.find(queue.id);
     if (box == nullptr) {
         const auto known = state_->direct->known.find(queue.id);
         if (loop::current().is_occupied() && !state_->direct->has_link(queue.id)) {
@@ -123,7 +123,7 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     if (verdict == detail::whereabouts::gone && !said->who.empty())
         return close_queue(id, {error(errc::not_found, std::move(said->who)), nullptr});
     if (verdict == detail::whereabouts::gone ||
-        (at_worker && is_own && state_->boxes.find(id) == nullptr))
+        (at_worker && is_own && state_->local_actors.find(id) == nullptr))
         return close_queue(id, detail::ended(actor_title(id), "is gone"));
     if (!at_worker || is_own) {
         queue->on = at_worker ? &here() : state_->upstream;
@@ -401,10 +401,10 @@ SKEIN_INLINE void direct_state::tell_waits() {
 } // namespace detail
 
 SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
-    auto& direct =
-        *detail::space_state::home_of(*this).state_->direct; // that of a space client's process
+    auto& of = *detail::space_state::home_of(*this).state_; // that of a space client's process
+    auto& direct = *of.direct;
     call.direct = true;
-    ++direct.outstanding;
+    of.replies.news().call_began();
     auto* const parent = detail::waiting_task(call);
     if (parent == nullptr || parent->direct_calls++ > 0) return;
     auto& here = loop::current();
@@ -415,15 +415,14 @@ SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
 
 SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {
     if (state_->home != nullptr) return state_->home->direct_call_ended(call);
-    auto& direct = *state_->direct;
     call.direct = false;
-    --direct.outstanding;
+    const bool is_idle = state_->replies.news().call_ended();
     auto* const parent = detail::waiting_task(call);
     if (parent != nullptr && parent->direct_calls > 0 && --parent->direct_calls == 0) {
         parent->unlink_wait();
         if (std::exchange(parent->blocked, false)) tell_wait(*parent, false);
     }
-    if (direct.outstanding > 0 || !std::exchange(direct.is_told_busy, false)) return;
+    if (!is_idle) return;
     if (state_->upstream == nullptr || !state_->upstream->is_open()) return;
     try {
         state_->upstream->send(detail::message_busy, 0, 0, {});

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: how actors end, and what follows each call of one: its
-// state is saved, it leaves, the next one starts.
+// Part of the bodies of rt/runtime.hpp: how actors end, and tasks by force.
 
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
@@ -19,13 +18,6 @@ namespace skein::rt {
 
 namespace detail {
 
-SKEIN_INLINE std::string actor_title(actor_id id, std::string_view name,
-                                     const std::type_info* type) {
-    if (!name.empty()) return fmt::format("actor \"{}\"", name);
-    if (type == nullptr) return fmt::format("actor {}", id);
-    return fmt::format("actor {}#{}", type_name(*type), id);
-}
-
 SKEIN_INLINE std::string times(std::int64_t n) {
     return n == 1 ? std::string("once") : fmt::format("{} times", n);
 }
@@ -39,7 +31,7 @@ SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
 SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
     std::string_view name;
     const std::type_info* type = nullptr;
-    if (const auto* const box = state_->boxes.find(id); box != nullptr) {
+    if (const auto* const box = state_->local_actors.find(id); box != nullptr) {
         name = (*box)->name;
         type = &(*box)->type;
     }
@@ -116,161 +108,15 @@ SKEIN_INLINE void runtime::kill_actor(actor_id id) {
     end_actor(id, detail::message_kill, &why);
 }
 
-/// Worker: nothing of it goes on; a plain call that runs ends as it would.
-SKEIN_INLINE void runtime::on_kill(actor_id id) {
-    auto* const found = state_->boxes.find(id);
-    if (found == nullptr) return;
-    (*found)->over = "was killed";
-    state_->boxes.erase(id);
-    execution::for_each_caller(*state_, [&](peer& from) {
-        from.running.for_each([&](slot_id, const auto& call) {
-            if (call->context->actor != id) return;
-            call->stop.request();
-            call->context->cancel_children(false);
-        });
-    });
+SKEIN_INLINE void runtime::leave_actor() { state_->local_actors.leave(); }
+
+SKEIN_INLINE std::string runtime::state::listener::title_of(actor_id id) const {
+    return self.actor_title(id);
 }
 
-SKEIN_INLINE void runtime::leave_actor() {
-    const auto* const context = detail::call_context::current();
-    auto* const found = context != nullptr && context->is_call() && context->actor
-                            ? state_->boxes.find(context->actor)
-                            : nullptr;
-    if (found == nullptr)
-        throw error(errc::invalid_argument,
-                    "leave_actor() is called by something that is no method of an actor")
-            .with_hint("kill(handle) ends an actor from outside");
-    if (!(*found)->last) (*found)->last = context->who.id;
-}
-
-namespace detail {
-
-/// Its caller hears it now; those of later calls would, when the state is read.
-SKEIN_INLINE error state_not_kept(const actor_box& box, const error& why) {
-    error out(
-        why.code(),
-        fmt::format("the call was made, but what {}::save() gives after it cannot be kept: {}",
-                    type_name(box.type), why.text()));
-    out.with_hint("if its worker dies, the actor is made again as it was when it was last saved; " +
-                  why.hint());
-    return out;
-}
-
-} // namespace detail
-
-SKEIN_INLINE void runtime::method_ended(peer& to, detail::actor_box& box, bool changes) {
-    if (box.last && box.last == detail::call_context::current()->who.id && box.over == nullptr) {
-        box.over = "has left";
-        tell_driver_first();
-        if (state_->upstream != nullptr)
-            send_actor(*state_->upstream, detail::message_left, box.id);
-        state_->boxes.erase(box.id);
-        return;
-    }
-    if (!changes || box.save_every == 0 || box.over != nullptr ||
-        ++box.not_saved < box.save_every || !to.is_open())
-        return;
-    box.not_saved = 0;
-    wire::writer saved;
-    try {
-        box.save(saved);
-    } catch (const error& e) {
-        if (e.code() != errc::too_large) throw; // save() has thrown
-        throw detail::state_not_kept(box, e);
-    }
-    constexpr std::size_t head = std::size_t{64} << 10; // of the message that makes it again
-    if (saved.size() + box.made_from + head > limit::frame_bytes)
-        throw detail::state_not_kept(
-            box, error(errc::too_large,
-                       fmt::format("it has {} bytes and the actor's arguments {}, together more "
-                                   "than one message takes",
-                                   saved.size(), box.made_from)));
-    wire::writer body;
-    detail::put_actor(body, box.id);
-    body.raw(saved.bytes());
-    net::frame f;
-    f.kind = detail::message_snapshot;
-    f.body = std::move(body).take();
-    to.send(std::move(f));
-}
-
-SKEIN_INLINE void runtime::method_failed(peer& to, detail::actor_box& box, bool changes) noexcept {
-    try {
-        method_ended(to, box, changes);
-    } catch (...) {
-        try {
-            logging::warn("rt", fmt::format("the state of {} was not saved: {}",
-                                            detail::actor_title(box.id, box.name, &box.type),
-                                            to_error(std::current_exception()).what()));
-        } catch (...) { // no memory for a line
-        }
-    }
-}
-
-SKEIN_INLINE result<void> runtime::set_terms(detail::actor_box& box,
-                                             const detail::actor_terms& terms, byte_span snapshot) {
-    box.gate.limit = terms.max_concurrency;
-    box.name = terms.name;
-    box.lasts = terms.restarts != 0;
-    if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
-    if (!terms.has_snapshot) return {};
-    wire::reader in(snapshot);
-    auto loaded = box.load(in);
-    if (loaded && !in.finish()) return in.status();
-    return loaded;
-}
-
-SKEIN_INLINE void runtime::reply_over(peer& to, slot_id id, const function_record& fn,
-                                      const detail::actor_box& box) {
-    reply_failure(
-        to, id,
-        {error(errc::not_found, fmt::format("{} did not run: {} {}", fn.name,
-                                            detail::actor_title(box.id, box.name, &box.type),
-                                            box.over != nullptr ? box.over : "is gone")),
-         nullptr});
-}
-
-namespace detail {
-
-SKEIN_INLINE error cancelled_in_line(const function_record& fn, std::uint32_t limit) {
-    auto text = fn.name + " was cancelled; it did not run";
-    if (fn.group != 0)
-        text += fmt::format(": it waited for others of group \"{}\", which takes {} at a time",
-                            fn.group_name, limit);
-    return error(errc::cancelled, std::move(text));
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<bool> runtime::take_turn(std::shared_ptr<peer> from, slot_id id,
-                                           const function_record* fn,
-                                           counted_ptr<detail::actor_box> box) {
-    auto& gate = box->gate_of(fn->group);
-    const bool takes_seat = fn->is_coroutine || fn->group != 0;
-    detail::start_gate::turn turn(gate, takes_seat);
-    bool cancelled = false;
-    try {
-        co_await turn;
-    } catch (const error&) {
-        cancelled = true;
-    }
-    --box->not_started;
-    if (!cancelled && box->over == nullptr) {
-        auto* const found = from->running.find(id);
-        if (found != nullptr && fn->is_coroutine) { // a plain call replies at once
-            (*found)->waits = false;
-            tell_soon(from, id);
-        }
-        co_return true;
-    }
-    if (!cancelled && takes_seat) { // it has its seat, and gives it back
-        const detail::start_gate::seat unused(&gate);
-    }
-    if (box->over != nullptr)
-        reply_over(*from, id, *fn, *box);
-    else
-        reply_failure(*from, id, {detail::cancelled_in_line(*fn, gate.limit), nullptr});
-    co_return false;
+SKEIN_INLINE void runtime::state::listener::actor_has_left(actor_id id) {
+    self.tell_driver_first();
+    if (auto* const driver = self.state_->upstream) send_actor(*driver, detail::message_left, id);
 }
 
 // ---- cancelling by force -----------------------------------------------------------------------

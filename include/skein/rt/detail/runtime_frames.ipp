@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that
-// leave. The calls that run here are in runtime_execution.ipp.
+// leave.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
@@ -27,7 +27,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
-        return state_->upstream == nullptr ? forward(*from, f) : execution::arrived(*this, from, f);
+        return state_->upstream == nullptr ? forward(*from, f) : state_->executor.arrived(from, f);
     case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
     case detail::message_held: return credits::on_held(*this, *from, slot_id(f.id));
     case detail::message_passed:
@@ -37,7 +37,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
         return on_cancel(*from, slot_id(f.id), (f.flags & detail::flag_by_force) != 0);
     case detail::message_drop:
         if (state_->upstream == nullptr) break;
-        return execution::dropped(*this, from, f.body);
+        return state_->executor.dropped(from, f.body);
     case detail::message_snapshot:
     case detail::message_hold:
     case detail::message_release:
@@ -135,13 +135,7 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
 }
 
 SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
-    if (auto* const found = from.running.find(id)) {
-        auto& call = **found;
-        call.stop.request();
-        call.context->cancel_children(by_force);
-    } else if (state_->has_backlog) {
-        from.unwanted.insert(id);
-    }
+    state_->executor.cancel(from, id, by_force);
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second, by_force);
     else if (state_->upstream == nullptr)
@@ -243,54 +237,18 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     if (state_->leases.waits()) pump_leases(); // the caller may have left a core to others
 }
 
+// ---- replies -----------------------------------------------------------------------------------
+
 SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
-    if (!to.is_open()) return;
-    state_->scratch.clear();
-    auto& lent = state_->actors.lent;
-    lent.clear();
-    {
-        struct replying_guard {
-            runtime* before = replying_;
-            ~replying_guard() { replying_ = before; }
-        } const guard;
-        replying_ = this;
-        encode(state_->scratch);
-    }
-    if (lent.empty()) return send_scratch(to, detail::reply_ok, id);
-    if (to.role == detail::peer_role::here) return lend_here(to, id);
-    detail::lending_reply::append(state_->scratch, lent.known());
-    send_scratch(to, detail::reply_lends, id);
+    state_->replies.reply(to, id, encode);
 }
-
 SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
-    if (!to.is_open()) return;
-    state_->scratch.clear();
-    state_->scratch.raw(value);
-    send_scratch(to, lends ? detail::reply_lends : detail::reply_ok, id);
+    state_->replies.pass_reply(to, id, value, lends);
 }
-
 SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
-    if (!to.is_open()) return;
-    state_->scratch.clear();
-    detail::encode_failure(state_->scratch, why);
-    send_scratch(to, detail::reply_failed, id);
+    state_->replies.reply_failure(to, id, why);
 }
-
-/// A reply. The memory of a large one goes with it, so that it is given back.
-SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
-    if (state_->upstream != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
-    if (state_->scratch.size() < limit::inline_bytes)
-        return to.send(detail::message_reply, outcome, id.value(), state_->scratch.bytes());
-    net::frame f;
-    f.kind = detail::message_reply;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(state_->scratch).take();
-    to.send(std::move(f));
-}
-
-SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
-    reply_failure(to, id, detail::failure_of(std::current_exception(), fn, state_->name));
-}
+/// Something was told to the driver that the next reply must not overtake.
+SKEIN_INLINE void runtime::tell_driver_first() noexcept { state_->replies.told_driver(); }
 
 } // namespace skein::rt

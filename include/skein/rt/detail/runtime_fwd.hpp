@@ -33,7 +33,6 @@ struct actor_entry;
 struct actor_terms;
 struct call_head;
 struct lease_line;
-struct running_call;
 struct space_state;
 struct direct_state;
 struct direct_target;

@@ -20,23 +20,25 @@
 
 namespace skein::rt {
 
-/// A method has its result. False: who has called it is another process.
-SKEIN_INLINE bool runtime::reply_here(peer& to, slot_id id, detail::finisher finish) {
-    if (to.role != detail::peer_role::here) return false;
-    const auto call = free_slot(id);
-    if (!call) return true;
-    const task_context::use none(nullptr); // what waits for it is not part of the method
-    const auto queue = credits::give(*state_, to, *call);
-    try {
-        if (!call->is_done()) finish(*call);
-    } catch (...) { // the value could not be copied
-        call->fail(detail::failure_of(std::current_exception(), *call->fn, state_->name));
-    }
-    if (queue) drain(*queue);
-    return true;
+SKEIN_INLINE void peer::finish_here(slot_id id, detail::finisher finish) {
+    loopback->finish(*this, id, finish);
 }
 
 namespace detail {
+
+/// A method has its result.
+SKEIN_INLINE void direct_state::finish(peer& by, slot_id id, finisher how) {
+    const auto call = self.free_slot(id);
+    if (!call) return;
+    const task_context::use none(nullptr); // what waits for it is not part of the method
+    const auto queue = runtime::credits::give(*self.state_, by, *call);
+    try {
+        if (!call->is_done()) how(*call);
+    } catch (...) { // the value could not be copied
+        call->fail(failure_of(std::current_exception(), *call->fn, self.state_->name));
+    }
+    if (queue) self.drain(*queue);
+}
 
 /// The call leaves: its arguments are copied or moved now.
 SKEIN_INLINE void direct_state::give(counted_ptr<call_base> call, given_maker make) {

@@ -22,6 +22,7 @@ SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
     state_->actor_queues.erase(queue.id);
     if (state_->upstream == nullptr) return let_go(queue.id);
     const auto times = state_->actors.borrowed.let_go(queue.id);
+    state_->replies.news().set_untold_holds(state_->actors.borrowed.has_untold());
     if (times == 0 || !state_->upstream->wire->is_open()) return;
     tell_driver_first();
     wire::writer body;
@@ -35,27 +36,29 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
     const bool is_new = !state_->actor_queues.contains(id);
     auto queue = queue_for(id);
     if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
-    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.borrow(id);
+    if (is_new && state_->upstream != nullptr) {
+        state_->actors.borrowed.borrow(id);
+        state_->replies.news().set_untold_holds(true);
+    }
     return queue;
 }
 
 SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
                                                                   std::uint32_t max_pending) {
     auto queue = borrow_actor(id, max_pending);
-    if (state_->upstream != nullptr) state_->actors.borrowed.hold(id);
+    if (state_->upstream == nullptr) return queue;
+    state_->actors.borrowed.hold(id);
+    state_->replies.news().set_untold_holds(state_->actors.borrowed.has_untold());
     return queue;
 }
 
-SKEIN_INLINE bool runtime::has_borrowed() const noexcept {
-    return state_->actors.borrowed.has_untold();
-}
-
-SKEIN_INLINE void runtime::lend_actor(actor_id id) { state_->actors.lent.add(id); }
+SKEIN_INLINE void runtime::lend_actor(actor_id id) { state_->replies.lend(id); }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
 SKEIN_INLINE void runtime::tell_holds() {
-    for (const auto id : state_->actors.borrowed.tell())
-        send_actor(*state_->upstream, detail::message_hold, id);
+    const auto untold = state_->actors.borrowed.tell();
+    state_->replies.news().set_untold_holds(false);
+    for (const auto id : untold) send_actor(*state_->upstream, detail::message_hold, id);
 }
 
 SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
@@ -95,11 +98,7 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
     }
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
     for (const auto id : parts.actors) actor_queues.push_back(hold_actor(id, 0));
-    struct executing_guard {
-        runtime* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = this;
+    const detail::executing_mark by(this);
     call.finish_with_bytes(parts.value);
 }
 
@@ -188,7 +187,7 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_qu
 } // namespace detail
 
 SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_queue> queue) {
-    state_->actors.lent.add_foreign(std::move(queue));
+    state_->replies.lend_abroad(std::move(queue));
 }
 
 SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {

@@ -197,6 +197,8 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     SKEIN_CHECK(state_->links.empty() && state_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire), std::move(page));
     state_->upstream = l.get();
+    state_->replies.follow(l.get());
+    state_->executor.add_caller(*l);
     detail::space_state::meet(*this, *l->wire);
     for (const auto& door : state_->direct->doors)
         state_->direct->tasks.spawn(serve_door(this, door.get()));
@@ -210,12 +212,13 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
         how = co_await asked;
     }
     state_->closing = true;
+    state_->executor.close();
     if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
         for (const auto& one : state_->direct->callers)
             one->abort(error(errc::closed, "the driver has gone"));
-    state_->calls.cancel();
+    state_->executor.cancel_all();
     try {
-        auto joined = state_->calls.join();
+        auto joined = state_->executor.join();
         auto sure = shield(std::move(joined));
         co_await sure;
     } catch (...) { // a call's own errors were told to the driver
@@ -228,8 +231,10 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     }
     lose(*l, how);
     close_queues();
-    state_->boxes.clear();
+    state_->local_actors.clear();
+    state_->executor.remove_caller(*l);
     state_->upstream = nullptr;
+    state_->replies.follow(nullptr);
 }
 
 namespace detail {
@@ -245,6 +250,7 @@ SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
 
 SKEIN_INLINE task<void> runtime::close() {
     state_->closing = true;
+    state_->executor.close();
     state_->leases.worker_idle.set();
     const error why(errc::closed, "the program ended before the call was done");
     state_->start_workers = {};
@@ -280,10 +286,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     state_->leases.occupy(l, 0);
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
-    l.running.for_each([](slot_id, const auto& call) {
-        call->stop.request();
-        call->context->cancel_children(false);
-    });
+    detail::executor::end_calls(l);
     std::vector<counted_ptr<detail::call_base>> orphans;
     if (!l.spent) // else they go on, as all calls do that nobody waits for
         for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);

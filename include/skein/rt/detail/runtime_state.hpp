@@ -14,14 +14,16 @@
 #include <skein/rt/detail/actors_state.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/credit_state.hpp>
-#include <skein/rt/detail/execution_state.hpp>
+#include <skein/rt/detail/executor.hpp>
 #include <skein/rt/detail/follower_state.hpp>
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/group_desk.hpp>
 #include <skein/rt/detail/groups.hpp>
 #include <skein/rt/detail/lease_line.hpp>
+#include <skein/rt/detail/local_actors.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
+#include <skein/rt/detail/replies.hpp>
 #include <skein/rt/worker_source.hpp>
 #include <skein/sched/demands.hpp>
 #include <skein/sched/scheduler.hpp>
@@ -251,8 +253,18 @@ struct runtime::state {
         std::uint32_t generation = 1;
     };
     detail::process_name name;
-    state();
+    state(runtime& self, runtime_options who);
     ~state();
+
+    /// What the parts of this process tell its runtime.
+    struct listener final : detail::reply_events, detail::actor_events {
+        explicit listener(runtime& of) noexcept : self(of) {}
+        void tell_holds() override { self.tell_holds(); }
+        void keep_lent(const detail::lent_actors& all) override;
+        [[nodiscard]] std::string title_of(actor_id id) const override;
+        void actor_has_left(actor_id id) override;
+        runtime& self;
+    } heard;
 
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
@@ -262,8 +274,7 @@ struct runtime::state {
     std::uint32_t credit_batch = 1; ///< that comes back before more is sent in a turn
     std::size_t credit_bytes = 0;
     counted_ptr<detail::runtime_anchor> anchor;
-    counted_ptr<detail::call_context> root,
-        spare; ///< of tasks that are no call; for the next plain call
+    counted_ptr<detail::call_context> root; ///< of tasks that are no call
 
     std::vector<slot> slots;
     std::vector<std::uint32_t> free;
@@ -276,7 +287,9 @@ struct runtime::state {
     detail::actors_state actors;
     detail::groups groups;
     detail::borrows<std::uint64_t> borrowed_groups; ///< of a worker
-    id_map<actor_id, counted_ptr<detail::actor_box>> boxes;
+    detail::replies replies; ///< of what runs here, and of calls that are passed on
+    detail::local_actors local_actors;
+    detail::executor executor;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
@@ -291,17 +304,6 @@ struct runtime::state {
     exit_reason after_space_server;   ///< of a space client
     std::optional<error> space_server_end;
     std::unique_ptr<detail::space_state> spaces; ///< namespaces that are called from here
-    scope calls;                                 ///< coroutine calls that run here
-    std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh; ///< started in this turn
-    /// Linked from the first call of a turn of the loop to its end.
-    struct turn_mark : turn_hook {
-        turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
-    } in_turn;
-    time_point turn_began{};
-    std::deque<arrival> backlog;
-    std::size_t backlog_bytes = 0;
-    bool backlog_full = false; ///< nothing more is read for it
-    bool has_backlog = false;  ///< calls go there; run_backlog() is at work
     wire::writer scratch;
     std::unique_ptr<detail::direct_state> direct; ///< calls between workers
 

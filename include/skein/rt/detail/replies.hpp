@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// replies: the outcomes of calls on their way back to who has called.
+//
+// A value is encoded into memory that is used again, a failure is a text that travels. Three ways
+// lead back:
+//
+//     a link          the reply is a frame
+//     this process    a value goes to its call as it is, if that is as good as decoding its bytes
+//     the driver      of a worker: a reply to another worker that must come behind what the driver
+//                     was told, see driver_news
+//
+// Handles in a value are collected while it is encoded: who gets the value holds them from then on.
+//
+//     replies out(here, home, above);
+//     out.reply(to, slot, [](wire::writer& w) { wire::encode(w, 7); });
+//     out.reply_failure(to, slot, why);
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/counted_ptr.hpp>
+#include <skein/core/ids.hpp>
+#include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/call_context.hpp>
+#include <skein/rt/detail/driver_news.hpp>
+#include <skein/rt/detail/holds.hpp>
+#include <skein/rt/remote_error.hpp>
+#include <skein/wire/writer.hpp>
+
+#include <cstdint>
+#include <utility>
+
+namespace skein::rt::detail {
+
+/// The actors whose handles are in one value; foreign: those of other namespaces.
+using lent_actors = lent_handles<actor_id, counted_ptr<actor_queue>>;
+
+/// What replies ask of who keeps the handles of this process.
+class reply_events {
+public:
+    /// The driver is to hear of the handles here that it does not know of.
+    virtual void tell_holds() = 0;
+    /// The value with these handles is for this process: they live until it has been read.
+    virtual void keep_lent(const lent_actors& all) = 0;
+
+protected:
+    ~reply_events() = default;
+};
+
+class replies {
+public:
+    /// here: the process, as failures name it. home: the runtime that codecs of handles see.
+    replies(process_name here, counted_ptr<runtime_anchor> home, reply_events& above);
+
+    /// The driver that this worker has from now on; nullptr: none.
+    void follow(peer* driver) noexcept { driver_ = driver; }
+    /// The driver was told something that the next reply must not overtake.
+    void told_driver() noexcept {
+        if (driver_ != nullptr) news_.told();
+    }
+    [[nodiscard]] driver_news& news() noexcept { return news_; }
+
+    void reply(peer& to, slot_id id, encoder encode);
+    /// The value of a call of this process, as it is. False: another process has called.
+    [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
+    /// A value that is encoded already. lends: its handles stand behind it.
+    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
+    void reply_failure(peer& to, slot_id id, const failure& why);
+    /// The exception that is being handled is what the call of `fn` has thrown.
+    void reply_thrown(peer& to, slot_id id, const function_record& fn);
+
+    // A handle is in the value that is being encoded:
+    void lend(actor_id id) { lent_.add(id); }
+    void lend_abroad(counted_ptr<actor_queue> queue) { lent_.add_foreign(std::move(queue)); }
+
+private:
+    void send(peer& to, std::uint16_t outcome, slot_id id);
+    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
+    void relay(const peer& to, std::uint16_t outcome, slot_id id);
+
+    process_name here_;
+    counted_ptr<runtime_anchor> home_;
+    reply_events& above_;
+    peer* driver_ = nullptr;
+    driver_news news_;
+    lent_actors lent_;
+    wire::writer scratch_; ///< the encoded outcome
+};
+
+} // namespace skein::rt::detail
+
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/replies.ipp>
+#endif

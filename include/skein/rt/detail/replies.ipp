@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of rt/detail/replies.hpp.
+
+#include <skein/core/constants.hpp>
+#include <skein/rt/detail/direct_message.hpp>
+#include <skein/rt/detail/message.hpp>
+#include <skein/rt/detail/peer.hpp>
+#include <skein/rt/detail/runtime_mark.hpp>
+
+#include <exception>
+#include <utility>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE replies::replies(process_name here, counted_ptr<runtime_anchor> home,
+                              reply_events& above)
+    : here_(std::move(here)), home_(std::move(home)), above_(above) {}
+
+SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    lent_.clear();
+    {
+        const replying_mark by(home_->self);
+        encode(scratch_);
+    }
+    if (lent_.empty()) return send(to, reply_ok, id);
+    if (to.role == peer_role::here) {
+        above_.keep_lent(lent_);
+        return send(to, reply_ok, id);
+    }
+    lending_reply::append(scratch_, lent_.known());
+    send(to, reply_lends, id);
+}
+
+SKEIN_INLINE bool replies::reply_here(peer& to, slot_id id, finisher finish) {
+    if (to.role != peer_role::here) return false;
+    to.finish_here(id, finish);
+    return true;
+}
+
+SKEIN_INLINE void replies::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    scratch_.raw(value);
+    send(to, lends ? reply_lends : reply_ok, id);
+}
+
+SKEIN_INLINE void replies::reply_failure(peer& to, slot_id id, const failure& why) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    encode_failure(scratch_, why);
+    send(to, reply_failed, id);
+}
+
+SKEIN_INLINE void replies::reply_thrown(peer& to, slot_id id, const function_record& fn) {
+    reply_failure(to, id, failure_of(std::current_exception(), fn, here_));
+}
+
+/// The memory of a large reply goes with it, so that it is given back.
+SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
+    if (driver_ != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
+    if (scratch_.size() < limit::inline_bytes)
+        return to.send(message_reply, outcome, id.value(), scratch_.bytes());
+    net::frame f;
+    f.kind = message_reply;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(scratch_).take();
+    to.send(std::move(f));
+}
+
+/// Tells the driver of a worker what it has to know before a reply leaves. True: the reply goes
+/// through the driver, too.
+SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
+    if (to.role == peer_role::here) return false;
+    if (news_.has_untold_holds()) {
+        above_.tell_holds();
+        told_driver();
+    }
+    const bool first = news_.take_next();
+    if (to.role == peer_role::accepted) {
+        if (first || outcome == reply_lends) return true;
+        if (!news_.has_any()) return false;
+        const auto* const call =
+            to.inbound.running.find(id); // that news may have been of its handles
+        return call != nullptr && news_.came_after((*call)->news);
+    }
+    if (news_.take_busy() && to.is_open()) to.send(message_busy, 1, 0, {});
+    return false;
+}
+
+SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id id) {
+    if (!driver_->is_open()) return;
+    wire::writer body;
+    relay_head{to.incarnation}.encode(body);
+    body.raw(scratch_.bytes());
+    net::frame f;
+    f.kind = message_relay;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(body).take();
+    driver_->send(std::move(f));
+}
+
+} // namespace skein::rt::detail
