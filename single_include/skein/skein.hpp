@@ -36821,8 +36821,8 @@ SKEIN_INLINE void no_current_runtime() {
 
 SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
     : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
-      anchor(new detail::runtime_anchor(self)), replies(name, anchor, heard),
-      local_actors(heard), executor(anchor, replies, local_actors) {}
+      anchor(new detail::runtime_anchor(self)), replies(name, anchor, heard), local_actors(heard),
+      executor(anchor, replies, local_actors) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
 SKEIN_INLINE runtime::runtime(runtime_options who) {
@@ -40708,8 +40708,7 @@ SKEIN_INLINE void runtime::lend_actor(actor_id id) { state_->replies.lend(id); }
 SKEIN_INLINE void runtime::tell_holds() {
     const auto untold = state_->actors.borrowed.tell();
     state_->replies.news().set_untold_holds(false);
-    for (const auto id : untold)
-        send_actor(*state_->upstream, detail::message_hold, id);
+    for (const auto id : untold) send_actor(*state_->upstream, detail::message_hold, id);
 }
 
 SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
@@ -45436,7 +45435,8 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
                 const auto& value =
                     call_plain<F, T>(call.box.get(), arguments); // of an argument, perhaps
                 if (call.box)
-                    call.by.actors().method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
+                    call.by.actors().method_ended(*call.from, *call.box,
+                                                  !is_const_method<decltype(F)>);
                 reply_value<T>(call.by.answers(), *call.from, call.slot, value);
             } else {
                 auto value = call_plain<F, T>(call.box.get(), arguments);
@@ -45445,7 +45445,8 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
             }
         } catch (...) {
             if (call.box)
-                call.by.actors().method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
+                call.by.actors().method_failed(*call.from, *call.box,
+                                               !is_const_method<decltype(F)>);
             call.reply_thrown();
         }
     }
