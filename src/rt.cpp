@@ -10,6 +10,10 @@
 #endif
 
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/demand_lines.hpp>
+#include <skein/rt/detail/dispatch.hpp>
+#include <skein/rt/detail/lease_book.hpp>
+#include <skein/rt/detail/lent_cores.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/failures.hpp>
 #include <skein/rt/registry.hpp>
@@ -20,7 +24,11 @@
 #include <skein/rt/worker_source.hpp>
 
 #include <skein/rt/detail/call.ipp>
+#include <skein/rt/detail/demand_lines.ipp>
+#include <skein/rt/detail/dispatch.ipp>
 #include <skein/rt/detail/failures.ipp>
+#include <skein/rt/detail/lease_book.ipp>
+#include <skein/rt/detail/lent_cores.ipp>
 #include <skein/rt/detail/message.ipp>
 #include <skein/rt/detail/registry.ipp>
 #include <skein/rt/detail/remote_error.ipp>
@@ -29,8 +37,8 @@
 #include <skein/rt/detail/runtime_callers.ipp>
 #include <skein/rt/detail/runtime_context.ipp>
 #include <skein/rt/detail/runtime_credits.ipp>
-#include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_direct.ipp>
+#include <skein/rt/detail/runtime_dispatch.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
 #include <skein/rt/detail/runtime_execution.ipp>
 #include <skein/rt/detail/runtime_followers.ipp>
@@ -40,11 +48,9 @@
 #include <skein/rt/detail/runtime_group_handles.ipp>
 #include <skein/rt/detail/runtime_groups.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
-#include <skein/rt/detail/runtime_leases.ipp>
 #include <skein/rt/detail/runtime_meetings.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_restarts.ipp>
-#include <skein/rt/detail/runtime_room.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/runtime_spaces.ipp>
 #include <skein/rt/detail/worker_link.ipp>
