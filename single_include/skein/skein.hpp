@@ -33140,7 +33140,6 @@ class group_state;
 struct actor_entry;
 struct actor_terms;
 struct call_head;
-struct lease_line;
 struct space_state;
 struct direct_state;
 struct direct_target;
@@ -33439,6 +33438,7 @@ private:
     struct losses;
     struct credits;
     struct followers;
+    struct dispatch_hearer;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -33547,14 +33547,7 @@ private:
     void place(counted_ptr<detail::call_base> call);
     void drain(detail::actor_queue& queue);
     void pump();
-    void pump(detail::call_kind which);
     void pump_leases();
-    void use_leases(detail::lease_line& line);
-    void try_suspects();
-    void refuse_impossible(detail::call_base& call);
-    void use_own_workers(detail::lease_line& line);
-    void tell_demand(detail::lease_line& line);
-    peer* pick(const detail::call_base& call, bool& possible);
     void send(peer& to, counted_ptr<detail::call_base> call);
     bool transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(peer& from, const detail::call_base& call);
@@ -34099,6 +34092,1072 @@ private:
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/dispatch.hpp
+// dispatch: which worker a task or a new actor of a driver goes to, and when. It is told of
+// workers, calls and demands, and tells those above which call goes where. Its parts:
+//
+//     demand_lines       who waits for which cores
+//     lease_book         who holds what of which worker
+//     lent_cores         whose cores somebody else has for a while
+//     second_processes   whether a plain task may go where somebody waits
+//     unleased_calls     what needs no free core
+//
+// A task that occupies cores goes straight over a lease of its demand, or stands in its line. A
+// line asks for one lease at a time, sends as many tasks over it as the worker takes ahead of time,
+// and keeps it until another line waits; then it ends its turn, gives the lease back and asks
+// again. A line is served
+//
+//     undecided   by nobody yet: it is not known who could
+//     shared      by all workers with room for it
+//     own         by workers that the source of workers starts for it alone, one task each
+//
+// A small use, `events` being what hears of send() and refuse():
+//
+//     dispatch parts;
+//     parts.add(worker, "worker-1");
+//     if (auto* to = parts.straight_to(*call)) return send(*to, call);
+//     parts.line_up(call);
+//     parts.pump_leases(events);               // events.send(worker, call) for all that can go
+
+
+// ======== skein/rt/detail/demand_lines.hpp
+// demand_lines: which tasks of a driver wait for which cores. Each demand (cpus, gpus, memory,
+// resources, place) has a number and one line; what other calls have made goes before what the
+// program itself has submitted.
+//
+// A task that waits here is in one of two states: it stands in the line of its demand; or it is a
+// suspect, beside which a worker has died, and waits for a worker with nothing to do, to take
+// nobody along the next time.
+//
+//     demand_lines lines;
+//     lines.push(call);                          // to the end of the line of call->demand
+//     while (lines.front(line) != nullptr) run(lines.pop(line));
+
+
+// ======== skein/rt/detail/lease_line.hpp
+// One line in which tasks wait for cores, and the leases that it holds at workers. Part of
+// detail/demand_lines.hpp and detail/lease_book.hpp.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct lease_line;
+struct worker_room; // in detail/worker_room.hpp
+
+// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over
+// a lease that is held without asking anybody; the scheduler is asked once per lease.
+
+/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go
+/// over it.
+struct lease_share : list_node<lease_share> {
+    worker_room* at = nullptr;
+    lease_line* line = nullptr;
+    std::vector<sched::request_id> leases;
+    std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
+    std::uint32_t turn = 0; ///< tasks that may still be sent while another line waits
+};
+
+/// The tasks with one demand: those that wait, and where they may go.
+struct lease_line {
+    enum list : std::uint8_t {
+        unused,  ///< a lease without a task
+        beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
+        ahead,   ///< each lease has a task, and the worker takes more ahead of time
+        nowhere, ///< not in a list
+    };
+    std::deque<counted_ptr<call_base>>
+        inner; ///< made by calls: a task that has begun waits for them
+    std::deque<counted_ptr<call_base>> waiting;
+    intrusive_list<lease_share, lease_share> with[nowhere];
+    std::size_t held = 0;    ///< leases
+    std::size_t parents = 0; ///< of its tasks at workers, see lent_cores
+    sched::request_id
+        asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
+    std::uint64_t full_at = 0;      ///< the version of the lease_book when there was no room for it
+    std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
+    const sched::demand* need = nullptr;
+    sched::demand_id demand; ///< its number
+    std::uint16_t cpus = 0;  ///< of the demand
+    /// Who serves it: any worker with room, or those that are started for it alone and are no
+    /// places of the scheduler.
+    enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
+    bool stands = false;    ///< it has waited there for some time
+    std::size_t out = 0;    ///< tasks at workers of its own
+    std::size_t wanted = 0; ///< as the source of workers was told
+
+    /// Those that go first.
+    [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
+    [[nodiscard]] bool is_empty() const noexcept { return inner.empty() && waiting.empty(); }
+};
+
+} // namespace detail
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/demand_lines.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// The number of what a caller asks for.
+///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
+[[nodiscard]] result<sched::demand_id> demand_of(sched::demand_table& demands,
+                                                 const call_options& how, bool for_life = false);
+
+class demand_lines {
+public:
+    using calls = std::vector<counted_ptr<call_base>>;
+    struct suspect {
+        counted_ptr<call_base> call;
+        std::uint64_t turn = 0; ///< it is tried when so many tasks have left
+    };
+
+    /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a
+    /// worker with nothing to do, and others wait for it.
+    [[nodiscard]] static bool is_leased(const call_base& call) noexcept {
+        return call.kind == call_kind::task && call.cpus > 0 && !(call.nested && call.alone != 0);
+    }
+    /// Tasks that may suspend.
+    [[nodiscard]] static bool is_coroutine(const call_base& call) noexcept {
+        return call.kind == call_kind::task && call.fn != nullptr && call.fn->is_coroutine;
+    }
+    /// Plain tasks with cores, which hold the loop of their worker until they return.
+    [[nodiscard]] static bool holds_loop(const call_base& call) noexcept {
+        return call.kind == call_kind::task && call.cpus > 0 && call.fn != nullptr &&
+               !call.fn->is_coroutine;
+    }
+    /// An actor that holds what it asks for waits in a line as tasks do.
+    [[nodiscard]] static bool is_lined_up(const call_base& call) noexcept {
+        return is_leased(call) || (call.kind == call_kind::create && call.demand);
+    }
+
+    [[nodiscard]] sched::demand_table& demands() noexcept { return demands_; }
+    [[nodiscard]] const sched::demand_table& demands() const noexcept { return demands_; }
+    [[nodiscard]] lease_line& line_of(sched::demand_id demand);
+    /// The same of a demand that may have none; then nullptr.
+    [[nodiscard]] lease_line* find(sched::demand_id demand) noexcept;
+    /// All lines, in the order of their numbers.
+    [[nodiscard]] std::map<sched::demand_id, lease_line>& all() noexcept { return lines_; }
+
+    /// To the end of its line. A suspect stands behind all that wait now.
+    void push(counted_ptr<call_base> call);
+    /// To the front of their lines, in this order.
+    void push_front(const calls& again);
+    /// The first task of a line that has no outcome yet.
+    [[nodiscard]] call_base* front(lease_line& line);
+    [[nodiscard]] counted_ptr<call_base> pop(lease_line& line);
+    /// A task has gone to a worker without a place in its line.
+    void note_passed() noexcept { ++gone_; }
+    /// Takes all that wait.
+    void take_all(calls& into);
+    /// Takes those that `leaves` names; who waits behind them does so no more.
+    template <class Leaves>
+    void take_if(const Leaves& leaves, calls& into);
+    /// Whether take_if() has taken some since this was asked before: lines may be empty now.
+    [[nodiscard]] bool were_thinned() noexcept { return std::exchange(is_thinned_, false); }
+
+    [[nodiscard]] bool waits() const noexcept { return waiting_ > 0 || !suspects_.empty(); }
+    /// Tasks in lines; suspects are not among them.
+    [[nodiscard]] std::size_t waiting() const noexcept { return waiting_; }
+    /// Tasks that have left their line.
+    [[nodiscard]] std::uint64_t gone() const noexcept { return gone_; }
+
+    [[nodiscard]] std::size_t suspects() const noexcept { return suspects_.size(); }
+    [[nodiscard]] suspect pop_suspect();
+    void push_suspect(suspect one) { suspects_.push_back(std::move(one)); }
+
+    /// The line of a demand that nobody has any more.
+    void forget(sched::demand_id demand) { lines_.erase(demand); }
+
+private:
+    sched::demand_table demands_;
+    std::map<sched::demand_id, lease_line> lines_;
+    std::deque<suspect> suspects_;
+    std::size_t waiting_ = 0;
+    std::uint64_t gone_ = 0;
+    bool is_thinned_ = false;
+};
+
+template <class Leaves>
+void demand_lines::take_if(const Leaves& leaves, calls& into) {
+    const auto take_out = [&](std::deque<counted_ptr<call_base>>& from) {
+        const auto first = into.size();
+        for (const auto& call : from)
+            if (leaves(call)) into.push_back(call);
+        if (into.size() == first) return;
+        std::erase_if(from, leaves);
+        waiting_ -= into.size() - first;
+        gone_ += into.size() - first;
+        is_thinned_ = true;
+    };
+    for (auto& [demand, line] : lines_) {
+        take_out(line.inner);
+        take_out(line.waiting);
+    }
+    std::erase_if(suspects_, [&](const suspect& one) {
+        if (!leaves(one.call)) return false;
+        into.push_back(one.call);
+        return true;
+    });
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/lease_book.hpp
+// lease_book: who holds what of which worker. A lease is room on a worker that the scheduler grants
+// to the tasks of one demand; a task goes over a lease that is held without asking anybody, and the
+// scheduler is asked once per lease.
+//
+// A line has at most one request at the scheduler, so that lines take turns; when it is granted the
+// book has one more lease of the line. Nothing here looks at all workers for each task: the leases
+// of a line are in lists by the room they have, and change their list when a task goes or ends.
+//
+//     lease_book book(lines);
+//     book.add(worker, "worker-3 (pid 7 at here)");
+//     if (book.ask(line)) to = book.choose(line);   // a worker over whose lease a task may go
+//     book.sent(*to, call);                         // it goes
+//     book.settled(*to, call, true);                // it has ended; the line keeps the lease
+
+
+// ======== skein/rt/detail/worker_room.hpp
+// worker_room: a driver's worker as those see it who give tasks to workers: its cores, what is
+// under way there, who holds some of it, and whether new tasks go there. Part of detail/dispatch.hpp,
+// which changes it; the link to the worker fills in who it is and says when it is lost.
+//
+//     worker_room room;
+//     room.place = sched::place_id(3);
+//     room.capacity = 4;
+//     parts.add(room, "worker-3");   // a dispatch; until remove()
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein::net {
+class channel;
+}
+
+namespace skein::rt {
+
+struct peer;
+
+namespace detail {
+
+/// How fast a worker ends tasks, and so how many it is sent ahead of time for each core: as many as
+/// take about a millisecond (one, where tasks are long).
+struct worker_pace {
+    std::uint32_t window = 1; ///< tasks that are under way for each core at most
+    double service = 1e-3;    ///< seconds per task, smoothed
+    time_point mark{};        ///< since when `finished` counts
+    std::uint32_t finished = 0;
+
+    /// A task goes to the worker, which had none.
+    void begin(time_point now) noexcept {
+        mark = now;
+        finished = 0;
+    }
+    /// A task has ended there.
+    void note_end(time_point now) noexcept {
+        ++finished;
+        if (now <= mark) return;
+        const double each = to_seconds(now - mark) / finished;
+        service = each < service ? each : (service + each) / 2;
+        window = static_cast<std::uint32_t>(std::clamp(1e-3 / service, 1.0, 1024.0));
+        begin(now);
+    }
+};
+
+/// Whether a worker has a second process beside it, see detail/dispatch.hpp.
+enum class second_process : std::uint8_t {
+    none,    ///< it has none, or it is there: `aside`
+    asked,   ///< the source of workers was asked for one
+    refused, ///< it cannot have one
+};
+
+/// In the list of free workers while it has nothing to do and nobody needs its loop.
+struct worker_room : list_node<worker_room> {
+    peer* link = nullptr;               ///< the link to it; only carried along
+    const net::channel* wire = nullptr; ///< its connection: so the source of workers knows it
+    sched::place_id place;              ///< its number, also in the scheduler
+    sched::demand_id demand;            ///< the only demand that it serves; none: all
+    std::vector<std::string> labels;    ///< of its node
+    bool labels_follow = false;         ///< the labels are not known yet
+    bool up = true;                     ///< its link has not ended
+    bool is_place = false;              ///< the scheduler knows it
+    bool retiring = false;              ///< nothing new goes there
+    bool suspected = false;             ///< the same, for it gives no sign of life
+    bool lent = false;                  ///< its cores are others'
+    bool is_aside = false;              ///< it is a second process, see `principal`
+    bool spent = false;                 ///< it was for one actor, which has ended: it leaves
+    std::uint32_t capacity = 1;         ///< cores
+    std::uint32_t busy = 0;             ///< cores of tasks there, also of those sent ahead of time
+    worker_pace pace;
+    // Who needs its loop: a plain task there would make them wait.
+    std::size_t actors = 0;
+    std::size_t coroutines = 0;       ///< tasks there that suspend
+    std::size_t parents = 0;          ///< of them, that wait for calls that they have made
+    std::size_t calls_made = 0;       ///< by what runs there, which the driver passed on
+    worker_room* aside = nullptr;     ///< a second process, which runs its plain tasks meanwhile
+    worker_room* principal = nullptr; ///< of a second process: whose tasks it runs, on whose cores
+    second_process aside_is = second_process::none;
+    credit_line credit;                               ///< of tasks that occupy no cores
+    const call_base* alone = nullptr;                 ///< a task behind which no other is sent
+    sched::request_id whole;                          ///< the lease of all its cores, for that task
+    std::vector<std::unique_ptr<lease_share>> shares; ///< its leases, by line
+    std::uint32_t unleased = 0; ///< cores of `busy` that tasks have without a lease
+
+    [[nodiscard]] bool takes_tasks() const noexcept { return up && !retiring && !suspected; }
+    /// Whose tasks it runs: a second process those of the worker beside which it is.
+    [[nodiscard]] worker_room& for_whom() noexcept {
+        return principal != nullptr ? *principal : *this;
+    }
+    [[nodiscard]] bool is_needed() const noexcept { return actors + coroutines > 0; }
+    [[nodiscard]] bool has_label(const std::string& label) const {
+        return std::find(labels.begin(), labels.end(), label) != labels.end();
+    }
+};
+
+} // namespace detail
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/lease_book.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+class lease_book {
+public:
+    explicit lease_book(demand_lines& lines) noexcept : lines_(lines) {}
+
+    // Workers.
+
+    /// A worker is there: a place of the scheduler, or, if it serves one demand only, a lease of
+    /// that line.
+    void add(worker_room& worker, std::string_view who);
+    /// What it had is gone with it. False: it was not there.
+    bool remove(worker_room& worker);
+    /// Whether new leases are granted there, as it says itself; it gives back those without a task.
+    void update(worker_room& worker);
+    void set_labels(worker_room& worker, const std::vector<std::string>& labels);
+    /// All of them, in the order in which they came.
+    [[nodiscard]] const std::vector<worker_room*>& workers() const noexcept { return workers_; }
+    /// Those that serve all demands.
+    [[nodiscard]] std::size_t places() const noexcept { return at_place_.size(); }
+    /// Cores of the largest of these; 0: there is none.
+    [[nodiscard]] std::uint32_t largest() const noexcept { return largest_; }
+    [[nodiscard]] bool any_has(const std::string& label) const;
+    /// Workers have more tasks than cores.
+    [[nodiscard]] bool is_crowded() const noexcept { return crowded_ != 0; }
+    /// Set when a worker whose cores are lent has become idle, or is lent no more.
+    [[nodiscard]] event& lent_changed() noexcept { return lent_changed_; }
+
+    // Leases of lines.
+
+    [[nodiscard]] static lease_share* share_of(const worker_room& at,
+                                               const lease_line& line) noexcept;
+    /// A line wants one more lease. True: it has one more; else its request waits in the scheduler,
+    /// or there was no room before and nothing has changed.
+    [[nodiscard]] bool ask(lease_line& line);
+    /// It waits for the next room that there is.
+    void stand(lease_line& line);
+    void withdraw(lease_line& line);
+    /// Books what the scheduler grants. True: there are new leases.
+    bool take();
+    /// Whether ask() or take_whole() have found leases for other lines since this was asked before.
+    [[nodiscard]] bool has_news() noexcept { return std::exchange(has_news_, false); }
+    /// One more lease on this worker. False: it has no room for it.
+    [[nodiscard]] bool lease_on(worker_room& worker, lease_line& line);
+    /// A worker with nothing to do that could have this, all of whose cores belong to the next task
+    /// there; nullptr: there is none.
+    [[nodiscard]] worker_room* take_whole(const sched::demand& need);
+    void release_unused(worker_room& worker);
+    /// A line waits: the others give back what they do not use. True: there was something.
+    bool reclaim();
+    /// Lines that have nothing go when there are many.
+    void forget_idle_lines();
+    [[nodiscard]] bool is_asking() const noexcept { return asking_ > 0; }
+    /// Another line waits: this one gets no more than its turn.
+    [[nodiscard]] bool others_wait(const lease_line& line) const noexcept {
+        return asking_ > (line.asked ? 1U : 0U);
+    }
+
+    // Which worker a task goes to.
+
+    /// The least busy of the workers that a line's next task may go to now.
+    [[nodiscard]] worker_room* pick(lease_line& line, lease_line::list among) const;
+    /// Over a lease that has no task; rather to a worker whose loop nobody needs.
+    [[nodiscard]] worker_room* choose(lease_line& line);
+    /// Where a task of the only line that there is may go past no other one; nullptr: nowhere.
+    [[nodiscard]] worker_room* straight(lease_line& line);
+
+    // What becomes of tasks.
+
+    /// Before a task goes. A suspect has its worker as a whole.
+    void sent(worker_room& to, call_base& call);
+    /// had_cores: until now, see lent_cores.
+    void settled(worker_room& from, const call_base& call, bool had_cores);
+    /// So many cores of a worker are asked for.
+    void occupy(worker_room& at, std::uint32_t cores) noexcept;
+    /// A task leaves its cores to others for a while, or (false) goes on.
+    void set_blocked(worker_room& at, const call_base& call, bool on);
+    /// An actor goes to a worker that is for it alone.
+    void settle_in(worker_room& at);
+    /// The actor has ended: nobody follows it there.
+    void spend(worker_room& at);
+    /// What a worker has to do has changed.
+    void note_use(worker_room& at) noexcept;
+
+private:
+    static void file(lease_share& share);
+    [[nodiscard]] static lease_share& share_for(worker_room& at, lease_line& line);
+    [[nodiscard]] sched::request_id request_lease(const lease_line& line,
+                                                  const sched::constraint& where);
+    [[nodiscard]] sched::request_id submit(sched::request r);
+    void book(const sched::grant& g);
+    void release_unused(lease_share& share);
+    [[nodiscard]] worker_room* pick_free(lease_line& line);
+    [[nodiscard]] bool may_be_free(const lease_line& line) const noexcept;
+    /// There may be room where there was none.
+    void note_room() noexcept {
+        ++version_;
+        is_changed_ = true;
+    }
+
+    demand_lines& lines_;
+    sched::scheduler places_{sched::scheduler_options{sched::placement::spread, 16}};
+    std::vector<worker_room*> workers_;
+    std::unordered_map<sched::place_id, worker_room*> at_place_;
+    std::uint32_t largest_ = 0;
+    std::size_t crowded_ = 0;   ///< workers with more tasks than cores
+    std::uint64_t version_ = 1; ///< changes when room may have come
+    std::size_t asking_ = 0;    ///< lines that ask for a lease
+    bool is_changed_ = false;   ///< take() has something to look at
+    bool has_news_ = false;
+    std::uint64_t freed_ = 0; ///< changes when a worker becomes free:
+    intrusive_list<worker_room, worker_room>
+        free_; ///< with nothing to do, and nobody needs its loop
+    event lent_changed_;
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/lent_cores.hpp
+// lent_cores: cores that somebody else has for a while. A task that waits for calls that it has
+// made leaves its cores to others until all of these are over; then it goes on at once, and nobody
+// new gets any until that is made good. And workers lend cores to tasks with workers of their own,
+// as many as the source of workers says: no task is sent to a worker that is lent.
+//
+//     lent_cores cores(lines, book);
+//     cores.begin(id, call, worker);     // a coroutine goes to its worker
+//     cores.begin_wait(worker, id);      // it has made a call: its cores are others'
+//     cores.end_wait(worker, id);        // and its own again
+//     cores.end(id, call);               // it has ended
+
+
+#include <cstdint>
+
+namespace skein::rt::detail {
+
+class lent_cores {
+public:
+    lent_cores(demand_lines& lines, lease_book& book) noexcept : lines_(lines), book_(book) {}
+
+    /// Who hears that a worker of one demand is blocked, and is no more; nullptr: nobody.
+    void tell(worker_source* source) noexcept { source_ = source; }
+
+    /// A task goes to a worker; none that has a worker as a whole.
+    void begin(call_id id, call_base& call, worker_room& at);
+    /// It has made a call, from this worker.
+    void begin_wait(const worker_room& at, call_id id);
+    /// One of its calls is over.
+    void end_wait(const worker_room& at, call_id id);
+    /// It leaves its worker. True: it had its cores until now.
+    [[nodiscard]] bool end(call_id id, const call_base& call);
+    /// Those that were at a worker that is lost.
+    void forget(const worker_room& at);
+
+    /// So many cores of workers are others' from now on.
+    void lend(std::uint32_t cores);
+    /// Takes as many workers out of the scheduler as were asked for, those with the least to do
+    /// first.
+    void lend_now();
+    /// The cores that are lent are free, as far as there are so many.
+    [[nodiscard]] bool are_free() const;
+
+private:
+    /// A coroutine task at a worker. While calls that it has made have no outcome it may wait for
+    /// them, and holds no core.
+    struct parent {
+        call_base* call = nullptr;
+        worker_room* at = nullptr;
+        std::uint32_t children = 0;
+        explicit operator bool() const noexcept { return call != nullptr; }
+    };
+
+    /// Others hold their worker's loop until they return.
+    [[nodiscard]] static bool may_wait(const call_base& call) noexcept {
+        return demand_lines::is_leased(call) && demand_lines::is_coroutine(call);
+    }
+    [[nodiscard]] std::uint32_t cores_of(const call_base& call) const;
+    void set_blocked(worker_room& at, const call_base& call, bool on);
+    void turn(worker_room& worker, bool on);
+
+    demand_lines& lines_;
+    lease_book& book_;
+    worker_source* source_ = nullptr;
+    id_map<call_id, parent> parents_;
+    std::uint32_t lent_ = 0;    ///< cores that were asked for
+    std::uint32_t blocked_ = 0; ///< cores of tasks at workers of their own that wait for others
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/second_processes.hpp
+// second_processes: whether a plain task may go to a worker in which somebody waits. A plain
+// function holds its worker's loop until it returns. Where every worker that has room is waited in,
+// plain tasks of that one run in a second process beside it, its `aside`, which is started for the
+// first of them: whoever waits there hears of answers, deadlines and timers, and can end what he
+// has called. For lines, and for who counts cores, both processes are one worker.
+//
+// A worker's second process is
+//
+//     none       nobody has needed it, or it is there
+//     asked      the source of workers was asked for one; plain tasks wait
+//     refused    it cannot be had: they run in the process that there is
+//
+//     second_processes asides(book);
+//     asides.tell(&source);
+//     if (!asides.may_go_to(worker, call)) return;   // the task waits for stand_beside()
+
+
+#include <cstddef>
+#include <utility>
+
+namespace skein::rt::detail {
+
+class second_processes {
+public:
+    explicit second_processes(const lease_book& book) noexcept : book_(book) {}
+
+    /// Who is asked for second processes; nullptr: nobody, there are none.
+    void tell(worker_source* source) noexcept { source_ = source; }
+    /// So many workers there are or will soon be.
+    void expect(std::size_t workers) noexcept { expected_ = workers; }
+
+    /// A second process has come for the worker of this connection. False: there is no use for it.
+    [[nodiscard]] bool stand_beside(worker_room& second, const net::channel& of) const noexcept {
+        second.is_aside = true;
+        for (auto* const one : book_.workers()) {
+            if (one->wire != &of || !one->up || one->aside != nullptr) continue;
+            one->aside = &second;
+            one->aside_is = second_process::none;
+            second.principal = one;
+            return true;
+        }
+        return false;
+    }
+    /// One of the two has ended. Gives the second process, if it is to leave when its tasks have
+    /// ended; else another one may come for the first.
+    static worker_room* part(worker_room& one) noexcept {
+        if (auto* const first = std::exchange(one.principal, nullptr)) {
+            first->aside = nullptr;
+            first->aside_is = second_process::none;
+        }
+        auto* const second = std::exchange(one.aside, nullptr);
+        if (second != nullptr) {
+            second->principal = nullptr;
+            second->spent = true;
+        }
+        return second;
+    }
+    /// No second process comes for the worker of this connection.
+    void refuse(const net::channel& of) const noexcept {
+        for (auto* const one : book_.workers())
+            if (one->wire == &of && one->aside == nullptr) one->aside_is = second_process::refused;
+    }
+
+    /// The task would make somebody wait there who has made calls, and is to hear of them.
+    [[nodiscard]] bool is_needed(const worker_room& at, const call_base& call) const noexcept {
+        if (!demand_lines::holds_loop(call) || at.demand || source_ == nullptr) return false;
+        return at.parents > 0 || (at.calls_made > 0 && at.is_needed());
+    }
+    /// It would make an actor or a coroutine wait there, and workers are about to come: for one of
+    /// them.
+    [[nodiscard]] bool awaits_others(const worker_room& at, const call_base& call) const noexcept {
+        return book_.places() < expected_ && !at.demand && at.is_needed() &&
+               demand_lines::holds_loop(call);
+    }
+    /// Whether it can go there now: not before there is a process in which nobody waits, if one can
+    /// be had.
+    [[nodiscard]] bool may_go_to(worker_room& at, const call_base& call) const {
+        if (awaits_others(at, call)) return false;
+        if (!is_needed(at, call)) return true;
+        if (at.aside != nullptr) return at.aside->takes_tasks();
+        if (at.aside_is == second_process::none)
+            at.aside_is =
+                source_->want_beside(*at.wire) ? second_process::asked : second_process::refused;
+        return at.aside_is == second_process::refused;
+    }
+
+private:
+    const lease_book& book_;
+    worker_source* source_ = nullptr;
+    std::size_t expected_ = 0;
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/unleased_calls.hpp
+// unleased_calls: new actors that hold nothing, and tasks that occupy no cores. They need no lease,
+// and must not wait behind tasks that do. Such a call is placed at once, or waits, with those of
+// its kind: an actor for workers that are about to come, a task for credit of a worker.
+//
+//     unleased_calls calls(lines, book, asides);
+//     if (!calls.place(call, events)) calls.pump(events);   // events.send(worker, call)
+
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+namespace skein::rt::detail {
+
+/// What dispatch tells those above it. A template parameter, for it is told of each task.
+template <class T>
+concept dispatch_events = requires(T& above, worker_room& worker, counted_ptr<call_base> call,
+                                   error why, sched::demand_id demand) {
+    /// The call goes to this worker now; dispatch::begin_task() or begin_actor() follows.
+    above.send(worker, std::move(call));
+    /// The call fails: it can never run.
+    above.refuse(*call, std::move(why));
+    /// Whether the worker takes one more task that occupies no cores.
+    { above.has_credit(worker) } -> std::same_as<bool>;
+    /// Why nothing with this demand can run any more.
+    { above.end_of(demand) } -> std::same_as<std::optional<error>>;
+};
+
+/// A call asks for more than any worker has.
+[[nodiscard]] error impossible(const call_base& call, const sched::demand_table& demands);
+
+class unleased_calls {
+public:
+    unleased_calls(demand_lines& lines, const lease_book& book,
+                   const second_processes& asides) noexcept
+        : lines_(lines), book_(book), asides_(asides) {}
+
+    /// So many workers there are or will soon be: new actors wait for them.
+    void expect(std::size_t workers) noexcept { expected_ = workers; }
+
+    void push_actor(counted_ptr<call_base> call) { actors_.push_back(std::move(call)); }
+    /// To the front, in this order.
+    void push_front(const demand_lines::calls& tasks) {
+        tasks_.insert(tasks_.begin(), tasks.begin(), tasks.end());
+    }
+    void take_all(demand_lines::calls& into) {
+        for (auto* const waiting : {&actors_, &tasks_})
+            for (auto& call : std::exchange(*waiting, {})) into.push_back(std::move(call));
+    }
+    [[nodiscard]] bool has_tasks() const noexcept { return !tasks_.empty(); }
+    [[nodiscard]] bool empty() const noexcept { return tasks_.empty() && actors_.empty(); }
+
+    /// It goes at once. False: it waits, and so may others that go first.
+    template <dispatch_events Above>
+    [[nodiscard]] bool place(counted_ptr<call_base> call, Above& above);
+    /// Sends what can go.
+    template <dispatch_events Above>
+    void pump(Above& above) {
+        pump(actors_, above);
+        pump(tasks_, above);
+    }
+
+private:
+    using line = std::deque<counted_ptr<call_base>>;
+
+    template <dispatch_events Above>
+    void pump(line& waiting, Above& above);
+    template <dispatch_events Above>
+    [[nodiscard]] worker_room* pick(const call_base& call, bool& possible, Above& above) const;
+    [[nodiscard]] static bool goes_before(const call_base& call, const worker_room& a,
+                                          const worker_room& b) noexcept;
+    [[nodiscard]] bool expects_more() const noexcept {
+        const auto& all = book_.workers();
+        const auto up = std::count_if(all.begin(), all.end(), [](auto* one) { return one->up; });
+        return static_cast<std::size_t>(up) < expected_;
+    }
+
+    demand_lines& lines_;
+    const lease_book& book_;
+    const second_processes& asides_;
+    line tasks_, actors_;
+    std::size_t expected_ = 0;
+};
+
+/// An actor goes where the fewest are, and of these where it need not wait for a task. A task that
+/// needs no free core goes to a worker with nothing to do, then to the one with the least.
+inline bool unleased_calls::goes_before(const call_base& call, const worker_room& a,
+                                        const worker_room& b) noexcept {
+    if (call.kind == call_kind::create)
+        return std::tuple(a.actors, a.busy, a.coroutines) <
+               std::tuple(b.actors, b.busy, b.coroutines);
+    const auto load = [](const worker_room& one) {
+        const bool is_idle = one.busy == 0 && one.credit.calls == 0 && !one.is_needed();
+        return std::tuple(!is_idle, one.busy, one.credit.calls, one.is_needed());
+    };
+    return load(a) < load(b);
+}
+
+template <dispatch_events Above>
+bool unleased_calls::place(counted_ptr<call_base> call, Above& above) {
+    bool possible = true;
+    auto* const to = pick(*call, possible, above);
+    if (to != nullptr && asides_.may_go_to(*to, *call)) {
+        above.send(*to, std::move(call));
+        return true;
+    }
+    (call->kind == call_kind::create ? actors_ : tasks_).push_back(std::move(call));
+    return false;
+}
+
+template <dispatch_events Above>
+void unleased_calls::pump(line& waiting, Above& above) {
+    while (!waiting.empty()) {
+        auto& front = waiting.front();
+        if (front->is_done()) {
+            waiting.pop_front();
+            continue;
+        }
+        bool possible = true;
+        auto* const to = pick(*front, possible, above);
+        if (to == nullptr && possible) return;
+        if (to != nullptr && !asides_.may_go_to(*to, *front)) return;
+        auto call = std::move(front);
+        waiting.pop_front();
+        if (to == nullptr)
+            above.refuse(*call, impossible(*call, lines_.demands()));
+        else
+            above.send(*to, std::move(call));
+    }
+}
+
+/// Where it goes now; nullptr: nowhere yet, or (possible = false) never.
+template <dispatch_events Above>
+worker_room* unleased_calls::pick(const call_base& call, bool& possible, Above& above) const {
+    worker_room* best = nullptr;
+    std::uint32_t largest = 0;
+    bool any = false;
+    for (auto* const one : book_.workers()) {
+        if (!one->up || one->demand) continue;
+        any = true;
+        largest = std::max(largest, one->capacity);
+        if (call.cpus > one->capacity || one->retiring) continue;
+        if (call.kind == call_kind::task && call.cpus == 0 && !above.has_credit(*one)) continue;
+        if (best == nullptr || goes_before(call, *one, *best)) best = one;
+    }
+    possible = !any || call.cpus <= largest;
+    // An actor stays where it is put: rather wait for a worker that is about to come.
+    if (best != nullptr && call.kind == call_kind::create && best->actors > 0 && expects_more())
+        return nullptr;
+    return best;
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/dispatch.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// A call fails for a reason that others have, too.
+[[nodiscard]] error refused(const call_base& call, const error& why);
+
+/// What becomes of a task that could move to another worker.
+enum class move_answer : std::uint8_t {
+    goes,
+    stays, ///< it may be there only
+    over   ///< there is no room for more
+};
+
+class dispatch {
+public:
+    using calls = demand_lines::calls;
+
+    // Parts below, for what they alone do.
+
+    [[nodiscard]] sched::demand_table& demands() noexcept { return lines_.demands(); }
+    [[nodiscard]] const sched::demand_table& demands() const noexcept { return lines_.demands(); }
+    [[nodiscard]] demand_lines& lines() noexcept { return lines_; }
+    [[nodiscard]] lease_book& book() noexcept { return book_; }
+    [[nodiscard]] lent_cores& cores() noexcept { return cores_; }
+    [[nodiscard]] second_processes& asides() noexcept { return asides_; }
+
+    /// Who is asked for workers for demands that others cannot serve; nullptr: nobody.
+    void ask(worker_source* source) noexcept;
+    [[nodiscard]] worker_source* source() const noexcept { return source_; }
+    /// So many workers there are or will soon be: new actors wait for them.
+    void expect(std::size_t workers) noexcept {
+        asides_.expect(workers);
+        unleased_.expect(workers);
+    }
+    /// No line is served by workers for all.
+    void serve_apart() noexcept { all_own_ = true; }
+    [[nodiscard]] bool serves_apart() const noexcept { return all_own_; }
+
+    // Workers.
+
+    void add(worker_room& worker, std::string_view who);
+    /// It is lost.
+    void remove(worker_room& worker);
+    /// Whether new tasks go there.
+    void retire(worker_room& worker, bool on);
+
+    // Calls.
+
+    /// Where a task may go at once, past no other one. nullptr: it stands in line.
+    [[nodiscard]] worker_room* straight_to(const call_base& call);
+    /// To the end of its line.
+    void line_up(counted_ptr<call_base> call);
+    /// To the front, what has lost its worker. What may have killed that comes last.
+    void line_up_again(const calls& again, const counted_ptr<call_base>& suspect);
+    /// Something waits in lines.
+    [[nodiscard]] bool waits() const noexcept { return lines_.waits(); }
+    /// The same, or a new actor or a task without cores waits for a worker.
+    [[nodiscard]] bool has_waiting() const noexcept { return !unleased_.empty() || lines_.waits(); }
+    /// A task without cores waits, as it seems for credit.
+    [[nodiscard]] bool waits_for_credit() const noexcept { return unleased_.has_tasks(); }
+    /// Takes all that wait.
+    void take_all(calls& into);
+    /// Whether others may go when this call, which has waited here, is over.
+    [[nodiscard]] bool holds_up(const call_base& call);
+
+    /// A task goes to this worker. Gives the worker in whose process it runs.
+    [[nodiscard]] worker_room& begin_task(worker_room& to, call_base& call, call_id id);
+    void begin_actor(worker_room& to);
+    /// A task has left the worker in whose process it ran.
+    void end_task(worker_room& ran_at, const call_base& call, call_id id);
+    /// An actor has ended, or could not be made. True: its worker was for it alone, and leaves;
+    /// tell_demand() follows.
+    [[nodiscard]] bool end_actor(worker_room& at);
+
+    /// Whether a worker may have more of what waits at others: nothing that waits here may go
+    /// there.
+    [[nodiscard]] bool wants_more(const worker_room& idle) const noexcept;
+    /// Whether a task that waits at another worker moves to an idle one, where it needs a lease.
+    /// has_more: whether there may be more leases there.
+    [[nodiscard]] move_answer may_move(worker_room& idle, const call_base& call, bool& has_more);
+
+    // Demands.
+
+    /// How many workers a demand could use is told to the source of workers, if it has changed.
+    void tell_demand(sched::demand_id demand) { tell_demand(lines_.line_of(demand)); }
+    /// The same of all that are wanted still.
+    void tell_all();
+    /// Forgets the demands of a placement group. False: somebody has something of it.
+    [[nodiscard]] bool forget_group(std::uint64_t group);
+
+    // Sending what can go.
+
+    template <dispatch_events Above>
+    void pump(Above& above);
+    /// Sends what waits in lines as far as there are leases, and asks for more.
+    template <dispatch_events Above>
+    void pump_leases(Above& above);
+    /// A new actor, or a task that needs no free core: it goes at once, or waits.
+    template <dispatch_events Above>
+    void place(counted_ptr<call_base> call, Above& above);
+    /// No worker comes for this demand: what waits for it fails.
+    template <dispatch_events Above>
+    void refuse_demand(sched::demand_id demand, const error& why, Above& above);
+
+private:
+    template <dispatch_events Above>
+    void use_leases(lease_line& line, Above& above);
+    template <dispatch_events Above>
+    void use_own_workers(lease_line& line, Above& above);
+    template <dispatch_events Above>
+    void try_suspects(Above& above);
+
+    void decide(lease_line& line) const;
+    void tell_demand(lease_line& line);
+
+    demand_lines lines_;
+    lease_book book_{lines_};
+    lent_cores cores_{lines_, book_};
+    second_processes asides_{book_};
+    unleased_calls unleased_{lines_, book_, asides_};
+    worker_source* source_ = nullptr;
+    bool all_own_ = false;
+    bool is_pumping_ = false, again_ = false;
+};
+
+// ---- templates ---------------------------------------------------------------------------------
+
+template <dispatch_events Above>
+void dispatch::pump(Above& above) {
+    unleased_.pump(above);
+    if (lines_.were_thinned() || lines_.waits()) pump_leases(above);
+}
+
+template <dispatch_events Above>
+void dispatch::place(counted_ptr<call_base> call, Above& above) {
+    if (!unleased_.place(std::move(call), above)) pump(above);
+}
+
+template <dispatch_events Above>
+void dispatch::pump_leases(Above& above) {
+    again_ = true;
+    if (is_pumping_) return; // a call that failed has let another one go
+    struct pumping_guard {
+        bool& is_on;
+        ~pumping_guard() { is_on = false; }
+    } const guard{is_pumping_};
+    is_pumping_ = true;
+    while (std::exchange(again_, false)) {
+        if (lines_.suspects() > 0) try_suspects(above);
+        for (auto& [demand, line] : lines_.all())
+            if (!line.is_empty() || line.asked || line.wanted > 0) use_leases(line, above);
+        if (book_.is_asking() && book_.reclaim()) again_ = true;
+        if (book_.take()) again_ = true;
+        if (book_.has_news()) again_ = true;
+    }
+    book_.forget_idle_lines();
+}
+
+/// A lease without a task comes first, then a new one, also of what other lines do not use; then
+/// what a worker takes ahead of time.
+template <dispatch_events Above>
+void dispatch::use_leases(lease_line& line, Above& above) {
+    decide(line);
+    if (line.by == lease_line::service::undecided) return;
+    if (line.by == lease_line::service::own) return use_own_workers(line, above);
+    // Who asks for nothing is always granted one more, also where it cannot be used now.
+    const auto may_ask = [&] {
+        return !line.need->need.empty() ||
+               (line.with[lease_line::unused].empty() && line.with[lease_line::beside].empty());
+    };
+    while (lines_.front(line) != nullptr) {
+        auto* to = book_.choose(line);
+        if (to == nullptr && may_ask() && (book_.ask(line) || (book_.reclaim() && book_.ask(line))))
+            continue;
+        if (to == nullptr) to = book_.pick(line, lease_line::beside);
+        if (to == nullptr) to = book_.pick(line, lease_line::ahead);
+        if (to == nullptr || !asides_.may_go_to(*to, *line.next().front())) break;
+        above.send(*to, lines_.pop(line));
+    }
+    if (line.is_empty()) return book_.withdraw(line);
+    if (!line.asked && may_ask()) book_.stand(line); // there was no room before
+    line.stands = static_cast<bool>(line.asked);
+}
+
+/// Over the workers that are for this line alone, one task each. More of them are asked for, or
+/// fewer.
+template <dispatch_events Above>
+void dispatch::use_own_workers(lease_line& line, Above& above) {
+    if (source_ == nullptr) {
+        while (lines_.front(line) != nullptr) {
+            const auto call = lines_.pop(line);
+            above.refuse(*call, impossible(*call, demands()));
+        }
+        return;
+    }
+    if (const auto why = above.end_of(line.demand)) {
+        while (lines_.front(line) != nullptr) {
+            const auto call = lines_.pop(line);
+            above.refuse(*call, refused(*call, *why));
+        }
+    }
+    while (lines_.front(line) != nullptr) {
+        auto* const to = book_.pick(line, lease_line::unused);
+        if (to == nullptr) break;
+        above.send(*to, lines_.pop(line));
+    }
+    tell_demand(line);
+    // Nothing is left of it: workers with room for it may have come meanwhile.
+    if (line.is_empty() && line.held == 0 && line.wanted == 0)
+        line.by = lease_line::service::undecided;
+}
+
+/// A task beside which a worker died takes nobody along the next time: it gets a worker of its own.
+/// When those that wait have passed it so often that it is one of them again, it goes like any
+/// other.
+template <dispatch_events Above>
+void dispatch::try_suspects(Above& above) {
+    for (auto n = lines_.suspects(); n > 0 && book_.largest() > 0; --n) {
+        auto one = lines_.pop_suspect();
+        auto& call = *one.call;
+        if (call.is_done()) continue;
+        const auto& need = demands().at(call.demand);
+        const bool is_elsewhere = !need.is_anywhere() && !book_.any_has(need.label);
+        if (call.cpus > book_.largest() || is_elsewhere) { // those for it have gone meanwhile
+            call.alone = 0;
+            lines_.push(std::move(one.call));
+            again_ = true;
+            continue;
+        }
+        if (lines_.gone() >= one.turn) {
+            if (auto* const to = book_.take_whole(need)) {
+                above.send(*to, std::move(one.call));
+                continue;
+            }
+            one.turn = lines_.gone() + lines_.waiting();
+            if (lines_.waiting() > 0 && --call.alone == 0) {
+                lines_.push_front({one.call});
+                continue;
+            }
+        }
+        lines_.push_suspect(std::move(one));
+    }
+}
+
+template <dispatch_events Above>
+void dispatch::refuse_demand(sched::demand_id demand, const error& why, Above& above) {
+    auto* const line = lines_.find(demand);
+    if (line == nullptr) return;
+    calls all;
+    while (lines_.front(*line) != nullptr) all.push_back(lines_.pop(*line));
+    tell_demand(*line);
+    for (const auto& call : all) {
+        auto said = refused(*call, why);
+        if (!why.hint().empty()) said.with_hint(why.hint());
+        if (!why.cause().empty()) said.with_cause(why.cause());
+        above.refuse(*call, std::move(said));
+    }
+}
+
+} // namespace skein::rt::detail
+
 // ======== skein/rt/detail/executor.hpp
 // executor: the calls that run in this process.
 //
@@ -34271,73 +35330,6 @@ struct inbound_calls {
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/lease_line.hpp
-// The lines in which tasks wait for room on a worker, and the room that they have. Part of
-// detail/runtime_state.hpp.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <vector>
-
-namespace skein::rt {
-
-struct peer;
-
-namespace detail {
-
-struct lease_line;
-
-// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over
-// a lease that is held without asking anybody; the scheduler is asked once per lease.
-
-/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go
-/// over it.
-struct lease_share : list_node<lease_share> {
-    peer* at = nullptr;
-    lease_line* line = nullptr;
-    std::vector<sched::request_id> leases;
-    std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
-    std::uint32_t turn = 0; ///< tasks that may still be sent while another line waits
-};
-
-/// The tasks with one demand: those that wait, and where they may go.
-struct lease_line {
-    enum list : std::uint8_t {
-        unused,  ///< a lease without a task
-        beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
-        ahead,   ///< each lease has a task, and the worker takes more ahead of time
-        nowhere, ///< not in a list
-    };
-    std::deque<counted_ptr<call_base>>
-        inner; ///< made by calls: a task that has begun waits for them
-    std::deque<counted_ptr<call_base>> waiting;
-    intrusive_list<lease_share, lease_share> with[nowhere];
-    std::size_t held = 0;    ///< leases
-    std::size_t parents = 0; ///< of its tasks at workers, see lease_state::parents
-    sched::request_id
-        asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
-    std::uint64_t full_at = 0;      ///< lease_state::state when there was no room for it
-    std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
-    const sched::demand* need = nullptr;
-    sched::demand_id demand; ///< its number
-    std::uint16_t cpus = 0;  ///< of the demand
-    /// Who serves it: any worker with room, or those that are started for it alone and are no
-    /// places of the scheduler.
-    enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
-    bool stands = false;    ///< it has waited there for some time
-    std::size_t out = 0;    ///< tasks at workers of its own
-    std::size_t wanted = 0; ///< as the source of workers was told
-
-    /// Those that go first.
-    [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
-    [[nodiscard]] bool is_empty() const noexcept { return inner.empty() && waiting.empty(); }
-};
-
-} // namespace detail
-} // namespace skein::rt
-
 
 // ======== skein/rt/detail/peer.hpp, continued
 #include <cstddef>
@@ -34366,7 +35358,7 @@ enum class peer_role : std::uint8_t {
 } // namespace detail
 
 /// A connection as the runtime sees it. Owned by the task that serves it.
-struct peer : list_node<peer> {
+struct peer {
     std::shared_ptr<net::channel> wire; ///< none of a worker itself
     detail::direct_state* loopback = nullptr;
     detail::peer_role role = detail::peer_role::program;
@@ -34374,35 +35366,14 @@ struct peer : list_node<peer> {
     std::string who;               ///< "worker-2 (pid 4711 at host)"
     std::uint64_t incarnation = 0; ///< of its process, as it says
     bool up = true;
-    bool retiring = false;             ///< nothing new goes there
-    bool suspected = false;            ///< the same, for it gives no sign of life
-    bool lent = false;                 ///< its cores are others'
     bool is_space_client = false;      ///< another program: nothing runs there
-    bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
-    bool spent = false;                ///< it was for one actor, which has ended: it leaves
-    sched::demand_id demand;           ///< the only one it serves; none: all
-    std::vector<std::string> labels;   ///< of its node
-    bool labels_follow = false;        ///< they are not known yet
     error why{errc::closed, "closed"}; ///< once it has ended
     std::string ended_for;             ///< by force, and for which call
     call_id forced;                    ///< that call
     bool orderly = false;
     event ended;
 
-    // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
-    // window grows until about a millisecond of work is under way (long tasks: one per core).
-    std::uint32_t capacity = 1, busy = 0, window = 1;
-    double service = 1e-3; ///< seconds per task, smoothed
-    time_point mark{};     ///< since when `finished` counts
-    std::uint32_t finished = 0;
-    std::size_t actors = 0;
-    // Who needs its loop: a plain task would make them wait, see detail/runtime_room.ipp.
-    std::size_t coroutines = 0; ///< tasks there that suspend
-    std::size_t parents = 0;    ///< of them, that wait for calls that they have made
-    peer* aside = nullptr;      ///< a second process, which runs its plain tasks meanwhile
-    peer* principal = nullptr;  ///< of such a process: whose tasks it runs, whose cores they have
-    enum class aside_state : std::uint8_t { none, asked, refused } aside_is = aside_state::none;
-    detail::credit_line credit; ///< of tasks that occupy no cores
+    detail::worker_room room; ///< of a driver's worker: what dispatch knows of it
     /// What calls have of their line's credit that were taken back, and that the worker has still
     /// to pass by.
     struct passing {
@@ -34418,14 +35389,10 @@ struct peer : list_node<peer> {
         std::uint64_t order;
     };
     proc::claims page;
-    std::uint64_t sent = 0;                   ///< calls
-    const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
-    sched::request_id whole;                  ///< its lease of all that the worker has
+    std::uint64_t sent = 0; ///< calls
     std::deque<waiting_task> tasks;
     std::size_t prune_at = 2 * proc::claims::entries;
-    std::vector<std::unique_ptr<detail::lease_share>> shares;
-    std::uint32_t unleased = 0; ///< cores of `busy` that calls have without a lease
-    std::size_t asks = 0;       ///< questions for namespaces that have no answer
+    std::size_t asks = 0; ///< questions for namespaces that have no answer
 
     // What runs for this peer: here, and calls that the driver passed on for a worker.
     detail::inbound_calls inbound;
@@ -34437,7 +35404,8 @@ struct peer : list_node<peer> {
     std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
     bool calls_directly = false;       ///< it has calls at others without an outcome
 
-    [[nodiscard]] bool takes_tasks() const noexcept { return up && !retiring && !suspected; }
+    /// Its link has ended.
+    void set_down() noexcept { up = room.up = false; }
     [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
     void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
     void send(net::frame f);
@@ -34460,13 +35428,6 @@ struct peer : list_node<peer> {
     }
 };
 
-namespace detail {
-
-[[nodiscard]] inline sched::place_id place_of(const peer& worker) noexcept {
-    return sched::place_id(worker.number.value());
-}
-
-} // namespace detail
 } // namespace skein::rt
 
 
@@ -35673,6 +36634,7 @@ struct runtime::followers {
     static void follow(runtime& self, detail::call_base& call, actor_id of);
     [[nodiscard]] static bool may_go(runtime& self, const counted_ptr<detail::call_base>& call);
     static void actor_is_placed(runtime& self, actor_id id);
+    static void take_out(runtime& self, actor_id id, calls& into);
     static void fail(const calls& all, const error& why);
 };
 
@@ -36093,8 +37055,6 @@ namespace skein::rt {
 
 namespace detail {
 
-struct lease_line;
-
 struct call_base::rarities {
     std::string name;
     std::unique_ptr<deferred_arguments> arguments;
@@ -36131,135 +37091,13 @@ struct call_base::rarities {
 struct direct_state; // in detail/direct_state.hpp
 struct space_state;  // in detail/space_state.hpp
 
-/// The number of what a caller asks for.
-///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
-[[nodiscard]] result<sched::demand_id> demand_of(sched::demand_table& demands,
-                                                 const call_options& how, bool for_life = false);
-
-/// Driver: which tasks wait for which cores, and who holds some. Bodies in runtime_leases.ipp.
-struct lease_state {
-    using peers = std::vector<std::shared_ptr<peer>>;
-    struct suspect {
-        counted_ptr<call_base> call;
-        std::uint64_t turn = 0; ///< it is tried when so many tasks have left
-    };
-    /// A coroutine task at a worker. While calls that it has made have no outcome it may wait for
-    /// them, and holds no core.
-    struct parent {
-        call_base* call = nullptr;
-        peer* at = nullptr;
-        std::uint32_t children = 0;
-        explicit operator bool() const noexcept { return call != nullptr; }
-    };
-
-    sched::scheduler places{sched::scheduler_options{sched::placement::spread, 16}};
-    sched::demand_table demands;
-    std::map<sched::demand_id, lease_line> lines;
-    std::deque<suspect> suspects;
-    id_map<call_id, parent> parents;
-    std::uint64_t incarnation = 0; ///< of the driver
-    std::unordered_map<sched::place_id, peer*> workers;
-    std::size_t expected = 0;  ///< so many of them there are or will soon be
-    std::uint32_t largest = 0; ///< cores of the largest worker; 0: there is none
-    std::size_t waiting = 0;   ///< tasks in lines
-    std::uint64_t gone = 0;    ///< tasks that have left their line
-    std::uint64_t state = 1;   ///< changes when room may have come
-    std::size_t asking = 0;    ///< lines that ask for a lease
-    bool all_own = false;      ///< no line is served by workers for all
-    bool is_changed = false;   ///< take() has something to look at
-    bool pumping = false, again = false;
-    std::size_t crowded = 0;   ///< workers with more tasks than cores
-    std::uint32_t lent = 0;    ///< cores that were asked for, see lend()
-    std::uint32_t resting = 0; ///< cores of tasks at workers of their own that wait for others
-    event worker_idle;         ///< set when one has become so, or is lent no more
-    worker_source* source = nullptr;
-    std::uint64_t freed = 0;         ///< changes when one becomes free:
-    intrusive_list<peer, peer> free; ///< workers with nothing to do whose loop nobody needs
-
-    /// Tasks that occupy cores. Not a nested one that has killed a worker: it would wait for a
-    /// worker with nothing to do, and others wait for it.
-    [[nodiscard]] static bool is_leased(const call_base& call) noexcept {
-        return call.kind == call_kind::task && call.cpus > 0 && !(call.nested && call.alone != 0);
-    }
-    [[nodiscard]] bool waits() const noexcept { return waiting > 0 || !suspects.empty(); }
-    /// Another line waits: this one gets no more than its turn.
-    [[nodiscard]] bool others_wait(const lease_line& line) const noexcept {
-        return asking > (line.asked ? 1U : 0U);
-    }
-
-    [[nodiscard]] lease_line& line_of(sched::demand_id demand);
-    /// An actor that holds what it asks for waits in a line as tasks do.
-    [[nodiscard]] static bool is_lined_up(const call_base& call) noexcept {
-        return is_leased(call) || (call.kind == call_kind::create && call.demand);
-    }
-    /// Its line is served by workers of its own.
-    [[nodiscard]] bool has_own(const call_base& call) const {
-        const auto line = lines.find(call.demand);
-        return line != lines.end() && line->second.by == lease_line::service::own;
-    }
-    void decide(lease_line& line);
-    void lend_now();
-    [[nodiscard]] bool has_lent() const;
-    [[nodiscard]] std::uint32_t cores_of(const call_base& call) const;
-    [[nodiscard]] static bool has_label(const peer& worker, const std::string& label);
-    [[nodiscard]] bool any_has(const std::string& label) const;
-    [[nodiscard]] static lease_share* share_of(const peer& at, const lease_line& line) noexcept;
-    void add(peer& worker);
-    void remove(peer& worker);
-    void retire(peer& worker, bool on);
-    void push(counted_ptr<call_base> call);
-    void run_again(const std::vector<counted_ptr<call_base>>& calls);
-    [[nodiscard]] call_base* front(lease_line& line);
-    [[nodiscard]] counted_ptr<call_base> pop(lease_line& line);
-    void take_waiting(std::vector<counted_ptr<call_base>>& into);
-
-    [[nodiscard]] sched::request_id request_lease(const lease_line& line,
-                                                  const sched::constraint& where);
-    [[nodiscard]] sched::request_id submit(sched::request r);
-    [[nodiscard]] bool ask(lease_line& line);
-    void withdraw(lease_line& line);
-    bool take();
-    void book(const sched::grant& g);
-    [[nodiscard]] bool lease_on(peer& worker, lease_line& line);
-    [[nodiscard]] peer* take_whole(const peers& links, const sched::demand& what);
-    bool is_thinned = false; ///< calls were taken out of lines, which may be empty now
-    void take_followers(actor_id of, std::vector<counted_ptr<call_base>>& into);
-    void release_unused(lease_share& share);
-    bool reclaim();
-    void forget_idle_lines();
-    [[nodiscard]] peer* pick(lease_line& line, lease_line::list where) const;
-    [[nodiscard]] peer* pick_free(lease_line& line);
-    [[nodiscard]] peer* choose(lease_line& line);
-    void note_use(peer& at) noexcept;
-    void count_coroutine(peer& at, const call_base& call, int by) noexcept;
-    [[nodiscard]] static bool is_needed(const peer& at) noexcept {
-        return at.actors + at.coroutines > 0;
-    }
-    [[nodiscard]] bool needs_aside(const peer& at, const call_base& call) const noexcept;
-    [[nodiscard]] bool awaits_others(const peer& at, const call_base& call) const noexcept;
-    [[nodiscard]] bool may_go_to(peer& at, const call_base& call);
-    [[nodiscard]] bool stand_beside(peer& second, const peers& links, const net::channel& of);
-    static void part(peer& one) noexcept;
-    [[nodiscard]] peer* straight_to(const call_base& call);
-    void occupy(peer& at, std::uint32_t cores) noexcept;
-    void settle_in(peer& at);
-    void spend(peer& at);
-    void sent(peer& to, call_base& call);
-    void settled(peer& from, const call_base& call, bool had_cores);
-    [[nodiscard]] call_id id_of(const call_base& call) const;
-    void begin_wait(const peer& at, call_id id);
-    void end_wait(const peer& at, call_id id);
-    [[nodiscard]] bool forget_parent(const call_base& call);
-    [[nodiscard]] static lease_share& share_for(peer& at, lease_line& line);
-};
-
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
 public:
-    forwarded_call(runtime& self, lease_state& leases, std::shared_ptr<peer> origin,
+    forwarded_call(runtime& self, lent_cores& cores, std::shared_ptr<peer> origin,
                    slot_id origin_id, const trace_context& who)
-        : id(who.id), self_(self), leases_(leases), origin_(std::move(origin)),
-          origin_id_(origin_id), asker_(who.parent) {}
+        : id(who.id), self_(self), cores_(cores), origin_(std::move(origin)), origin_id_(origin_id),
+          asker_(who.parent) {}
 
     const call_id id;   ///< as its worker numbers it
     bool lends = false; ///< the value is that of a reply that lends
@@ -36281,13 +37119,13 @@ protected:
         if (origin_->up) self_.reply_failure(*origin_, origin_id_, why);
     }
     void on_finished() override {
-        origin_->forwarded.erase(origin_id_);
-        leases_.end_wait(*origin_, asker_);
+        origin_->room.calls_made -= origin_->forwarded.erase(origin_id_);
+        cores_.end_wait(origin_->room, asker_);
     }
 
 private:
     runtime& self_;
-    lease_state& leases_;
+    lent_cores& cores_;
     std::shared_ptr<peer> origin_;
     slot_id origin_id_;
     call_id asker_;
@@ -36296,7 +37134,6 @@ private:
 } // namespace detail
 
 struct runtime::state {
-    using call_line = std::deque<counted_ptr<detail::call_base>>;
     struct slot {
         counted_ptr<detail::call_base> call;
         std::uint32_t generation = 1;
@@ -36327,8 +37164,7 @@ struct runtime::state {
 
     std::vector<slot> slots;
     std::vector<std::uint32_t> free;
-    call_line queue, creations; ///< wait for a worker: tasks that need no free core, new actors
-    detail::lease_state leases;
+    detail::dispatch dispatch;
     std::vector<counted_ptr<detail::call_base>> ready; ///< their arguments are there
     bool settling = false;
 
@@ -36342,7 +37178,6 @@ struct runtime::state {
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
-    std::size_t expected = 0;
     bool closing = false;
     bool is_visiting = false; ///< the source of workers serves namespaces alone so far
     std::string space; ///< that it keeps, whose actors live here, or whose space client it is
@@ -36375,18 +37210,39 @@ struct runtime::state {
         const bool serves_spaces = std::exchange(is_visiting, false);
         if (start_workers)
             std::exchange(start_workers, {})();
-        else if (serves_spaces && leases.source != nullptr)
-            leases.source->need();
+        else if (serves_spaces && dispatch.source() != nullptr)
+            dispatch.source()->need();
+    }
+    /// A call as its submitter numbers it.
+    [[nodiscard]] call_id id_of(const detail::call_base& call) const noexcept {
+        if (call.nested) return static_cast<const detail::forwarded_call&>(call).id;
+        return call_id({incarnation, call.number});
     }
     /// Takes all calls that wait for a worker out of their lines.
     std::vector<counted_ptr<detail::call_base>> take_waiting() {
         std::vector<counted_ptr<detail::call_base>> all;
-        leases.take_waiting(all);
-        for (auto* line : {&creations, &queue})
-            for (auto& call : std::exchange(*line, {})) all.push_back(std::move(call));
+        dispatch.take_all(all);
         for (auto& [id, entry] : actors.entries)
             for (auto& call : std::exchange(entry.beside, {})) all.push_back(std::move(call));
         return all;
+    }
+};
+
+/// What dispatch tells the runtime.
+struct runtime::dispatch_hearer {
+    runtime& self;
+
+    void send(detail::worker_room& to, counted_ptr<detail::call_base> call) {
+        self.send(*to.link, std::move(call));
+    }
+    void refuse(detail::call_base& call, error why) { self.refuse(call, std::move(why)); }
+    [[nodiscard]] bool has_credit(const detail::worker_room& worker) const noexcept {
+        return credits::has(*self.state_, worker.credit);
+    }
+    /// A group that has ended.
+    [[nodiscard]] std::optional<error> end_of(sched::demand_id demand) const {
+        const auto group = group_desk::of(self, demand);
+        return group ? group->why : std::nullopt;
     }
 };
 
@@ -36547,6 +37403,901 @@ SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_queue>& queue) {
     SKEIN_CHECK(queue, "a method is called through an empty actor_handle");
     SKEIN_CHECK(queue->owner != nullptr, "a method is called after the runtime has ended");
     return *queue->owner;
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/demand_lines.ipp
+// The bodies of rt/detail/demand_lines.hpp.
+
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE lease_line& demand_lines::line_of(sched::demand_id demand) {
+    auto& line = lines_[demand];
+    if (line.need != nullptr) return line;
+    line.need = &demands_.at(demand);
+    line.demand = demand;
+    line.cpus = line.need->cpus;
+    return line;
+}
+
+SKEIN_INLINE lease_line* demand_lines::find(sched::demand_id demand) noexcept {
+    const auto found = lines_.find(demand);
+    return found != lines_.end() ? &found->second : nullptr;
+}
+
+SKEIN_INLINE void demand_lines::push(counted_ptr<call_base> call) {
+    if (call->alone != 0) {
+        suspects_.push_back({std::move(call), gone_ + waiting_});
+        return;
+    }
+    auto& line = line_of(call->demand);
+    (call->nested ? line.inner : line.waiting).push_back(std::move(call));
+    ++waiting_;
+}
+
+SKEIN_INLINE void demand_lines::push_front(const calls& again) {
+    for (auto at = again.rbegin(); at != again.rend(); ++at) {
+        if ((*at)->alone != 0) {
+            push(*at);
+            continue;
+        }
+        auto& line = line_of((*at)->demand);
+        ((*at)->nested ? line.inner : line.waiting).push_front(*at);
+        ++waiting_;
+    }
+}
+
+SKEIN_INLINE counted_ptr<call_base> demand_lines::pop(lease_line& line) {
+    auto& queue = line.next();
+    auto call = std::move(queue.front());
+    queue.pop_front();
+    --waiting_;
+    ++gone_;
+    return call;
+}
+
+SKEIN_INLINE call_base* demand_lines::front(lease_line& line) {
+    while (!line.is_empty() && line.next().front()->is_done()) (void)pop(line);
+    return line.is_empty() ? nullptr : line.next().front().get();
+}
+
+SKEIN_INLINE void demand_lines::take_all(calls& into) {
+    for (auto& [demand, line] : lines_)
+        while (front(line) != nullptr) into.push_back(pop(line));
+    for (auto& one : std::exchange(suspects_, {})) into.push_back(std::move(one.call));
+}
+
+SKEIN_INLINE demand_lines::suspect demand_lines::pop_suspect() {
+    auto one = std::move(suspects_.front());
+    suspects_.pop_front();
+    return one;
+}
+
+SKEIN_INLINE result<sched::demand_id> demand_of(sched::demand_table& demands,
+                                                const call_options& how, bool for_life) {
+    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
+                           how.on.is_any() && how.env.empty() && how.cwd.empty();
+    if (only_cpus && how.cpus.value == 1 && !for_life) return sched::one_cpu;
+    if (only_cpus && how.cpus.value == 0) return sched::demand_id();
+    const bool in_group = how.on.group() != 0;
+    if (how.on.is_group() && !in_group)
+        return error(errc::invalid_argument, ".on is an empty placement_group");
+    if (how.on.is_named_group())
+        return error(errc::invalid_argument, ".on names no placement_group");
+    if (how.on.is_actor() && !how.on.actor())
+        return error(errc::invalid_argument, ".on is an empty actor_handle");
+    const bool has_text =
+        !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
+    if (has_text && how.on.text().empty())
+        return error(errc::invalid_argument,
+                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
+    if (has_text && how.on.text().find('@') != std::string_view::npos)
+        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
+            .with_hint("none has an @ in it");
+    auto env = sched::parse_task_environment(how.env, how.cwd);
+    if (!env) return env.error();
+    sched::resources need;
+    if (!how.resources.empty()) {
+        auto custom = sched::parse_resources(how.resources);
+        if (!custom) return custom.error();
+        need = std::move(*custom);
+        if (need.cpu || need.gpu || need.memory != 0)
+            return error(errc::invalid_argument,
+                         fmt::format(".resources = \"{}\" names cpus, gpus or memory",
+                                     how.resources.view()))
+                .with_hint("they have options of their own: .cpus, .gpus, .memory");
+    }
+    try {
+        need.cpu = sched::amount::from(how.cpus.value);
+        need.gpu = sched::amount::from(how.gpus.value);
+    } catch (const error& e) {
+        return e;
+    }
+    need.memory = how.memory;
+    // The node of an actor is found when the call is placed.
+    if (how.on.is_any() || how.on.is_actor())
+        return demands.number(need, {}, for_life, std::move(*env));
+    if (how.on.is_spread())
+        return demands.number(need, sched::spread_label, for_life, std::move(*env));
+    std::string where(how.on.text());
+    if (in_group) where = sched::group_label(how.on.group(), how.on.bundle());
+    if (in_group && how.on.has_children()) where += '+';
+    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
+    return demands.number(need, where, for_life, std::move(*env));
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/dispatch.ipp
+// The bodies of rt/detail/dispatch.hpp.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void dispatch::ask(worker_source* source) noexcept {
+    source_ = source;
+    cores_.tell(source);
+    asides_.tell(source);
+}
+
+// ---- workers -----------------------------------------------------------------------------------
+
+SKEIN_INLINE void dispatch::add(worker_room& worker, std::string_view who) {
+    if (worker.is_aside) return; // no place
+    book_.add(worker, who);
+    if (!worker.demand) cores_.lend_now();
+}
+
+SKEIN_INLINE void dispatch::remove(worker_room& worker) {
+    if (book_.remove(worker)) {
+        cores_.forget(worker);
+        if (!worker.demand) cores_.lend_now();
+    }
+    book_.occupy(worker, 0);
+}
+
+SKEIN_INLINE void dispatch::retire(worker_room& worker, bool on) {
+    worker.retiring = on;
+    book_.update(worker);
+}
+
+// ---- calls -------------------------------------------------------------------------------------
+
+/// Its demand is the only one, nothing waits, and its line has what it can have.
+SKEIN_INLINE worker_room* dispatch::straight_to(const call_base& call) {
+    auto& lines = lines_.all();
+    if (lines.size() != 1 || lines_.waits() || is_pumping_ || call.alone != 0) return nullptr;
+    auto& [demand, line] = *lines.begin();
+    if (demand != call.demand) return nullptr;
+    auto* const to = book_.straight(line);
+    if (to == nullptr || asides_.is_needed(*to, call) || asides_.awaits_others(*to, call))
+        return nullptr; // somebody has to come first
+    lines_.note_passed();
+    return to;
+}
+
+SKEIN_INLINE void dispatch::line_up(counted_ptr<call_base> call) {
+    if (call->kind == call_kind::create && !call->demand)
+        return unleased_.push_actor(std::move(call));
+    lines_.push(std::move(call));
+}
+
+SKEIN_INLINE void dispatch::line_up_again(const calls& again,
+                                          const counted_ptr<call_base>& suspect) {
+    calls urgent, others;
+    for (const auto& call : again)
+        (demand_lines::is_leased(*call) ? others : urgent).push_back(call);
+    const bool is_leased = suspect && demand_lines::is_leased(*suspect);
+    if (suspect && !is_leased) urgent.push_back(suspect);
+    unleased_.push_front(urgent);
+    lines_.push_front(others);
+    if (is_leased) lines_.push(suspect);
+}
+
+SKEIN_INLINE void dispatch::take_all(calls& into) {
+    for (auto& [demand, line] : lines_.all()) book_.withdraw(line);
+    lines_.take_all(into);
+    unleased_.take_all(into);
+}
+
+SKEIN_INLINE bool dispatch::holds_up(const call_base& call) {
+    if (book_.is_asking()) return true;
+    const auto* const line = lines_.find(call.demand);
+    return line != nullptr && line->by == lease_line::service::own;
+}
+
+SKEIN_INLINE worker_room& dispatch::begin_task(worker_room& to, call_base& call, call_id id) {
+    const bool is_aside =
+        to.aside != nullptr && to.aside->takes_tasks() && asides_.is_needed(to, call);
+    if (demand_lines::is_coroutine(call)) {
+        ++to.coroutines;
+        book_.note_use(to);
+    }
+    if (to.busy == 0) to.pace.begin(loop::current().now());
+    book_.occupy(to, to.busy + call.cpus);
+    if (call.alone != 0 && call.cpus > 0) to.alone = &call;
+    book_.sent(to, call);
+    if (to.alone != &call) cores_.begin(id, call, to);
+    return is_aside ? *to.aside : to;
+}
+
+SKEIN_INLINE void dispatch::begin_actor(worker_room& to) {
+    ++to.actors;
+    book_.note_use(to);
+    if (to.demand) book_.settle_in(to);
+}
+
+/// Its cores are free, and the worker's pace is known better.
+SKEIN_INLINE void dispatch::end_task(worker_room& ran_at, const call_base& call, call_id id) {
+    auto& from = ran_at.for_whom();
+    if (demand_lines::is_coroutine(call)) {
+        from.coroutines -= std::min<std::size_t>(from.coroutines, 1);
+        book_.note_use(from);
+    }
+    if (from.alone == &call) from.alone = nullptr;
+    if (call.cpus == 0) return;
+    const bool had_cores = cores_.end(id, call);
+    if (had_cores) book_.occupy(from, from.busy - std::min<std::uint32_t>(from.busy, call.cpus));
+    from.pace.note_end(loop::current().now());
+    book_.settled(from, call, had_cores);
+    if (from.demand) tell_demand(lines_.line_of(call.demand));
+}
+
+SKEIN_INLINE bool dispatch::end_actor(worker_room& at) {
+    --at.actors;
+    book_.note_use(at);
+    if (!at.demand || at.spent) return false;
+    book_.spend(at);
+    return true;
+}
+
+SKEIN_INLINE bool dispatch::wants_more(const worker_room& idle) const noexcept {
+    return book_.is_crowded() && idle.is_place && idle.up && !idle.retiring && !idle.lent &&
+           idle.busy == 0;
+}
+
+SKEIN_INLINE move_answer dispatch::may_move(worker_room& idle, const call_base& call,
+                                            bool& has_more) {
+    if (!demand_lines::is_leased(call)) return move_answer::goes;
+    auto& line = lines_.line_of(call.demand);
+    if (line.by != lease_line::service::shared || !line.need->is_anywhere())
+        return move_answer::stays;
+    has_more = has_more && book_.lease_on(idle, line);
+    const auto* const share = lease_book::share_of(idle, line);
+    const bool is_kept = share == nullptr || share->leases.empty(); // for another line
+    return is_kept ? move_answer::over : move_answer::goes;
+}
+
+// ---- demands -----------------------------------------------------------------------------------
+
+/// Whether a line that has nothing anywhere is served by the workers that are there, or by workers
+/// of its own.
+SKEIN_INLINE void dispatch::decide(lease_line& line) const {
+    if (line.by != lease_line::service::undecided) return;
+    if (all_own_) {
+        line.by = lease_line::service::own;
+        return;
+    }
+    const auto& need = *line.need;
+    const auto largest = book_.largest();
+    const bool is_held = need.for_life || need.group != 0;
+    if (largest == 0 && need.only_cpus && !is_held) return; // not known yet
+    const bool is_shared = !is_held && need.only_cpus && line.cpus <= largest &&
+                           (need.is_anywhere() || book_.any_has(need.label));
+    line.by = is_shared ? lease_line::service::shared : lease_line::service::own;
+}
+
+SKEIN_INLINE void dispatch::tell_demand(lease_line& line) {
+    const auto wanted = line.inner.size() + line.waiting.size() + line.out;
+    if (line.wanted == wanted || source_ == nullptr) return;
+    line.wanted = wanted;
+    worker_demand told;
+    told.demand = line.demand;
+    told.need = line.need->need;
+    told.label = line.need->label;
+    told.group = line.need->group;
+    told.bundle = line.need->bundle;
+    told.env = line.need->env;
+    told.wanted = wanted;
+    source_->want(told);
+}
+
+SKEIN_INLINE void dispatch::tell_all() {
+    for (auto& [demand, line] : lines_.all())
+        if (line.wanted > 0) tell_demand(line);
+}
+
+/// At the end of a program what is left of a group may be settled in another order than usual.
+SKEIN_INLINE bool dispatch::forget_group(std::uint64_t group) {
+    bool is_used = false;
+    demands().for_each_in_group(group, [&](auto demand) {
+        auto* const line = lines_.find(demand);
+        if (line == nullptr) return;
+        (void)lines_.front(*line);
+        is_used =
+            is_used || !line->is_empty() || line->held > 0 || line->parents > 0 || line->out > 0;
+        for (const auto* const worker : book_.workers())
+            is_used = is_used || worker->demand == demand; // it has a share of it
+    });
+    if (is_used) return false;
+    demands().for_each_in_group(group, [&](auto demand) { lines_.forget(demand); });
+    demands().forget_group(group);
+    return true;
+}
+
+SKEIN_INLINE error impossible(const call_base& call, const sched::demand_table& demands) {
+    return error(errc::exhausted, fmt::format("{} asks for {}, more than any worker has",
+                                              call.name(), demands.text(call.demand)))
+        .with_hint("start fewer workers with more cores each, or lower .cpus");
+}
+
+SKEIN_INLINE error refused(const call_base& call, const error& why) {
+    return error(why.code(), fmt::format("{} {}: {}", call.name(), call.progress(), why.text()));
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/lease_book.ipp
+// The bodies of rt/detail/lease_book.hpp.
+
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+inline constexpr std::uint32_t most_cpus = std::numeric_limits<std::uint16_t>::max();
+/// The tag of a request for all that a worker has; others carry the number of their line's demand.
+inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
+/// Lists of workers are searched so far for the one with the least to do.
+inline constexpr int most_looked_at = 8;
+
+// ---- workers -----------------------------------------------------------------------------------
+
+SKEIN_INLINE void lease_book::add(worker_room& worker, std::string_view who) {
+    workers_.push_back(&worker);
+    if (worker.demand) {
+        auto& line = lines_.line_of(worker.demand);
+        line.by = lease_line::service::own;
+        auto& share = share_for(worker, line);
+        share.leases.emplace_back(); // of no scheduler: it lasts as long as the worker
+        ++line.held;
+        file(share);
+        return;
+    }
+    sched::resources total;
+    total.cpu = sched::amount(static_cast<int>(std::min(worker.capacity, most_cpus)));
+    const auto name = fmt::format("worker {}", worker.place);
+    const auto added = places_.add_place(worker.place, name, total, worker.labels);
+    SKEIN_CHECK(added, "{} is no place: {}", who, added.error().what());
+    worker.is_place = true;
+    at_place_[worker.place] = &worker;
+    largest_ = std::max(largest_, worker.capacity);
+    note_use(worker);
+    note_room();
+}
+
+SKEIN_INLINE bool lease_book::remove(worker_room& worker) {
+    worker.unlink();
+    if (std::erase(workers_, &worker) == 0) return false;
+    if (worker.lent) lent_changed_.set();
+    if (worker.is_place) {
+        worker.is_place = false;
+        at_place_.erase(worker.place);
+        (void)places_.remove_place(worker.place);
+    }
+    for (const auto& share : worker.shares) {
+        share->line->held -= share->leases.size();
+        if (worker.demand) share->line->out -= std::min<std::size_t>(share->line->out, share->out);
+    }
+    worker.shares.clear();
+    for (auto& [demand, line] : lines_.all()) { // whoever had its label may have gone
+        if (line.by != lease_line::service::shared || line.held > 0 || line.need->is_anywhere())
+            continue;
+        withdraw(line);
+        line.by = lease_line::service::undecided;
+    }
+    if (worker.demand) return true;
+    worker.whole = {};
+    largest_ = 0;
+    for (const auto& [place, other] : at_place_) largest_ = std::max(largest_, other->capacity);
+    note_room();
+    return true;
+}
+
+SKEIN_INLINE void lease_book::update(worker_room& worker) {
+    (void)places_.drain(worker.place, worker.lent || worker.retiring);
+    release_unused(worker);
+    note_room();
+}
+
+SKEIN_INLINE void lease_book::set_labels(worker_room& worker,
+                                         const std::vector<std::string>& labels) {
+    worker.labels = labels;
+    worker.labels_follow = false;
+    if (places_.set_labels(worker.place, labels)) note_room();
+}
+
+SKEIN_INLINE bool lease_book::any_has(const std::string& label) const {
+    return std::any_of(at_place_.begin(), at_place_.end(),
+                       [&](const auto& one) { return one.second->has_label(label); });
+}
+
+// ---- leases of lines ---------------------------------------------------------------------------
+
+/// Puts the leases of a line on a worker into the list where they belong now.
+SKEIN_INLINE void lease_book::file(lease_share& share) {
+    const auto& at = *share.at;
+    auto list = lease_line::nowhere;
+    if (share.line->by == lease_line::service::own)
+        list = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
+    else if (share.out < share.leases.size())
+        list = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
+    else if (!share.line->need->spreads && share.out < share.leases.size() * at.pace.window)
+        list = lease_line::ahead; // what is sent ahead would not be spread
+    share.unlink();
+    if (list != lease_line::nowhere) share.line->with[list].push_back(share);
+}
+
+SKEIN_INLINE lease_share* lease_book::share_of(const worker_room& at,
+                                               const lease_line& line) noexcept {
+    for (const auto& share : at.shares)
+        if (share->line == &line) return share.get();
+    return nullptr;
+}
+
+SKEIN_INLINE lease_share& lease_book::share_for(worker_room& at, lease_line& line) {
+    if (auto* const known = share_of(at, line)) return *known;
+    auto& made = *at.shares.emplace_back(std::make_unique<lease_share>());
+    made.at = &at;
+    made.line = &line;
+    return made;
+}
+
+SKEIN_INLINE sched::request_id lease_book::submit(sched::request r) {
+    is_changed_ = true;
+    return places_.submit(r).value();
+}
+
+/// For one lease of a line.
+SKEIN_INLINE sched::request_id lease_book::request_lease(const lease_line& line,
+                                                         const sched::constraint& where) {
+    sched::request r;
+    r.demand = line.need->need;
+    r.where = where;
+    if (where == sched::constraint()) r.where = sched::where_labelled(line.need->label);
+    r.tag = line.demand.value();
+    return submit(std::move(r));
+}
+
+SKEIN_INLINE bool lease_book::ask(lease_line& line) {
+    if (!line.asked) {
+        if (line.full_at == version_) return false;
+        line.asked = request_lease(line, {});
+        ++asking_;
+    }
+    if (take()) has_news_ = true; // another line may have one, too
+    if (!line.asked) return true;
+    line.full_at = version_;
+    return false;
+}
+
+SKEIN_INLINE void lease_book::stand(lease_line& line) {
+    line.asked = request_lease(line, {});
+    ++asking_;
+}
+
+SKEIN_INLINE void lease_book::withdraw(lease_line& line) {
+    if (!line.asked) return;
+    (void)places_.cancel(std::exchange(line.asked, {}));
+    --asking_;
+    if (std::exchange(line.stands, false)) note_room(); // a worker may have been kept free for it
+}
+
+SKEIN_INLINE bool lease_book::take() {
+    if (!std::exchange(is_changed_, false)) return false;
+    std::vector<sched::grant> granted;
+    std::vector<sched::notice> notices; // nothing is asked for that no worker could hold
+    places_.take_grants(granted);
+    places_.take_notices(notices);
+    for (const auto& g : granted) book(g);
+    return !granted.empty();
+}
+
+SKEIN_INLINE void lease_book::book(const sched::grant& g) {
+    auto& at = *at_place_.at(g.place);
+    if (g.tag == whole_tag) {
+        at.whole = g.id;
+        return;
+    }
+    auto& line = lines_.all().at(sched::demand_id(static_cast<std::uint16_t>(g.tag)));
+    if (line.asked == g.id) {
+        line.asked = {};
+        line.stands = false;
+        --asking_;
+    }
+    auto& share = share_for(at, line);
+    share.leases.push_back(g.id);
+    share.turn += at.pace.window;
+    ++line.held;
+    file(share);
+}
+
+SKEIN_INLINE bool lease_book::lease_on(worker_room& worker, lease_line& line) {
+    const auto id = request_lease(line, sched::constraint::on(worker.place));
+    (void)take();
+    return !places_.cancel(id);
+}
+
+SKEIN_INLINE worker_room* lease_book::take_whole(const sched::demand& need) {
+    std::vector<worker_room*> idle; // those whose loop nobody needs go first
+    for (auto* const one : workers_)
+        if (one->is_place && one->up && !one->retiring && !one->lent && one->busy == 0 &&
+            one->alone == nullptr && one->capacity >= need.cpus &&
+            (need.is_anywhere() || one->has_label(need.label)))
+            idle.push_back(one);
+    std::sort(idle.begin(), idle.end(), [](const worker_room* a, const worker_room* b) {
+        return std::pair(a->is_needed(), a->place) < std::pair(b->is_needed(), b->place);
+    });
+    for (auto* const one : idle) {
+        release_unused(*one);
+        sched::request all;
+        all.demand.cpu = sched::amount(static_cast<int>(std::min(one->capacity, most_cpus)));
+        all.where = sched::constraint::on(one->place);
+        all.tag = whole_tag;
+        const auto id = submit(std::move(all));
+        if (take()) has_news_ = true;
+        if (!places_.cancel(id)) return one;
+    }
+    return nullptr;
+}
+
+SKEIN_INLINE void lease_book::release_unused(worker_room& worker) {
+    for (const auto& share : worker.shares) release_unused(*share);
+}
+
+SKEIN_INLINE void lease_book::release_unused(lease_share& share) {
+    if (share.line->by == lease_line::service::own) return;
+    while (share.leases.size() > share.out) {
+        (void)places_.release(share.leases.back());
+        share.leases.pop_back();
+        --share.line->held;
+        note_room();
+    }
+    if (share.leases.empty()) share.turn = 0;
+    file(share);
+}
+
+SKEIN_INLINE bool lease_book::reclaim() {
+    if (lines_.all().size() < 2) return false; // one line has nobody to give it to
+    const auto before = version_;
+    for (auto& [demand, line] : lines_.all()) {
+        if (line.by == lease_line::service::own) continue;
+        for (const auto list : {lease_line::unused, lease_line::beside}) {
+            intrusive_list<lease_share, lease_share> all;
+            all.splice_back(line.with[list]);
+            while (!all.empty()) {
+                auto& share = all.pop_front();
+                if (line.is_empty() || (share.turn == 0 && others_wait(line)))
+                    release_unused(share);
+                else
+                    file(share);
+            }
+        }
+    }
+    return version_ != before;
+}
+
+SKEIN_INLINE void lease_book::forget_idle_lines() {
+    auto& lines = lines_.all();
+    for (auto at = lines.begin(); lines.size() > 16 && at != lines.end();) {
+        const auto* line = &at->second;
+        if (!line->is_empty() || line->asked || line->held > 0 || line->parents > 0 ||
+            line->wanted > 0) {
+            ++at;
+            continue;
+        }
+        for (auto* const worker : workers_)
+            std::erase_if(worker->shares, [&](const auto& share) { return share->line == line; });
+        at = lines.erase(at);
+    }
+}
+
+// ---- which worker a task goes to ---------------------------------------------------------------
+
+/// Whether a worker with nothing to do is worth looking for, where the task could also go
+/// elsewhere.
+SKEIN_INLINE bool lease_book::may_be_free(const lease_line& line) const noexcept {
+    return !free_.empty() && !line.need->spreads && line.none_free_at != version_ + freed_;
+}
+
+/// A worker with nothing to do, over a lease that the line has there or gets. nullptr: there is
+/// none.
+SKEIN_INLINE worker_room* lease_book::pick_free(lease_line& line) {
+    if (!may_be_free(line)) return nullptr;
+    const bool is_last_turn = others_wait(line);
+    std::array<worker_room*, most_looked_at> found{};
+    std::size_t n = 0;
+    int seen = 0;
+    free_.for_each_while([&](worker_room& at) {
+        const auto* const share = share_of(at, line);
+        const bool has_turn = !is_last_turn || (share != nullptr && share->turn > 0);
+        if (!at.retiring && !at.lent && at.alone == nullptr && at.capacity >= line.cpus &&
+            has_turn && (line.need->is_anywhere() || at.has_label(line.need->label)))
+            found[n++] = &at;
+        return ++seen < most_looked_at;
+    });
+    const auto has_lease = [&](const worker_room& at) {
+        const auto* const share = share_of(at, line);
+        return share != nullptr && share->out < share->leases.size();
+    };
+    for (std::size_t i = 0; i < n; ++i) // what the line has asked for before may have been that one
+        if (has_lease(*found[i]) || lease_on(*found[i], line) || has_lease(*found[i]))
+            return found[i];
+    for (; n == 0 && seen > 0 && !free_.empty(); --seen) // the next ones another time
+        free_.push_back(free_.pop_front());
+    line.none_free_at = version_ + freed_;
+    return nullptr;
+}
+
+SKEIN_INLINE worker_room* lease_book::choose(lease_line& line) {
+    auto* const to = pick(line, lease_line::unused);
+    if (to == nullptr || !to->is_needed()) return to;
+    auto* const better = pick_free(line);
+    return better != nullptr ? better : to;
+}
+
+SKEIN_INLINE worker_room* lease_book::pick(lease_line& line, lease_line::list among) const {
+    const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
+    const auto is_before = [](const worker_room& a, const worker_room& b) {
+        return std::pair(a.is_needed(), a.busy) < std::pair(b.is_needed(), b.busy);
+    };
+    worker_room* best = nullptr;
+    int seen = 0;
+    line.with[among].for_each_while([&](const lease_share& share) {
+        auto* const at = share.at;
+        const bool is_open =
+            at->up && !at->retiring && !at->lent && at->alone == nullptr &&
+            (share.turn > 0 || !is_last_turn) &&
+            (at->unleased == 0 || at->busy + line.cpus <= at->capacity * at->pace.window);
+        if (is_open && (best == nullptr || is_before(*at, *best))) best = at;
+        return ++seen < most_looked_at;
+    });
+    for (; best == nullptr && seen > 0; --seen) // the next ones another time
+        line.with[among].push_back(line.with[among].pop_front());
+    return best;
+}
+
+SKEIN_INLINE worker_room* lease_book::straight(lease_line& line) {
+    if (asking_ > 0 || is_changed_ || line.by != lease_line::service::shared) return nullptr;
+    auto* to = pick(line, lease_line::unused);
+    if (to == nullptr && line.full_at != version_) return nullptr; // there may be more leases
+    if (to != nullptr && to->is_needed() && may_be_free(line)) return nullptr;
+    if (to == nullptr) to = pick(line, lease_line::beside);
+    if (to == nullptr) to = pick(line, lease_line::ahead);
+    return to;
+}
+
+// ---- what becomes of tasks ---------------------------------------------------------------------
+
+SKEIN_INLINE void lease_book::note_use(worker_room& at) noexcept {
+    const bool is_free = at.busy == 0 && !at.is_needed() && at.up && at.is_place;
+    if (is_free == at.is_linked()) return;
+    if (!is_free) return at.unlink();
+    free_.push_back(at);
+    ++freed_;
+}
+
+SKEIN_INLINE void lease_book::occupy(worker_room& at, std::uint32_t cores) noexcept {
+    crowded_ += (cores > at.capacity ? 1U : 0U);
+    crowded_ -= (at.busy > at.capacity ? 1U : 0U);
+    at.busy = cores;
+    note_use(at);
+    if (cores == 0 && at.lent) lent_changed_.set();
+}
+
+SKEIN_INLINE void lease_book::sent(worker_room& to, call_base& call) {
+    if (call.cpus == 0 || (demand_lines::is_leased(call) && to.alone == &call)) return;
+    if (!demand_lines::is_leased(call)) {
+        to.unleased += call.cpus;
+        for (const auto& share : to.shares) file(*share);
+        return;
+    }
+    auto* share = share_of(to, lines_.line_of(call.demand));
+    SKEIN_CHECK(share != nullptr, "{} was sent without a lease", call.name());
+    ++share->out;
+    if (to.demand) ++share->line->out;
+    if (share->turn > 0) --share->turn;
+    file(*share);
+}
+
+SKEIN_INLINE void lease_book::settled(worker_room& from, const call_base& call, bool had_cores) {
+    if (!demand_lines::is_leased(call)) {
+        from.unleased -= std::min<std::uint32_t>(from.unleased, call.cpus);
+    } else if (call.alone != 0) {
+        (void)places_.release(std::exchange(from.whole, {}));
+        note_room();
+    } else if (auto* share = share_of(from, lines_.line_of(call.demand));
+               share != nullptr && had_cores) {
+        share->out -= std::min<std::uint32_t>(share->out, 1);
+        if (from.demand) share->line->out -= std::min<std::size_t>(share->line->out, 1);
+    }
+    for (const auto& share : from.shares) file(*share); // its pace may be another, too
+    // Each task that is spread asks for the next node.
+    if (!lines_.demands().at(call.demand).spreads || from.demand ||
+        !demand_lines::is_leased(call) || call.alone != 0)
+        return;
+    if (auto* const share = share_of(from, lines_.line_of(call.demand))) release_unused(*share);
+}
+
+SKEIN_INLINE void lease_book::set_blocked(worker_room& at, const call_base& call, bool on) {
+    auto& share = share_for(at, lines_.line_of(call.demand));
+    if (on)
+        share.out -= std::min<std::uint32_t>(share.out, 1);
+    else
+        ++share.out;
+    file(share);
+    occupy(at, on ? at.busy - std::min<std::uint32_t>(at.busy, call.cpus) : at.busy + call.cpus);
+}
+
+SKEIN_INLINE void lease_book::settle_in(worker_room& at) {
+    auto* const share = share_of(at, lines_.line_of(at.demand));
+    if (share == nullptr) return;
+    ++share->out;
+    ++share->line->out;
+    file(*share);
+}
+
+SKEIN_INLINE void lease_book::spend(worker_room& at) {
+    at.spent = true;
+    auto* const share = share_of(at, lines_.line_of(at.demand));
+    if (share == nullptr) return;
+    auto& line = *share->line;
+    line.held -= share->leases.size();
+    line.out -= std::min<std::size_t>(line.out, share->out);
+    share->leases.clear();
+    share->out = 0;
+    file(*share);
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/lent_cores.ipp
+// The bodies of rt/detail/lent_cores.hpp.
+
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void lent_cores::begin(call_id id, call_base& call, worker_room& at) {
+    if (!may_wait(call)) return;
+    parents_.enter(id, {&call, &at, 0});
+    ++lines_.line_of(call.demand).parents;
+}
+
+SKEIN_INLINE void lent_cores::begin_wait(const worker_room& at, call_id id) {
+    auto* const found = parents_.find(id);
+    if (found == nullptr || found->at != &at) return;
+    if (found->children++ > 0) return;
+    const auto [call, where, children] = *found;
+    ++where->parents;
+    set_blocked(*where, *call, true);
+}
+
+SKEIN_INLINE void lent_cores::end_wait(const worker_room& at, call_id id) {
+    auto* const found = parents_.find(id);
+    if (found == nullptr || found->at != &at) return;
+    if (found->children == 0 || --found->children > 0) return;
+    const auto [call, where, children] = *found;
+    --where->parents;
+    set_blocked(*where, *call, false);
+}
+
+SKEIN_INLINE bool lent_cores::end(call_id id, const call_base& call) {
+    if (!may_wait(call)) return true;
+    const auto* const found = parents_.find(id);
+    if (found == nullptr) return true; // its worker is lost
+    bool had_cores = found->children == 0;
+    if (!had_cores) --found->at->parents;
+    if (!had_cores && found->at->demand) {
+        set_blocked(*found->at, call, false);
+        had_cores = true;
+    }
+    parents_.erase(id);
+    --lines_.line_of(call.demand).parents;
+    return had_cores;
+}
+
+SKEIN_INLINE void lent_cores::forget(const worker_room& at) {
+    parents_.erase_if([&](call_id, const parent& one) {
+        if (one.at != &at) return false;
+        --lines_.line_of(one.call->demand).parents;
+        if (at.demand && one.children > 0) blocked_ -= std::min(blocked_, cores_of(*one.call));
+        return true;
+    });
+}
+
+/// At a worker of its own a task leaves the cores that were lent for it: what else it has there
+/// nobody can use meanwhile.
+SKEIN_INLINE void lent_cores::set_blocked(worker_room& at, const call_base& call, bool on) {
+    if (!at.demand) return book_.set_blocked(at, call, on);
+    const auto cores = cores_of(call);
+    blocked_ = on ? blocked_ + cores : blocked_ - std::min(blocked_, cores);
+    if (source_ != nullptr) source_->blocked(*at.wire, on);
+    lend_now();
+}
+
+/// Cores that were lent for it, at a worker of its own.
+SKEIN_INLINE std::uint32_t lent_cores::cores_of(const call_base& call) const {
+    return whole_cores(lines_.demands().at(call.demand).need.cpu);
+}
+
+SKEIN_INLINE void lent_cores::lend(std::uint32_t cores) {
+    lent_ = cores;
+    lend_now();
+}
+
+SKEIN_INLINE void lent_cores::lend_now() {
+    const auto target = lent_ - std::min(lent_, blocked_);
+    std::uint32_t now = 0;
+    std::vector<worker_room*> all;
+    for (auto* const worker : book_.workers()) {
+        if (!worker->is_place) continue;
+        all.push_back(worker);
+        if (worker->lent) now += worker->capacity;
+    }
+    if (now == target) return;
+    std::sort(all.begin(), all.end(), [](const worker_room* a, const worker_room* b) {
+        return std::pair(a->busy, a->place) < std::pair(b->busy, b->place);
+    });
+    for (auto* const worker : all) {
+        if (now >= target) break;
+        if (worker->lent || worker->retiring || !worker->up) continue;
+        if (blocked_ > 0 && now + worker->capacity > target) continue;
+        turn(*worker, true);
+        now += worker->capacity;
+    }
+    for (auto at = all.rbegin(); at != all.rend(); ++at) {
+        // Rather too few than too many while a task waits for others: these need a core.
+        const bool is_spare = blocked_ > 0 ? now > target : now - (*at)->capacity >= target;
+        if (!(*at)->lent || !is_spare) continue;
+        turn(**at, false);
+        now -= (*at)->capacity;
+    }
+}
+
+SKEIN_INLINE void lent_cores::turn(worker_room& worker, bool on) {
+    worker.lent = on;
+    book_.lent_changed().set(); // who waits for it looks again
+    book_.update(worker);
+}
+
+SKEIN_INLINE bool lent_cores::are_free() const {
+    const auto& all = book_.workers();
+    return std::none_of(all.begin(), all.end(), [](const worker_room* one) {
+        return one->is_place && one->lent && one->busy != 0;
+    });
 }
 
 } // namespace skein::rt::detail
@@ -36828,7 +38579,6 @@ SKEIN_INLINE runtime::state::~state() = default;
 SKEIN_INLINE runtime::runtime(runtime_options who) {
     state_ = std::make_unique<state>(*this, who);
     state_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
-    state_->leases.incarnation = state_->incarnation;
     state_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
     state_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
     state_->credit_batch = std::min(state_->credit_calls / 2 + 1, credits::most_batch);
@@ -36844,7 +38594,7 @@ SKEIN_INLINE runtime::~runtime() {
         "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
         "the serving tasks first",
         state_->links.size(), state_->executor.running());
-    state_->leases.source = nullptr; // it may be gone
+    state_->dispatch.ask(nullptr); // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, queue] : state_->actor_queues) queue->owner = nullptr;
     for (const auto& group : state_->groups.held()) group->owner = nullptr;
@@ -36855,14 +38605,14 @@ SKEIN_INLINE runtime::~runtime() {
 SKEIN_INLINE std::size_t runtime::workers() const noexcept {
     return static_cast<std::size_t>(
         std::count_if(state_->links.begin(), state_->links.end(),
-                      [](auto& l) { return l->up && !l->is_space_client && !l->is_aside; }));
+                      [](auto& l) { return l->up && !l->is_space_client && !l->room.is_aside; }));
 }
 
 SKEIN_INLINE void runtime::on_first_call(unique_function<void()> start) {
     state_->start_workers = std::move(start);
 }
 SKEIN_INLINE void runtime::expect_workers(std::size_t n) {
-    state_->expected = state_->leases.expected = n;
+    state_->dispatch.expect(n);
     pump();
 }
 SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return state_->name; }
@@ -36895,7 +38645,7 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
     if (!how.on.is_any() || how.on.is_anywhere()) return followers::set_demand(*this, call, how);
-    auto& demands = state_->leases.demands;
+    auto& demands = state_->dispatch.demands();
     const auto number = detail::demand_of(demands, how);
     if (!number) {
         call.extra().bad_options = number.error();
@@ -37056,7 +38806,8 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
             detail::call_head::encode_method(to, call, state_->incarnation,
                                              is_worker || call.parent);
         } else {
-            detail::encode_head(to, call, state_->incarnation, is_worker, state_->leases.demands);
+            detail::encode_head(to, call, state_->incarnation, is_worker,
+                                state_->dispatch.demands());
             if (call.rare && call.rare->terms) call.rare->terms->encode(to);
         }
         encode(to);
@@ -37176,18 +38927,13 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (state_->given_up) return refuse(*call, *state_->given_up);
     if (!followers::may_go(*this, call)) return;
     state_->begin_work();
-    if (detail::lease_state::is_lined_up(*call)) {
-        if (auto* to = state_->leases.straight_to(*call)) return send(*to, std::move(call));
+    if (detail::demand_lines::is_lined_up(*call)) {
+        if (auto* to = state_->dispatch.straight_to(*call)) return send(*to->link, std::move(call));
         line_up(std::move(call));
         return pump_leases();
     }
-    bool possible = true; // must not wait behind those that wait for a free core
-    auto* const where = pick(*call, possible);
-    if (where != nullptr && state_->leases.may_go_to(*where, *call))
-        return send(*where, std::move(call));
-    auto& line = call->kind == detail::call_kind::create ? state_->creations : state_->queue;
-    line.push_back(std::move(call));
-    pump();
+    dispatch_hearer hears{*this};
+    state_->dispatch.place(std::move(call), hears);
 }
 
 /// Sends what is complete at the front of an actor's line.
@@ -37264,7 +39010,7 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexce
     if (queue) credits::forget(*queue, call);
     if (queue) drain(*queue);
     // No answer comes that would do so; and who waited in front of others lets them go.
-    if (is_free || state_->leases.asking > 0 || state_->leases.has_own(call)) pump();
+    if (is_free || state_->dispatch.holds_up(call)) pump();
 }
 
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
@@ -37285,7 +39031,7 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
          nullptr});
     if (queue && !sent) credits::forget(*queue, call);
     if (queue) drain(*queue);
-    if (is_free || state_->leases.asking > 0 || state_->leases.has_own(call)) pump();
+    if (is_free || state_->dispatch.holds_up(call)) pump();
 }
 
 SKEIN_INLINE void runtime::give_up(error why) {
@@ -37293,8 +39039,7 @@ SKEIN_INLINE void runtime::give_up(error why) {
     state_->start_workers = {};
     for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    for (auto& [demand, line] : state_->leases.lines)
-        if (line.wanted > 0) tell_demand(line);
+    state_->dispatch.tell_all();
     group_desk::fail_all(*this, why);
 }
 
@@ -38036,7 +39781,7 @@ SKEIN_INLINE void runtime::credits::take(state& of, peer& to, detail::call_base&
     if (call.kind == detail::call_kind::method && call.queue)
         line = &call.queue->credit;
     else if (call.kind == detail::call_kind::task && call.cpus == 0 && of.upstream == nullptr)
-        line = &to.credit;
+        line = &to.room.credit;
     call.held = false;
     call.taken = {};
     if (line == nullptr) return;
@@ -38064,7 +39809,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::credits::give(
     const auto taken = std::exchange(call.taken, {});
     if (taken.line == 0) return {};
     if (call.kind == detail::call_kind::task) {
-        from.credit.give(taken.bytes);
+        from.room.credit.give(taken.bytes);
         return {};
     }
     auto* const queue = queue_of(of, call.target, call.queue.get(), taken.line);
@@ -38087,7 +39832,7 @@ SKEIN_INLINE void runtime::credits::on_started(runtime& self, peer& from, slot_i
     if (call->nested && call->kind == detail::call_kind::method)
         static_cast<const detail::forwarded_call&>(*call).pass_on(detail::message_started);
     if (const auto queue = give(*self.state_, from, *call)) self.drain(*queue);
-    if (is_task && !self.state_->queue.empty()) self.pump();
+    if (is_task && self.state_->dispatch.waits_for_credit()) self.pump();
 }
 
 /// It waits behind a gate.
@@ -38120,8 +39865,8 @@ SKEIN_INLINE void runtime::credits::on_passed(runtime& self, peer& from, slot_id
     if (node.empty()) return;
     const auto [target, taken] = node.mapped();
     if (!target) {
-        from.credit.give(taken.bytes);
-        if (!self.state_->queue.empty()) self.pump();
+        from.room.credit.give(taken.bytes);
+        if (self.state_->dispatch.waits_for_credit()) self.pump();
         return;
     }
     const counted_ptr<detail::actor_queue> queue(
@@ -38238,276 +39983,6 @@ SKEIN_INLINE void runtime::credits::waits_here(runtime& self, detail::call_base&
         call.state != detail::phase::queued)
         return;
     self.direct_call_began(call);
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_demands.ipp
-// Part of the bodies of rt/runtime.hpp: tasks that ask for more than any worker has. Who serves
-// them is asked of the source of workers, and the cores that these need are lent by the others.
-// docs/design/0011-demands.md
-
-
-#include <algorithm>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-SKEIN_INLINE bool lease_state::has_label(const peer& worker, const std::string& label) {
-    return std::find(worker.labels.begin(), worker.labels.end(), label) != worker.labels.end();
-}
-
-SKEIN_INLINE bool lease_state::any_has(const std::string& label) const {
-    return std::any_of(workers.begin(), workers.end(),
-                       [&](const auto& one) { return has_label(*one.second, label); });
-}
-
-/// Whether a line that has nothing anywhere is served by the workers that are there, or by workers
-/// of its own.
-SKEIN_INLINE void lease_state::decide(lease_line& line) {
-    if (line.by != lease_line::service::undecided) return;
-    if (all_own) {
-        line.by = lease_line::service::own;
-        return;
-    }
-    const auto& need = *line.need;
-    const bool is_held = need.for_life || need.group != 0;
-    if (largest == 0 && need.only_cpus && !is_held) return; // not known yet
-    const bool is_shared = !is_held && need.only_cpus && line.cpus <= largest &&
-                           (need.is_anywhere() || any_has(need.label));
-    line.by = is_shared ? lease_line::service::shared : lease_line::service::own;
-}
-
-/// Cores that were lent for it, at a worker of its own.
-SKEIN_INLINE std::uint32_t lease_state::cores_of(const call_base& call) const {
-    return whole_cores(demands.at(call.demand).need.cpu);
-}
-
-/// Takes as many workers out of the scheduler as were asked for, those with the least to do first.
-SKEIN_INLINE void lease_state::lend_now() {
-    const auto target = lent - std::min(lent, resting);
-    std::uint32_t now = 0;
-    std::vector<peer*> all;
-    for (const auto& [place, worker] : workers) {
-        all.push_back(worker);
-        if (worker->lent) now += worker->capacity;
-    }
-    if (now == target) return;
-    std::sort(all.begin(), all.end(), [](const peer* a, const peer* b) {
-        return std::pair(a->busy, a->number) < std::pair(b->busy, b->number);
-    });
-    const auto turn = [&](peer& worker, bool on) {
-        worker.lent = on;
-        worker_idle.set(); // who waits for it looks again
-        (void)places.drain(place_of(worker), on || worker.retiring);
-        for (const auto& share : worker.shares) release_unused(*share);
-        ++state;
-        is_changed = true;
-    };
-    for (auto* worker : all) {
-        if (now >= target) break;
-        if (worker->lent || worker->retiring || !worker->up) continue;
-        if (resting > 0 && now + worker->capacity > target) continue;
-        turn(*worker, true);
-        now += worker->capacity;
-    }
-    for (auto at = all.rbegin(); at != all.rend(); ++at) {
-        // Rather too few than too many while a task waits for others: these need a core.
-        const bool is_spare = resting > 0 ? now > target : now - (*at)->capacity >= target;
-        if (!(*at)->lent || !is_spare) continue;
-        turn(**at, false);
-        now -= (*at)->capacity;
-    }
-}
-
-/// The cores that were lent are free, as far as there are so many.
-SKEIN_INLINE bool lease_state::has_lent() const {
-    return std::none_of(workers.begin(), workers.end(),
-                        [](const auto& one) { return one.second->lent && one.second->busy != 0; });
-}
-
-SKEIN_INLINE result<sched::demand_id> demand_of(sched::demand_table& demands,
-                                                const call_options& how, bool for_life) {
-    const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
-                           how.on.is_any() && how.env.empty() && how.cwd.empty();
-    if (only_cpus && how.cpus.value == 1 && !for_life) return sched::one_cpu;
-    if (only_cpus && how.cpus.value == 0) return sched::demand_id();
-    const bool in_group = how.on.group() != 0;
-    if (how.on.is_group() && !in_group)
-        return error(errc::invalid_argument, ".on is an empty placement_group");
-    if (how.on.is_named_group())
-        return error(errc::invalid_argument, ".on names no placement_group");
-    if (how.on.is_actor() && !how.on.actor())
-        return error(errc::invalid_argument, ".on is an empty actor_handle");
-    const bool has_text =
-        !how.on.is_any() && !in_group && !how.on.is_actor() && !how.on.is_spread();
-    if (has_text && how.on.text().empty())
-        return error(errc::invalid_argument,
-                     fmt::format(".on names no {}", how.on.is_node() ? "node" : "label"));
-    if (has_text && how.on.text().find('@') != std::string_view::npos)
-        return error(errc::invalid_argument, fmt::format("{} is not a label", how.on.text()))
-            .with_hint("none has an @ in it");
-    auto env = sched::parse_task_environment(how.env, how.cwd);
-    if (!env) return env.error();
-    sched::resources need;
-    if (!how.resources.empty()) {
-        auto custom = sched::parse_resources(how.resources);
-        if (!custom) return custom.error();
-        need = std::move(*custom);
-        if (need.cpu || need.gpu || need.memory != 0)
-            return error(errc::invalid_argument,
-                         fmt::format(".resources = \"{}\" names cpus, gpus or memory",
-                                     how.resources.view()))
-                .with_hint("they have options of their own: .cpus, .gpus, .memory");
-    }
-    try {
-        need.cpu = sched::amount::from(how.cpus.value);
-        need.gpu = sched::amount::from(how.gpus.value);
-    } catch (const error& e) {
-        return e;
-    }
-    need.memory = how.memory;
-    // The node of an actor is found when the call is placed.
-    if (how.on.is_any() || how.on.is_actor())
-        return demands.number(need, {}, for_life, std::move(*env));
-    if (how.on.is_spread())
-        return demands.number(need, sched::spread_label, for_life, std::move(*env));
-    std::string where(how.on.text());
-    if (in_group) where = sched::group_label(how.on.group(), how.on.bundle());
-    if (in_group && how.on.has_children()) where += '+';
-    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
-    return demands.number(need, where, for_life, std::move(*env));
-}
-
-} // namespace detail
-
-/// Driver: what an actor holds.
-SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_options& how) {
-    call_options asked;
-    asked.cpus = how.cpus;
-    asked.gpus = how.gpus;
-    asked.memory = how.memory;
-    asked.resources = how.resources;
-    asked.on = how.on;
-    asked.env = how.env;
-    asked.cwd = how.cwd;
-    followers::set_demand(*this, call, asked);
-}
-
-/// Driver: an actor was declared; it holds what its constructor's call asks for.
-SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
-    auto* const entry = state_->actors.find(call.target);
-    if (entry == nullptr) return;
-    if (entry->plan) {
-        entry->plan->demand = call.demand;
-        if (call.rare) entry->plan->beside = call.rare->beside;
-    }
-    entry->group = group_desk::of(*this, call.demand);
-}
-
-/// Driver: to the end of its line.
-SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
-    if (call->kind == detail::call_kind::create) {
-        if (!call->demand) {
-            state_->creations.push_back(std::move(call));
-            return;
-        }
-        if (auto* const entry = state_->actors.find(call->target)) entry->making = call;
-    }
-    state_->leases.push(std::move(call));
-}
-
-/// Driver: an actor has ended, or could not be made. Its worker, if that was for it alone, ends,
-/// too.
-SKEIN_INLINE void runtime::actor_left(peer& at) {
-    --at.actors;
-    state_->leases.note_use(at);
-    if (!at.demand || at.spent) return;
-    state_->leases.spend(at);
-    at.ended.set();
-    tell_demand(state_->leases.line_of(at.demand));
-}
-
-/// Over the workers that are for this line alone, one task each. More of them are asked for, or
-/// fewer.
-SKEIN_INLINE void runtime::use_own_workers(detail::lease_line& line) {
-    auto& leases = state_->leases;
-    if (leases.source == nullptr) {
-        while (leases.front(line) != nullptr) refuse_impossible(*leases.pop(line));
-        return;
-    }
-    if (const auto group = group_desk::of(*this, line.demand); group && group->why) {
-        while (leases.front(line) != nullptr) {
-            const auto call = leases.pop(line);
-            refuse(*call,
-                   error(group->why->code(), fmt::format("{} {}: {}", call->name(),
-                                                         call->progress(), group->why->text())));
-        }
-    }
-    while (leases.front(line) != nullptr) {
-        auto* to = leases.pick(line, detail::lease_line::unused);
-        if (to == nullptr) break;
-        send(*to, leases.pop(line));
-    }
-    tell_demand(line);
-    // Nothing is left of it: workers with room for it may have come meanwhile.
-    if (line.is_empty() && line.held == 0 && line.wanted == 0)
-        line.by = detail::lease_line::service::undecided;
-}
-
-SKEIN_INLINE void runtime::tell_demand(detail::lease_line& line) {
-    const auto wanted = line.inner.size() + line.waiting.size() + line.out;
-    if (line.wanted == wanted || state_->leases.source == nullptr) return;
-    line.wanted = wanted;
-    worker_demand what;
-    what.demand = line.demand;
-    what.need = line.need->need;
-    what.label = line.need->label;
-    what.group = line.need->group;
-    what.bundle = line.need->bundle;
-    what.env = line.need->env;
-    what.wanted = wanted;
-    state_->leases.source->want(what);
-}
-
-SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { state_->leases.source = source; }
-
-SKEIN_INLINE void runtime::refuse_demand(sched::demand_id demand, const error& why) {
-    auto& leases = state_->leases;
-    const auto found = leases.lines.find(demand);
-    if (found == leases.lines.end()) return;
-    auto& line = found->second;
-    std::vector<counted_ptr<detail::call_base>> all;
-    while (leases.front(line) != nullptr) all.push_back(leases.pop(line));
-    tell_demand(line);
-    for (const auto& call : all) {
-        error said(why.code(),
-                   fmt::format("{} {}: {}", call->name(), call->progress(), why.text()));
-        if (!why.hint().empty()) said.with_hint(why.hint());
-        if (!why.cause().empty()) said.with_cause(why.cause());
-        refuse(*call, std::move(said));
-    }
-}
-
-SKEIN_INLINE void runtime::lend(std::uint32_t cores) {
-    auto& leases = state_->leases;
-    leases.lent = cores;
-    leases.lend_now();
-    if (leases.waits()) pump_leases();
-}
-
-SKEIN_INLINE task<void> runtime::lent_is_free() {
-    auto& leases = state_->leases;
-    while (!leases.has_lent() && !state_->closing) {
-        leases.worker_idle.reset();
-        auto idle = leases.worker_idle.wait();
-        co_await idle;
-    }
 }
 
 } // namespace skein::rt
@@ -39030,6 +40505,123 @@ SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool o
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/runtime_dispatch.ipp
+// Part of the bodies of rt/runtime.hpp: what a driver does by its dispatch (detail/dispatch.hpp),
+// which decides where tasks and new actors go.
+
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+/// Driver: what an actor holds.
+SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_options& how) {
+    call_options asked;
+    asked.cpus = how.cpus;
+    asked.gpus = how.gpus;
+    asked.memory = how.memory;
+    asked.resources = how.resources;
+    asked.on = how.on;
+    asked.env = how.env;
+    asked.cwd = how.cwd;
+    followers::set_demand(*this, call, asked);
+}
+
+/// Driver: an actor was declared; it holds what its constructor's call asks for.
+SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
+    auto* const entry = state_->actors.find(call.target);
+    if (entry == nullptr) return;
+    if (entry->plan) {
+        entry->plan->demand = call.demand;
+        if (call.rare) entry->plan->beside = call.rare->beside;
+    }
+    entry->group = group_desk::of(*this, call.demand);
+}
+
+/// Driver: to the end of its line.
+SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
+    if (call->kind == detail::call_kind::create && call->demand)
+        if (auto* const entry = state_->actors.find(call->target)) entry->making = call;
+    state_->dispatch.line_up(std::move(call));
+}
+
+/// Driver: an actor has ended, or could not be made. Its worker, if that was for it alone, ends,
+/// too.
+SKEIN_INLINE void runtime::actor_left(peer& at) {
+    if (!state_->dispatch.end_actor(at.room)) return;
+    at.ended.set();
+    state_->dispatch.tell_demand(at.room.demand);
+}
+
+SKEIN_INLINE void runtime::pump() {
+    dispatch_hearer hears{*this};
+    state_->dispatch.pump(hears);
+}
+
+SKEIN_INLINE void runtime::pump_leases() {
+    dispatch_hearer hears{*this};
+    state_->dispatch.pump_leases(hears);
+}
+
+// ---- what the source of workers says -----------------------------------------------------------
+
+SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { state_->dispatch.ask(source); }
+
+SKEIN_INLINE void runtime::refuse_demand(sched::demand_id demand, const error& why) {
+    dispatch_hearer hears{*this};
+    state_->dispatch.refuse_demand(demand, why, hears);
+}
+
+SKEIN_INLINE void runtime::lend(std::uint32_t cores) {
+    state_->dispatch.cores().lend(cores);
+    if (state_->dispatch.waits()) pump_leases();
+}
+
+SKEIN_INLINE task<void> runtime::lent_is_free() {
+    auto& changed = state_->dispatch.book().lent_changed();
+    while (!state_->dispatch.cores().are_free() && !state_->closing) {
+        changed.reset();
+        auto waiting = changed.wait();
+        co_await waiting;
+    }
+}
+
+SKEIN_INLINE void runtime::suspect(const net::channel& worker, bool on) {
+    for (const auto& l : state_->links) {
+        if (l->wire.get() != &worker || !l->up || l->room.suspected == on || !l->ended_for.empty())
+            continue;
+        l->room.suspected = on;
+        if (!l->room.demand && !l->room.is_aside) state_->dispatch.retire(l->room, on);
+        std::vector<counted_ptr<detail::call_base>> moved;
+        for (auto& s : state_->slots)
+            if (on && s.call && s.call->on == l.get() && !s.call->is_done() &&
+                s.call->kind == detail::call_kind::task)
+                moved.emplace_back(s.call.get());
+        std::erase_if(moved, [&](const auto& call) { return !take_back(*call); });
+        std::sort(moved.begin(), moved.end(),
+                  [](const auto& a, const auto& b) { return a->order < b->order; });
+        for (auto& call : moved) place(std::move(call));
+        break;
+    }
+    pump();
+}
+
+SKEIN_INLINE void runtime::give_up_worker(const net::channel& worker, std::string why) {
+    for (const auto& l : state_->links)
+        if (l->wire.get() == &worker && l->up && l->ended_for.empty()) l->ended_for = why;
+}
+
+/// Its tasks run in the process that there is.
+SKEIN_INLINE void runtime::refuse_aside(const net::channel& worker) {
+    state_->dispatch.asides().refuse(worker);
+    pump();
+}
+
+} // namespace skein::rt
+
 // ======== skein/rt/detail/runtime_ends.ipp
 // Part of the bodies of rt/runtime.hpp: how actors end, and tasks by force.
 
@@ -39106,7 +40698,7 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
             call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
                         nullptr});
     if (queue) fail_queue(*queue);
-    if (entry.is_followed) state_->leases.take_followers(id, entry.beside);
+    if (entry.is_followed) followers::take_out(*this, id, entry.beside);
     followers::fail(entry.beside, told.what);
     if (!entry.beside.empty()) pump();
     for (const auto asker : entry.askers) tell_where(asker, id, nullptr, told.what.text());
@@ -39174,17 +40766,17 @@ SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
     auto& at = *call.on;
     if (!at.up || !at.ended_for.empty()) return;
     if (waits_at(at, call)) return force_soon(call); // its cancellation is there, before its turn
-    if (at.actors > 0) {
+    if (at.room.actors > 0) {
         logging::warn(
             "rt", "a task goes on although it was cancelled by force: actors live on its worker",
-            {{"task", call.name()}, {"worker", at.who}, {"actors", at.actors}});
+            {{"task", call.name()}, {"worker", at.who}, {"actors", at.room.actors}});
         return;
     }
     at.ended_for = fmt::format("it was ended by force, to cancel {}", call.name());
-    at.forced = state_->leases.id_of(call);
-    state_->leases.retire(at, true); // nothing new goes there
-    if (state_->leases.source != nullptr)
-        state_->leases.source->end_now(*at.wire);
+    at.forced = state_->id_of(call);
+    state_->dispatch.retire(at.room, true); // nothing new goes there
+    if (auto* const source = state_->dispatch.source())
+        source->end_now(*at.wire);
     else
         at.abort(error(errc::cancelled, at.ended_for)); // who serves it sees to its process
 }
@@ -39209,7 +40801,7 @@ namespace skein::rt {
 namespace detail {
 
 /// Empty: the worker does not say where it is.
-[[nodiscard]] inline std::string node_label(const peer& worker) {
+[[nodiscard]] inline std::string node_label(const worker_room& worker) {
     for (const auto& l : worker.labels)
         if (l.starts_with("node=")) return l;
     return {};
@@ -39223,40 +40815,13 @@ namespace detail {
     return said;
 }
 
-/// Takes those that are to run where this actor is out of their lines.
-SKEIN_INLINE void lease_state::take_followers(actor_id of,
-                                              std::vector<counted_ptr<call_base>>& into) {
-    const auto follows = [&](const counted_ptr<call_base>& call) {
-        return !call->is_done() && call->rare && call->rare->beside == of;
-    };
-    const auto take_out = [&](std::deque<counted_ptr<call_base>>& from) {
-        const auto first = into.size();
-        for (const auto& call : from)
-            if (follows(call)) into.push_back(call);
-        if (into.size() == first) return;
-        std::erase_if(from, follows);
-        waiting -= into.size() - first;
-        gone += into.size() - first; // who waits behind them does so no more
-        is_thinned = true;
-    };
-    for (auto& [demand, line] : lines) {
-        take_out(line.inner);
-        take_out(line.waiting);
-    }
-    std::erase_if(suspects, [&](const suspect& one) {
-        if (!follows(one.call)) return false;
-        into.push_back(one.call);
-        return true;
-    });
-}
-
 } // namespace detail
 
 /// What a task needs that says where it is to run.
 SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
                                                  call_options how) {
     const bool for_life = call.kind == detail::call_kind::create;
-    auto& demands = self.state_->leases.demands;
+    auto& demands = self.state_->dispatch.demands();
     if (!take_location(self, call, how.on)) return;
     const auto number = detail::demand_of(demands, how, for_life);
     if (!number) {
@@ -39324,14 +40889,14 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         self.refuse(*call, detail::cannot_follow(*call, why));
         return false;
     }
-    if (entry->where == nullptr || entry->where->labels_follow) {
+    if (entry->where == nullptr || entry->where->room.labels_follow) {
         entry->add_beside(call);
         if (call->kind == detail::call_kind::create)
             if (auto* const own = state.actors.find(call->target)) own->making = call;
         return false;
     }
-    auto& demands = state.leases.demands;
-    const auto number = demands.number_on(call->demand, detail::node_label(*entry->where));
+    auto& demands = state.dispatch.demands();
+    const auto number = demands.number_on(call->demand, detail::node_label(entry->where->room));
     if (!number) {
         self.refuse(*call, detail::cannot_follow(*call, number.error()));
         return false;
@@ -39350,24 +40915,27 @@ SKEIN_INLINE void runtime::followers::actor_is_placed(runtime& self, actor_id id
         if (!call->is_done()) self.place(std::move(call));
 }
 
+/// Takes those that are to run where this actor is out of their lines.
+SKEIN_INLINE void runtime::followers::take_out(runtime& self, actor_id id, calls& into) {
+    self.state_->dispatch.lines().take_if(
+        [&](const counted_ptr<detail::call_base>& call) {
+            return !call->is_done() && call->rare && call->rare->beside == id;
+        },
+        into);
+}
+
 SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
                                       const std::vector<std::string>& labels) {
-    auto& leases = state_->leases;
     std::vector<actor_id> here;
     for (const auto& l : state_->links) {
-        if (l->wire.get() != &wire || l->labels == labels) continue;
-        l->labels = labels;
-        l->labels_follow = false;
-        if (leases.places.set_labels(detail::place_of(*l), labels)) {
-            ++leases.state;
-            leases.is_changed = true;
-        }
+        if (l->wire.get() != &wire || l->room.labels == labels) continue;
+        state_->dispatch.book().set_labels(l->room, labels);
         for (const auto& [id, entry] : state_->actors.entries)
             if (entry.where == l.get()) here.push_back(id);
     }
     std::sort(here.begin(), here.end());
     for (const auto id : here) followers::actor_is_placed(*this, id);
-    if (leases.waits()) pump_leases();
+    if (state_->dispatch.waits()) pump_leases();
 }
 
 /// Driver: their actor has ended.
@@ -39476,9 +41044,9 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
         give_back(*call, f);
     }
     if (queue) drain(*queue);
-    if (!state_->queue.empty() || !state_->creations.empty() || state_->leases.waits()) pump();
-    if (state_->leases.crowded != 0 && from.busy == 0 && state_->upstream == nullptr)
-        feed(from.principal != nullptr ? *from.principal : from);
+    if (state_->dispatch.has_waiting()) pump();
+    if (state_->upstream == nullptr && from.room.busy == 0 && state_->dispatch.book().is_crowded())
+        feed(*from.room.for_whom().link);
 }
 
 /// Driver: whether a task goes to the end of its line because of how it failed.
@@ -39520,7 +41088,7 @@ namespace detail {
 /// children are to be there.
 [[nodiscard]] inline std::string label_of_children(const sched::demand_table& demands,
                                                    const forwarded_call& call) {
-    const auto its = call.origin().demand;
+    const auto its = call.origin().room.demand;
     if (!its || !demands.at(its).captures) return {};
     return sched::group_label(demands.at(its).group, -1) + "+";
 }
@@ -39535,9 +41103,9 @@ namespace detail {
 
 /// As a worker asks for it.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
-    auto& demands = state_->leases.demands;
+    auto& demands = state_->dispatch.demands();
     const bool for_life = call.kind == detail::call_kind::create;
-    const bool all_own = state_->leases.all_own; // then there are no workers for all
+    const bool all_own = state_->dispatch.serves_apart(); // then there are no workers for all
     std::string label(sched::demand_table::label_in(head.demand));
     if (label.empty())
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
@@ -39589,8 +41157,8 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     for (const auto& l : state_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
-    counted_ptr<detail::call_base> call(
-        new detail::forwarded_call(*this, state_->leases, origin, slot_id(f.id), head.who));
+    counted_ptr<detail::call_base> call(new detail::forwarded_call(
+        *this, state_->dispatch.cores(), origin, slot_id(f.id), head.who));
     call->fn = &fn;
     call->kind = head.kind;
     call->target = head.target;
@@ -39601,12 +41169,13 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     call->body = f.take_body();
     if (head.who.until != time_point::max()) call->extra().until = head.who.until;
     from.forwarded[slot_id(f.id)] = call.get();
-    state_->leases.begin_wait(from, head.who.parent);
+    ++from.room.calls_made;
+    state_->dispatch.cores().begin_wait(from.room, head.who.parent);
     if (prepare(*call)) {
         call->state = detail::phase::queued;
         place(std::move(call));
     }
-    if (state_->leases.waits()) pump_leases(); // the caller may have left a core to others
+    if (state_->dispatch.waits()) pump_leases(); // the caller may have left a core to others
 }
 
 // ---- replies -----------------------------------------------------------------------------------
@@ -40130,12 +41699,12 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
              nullptr});
     const call_id parent({what.incarnation, what.call});
     state->askers.push_back({from.number, slot, parent, for_end});
-    self.state_->leases.begin_wait(from, parent); // its core is others' meanwhile
+    self.state_->dispatch.cores().begin_wait(from.room, parent); // its core is others' meanwhile
     if (for_end)
         end(self, *state,
             error(errc::closed, fmt::format("placement group {} was removed", state->number)));
     changed(self, *state);
-    if (self.state_->leases.waits()) self.pump_leases();
+    if (self.state_->dispatch.waits()) self.pump_leases();
 }
 
 /// A worker makes a group, as the program would: all that is wrong with it is told by what waits
@@ -40163,7 +41732,7 @@ SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
                                                  detail::group_state& state,
                                                  std::optional<slot_id> slot, const error& why) {
     for (const auto& one : state.take_askers(from.number, slot)) {
-        self.state_->leases.end_wait(from, one.parent);
+        self.state_->dispatch.cores().end_wait(from.room, one.parent);
         self.reply_failure(from, one.slot, {why, nullptr});
     }
 }
@@ -40181,9 +41750,10 @@ SKEIN_INLINE void runtime::group_desk::take_back(runtime& self, peer& from, slot
 SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_state& state) {
     const state_ptr hold(&state);
     state.changed.set();
-    auto& leases = self.state_->leases;
+    auto& dispatch = self.state_->dispatch;
     const auto is_inside = [&](const peer& worker) {
-        return worker.demand && leases.demands.at(worker.demand).group == state.number;
+        const auto demand = worker.room.demand;
+        return demand && dispatch.demands().at(demand).group == state.number;
     };
     std::vector<detail::group_state::asker> rest;
     for (const auto& one : std::exchange(state.askers, {})) {
@@ -40196,7 +41766,7 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
             rest.push_back(one);
             continue;
         }
-        leases.end_wait(*to, one.parent);
+        dispatch.cores().end_wait(to->room, one.parent);
         if (is_over && !one.for_end)
             self.reply_failure(*to, one.slot, {*state.why, nullptr});
         else
@@ -40494,7 +42064,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
         return made;
     }
     if (state.given_up) return fail(*state.given_up);
-    auto* const source = state.leases.source;
+    auto* const source = state.dispatch.source();
     if (source == nullptr || state.closing)
         return fail(error(errc::closed, "a placement group is made while there are no workers"));
     groups.enter(*made);
@@ -40507,7 +42077,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
 
 /// What a call asks for must be in its group, which it keeps from now on.
 SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& call) {
-    const auto& demand = self.state_->leases.demands.at(call.demand);
+    const auto& demand = self.state_->dispatch.demands().at(call.demand);
     if (demand.group == 0) return;
     keep(self, call, demand.group);
     if (call.extra().bad_options) return;
@@ -40518,7 +42088,7 @@ SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& ca
 /// Driver: the group in which an actor with this demand lives, if it is one.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
                                                                     sched::demand_id demand) {
-    const auto number = self.state_->leases.demands.at(demand).group;
+    const auto number = self.state_->dispatch.demands().at(demand).group;
     return number == 0 ? state_ptr() : self.state_->groups.state_of(number);
 }
 
@@ -40545,7 +42115,7 @@ SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& 
 SKEIN_INLINE void runtime::group_desk::tell_drop(runtime& self, std::uint64_t number) {
     auto& state = *self.state_;
     auto& entry = *state.groups.find(number);
-    auto* const source = state.leases.source;
+    auto* const source = state.dispatch.source();
     if (entry.is_gone || std::exchange(entry.dropped, true)) return;
     if (source == nullptr || state.closing) {
         entry.is_gone = true; // all ends
@@ -40583,8 +42153,8 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
 SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t number,
                                               const error& why) {
     std::vector<sched::demand_id> inside;
-    self.state_->leases.demands.for_each_in_group(number,
-                                                  [&](auto demand) { inside.push_back(demand); });
+    self.state_->dispatch.demands().for_each_in_group(
+        number, [&](auto demand) { inside.push_back(demand); });
     for (const auto demand : inside) self.refuse_demand(demand, why);
 }
 
@@ -40593,20 +42163,7 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
     auto& groups = self.state_->groups;
     const auto* const entry = groups.find(number);
     if (entry == nullptr || entry->state != nullptr || !entry->is_gone) return;
-    auto& leases = self.state_->leases;
-    bool used = false;
-    leases.demands.for_each_in_group(number, [&](auto demand) {
-        const auto line = leases.lines.find(demand);
-        if (line == leases.lines.end()) return;
-        (void)leases.front(line->second);
-        used = used || !line->second.is_empty() || line->second.held > 0 ||
-               line->second.parents > 0 || line->second.out > 0;
-        for (const auto& l : self.state_->links)
-            used = used || l->demand == demand; // it has a share of it
-    });
-    if (used) return; // at the end of a program: what is left is settled in another order
-    leases.demands.for_each_in_group(number, [&](auto demand) { leases.lines.erase(demand); });
-    leases.demands.forget_group(number);
+    if (!self.state_->dispatch.forget_group(number)) return;
     groups.erase(number);
 }
 
@@ -40867,555 +42424,6 @@ SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/runtime_leases.ipp
-// Part of the bodies of rt/runtime.hpp: the lines in which tasks wait for cores, and the leases
-// over which they leave. A line asks the scheduler for one lease at a time, sends as many tasks
-// over it as the worker takes ahead of time, and keeps it until another line waits. Then it ends
-// its turn, gives the lease back and asks again.
-//
-// Nothing here looks at all workers for each task: the leases of a line are in lists by the room
-// they have, and change their list when a task goes or ends there.
-
-
-#include <algorithm>
-#include <limits>
-#include <string>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-inline constexpr std::uint32_t most_cpus = std::numeric_limits<std::uint16_t>::max();
-/// The tag of a request for all that a worker has; others carry the cpus of their line.
-inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
-
-/// Puts the leases of a line on a worker into the list where they belong now.
-inline void file(lease_share& share) {
-    const auto& at = *share.at;
-    auto list = lease_line::nowhere;
-    if (share.line->by == lease_line::service::own)
-        list = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
-    else if (share.out < share.leases.size())
-        list = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
-    else if (!share.line->need->spreads && share.out < share.leases.size() * at.window)
-        list = lease_line::ahead; // what is sent ahead would not be spread
-    share.unlink();
-    if (list != lease_line::nowhere) share.line->with[list].push_back(share);
-}
-
-SKEIN_INLINE lease_line& lease_state::line_of(sched::demand_id demand) {
-    auto& line = lines[demand];
-    if (line.need != nullptr) return line;
-    line.need = &demands.at(demand);
-    line.demand = demand;
-    line.cpus = line.need->cpus;
-    return line;
-}
-
-SKEIN_INLINE lease_share* lease_state::share_of(const peer& at, const lease_line& line) noexcept {
-    for (const auto& share : at.shares)
-        if (share->line == &line) return share.get();
-    return nullptr;
-}
-
-SKEIN_INLINE lease_share& lease_state::share_for(peer& at, lease_line& line) {
-    if (auto* const known = share_of(at, line)) return *known;
-    auto& made = *at.shares.emplace_back(std::make_unique<lease_share>());
-    made.at = &at;
-    made.line = &line;
-    return made;
-}
-
-SKEIN_INLINE void lease_state::add(peer& worker) {
-    if (worker.is_space_client || worker.is_aside) return; // no place
-    if (worker.demand) {
-        auto& line = line_of(worker.demand);
-        line.by = lease_line::service::own;
-        auto& share = share_for(worker, line);
-        share.leases.emplace_back(); // of no scheduler: it lasts as long as the worker
-        ++line.held;
-        file(share);
-        return;
-    }
-    sched::resources total;
-    total.cpu = sched::amount(static_cast<int>(std::min(worker.capacity, most_cpus)));
-    const auto name = fmt::format("worker {}", worker.number);
-    const auto added = places.add_place(place_of(worker), name, total, worker.labels);
-    SKEIN_CHECK(added, "{} is no place: {}", worker.who, added.error().what());
-    workers[place_of(worker)] = &worker;
-    largest = std::max(largest, worker.capacity);
-    note_use(worker);
-    ++state;
-    is_changed = true;
-    lend_now();
-}
-
-/// What it had is gone with it.
-SKEIN_INLINE void lease_state::remove(peer& worker) {
-    if (workers.erase(place_of(worker)) == 0 && !worker.demand) return;
-    if (worker.lent) worker_idle.set();
-    if (!worker.demand) (void)places.remove_place(place_of(worker));
-    for (const auto& share : worker.shares) {
-        share->line->held -= share->leases.size();
-        if (worker.demand) share->line->out -= std::min<std::size_t>(share->line->out, share->out);
-    }
-    worker.shares.clear();
-    parents.erase_if([&](call_id, const parent& one) {
-        if (one.at != &worker) return false;
-        auto& line = line_of(one.call->demand);
-        --line.parents;
-        if (worker.demand && one.children > 0) resting -= std::min(resting, cores_of(*one.call));
-        return true;
-    });
-    for (auto& [demand, line] : lines) { // whoever had its label may have gone
-        if (line.by != lease_line::service::shared || line.held > 0 || line.need->is_anywhere())
-            continue;
-        withdraw(line);
-        line.by = lease_line::service::undecided;
-    }
-    if (worker.demand) return;
-    worker.whole = {};
-    largest = 0;
-    for (const auto& [place, other] : workers) largest = std::max(largest, other->capacity);
-    ++state;
-    is_changed = true;
-    lend_now();
-}
-
-/// Whether new tasks go there.
-SKEIN_INLINE void lease_state::retire(peer& worker, bool on) {
-    worker.retiring = on;
-    (void)places.drain(place_of(worker), on || worker.lent);
-    for (const auto& share : worker.shares) release_unused(*share);
-    ++state;
-    is_changed = true;
-}
-
-/// To the end of its line. A suspect waits for a worker with nothing to do, behind what waits now.
-SKEIN_INLINE void lease_state::push(counted_ptr<call_base> call) {
-    if (call->alone != 0) {
-        suspects.push_back({std::move(call), gone + waiting});
-        return;
-    }
-    auto& line = line_of(call->demand);
-    (call->nested ? line.inner : line.waiting).push_back(std::move(call));
-    ++waiting;
-}
-
-/// To the front of their lines.
-SKEIN_INLINE void lease_state::run_again(const std::vector<counted_ptr<call_base>>& calls) {
-    for (auto at = calls.rbegin(); at != calls.rend(); ++at) {
-        if ((*at)->alone != 0) {
-            push(*at);
-            continue;
-        }
-        auto& line = line_of((*at)->demand);
-        ((*at)->nested ? line.inner : line.waiting).push_front(*at);
-        ++waiting;
-    }
-}
-
-SKEIN_INLINE counted_ptr<call_base> lease_state::pop(lease_line& line) {
-    auto& queue = line.next();
-    auto call = std::move(queue.front());
-    queue.pop_front();
-    --waiting;
-    ++gone;
-    return call;
-}
-
-/// The first task of a line that has no outcome yet.
-SKEIN_INLINE call_base* lease_state::front(lease_line& line) {
-    while (!line.is_empty() && line.next().front()->is_done()) (void)pop(line);
-    return line.is_empty() ? nullptr : line.next().front().get();
-}
-
-SKEIN_INLINE void lease_state::take_waiting(std::vector<counted_ptr<call_base>>& into) {
-    for (auto& [cpus, line] : lines) {
-        withdraw(line);
-        while (front(line) != nullptr) into.push_back(pop(line));
-    }
-    for (auto& one : std::exchange(suspects, {})) into.push_back(std::move(one.call));
-}
-
-SKEIN_INLINE sched::request_id lease_state::submit(sched::request r) {
-    is_changed = true;
-    return places.submit(r).value();
-}
-
-/// For one lease of a line.
-SKEIN_INLINE sched::request_id lease_state::request_lease(const lease_line& line,
-                                                          const sched::constraint& where) {
-    sched::request r;
-    r.demand = line.need->need;
-    r.where = where;
-    if (where == sched::constraint()) r.where = sched::where_labelled(line.need->label);
-    r.tag = line.demand.value();
-    return submit(std::move(r));
-}
-
-/// A line wants one more lease. True: it has one more; else its request waits in the scheduler, or
-/// there was no room before and nothing has changed.
-SKEIN_INLINE bool lease_state::ask(lease_line& line) {
-    if (!line.asked) {
-        if (line.full_at == state) return false;
-        line.asked = request_lease(line, {});
-        ++asking;
-    }
-    if (take()) again = true; // another line may have one, too
-    if (!line.asked) return true;
-    line.full_at = state;
-    return false;
-}
-
-SKEIN_INLINE void lease_state::withdraw(lease_line& line) {
-    if (!line.asked) return;
-    (void)places.cancel(std::exchange(line.asked, {}));
-    --asking;
-    if (!std::exchange(line.stands, false)) return;
-    ++state; // a worker may have been kept free for it
-    is_changed = true;
-}
-
-/// Books what the scheduler grants. True: there are new leases.
-SKEIN_INLINE bool lease_state::take() {
-    if (!std::exchange(is_changed, false)) return false;
-    std::vector<sched::grant> granted;
-    std::vector<sched::notice> notices; // nothing is asked for that no worker could hold
-    places.take_grants(granted);
-    places.take_notices(notices);
-    for (const auto& g : granted) book(g);
-    return !granted.empty();
-}
-
-SKEIN_INLINE void lease_state::book(const sched::grant& g) {
-    auto& at = *workers.at(g.place);
-    if (g.tag == whole_tag) {
-        at.whole = g.id;
-        return;
-    }
-    auto& line = lines.at(sched::demand_id(static_cast<std::uint16_t>(g.tag)));
-    if (line.asked == g.id) {
-        line.asked = {};
-        line.stands = false;
-        --asking;
-    }
-    auto& share = share_for(at, line);
-    share.leases.push_back(g.id);
-    share.turn += at.window;
-    ++line.held;
-    file(share);
-}
-
-/// One more lease on this worker. False: it has no room for it.
-SKEIN_INLINE bool lease_state::lease_on(peer& worker, lease_line& line) {
-    const auto id = request_lease(line, sched::constraint::on(place_of(worker)));
-    (void)take();
-    return !places.cancel(id);
-}
-
-/// A worker with nothing to do that could have this, all of whose cpus belong to the next call
-/// there; nullptr: there is none.
-SKEIN_INLINE peer* lease_state::take_whole(const peers& links, const sched::demand& what) {
-    std::vector<peer*> idle; // those whose loop nobody needs go first
-    for (const auto& l : links)
-        if (l->up && !l->retiring && !l->lent && !l->demand && !l->is_space_client &&
-            !l->is_aside && l->busy == 0 && l->alone == nullptr && l->capacity >= what.cpus &&
-            (what.is_anywhere() || has_label(*l, what.label)))
-            idle.push_back(l.get());
-    std::sort(idle.begin(), idle.end(), [](const peer* a, const peer* b) {
-        return std::pair(is_needed(*a), a->number) < std::pair(is_needed(*b), b->number);
-    });
-    for (auto* const l : idle) {
-        for (const auto& share : l->shares) release_unused(*share);
-        sched::request all;
-        all.demand.cpu = sched::amount(static_cast<int>(std::min(l->capacity, most_cpus)));
-        all.where = sched::constraint::on(place_of(*l));
-        all.tag = whole_tag;
-        const auto id = submit(std::move(all));
-        if (take()) again = true;
-        if (!places.cancel(id)) return l;
-    }
-    return nullptr;
-}
-
-SKEIN_INLINE void lease_state::release_unused(lease_share& share) {
-    if (share.line->by == lease_line::service::own) return;
-    while (share.leases.size() > share.out) {
-        (void)places.release(share.leases.back());
-        share.leases.pop_back();
-        --share.line->held;
-        ++state;
-        is_changed = true;
-    }
-    if (share.leases.empty()) share.turn = 0;
-    file(share);
-}
-
-/// A line waits: the others give back what they do not use. True: there was something.
-SKEIN_INLINE bool lease_state::reclaim() {
-    if (lines.size() < 2) return false; // one line has nobody to give it to
-    const auto before = state;
-    for (auto& [cpus, line] : lines) {
-        if (line.by == lease_line::service::own) continue;
-        for (const auto list : {lease_line::unused, lease_line::beside}) {
-            intrusive_list<lease_share, lease_share> all;
-            all.splice_back(line.with[list]);
-            while (!all.empty()) {
-                auto& share = all.pop_front();
-                if (line.is_empty() || (share.turn == 0 && others_wait(line)))
-                    release_unused(share);
-                else
-                    file(share);
-            }
-        }
-    }
-    return state != before;
-}
-
-/// Lines that have nothing go when there are many.
-SKEIN_INLINE void lease_state::forget_idle_lines() {
-    for (auto at = lines.begin(); lines.size() > 16 && at != lines.end();) {
-        const auto* line = &at->second;
-        if (!line->is_empty() || line->asked || line->held > 0 || line->parents > 0 ||
-            line->wanted > 0) {
-            ++at;
-            continue;
-        }
-        for (const auto& [place, worker] : workers)
-            std::erase_if(worker->shares, [&](const auto& share) { return share->line == line; });
-        at = lines.erase(at);
-    }
-}
-
-SKEIN_INLINE call_id lease_state::id_of(const call_base& call) const {
-    if (call.nested) return static_cast<const forwarded_call&>(call).id;
-    return call_id({incarnation, call.number});
-}
-
-/// So many cores of a worker are asked for.
-SKEIN_INLINE void lease_state::occupy(peer& at, std::uint32_t cores) noexcept {
-    crowded += (cores > at.capacity ? 1U : 0U);
-    crowded -= (at.busy > at.capacity ? 1U : 0U);
-    at.busy = cores;
-    note_use(at);
-    if (cores == 0 && at.lent) worker_idle.set();
-}
-
-/// Before it goes. A suspect has its worker as a whole.
-SKEIN_INLINE void lease_state::sent(peer& to, call_base& call) {
-    if (call.cpus == 0 || (is_leased(call) && to.alone == &call)) return;
-    if (!is_leased(call)) {
-        to.unleased += call.cpus;
-        for (const auto& share : to.shares) file(*share);
-        return;
-    }
-    auto& line = line_of(call.demand);
-    auto* share = share_of(to, line);
-    SKEIN_CHECK(share != nullptr, "{} was sent without a lease", call.name());
-    ++share->out;
-    if (to.demand) ++line.out;
-    if (share->turn > 0) --share->turn;
-    file(*share);
-    if (call.fn == nullptr || !call.fn->is_coroutine) return; // the others cannot wait
-    parents.enter(id_of(call), {&call, &to, 0});
-    ++line.parents;
-}
-
-/// A task has called another one: it leaves its cores to others until all that it has called is
-/// over.
-SKEIN_INLINE void lease_state::begin_wait(const peer& at, call_id id) {
-    auto* const found = parents.find(id);
-    if (found == nullptr || found->at != &at) return;
-    if (found->children++ > 0) return;
-    const auto [call, where, children] = *found;
-    ++where->parents;
-    if (where->demand) { // what else it has nobody can use meanwhile
-        resting += cores_of(*call);
-        if (source != nullptr) source->blocked(*where->wire, true);
-        return lend_now();
-    }
-    auto& share = share_for(*where, line_of(call->demand));
-    share.out -= std::min<std::uint32_t>(share.out, 1);
-    file(share);
-    occupy(*where, where->busy - std::min<std::uint32_t>(where->busy, call->cpus));
-}
-
-/// It goes on, whoever has its cores meanwhile; nobody new gets any until that is made good.
-SKEIN_INLINE void lease_state::end_wait(const peer& at, call_id id) {
-    auto* const found = parents.find(id);
-    if (found == nullptr || found->at != &at) return;
-    if (found->children == 0 || --found->children > 0) return;
-    const auto [call, where, children] = *found;
-    --where->parents;
-    if (where->demand) {
-        resting -= std::min(resting, cores_of(*call));
-        if (source != nullptr) source->blocked(*where->wire, false);
-        return lend_now();
-    }
-    auto& share = share_for(*where, line_of(call->demand));
-    ++share.out;
-    file(share);
-    occupy(*where, where->busy + call->cpus);
-}
-
-/// A call leaves its worker. True: it had its cores until now.
-SKEIN_INLINE bool lease_state::forget_parent(const call_base& call) {
-    if (!is_leased(call) || call.fn == nullptr || !call.fn->is_coroutine) return true;
-    const auto id = id_of(call);
-    const auto* const found = parents.find(id);
-    if (found == nullptr) return true; // its worker is lost
-    bool had_cores = found->children == 0;
-    if (!had_cores) --found->at->parents;
-    if (!had_cores && found->at->demand) {
-        resting -= std::min(resting, cores_of(call));
-        if (source != nullptr) source->blocked(*found->at->wire, false);
-        lend_now();
-        had_cores = true;
-    }
-    parents.erase(id);
-    --line_of(call.demand).parents;
-    return had_cores;
-}
-
-/// An actor goes to a worker that is for it alone.
-SKEIN_INLINE void lease_state::settle_in(peer& at) {
-    auto* const share = share_of(at, line_of(at.demand));
-    if (share == nullptr) return;
-    ++share->out;
-    ++share->line->out;
-    file(*share);
-}
-
-/// The actor has ended: nobody follows it there.
-SKEIN_INLINE void lease_state::spend(peer& at) {
-    at.spent = true;
-    auto* const share = share_of(at, line_of(at.demand));
-    if (share == nullptr) return;
-    auto& line = *share->line;
-    line.held -= share->leases.size();
-    line.out -= std::min<std::size_t>(line.out, share->out);
-    share->leases.clear();
-    share->out = 0;
-    file(*share);
-}
-
-SKEIN_INLINE void lease_state::settled(peer& from, const call_base& call, bool had_cores) {
-    if (!is_leased(call)) {
-        from.unleased -= std::min<std::uint32_t>(from.unleased, call.cpus);
-    } else if (call.alone != 0) {
-        (void)places.release(std::exchange(from.whole, {}));
-        ++state;
-        is_changed = true;
-    } else if (auto* share = share_of(from, line_of(call.demand)); share != nullptr && had_cores) {
-        share->out -= std::min<std::uint32_t>(share->out, 1);
-        if (from.demand) share->line->out -= std::min<std::size_t>(share->line->out, 1);
-    }
-    for (const auto& share : from.shares) file(*share); // its pace may be another, too
-    // Each task that is spread asks for the next node.
-    if (!demands.at(call.demand).spreads || from.demand || !is_leased(call) || call.alone != 0)
-        return;
-    if (auto* const share = share_of(from, line_of(call.demand))) release_unused(*share);
-}
-
-} // namespace detail
-
-/// Sends what waits in lines as far as there are leases, and asks for more.
-SKEIN_INLINE void runtime::pump_leases() {
-    auto& leases = state_->leases;
-    leases.again = true;
-    if (leases.pumping) return; // a call that failed has let another one go
-    struct pumping_guard {
-        bool& is_on;
-        ~pumping_guard() { is_on = false; }
-    } const guard{leases.pumping};
-    leases.pumping = true;
-    while (std::exchange(leases.again, false)) {
-        if (!leases.suspects.empty()) try_suspects();
-        for (auto& [demand, line] : leases.lines)
-            if (!line.is_empty() || line.asked || line.wanted > 0) use_leases(line);
-        if (leases.asking > 0 && leases.reclaim()) leases.again = true;
-        if (leases.take()) leases.again = true;
-    }
-    leases.forget_idle_lines();
-}
-
-/// A lease without a task comes first, then a new one, also of what other lines do not use; then
-/// what a worker takes ahead of time.
-SKEIN_INLINE void runtime::use_leases(detail::lease_line& line) {
-    using detail::lease_line;
-    auto& leases = state_->leases;
-    leases.decide(line);
-    if (line.by == lease_line::service::undecided) return;
-    if (line.by == lease_line::service::own) return use_own_workers(line);
-    // Who asks for nothing is always granted one more, also where it cannot be used now.
-    const auto may_ask = [&] {
-        return !line.need->need.empty() ||
-               (line.with[lease_line::unused].empty() && line.with[lease_line::beside].empty());
-    };
-    while (leases.front(line) != nullptr) {
-        auto* to = leases.choose(line);
-        if (to == nullptr && may_ask() &&
-            (leases.ask(line) || (leases.reclaim() && leases.ask(line))))
-            continue;
-        if (to == nullptr) to = leases.pick(line, lease_line::beside);
-        if (to == nullptr) to = leases.pick(line, lease_line::ahead);
-        if (to == nullptr || !leases.may_go_to(*to, *line.next().front())) break;
-        send(*to, leases.pop(line));
-    }
-    if (line.is_empty()) return leases.withdraw(line);
-    if (!line.asked && may_ask()) { // there was no room before: stand in line for what comes
-        line.asked = leases.request_lease(line, {});
-        ++leases.asking;
-    }
-    line.stands = static_cast<bool>(line.asked);
-}
-
-/// A task beside which a worker died takes nobody along the next time: it gets a worker of its own.
-/// When those that wait have passed it so often that it is one of them again, it goes like any
-/// other.
-SKEIN_INLINE void runtime::try_suspects() {
-    auto& leases = state_->leases;
-    for (auto n = leases.suspects.size(); n > 0 && leases.largest > 0; --n) {
-        auto one = std::move(leases.suspects.front());
-        leases.suspects.pop_front();
-        auto& call = *one.call;
-        if (call.is_done()) continue;
-        const auto& what = leases.demands.at(call.demand);
-        const bool is_elsewhere = !what.is_anywhere() && !leases.any_has(what.label);
-        if (call.cpus > leases.largest || is_elsewhere) { // those for it have gone meanwhile
-            call.alone = 0;
-            leases.push(std::move(one.call));
-            leases.again = true;
-            continue;
-        }
-        if (leases.gone >= one.turn) {
-            if (auto* to = leases.take_whole(state_->links, what)) {
-                send(*to, std::move(one.call));
-                continue;
-            }
-            one.turn = leases.gone + leases.waiting;
-            if (leases.waiting > 0 && --call.alone == 0) {
-                leases.run_again({one.call});
-                continue;
-            }
-        }
-        leases.suspects.push_back(std::move(one));
-    }
-}
-
-SKEIN_INLINE void runtime::refuse_impossible(detail::call_base& call) {
-    refuse(call, error(errc::exhausted,
-                       fmt::format("{} asks for {}, more than any worker has", call.name(),
-                                   state_->leases.demands.text(call.demand)))
-                     .with_hint("start fewer workers with more cores each, or lower .cpus"));
-}
-
-} // namespace skein::rt
-
 // ======== skein/rt/detail/runtime_meetings.ipp
 // Part of the bodies of rt/runtime.hpp: what a driver does for workers that call the actors of each
 // other: it says where these are and how a worker ended, and passes on replies that belong behind
@@ -41585,10 +42593,10 @@ SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
     if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
         throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
     if (f.flags != 0)
-        state_->leases.begin_wait(from, call_id(id));
+        state_->dispatch.cores().begin_wait(from.room, call_id(id));
     else
-        state_->leases.end_wait(from, call_id(id));
-    if (state_->leases.waits()) pump_leases();
+        state_->dispatch.cores().end_wait(from.room, call_id(id));
+    if (state_->dispatch.waits()) pump_leases();
 }
 
 } // namespace skein::rt
@@ -41614,10 +42622,13 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel>
     l->wire = std::move(wire);
     l->page = std::move(page);
     l->number = peer_id(++state_->last_link);
+    l->room.link = l.get();
+    l->room.wire = l->wire.get();
+    l->room.place = sched::place_id(l->number.value());
     const auto& who = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
     if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
-        l->capacity = std::max<std::uint32_t>(1, hello->cpus);
+        l->room.capacity = std::max<std::uint32_t>(1, hello->cpus);
         l->incarnation = hello->incarnation;
         if (!hello->shares_memory && state_->upstream == nullptr) l->page = {};
         l->near_address = hello->near_address;
@@ -41634,7 +42645,7 @@ SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
         if (const auto here = weak.lock()) {
             here->orderly = why == nullptr;
             if (why != nullptr) here->why = *why;
-            here->up = false;
+            here->set_down();
             here->ended.set();
             here->wire->set_handler(nullptr);
         }
@@ -41654,13 +42665,13 @@ SKEIN_INLINE bool runtime::has_own_incarnation(const peer& newcomer) const {
 SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
     try {
         co_await l->ended.wait();
-        if (l->up && l->spent) {
+        if (l->up && l->room.spent) {
             auto parting = part_from(l);
             co_await parting;
         }
     } catch (const error&) { // cancelled
         l->wire->abort(cancelled_error());
-        l->up = false;
+        l->set_down();
     }
 }
 
@@ -41687,9 +42698,9 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
                                               proc::claims page, worker_info info) {
     SKEIN_CHECK(state_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
-    l->demand = info.demand;
-    l->labels = std::move(info.labels);
-    l->labels_follow = info.labels_follow;
+    l->room.demand = info.demand;
+    l->room.labels = std::move(info.labels);
+    l->room.labels_follow = info.labels_follow;
     l->is_space_client = info.is_space_client;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
@@ -41698,13 +42709,13 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
         co_return;
     }
     if (info.aside_of != nullptr &&
-        !state_->leases.stand_beside(*l, state_->links, *info.aside_of)) {
+        !state_->dispatch.asides().stand_beside(l->room, *info.aside_of)) {
         auto goodbye = l->wire->close();
         co_await goodbye;
         co_return;
     }
     state_->links.push_back(l);
-    state_->leases.add(*l);
+    if (!l->is_space_client) state_->dispatch.add(l->room, l->who);
     listen_to(l);
     pump();
     feed(*l);
@@ -41734,7 +42745,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
 
 /// Whether a call of this process has gone there and has no outcome.
 SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
-    if (at.busy != 0 || !at.forwarded.empty() || at.calls_directly) return true;
+    if (at.room.busy != 0 || !at.forwarded.empty() || at.calls_directly) return true;
     return std::any_of(state_->slots.begin(), state_->slots.end(),
                        [&](const auto& s) { return s.call && s.call->on == &at; });
 }
@@ -41743,33 +42754,34 @@ SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::channel>& wire) co
     const auto found = std::find_if(state_->links.begin(), state_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
     return found == state_->links.end() ||
-           ((*found)->actors == 0 && !(*found)->spent && !has_calls(**found));
+           ((*found)->room.actors == 0 && !(*found)->room.spent && !has_calls(**found));
 }
 
 SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
     const auto found = std::find_if(state_->links.begin(), state_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
-    if (found == state_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
+    if (found == state_->links.end() || !(*found)->up || (*found)->room.actors > 0 ||
+        (*found)->room.spent)
         co_return false;
     auto l = *found;
-    state_->leases.retire(*l, true);
-    if (state_->leases.waits()) pump_leases();
+    state_->dispatch.retire(l->room, true);
+    if (state_->dispatch.waits()) pump_leases();
     // As long as all of them wait for others, these may need its cpus, or a worker in its place.
     bool blocked = false;
     const auto rest = [&](bool on) {
-        auto* const source = state_->leases.source;
-        if (!l->demand && std::exchange(blocked, on) != on && source != nullptr)
+        auto* const source = state_->dispatch.source();
+        if (!l->room.demand && std::exchange(blocked, on) != on && source != nullptr)
             source->blocked(*wire, on);
     };
     try {
         for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
              pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
-            rest(l->busy == 0);
+            rest(l->room.busy == 0);
             co_await sleep_for(pause);
         }
     } catch (const error&) {
         rest(false);
-        if (l->up && l->ended_for.empty()) state_->leases.retire(*l, false);
+        if (l->up && l->ended_for.empty()) state_->dispatch.retire(l->room, false);
         pump();
         throw;
     }
@@ -41838,7 +42850,7 @@ SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
 SKEIN_INLINE task<void> runtime::close() {
     state_->closing = true;
     state_->executor.close();
-    state_->leases.worker_idle.set();
+    state_->dispatch.book().lent_changed().set();
     const error why(errc::closed, "the program ended before the call was done");
     state_->start_workers = {};
     for (const auto& call : state_->take_waiting())
@@ -41866,16 +42878,16 @@ SKEIN_INLINE task<void> runtime::close() {
 /// got.
 SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     if (state_->upstream == nullptr && !state_->closing) ++state_->stats.workers_lost;
-    l.up = false;
-    l.unlink();
-    if (l.aside != nullptr) state_->leases.part(l);
-    state_->leases.remove(l);
-    state_->leases.occupy(l, 0);
+    l.set_down();
+    if (auto* const second =
+            l.room.aside != nullptr ? detail::second_processes::part(l.room) : nullptr)
+        second->link->ended.set();
+    state_->dispatch.remove(l.room);
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
     detail::executor::end_calls(l);
     std::vector<counted_ptr<detail::call_base>> orphans;
-    if (!l.spent) // else they go on, as all calls do that nobody waits for
+    if (!l.room.spent) // else they go on, as all calls do that nobody waits for
         for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
     for (const auto& call : orphans) {
         const auto by = static_cast<const detail::forwarded_call&>(*call).asker();
@@ -41905,7 +42917,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);
-    if (l.demand) tell_demand(state_->leases.line_of(l.demand));
+    if (l.room.demand) state_->dispatch.tell_demand(l.room.demand);
     state_->groups.lose(l.number, state_->actors.late.contains(l.number));
 }
 
@@ -41915,7 +42927,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
     for (auto& s : state_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->slot);
-        if (l.principal != nullptr) account(l, *call); // it had the cores of that one
+        if (l.room.principal != nullptr) account(l, *call); // it had the cores of that one
         if (call->is_done()) continue;
         // What it had not begun did not run, and is no attempt.
         if (call->state == detail::phase::sent && state_->upstream == nullptr &&
@@ -41930,7 +42942,8 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
                 ++call->lost_attempts;
                 // A coroutine may only have been there: it shares its worker with all others that
                 // run.
-                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && !l.demand) {
+                if (call->order == l.page.last_begun() && !call->fn->is_coroutine &&
+                    !l.room.demand) {
                     into.suspect = call;
                     call->alone = detail::call_base::most_passes;
                 }
@@ -41944,7 +42957,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
         into.report.add(call->progress(), call->name());
         into.dead.push_back(std::move(call));
     }
-    if (l.principal != nullptr) state_->leases.part(l);
+    if (l.room.principal != nullptr) (void)detail::second_processes::part(l.room);
 }
 
 SKEIN_INLINE void runtime::fail_lost(losses& lost) {
@@ -41968,24 +42981,19 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
 /// Calls that run again go first in their lines. What may have killed the worker comes last, so
 /// that it takes nobody along the next time.
 SKEIN_INLINE void runtime::run_again(const losses& lost) {
-    std::vector<counted_ptr<detail::call_base>> urgent, others;
+    std::vector<counted_ptr<detail::call_base>> again;
     counted_ptr<detail::call_base> suspect;
     for (const auto& call : lost.again) {
         ++state_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
         if (!followers::may_go(*this, call)) continue;
-        if (call == lost.suspect) {
+        if (call == lost.suspect)
             suspect = call;
-            continue;
-        }
-        (detail::lease_state::is_leased(*call) ? others : urgent).push_back(call);
+        else
+            again.push_back(call);
     }
-    auto& queue = state_->queue;
-    if (suspect && !detail::lease_state::is_leased(*suspect)) urgent.push_back(suspect);
-    queue.insert(queue.begin(), urgent.begin(), urgent.end());
-    state_->leases.run_again(others);
-    if (suspect && detail::lease_state::is_leased(*suspect)) state_->leases.push(suspect);
+    state_->dispatch.line_up_again(again, suspect);
 }
 
 } // namespace skein::rt
@@ -42058,7 +43066,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
         if (wanted && entry.plan->may_restart()) {
             entry.where = nullptr;
             if (std::exchange(entry.is_followed, false))
-                state_->leases.take_followers(id, entry.beside);
+                followers::take_out(*this, id, entry.beside);
             ++entry.plan->made_again;
             into.moving.push_back(id);
             if (queue == state_->actor_queues.end()) continue;
@@ -42071,7 +43079,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
                                          actor_title(id), detail::times(entry.plan->made_again));
         if (entry.plan) actors.names.erase(entry.plan->terms.name);
         std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
-        if (entry.is_followed) state_->leases.take_followers(id, into.stranded);
+        if (entry.is_followed) followers::take_out(*this, id, into.stranded);
         actors.entries.erase(id);
         actors.held.forget(id);
     }
@@ -42149,7 +43157,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     call->retries_left = 1; // there are terms
     if (!prepare(*call)) return;
     wire::writer body;
-    detail::encode_head(body, *call, state_->incarnation, false, state_->leases.demands);
+    detail::encode_head(body, *call, state_->incarnation, false, state_->dispatch.demands());
     detail::encode_remake(body, *entry->plan);
     call->body = std::move(body).take();
     call->state = detail::phase::queued;
@@ -42167,314 +43175,16 @@ SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/runtime_room.ipp
-// Part of the bodies of rt/runtime.hpp: which of several workers with room a task goes to. A plain
-// function holds its worker's loop until it returns. So it goes to a worker with nothing to do;
-// then to one whose loop nobody needs: neither an actor, nor a coroutine that waits for its calls
-// or for a timer.
-//
-// Where every worker that has room is waited in, plain tasks of that one run in a second process
-// beside it, its `aside`, which is started for the first of them: whoever waits there hears of
-// answers, deadlines and timers, and can end what he has called. For the lines, and for who counts
-// cores, both processes are one worker.
-
-
-#include <algorithm>
-#include <array>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// Lists of workers are searched so far for the one with the least to do.
-inline constexpr int most_looked_at = 8;
-
-[[nodiscard]] inline bool is_before(const peer& a, const peer& b) noexcept {
-    return std::pair(lease_state::is_needed(a), a.busy) <
-           std::pair(lease_state::is_needed(b), b.busy);
-}
-
-/// Whether a worker with nothing to do is worth looking for, where the task could also go
-/// elsewhere.
-[[nodiscard]] inline bool may_be_free(const lease_state& of, const lease_line& line) noexcept {
-    return !of.free.empty() && !line.need->spreads && line.none_free_at != of.state + of.freed;
-}
-
-/// What a worker has to do has changed.
-SKEIN_INLINE void lease_state::note_use(peer& at) noexcept {
-    const bool is_free = at.busy == 0 && !is_needed(at) && at.up && !at.demand &&
-                         !at.is_space_client && !at.is_aside && workers.contains(place_of(at));
-    if (is_free == at.is_linked()) return;
-    if (!is_free) return at.unlink();
-    free.push_back(at);
-    ++freed;
-}
-
-SKEIN_INLINE void lease_state::count_coroutine(peer& at, const call_base& call, int by) noexcept {
-    if (call.kind != call_kind::task || call.fn == nullptr || !call.fn->is_coroutine) return;
-    if (by > 0)
-        ++at.coroutines;
-    else
-        at.coroutines -= std::min<std::size_t>(at.coroutines, 1);
-    note_use(at);
-}
-
-/// A worker with nothing to do, over a lease that the line has there or gets. nullptr: there is
-/// none.
-SKEIN_INLINE peer* lease_state::pick_free(lease_line& line) {
-    if (!may_be_free(*this, line)) return nullptr;
-    const bool is_last_turn = others_wait(line);
-    std::array<peer*, most_looked_at> found{};
-    std::size_t n = 0;
-    int seen = 0;
-    free.for_each_while([&](peer& at) {
-        const auto* const share = share_of(at, line);
-        const bool has_turn = !is_last_turn || (share != nullptr && share->turn > 0);
-        if (!at.retiring && !at.lent && at.alone == nullptr && at.capacity >= line.cpus &&
-            has_turn && (line.need->is_anywhere() || has_label(at, line.need->label)))
-            found[n++] = &at;
-        return ++seen < most_looked_at;
-    });
-    const auto has_lease = [&](const peer& at) {
-        const auto* const share = share_of(at, line);
-        return share != nullptr && share->out < share->leases.size();
-    };
-    for (std::size_t i = 0; i < n; ++i) // what the line has asked for before may have been that one
-        if (has_lease(*found[i]) || lease_on(*found[i], line) || has_lease(*found[i]))
-            return found[i];
-    for (; n == 0 && seen > 0 && !free.empty(); --seen) // the next ones another time
-        free.push_back(free.pop_front());
-    line.none_free_at = state + freed;
-    return nullptr;
-}
-
-/// Over a lease that has no task.
-SKEIN_INLINE peer* lease_state::choose(lease_line& line) {
-    auto* const to = pick(line, lease_line::unused);
-    if (to == nullptr || !is_needed(*to)) return to;
-    auto* const better = pick_free(line);
-    return better != nullptr ? better : to;
-}
-
-/// The least busy of the workers that a line's next task may go to now.
-SKEIN_INLINE peer* lease_state::pick(lease_line& line, lease_line::list where) const {
-    const bool is_last_turn = others_wait(line) && line.by != lease_line::service::own;
-    peer* best = nullptr;
-    int seen = 0;
-    line.with[where].for_each_while([&](const lease_share& share) {
-        auto* const at = share.at;
-        const bool is_open =
-            at->up && !at->retiring && !at->lent && at->alone == nullptr &&
-            (share.turn > 0 || !is_last_turn) &&
-            (at->unleased == 0 || at->busy + line.cpus <= at->capacity * at->window);
-        if (is_open && (best == nullptr || is_before(*at, *best))) best = at;
-        return ++seen < most_looked_at;
-    });
-    for (; best == nullptr && seen > 0; --seen) // the next ones another time
-        line.with[where].push_back(line.with[where].pop_front());
-    return best;
-}
-
-/// Where a task may go at once, past no other one: its demand is the only one, nothing waits, and
-/// its line has what it can have. nullptr: it stands in line.
-SKEIN_INLINE peer* lease_state::straight_to(const call_base& call) {
-    if (lines.size() != 1 || waiting > 0 || asking > 0 || pumping || call.alone != 0 ||
-        !suspects.empty())
-        return nullptr;
-    auto& [demand, line] = *lines.begin();
-    if (demand != call.demand || is_changed || line.by != lease_line::service::shared)
-        return nullptr;
-    auto* to = pick(line, lease_line::unused);
-    if (to == nullptr && line.full_at != state) return nullptr; // there may be more leases
-    if (to != nullptr && is_needed(*to) && may_be_free(*this, line)) return nullptr;
-    if (to == nullptr) to = pick(line, lease_line::beside);
-    if (to == nullptr) to = pick(line, lease_line::ahead);
-    if (to != nullptr && (needs_aside(*to, call) || awaits_others(*to, call)))
-        return nullptr; // somebody has to come first
-    if (to != nullptr) ++gone;
-    return to;
-}
-
-// ---- a second process beside a worker ----------------------------------------------------------
-
-/// It would make somebody wait there who has made calls, and is to hear of them.
-SKEIN_INLINE bool lease_state::needs_aside(const peer& at, const call_base& call) const noexcept {
-    if (call.kind != call_kind::task || call.cpus == 0 || call.fn == nullptr ||
-        call.fn->is_coroutine || at.demand || source == nullptr)
-        return false;
-    return at.parents > 0 || (!at.forwarded.empty() && is_needed(at));
-}
-
-/// It would make an actor or a coroutine wait there, and workers are about to come: for one of
-/// them.
-SKEIN_INLINE bool lease_state::awaits_others(const peer& at, const call_base& call) const noexcept {
-    return workers.size() < expected && !at.demand && is_needed(at) && call.fn != nullptr &&
-           call.kind == call_kind::task && !call.fn->is_coroutine && call.cpus > 0;
-}
-
-/// Whether a plain task can go there now: not before there is a process in which nobody waits, if
-/// one can be had.
-SKEIN_INLINE bool lease_state::may_go_to(peer& at, const call_base& call) {
-    if (awaits_others(at, call)) return false;
-    if (!needs_aside(at, call)) return true;
-    if (at.aside != nullptr) return at.aside->takes_tasks();
-    if (at.aside_is == peer::aside_state::none)
-        at.aside_is =
-            source->want_beside(*at.wire) ? peer::aside_state::asked : peer::aside_state::refused;
-    return at.aside_is == peer::aside_state::refused;
-}
-
-/// The second process has come. False: there is no use for it any more.
-SKEIN_INLINE bool lease_state::stand_beside(peer& second, const peers& links,
-                                            const net::channel& of) {
-    second.is_aside = true;
-    for (const auto& l : links) {
-        if (l->wire.get() != &of || !l->up || l->aside != nullptr) continue;
-        l->aside = &second;
-        l->aside_is = peer::aside_state::none;
-        second.principal = l.get();
-        return true;
-    }
-    return false;
-}
-
-/// One of the two has ended. The second one leaves when its tasks have ended; another may come for
-/// the first.
-SKEIN_INLINE void lease_state::part(peer& one) noexcept {
-    if (auto* const first = std::exchange(one.principal, nullptr)) {
-        first->aside = nullptr;
-        first->aside_is = peer::aside_state::none;
-    }
-    if (auto* const second = std::exchange(one.aside, nullptr)) {
-        second->principal = nullptr;
-        second->spent = true;
-        second->ended.set();
-    }
-}
-
-} // namespace detail
-
-SKEIN_INLINE void runtime::suspect(const net::channel& worker, bool on) {
-    auto& leases = state_->leases;
-    for (const auto& l : state_->links) {
-        if (l->wire.get() != &worker || !l->up || l->suspected == on || !l->ended_for.empty())
-            continue;
-        l->suspected = on;
-        if (!l->demand && !l->is_aside) leases.retire(*l, on);
-        std::vector<counted_ptr<detail::call_base>> moved;
-        for (auto& s : state_->slots)
-            if (on && s.call && s.call->on == l.get() && !s.call->is_done() &&
-                s.call->kind == detail::call_kind::task)
-                moved.emplace_back(s.call.get());
-        std::erase_if(moved, [&](const auto& call) { return !take_back(*call); });
-        std::sort(moved.begin(), moved.end(),
-                  [](const auto& a, const auto& b) { return a->order < b->order; });
-        for (auto& call : moved) place(std::move(call));
-        break;
-    }
-    pump();
-}
-
-SKEIN_INLINE void runtime::give_up_worker(const net::channel& worker, std::string why) {
-    for (const auto& l : state_->links)
-        if (l->wire.get() == &worker && l->up && l->ended_for.empty()) l->ended_for = why;
-}
-
-/// Driver: no second process comes to this worker: its tasks run in the one that there is.
-SKEIN_INLINE void runtime::refuse_aside(const net::channel& worker) {
-    for (const auto& l : state_->links)
-        if (l->wire.get() == &worker && l->aside == nullptr)
-            l->aside_is = peer::aside_state::refused;
-    pump();
-}
-
-} // namespace skein::rt
-
 // ======== skein/rt/detail/runtime_send.ipp
-// Part of the bodies of rt/runtime.hpp: which worker a call goes to, and how it gets there.
+// Part of the bodies of rt/runtime.hpp: how a call gets to its worker, and how it is taken back.
 
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace skein::rt {
-
-namespace detail {
-
-/// An actor goes where the fewest are, and of these where it need not wait for a task. A task that
-/// needs no free core goes to a worker with nothing to do, then to the one with the least.
-[[nodiscard]] inline bool goes_before(const call_base& call, const peer& a,
-                                      const peer& b) noexcept {
-    if (call.kind == call_kind::create)
-        return std::tuple(a.actors, a.busy, a.coroutines) <
-               std::tuple(b.actors, b.busy, b.coroutines);
-    const auto load = [](const peer& l) {
-        const bool is_idle = l.busy == 0 && l.credit.calls == 0 && !lease_state::is_needed(l);
-        return std::tuple(!is_idle, l.busy, l.credit.calls, lease_state::is_needed(l));
-    };
-    return load(a) < load(b);
-}
-
-} // namespace detail
-
-/// Where a new actor, or a task that needs no free core, goes now; nullptr: nowhere yet, or
-/// (possible = false) never.
-SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) {
-    peer* best = nullptr;
-    std::uint32_t largest = 0;
-    bool any = false;
-    for (const auto& l : state_->links) {
-        if (!l->up || l->demand || l->is_space_client || l->is_aside) continue;
-        any = true;
-        largest = std::max(largest, l->capacity);
-        if (call.cpus > l->capacity || l->retiring) continue;
-        if (call.kind == detail::call_kind::task && call.cpus == 0 &&
-            !credits::has(*state_, l->credit))
-            continue;
-        if (best == nullptr || detail::goes_before(call, *l, *best)) best = l.get();
-    }
-    possible = !any || call.cpus <= largest;
-    // An actor stays where it is put: rather wait for a worker that is about to come.
-    if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 &&
-        workers() < state_->expected)
-        return nullptr;
-    return best;
-}
-
-SKEIN_INLINE void runtime::pump() {
-    pump(detail::call_kind::create);
-    pump(detail::call_kind::task);
-    auto& leases = state_->leases;
-    if (std::exchange(leases.is_thinned, false) || leases.waits()) pump_leases();
-}
-
-SKEIN_INLINE void runtime::pump(detail::call_kind which) {
-    auto& line = which == detail::call_kind::create ? state_->creations : state_->queue;
-    while (!line.empty()) {
-        auto& front = line.front();
-        if (front->is_done()) {
-            line.pop_front();
-            continue;
-        }
-        bool possible = true;
-        auto* where = pick(*front, possible);
-        if (where == nullptr && possible) return;
-        if (where != nullptr && !state_->leases.may_go_to(*where, *front)) return;
-        auto call = std::move(front);
-        line.pop_front();
-        if (where == nullptr) {
-            refuse_impossible(*call);
-        } else {
-            send(*where, std::move(call));
-        }
-    }
-}
 
 SKEIN_INLINE slot_id runtime::take_slot(counted_ptr<detail::call_base> call) {
     auto& of = *state_;
@@ -42513,22 +43223,10 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     auto& raw = *call;
     raw.slot = take_slot(std::move(call));
     peer* at = &to; // the process in which it runs
-    if (raw.kind == detail::call_kind::task && state_->upstream == nullptr) {
-        if (to.aside != nullptr && to.aside->takes_tasks() && state_->leases.needs_aside(to, raw))
-            at = to.aside;
-        state_->leases.count_coroutine(to, raw, 1);
-        if (to.busy == 0) {
-            to.mark = loop::current().now();
-            to.finished = 0;
-        }
-        state_->leases.occupy(to, to.busy + raw.cpus);
-        if (raw.alone != 0 && raw.cpus > 0) to.alone = &raw;
-        state_->leases.sent(to, raw);
-    } else if (raw.kind == detail::call_kind::create && state_->upstream == nullptr) {
-        ++to.actors;
-        state_->leases.note_use(to);
-        if (to.demand) state_->leases.settle_in(to);
-    }
+    if (raw.kind == detail::call_kind::task && state_->upstream == nullptr)
+        at = state_->dispatch.begin_task(to.room, raw, state_->id_of(raw)).link;
+    else if (raw.kind == detail::call_kind::create && state_->upstream == nullptr)
+        state_->dispatch.begin_actor(to.room);
     credits::take(*state_, to, raw, raw.body.size());
     detail::stamp_deadline(raw, raw.body);
     // Only a call that may have to run again keeps its arguments: after its worker's death, or
@@ -42578,29 +43276,12 @@ SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span
     return true;
 }
 
-/// A task has left its worker: its cores are free, and the worker's pace is known better.
+/// A task has left its worker.
 SKEIN_INLINE void runtime::account(peer& ran_at, const detail::call_base& call) {
     if (state_->upstream != nullptr || call.kind != detail::call_kind::task) return;
     auto& tasks = ran_at.tasks;
     if (!tasks.empty() && tasks.front().order == call.order) tasks.pop_front();
-    peer& from = ran_at.principal != nullptr ? *ran_at.principal : ran_at;
-    state_->leases.count_coroutine(from, call, -1);
-    if (from.alone == &call) from.alone = nullptr;
-    if (call.cpus == 0) return;
-    auto& leases = state_->leases;
-    const bool had_cores = leases.forget_parent(call);
-    if (had_cores) leases.occupy(from, from.busy - std::min<std::uint32_t>(from.busy, call.cpus));
-    const auto now = loop::current().now();
-    ++from.finished;
-    if (now > from.mark) {
-        const double each = to_seconds(now - from.mark) / from.finished;
-        from.service = each < from.service ? each : (from.service + each) / 2;
-        from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
-        from.mark = now;
-        from.finished = 0;
-    }
-    leases.settled(from, call, had_cores);
-    if (from.demand) tell_demand(leases.line_of(call.demand));
+    state_->dispatch.end_task(ran_at.room, call, state_->id_of(call));
 }
 
 /// True: a call that was sent has not begun and never will; it is out of its slot and
@@ -42621,21 +43302,19 @@ SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
 /// the one where most does. The guess how long tasks take was wrong then, or one of them is much
 /// longer than the others.
 SKEIN_INLINE void runtime::feed(peer& idle) {
-    if (state_->leases.crowded == 0 || !idle.up || idle.retiring || idle.lent || idle.demand ||
-        idle.is_space_client || idle.is_aside || idle.busy != 0 || state_->closing)
-        return;
-    auto& leases = state_->leases;
+    auto& dispatch = state_->dispatch;
+    if (!dispatch.wants_more(idle.room) || state_->closing) return;
     peer* most = nullptr;
     for (const auto& l : state_->links) {
-        const peer& counted = l->principal != nullptr ? *l->principal : *l;
-        if (&counted != &idle && counted.busy > counted.capacity &&
+        const auto& counted = l->room.for_whom();
+        if (&counted != &idle.room && counted.busy > counted.capacity &&
             (most == nullptr || l->tasks.size() > most->tasks.size()))
             most = l.get();
     }
     if (most == nullptr) return;
-    for (auto& share : idle.shares) leases.release_unused(*share);
+    dispatch.book().release_unused(idle.room);
     std::vector<counted_ptr<detail::call_base>> moved;
-    bool more = true; // leases to be had
+    bool has_more = true; // leases to be had
     const std::size_t half = (most->prune_tasks() + 1) / 2;
     while (!most->tasks.empty() &&
            moved.size() < half) { // the last ones: the first ones are about to run
@@ -42645,28 +43324,21 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         const auto& held = state_->slots[index];
         if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
         const counted_ptr<detail::call_base> call(held.call.get());
-        if (call->cpus > idle.capacity || call->alone != 0 || call->is_done() ||
-            (call->cpus == 0 && !credits::has(*state_, idle.credit)))
+        if (call->cpus > idle.room.capacity || call->alone != 0 || call->is_done() ||
+            (call->cpus == 0 && !credits::has(*state_, idle.room.credit)))
             continue;
-        if (detail::lease_state::is_leased(*call)) {
-            auto& line = leases.line_of(call->demand);
-            if (line.by != detail::lease_line::service::shared || !line.need->is_anywhere())
-                continue;
-            more = more && leases.lease_on(idle, line);
-            const auto* share = leases.share_of(idle, line);
-            if (share == nullptr || share->leases.empty()) { // it is kept for another
-                most->tasks.push_back(last);
-                break;
-            }
-        }
-        if (!take_back(*call)) break; // the worker is there already
+        using detail::move_answer;
+        const auto answer = dispatch.may_move(idle.room, *call, has_more);
+        if (answer == move_answer::stays) continue;
+        if (answer == move_answer::over) most->tasks.push_back(last);
+        if (answer == move_answer::over || !take_back(*call)) break; // or it is there already
         moved.push_back(call);
     }
     while (!moved.empty()) {
         send(idle, std::move(moved.back()));
         moved.pop_back();
     }
-    if (leases.waits()) pump_leases();
+    if (dispatch.waits()) pump_leases();
 }
 
 } // namespace skein::rt
@@ -42694,7 +43366,7 @@ SKEIN_INLINE task<runtime*> runtime::enter_space(std::string space) {
     if (detail::space_state::space_server_of(*this) != 0 && state_->space == space)
         co_return this; // an actor of that namespace asks
     if (state_->upstream == nullptr) {
-        auto* const source = state_->leases.source;
+        auto* const source = state_->dispatch.source();
         if (source == nullptr) throw is_closing("get_actor");
         if (source->has_spaces() && state_->start_workers) {
             state_->is_visiting = true;
@@ -42709,7 +43381,7 @@ SKEIN_INLINE task<runtime*> runtime::enter_space(std::string space) {
 
 SKEIN_INLINE void runtime::keep_space(std::string space) {
     state_->space = std::move(space);
-    state_->leases.all_own = true;
+    state_->dispatch.serve_apart();
 }
 
 SKEIN_INLINE void tell_space_server_ended(runtime& driver, const std::string& space,
@@ -42836,7 +43508,7 @@ SKEIN_INLINE task<space_place> space_state::find(space_state* b, std::string spa
                                   ask_driver(b, space_question{std::move(space), space_server}));
         co_return co_await std::move(asking);
     }
-    auto* const source = state.leases.source;
+    auto* const source = state.dispatch.source();
     if (source == nullptr) throw error(errc::closed, "the program ends");
     auto asking = with_cancel(b->stop.token(), source->find_space(std::move(space), space_server));
     co_return co_await std::move(asking);

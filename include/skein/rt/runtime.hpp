@@ -247,6 +247,7 @@ private:
     struct losses;
     struct credits;
     struct followers;
+    struct dispatch_hearer;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -355,14 +356,7 @@ private:
     void place(counted_ptr<detail::call_base> call);
     void drain(detail::actor_queue& queue);
     void pump();
-    void pump(detail::call_kind which);
     void pump_leases();
-    void use_leases(detail::lease_line& line);
-    void try_suspects();
-    void refuse_impossible(detail::call_base& call);
-    void use_own_workers(detail::lease_line& line);
-    void tell_demand(detail::lease_line& line);
-    peer* pick(const detail::call_base& call, bool& possible);
     void send(peer& to, counted_ptr<detail::call_base> call);
     bool transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(peer& from, const detail::call_base& call);
@@ -383,12 +377,16 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/rt/detail/call.ipp>
+#include <skein/rt/detail/demand_lines.ipp>
+#include <skein/rt/detail/dispatch.ipp>
+#include <skein/rt/detail/lease_book.ipp>
+#include <skein/rt/detail/lent_cores.ipp>
 #include <skein/rt/detail/runtime.ipp>
 #include <skein/rt/detail/runtime_actors.ipp>
 #include <skein/rt/detail/runtime_callers.ipp>
 #include <skein/rt/detail/runtime_credits.ipp>
-#include <skein/rt/detail/runtime_demands.ipp>
 #include <skein/rt/detail/runtime_direct.ipp>
+#include <skein/rt/detail/runtime_dispatch.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
 #include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
@@ -397,11 +395,9 @@ private:
 #include <skein/rt/detail/runtime_group_handles.ipp>
 #include <skein/rt/detail/runtime_groups.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
-#include <skein/rt/detail/runtime_leases.ipp>
 #include <skein/rt/detail/runtime_meetings.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_restarts.ipp>
-#include <skein/rt/detail/runtime_room.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/runtime_spaces.ipp>
 #endif

@@ -22,6 +22,7 @@ struct runtime::followers {
     static void follow(runtime& self, detail::call_base& call, actor_id of);
     [[nodiscard]] static bool may_go(runtime& self, const counted_ptr<detail::call_base>& call);
     static void actor_is_placed(runtime& self, actor_id id);
+    static void take_out(runtime& self, actor_id id, calls& into);
     static void fail(const calls& all, const error& why);
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The lines in which tasks wait for room on a worker, and the room that they have. Part of
-// detail/runtime_state.hpp.
+// One line in which tasks wait for cores, and the leases that it holds at workers. Part of
+// detail/demand_lines.hpp and detail/lease_book.hpp.
 
 #include <skein/core/counted_ptr.hpp>
 #include <skein/core/intrusive_list.hpp>
@@ -16,11 +16,10 @@
 
 namespace skein::rt {
 
-struct peer;
-
 namespace detail {
 
 struct lease_line;
+struct worker_room; // in detail/worker_room.hpp
 
 // Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over
 // a lease that is held without asking anybody; the scheduler is asked once per lease.
@@ -28,7 +27,7 @@ struct lease_line;
 /// The leases of one line on one worker. In one of the lists of its line, as far as a task may go
 /// over it.
 struct lease_share : list_node<lease_share> {
-    peer* at = nullptr;
+    worker_room* at = nullptr;
     lease_line* line = nullptr;
     std::vector<sched::request_id> leases;
     std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
@@ -48,10 +47,10 @@ struct lease_line {
     std::deque<counted_ptr<call_base>> waiting;
     intrusive_list<lease_share, lease_share> with[nowhere];
     std::size_t held = 0;    ///< leases
-    std::size_t parents = 0; ///< of its tasks at workers, see lease_state::parents
+    std::size_t parents = 0; ///< of its tasks at workers, see lent_cores
     sched::request_id
         asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
-    std::uint64_t full_at = 0;      ///< lease_state::state when there was no room for it
+    std::uint64_t full_at = 0;      ///< the version of the lease_book when there was no room for it
     std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
     const sched::demand* need = nullptr;
     sched::demand_id demand; ///< its number

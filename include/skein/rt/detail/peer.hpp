@@ -4,13 +4,11 @@
 // of detail/runtime_state.hpp.
 
 #include <skein/core/event.hpp>
-#include <skein/core/intrusive_list.hpp>
 #include <skein/net/channel.hpp>
 #include <skein/proc/claims.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/inbound_calls.hpp>
-#include <skein/rt/detail/lease_line.hpp>
-#include <skein/sched/scheduler.hpp>
+#include <skein/rt/detail/worker_room.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +36,7 @@ enum class peer_role : std::uint8_t {
 } // namespace detail
 
 /// A connection as the runtime sees it. Owned by the task that serves it.
-struct peer : list_node<peer> {
+struct peer {
     std::shared_ptr<net::channel> wire; ///< none of a worker itself
     detail::direct_state* loopback = nullptr;
     detail::peer_role role = detail::peer_role::program;
@@ -46,35 +44,14 @@ struct peer : list_node<peer> {
     std::string who;               ///< "worker-2 (pid 4711 at host)"
     std::uint64_t incarnation = 0; ///< of its process, as it says
     bool up = true;
-    bool retiring = false;             ///< nothing new goes there
-    bool suspected = false;            ///< the same, for it gives no sign of life
-    bool lent = false;                 ///< its cores are others'
     bool is_space_client = false;      ///< another program: nothing runs there
-    bool is_aside = false;             ///< it runs tasks of another worker, see `principal`
-    bool spent = false;                ///< it was for one actor, which has ended: it leaves
-    sched::demand_id demand;           ///< the only one it serves; none: all
-    std::vector<std::string> labels;   ///< of its node
-    bool labels_follow = false;        ///< they are not known yet
     error why{errc::closed, "closed"}; ///< once it has ended
     std::string ended_for;             ///< by force, and for which call
     call_id forced;                    ///< that call
     bool orderly = false;
     event ended;
 
-    // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
-    // window grows until about a millisecond of work is under way (long tasks: one per core).
-    std::uint32_t capacity = 1, busy = 0, window = 1;
-    double service = 1e-3; ///< seconds per task, smoothed
-    time_point mark{};     ///< since when `finished` counts
-    std::uint32_t finished = 0;
-    std::size_t actors = 0;
-    // Who needs its loop: a plain task would make them wait, see detail/runtime_room.ipp.
-    std::size_t coroutines = 0; ///< tasks there that suspend
-    std::size_t parents = 0;    ///< of them, that wait for calls that they have made
-    peer* aside = nullptr;      ///< a second process, which runs its plain tasks meanwhile
-    peer* principal = nullptr;  ///< of such a process: whose tasks it runs, whose cores they have
-    enum class aside_state : std::uint8_t { none, asked, refused } aside_is = aside_state::none;
-    detail::credit_line credit; ///< of tasks that occupy no cores
+    detail::worker_room room; ///< of a driver's worker: what dispatch knows of it
     /// What calls have of their line's credit that were taken back, and that the worker has still
     /// to pass by.
     struct passing {
@@ -90,14 +67,10 @@ struct peer : list_node<peer> {
         std::uint64_t order;
     };
     proc::claims page;
-    std::uint64_t sent = 0;                   ///< calls
-    const detail::call_base* alone = nullptr; ///< a task behind which no other is sent
-    sched::request_id whole;                  ///< its lease of all that the worker has
+    std::uint64_t sent = 0; ///< calls
     std::deque<waiting_task> tasks;
     std::size_t prune_at = 2 * proc::claims::entries;
-    std::vector<std::unique_ptr<detail::lease_share>> shares;
-    std::uint32_t unleased = 0; ///< cores of `busy` that calls have without a lease
-    std::size_t asks = 0;       ///< questions for namespaces that have no answer
+    std::size_t asks = 0; ///< questions for namespaces that have no answer
 
     // What runs for this peer: here, and calls that the driver passed on for a worker.
     detail::inbound_calls inbound;
@@ -109,7 +82,8 @@ struct peer : list_node<peer> {
     std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
     bool calls_directly = false;       ///< it has calls at others without an outcome
 
-    [[nodiscard]] bool takes_tasks() const noexcept { return up && !retiring && !suspected; }
+    /// Its link has ended.
+    void set_down() noexcept { up = room.up = false; }
     [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
     void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
     void send(net::frame f);
@@ -132,11 +106,4 @@ struct peer : list_node<peer> {
     }
 };
 
-namespace detail {
-
-[[nodiscard]] inline sched::place_id place_of(const peer& worker) noexcept {
-    return sched::place_id(worker.number.value());
-}
-
-} // namespace detail
 } // namespace skein::rt

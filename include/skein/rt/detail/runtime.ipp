@@ -40,7 +40,6 @@ SKEIN_INLINE runtime::state::~state() = default;
 SKEIN_INLINE runtime::runtime(runtime_options who) {
     state_ = std::make_unique<state>(*this, who);
     state_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
-    state_->leases.incarnation = state_->incarnation;
     state_->credit_calls = std::max(who.credit_calls, std::uint32_t{1});
     state_->credit_bytes = std::max(who.credit_bytes, std::size_t{1});
     state_->credit_batch = std::min(state_->credit_calls / 2 + 1, credits::most_batch);
@@ -56,7 +55,7 @@ SKEIN_INLINE runtime::~runtime() {
         "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
         "the serving tasks first",
         state_->links.size(), state_->executor.running());
-    state_->leases.source = nullptr; // it may be gone
+    state_->dispatch.ask(nullptr); // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, queue] : state_->actor_queues) queue->owner = nullptr;
     for (const auto& group : state_->groups.held()) group->owner = nullptr;
@@ -67,14 +66,14 @@ SKEIN_INLINE runtime::~runtime() {
 SKEIN_INLINE std::size_t runtime::workers() const noexcept {
     return static_cast<std::size_t>(
         std::count_if(state_->links.begin(), state_->links.end(),
-                      [](auto& l) { return l->up && !l->is_space_client && !l->is_aside; }));
+                      [](auto& l) { return l->up && !l->is_space_client && !l->room.is_aside; }));
 }
 
 SKEIN_INLINE void runtime::on_first_call(unique_function<void()> start) {
     state_->start_workers = std::move(start);
 }
 SKEIN_INLINE void runtime::expect_workers(std::size_t n) {
-    state_->expected = state_->leases.expected = n;
+    state_->dispatch.expect(n);
     pump();
 }
 SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return state_->name; }
@@ -107,7 +106,7 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const call_options& how) {
     if (!how.on.is_any() || how.on.is_anywhere()) return followers::set_demand(*this, call, how);
-    auto& demands = state_->leases.demands;
+    auto& demands = state_->dispatch.demands();
     const auto number = detail::demand_of(demands, how);
     if (!number) {
         call.extra().bad_options = number.error();
@@ -268,7 +267,8 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
             detail::call_head::encode_method(to, call, state_->incarnation,
                                              is_worker || call.parent);
         } else {
-            detail::encode_head(to, call, state_->incarnation, is_worker, state_->leases.demands);
+            detail::encode_head(to, call, state_->incarnation, is_worker,
+                                state_->dispatch.demands());
             if (call.rare && call.rare->terms) call.rare->terms->encode(to);
         }
         encode(to);
@@ -388,18 +388,13 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (state_->given_up) return refuse(*call, *state_->given_up);
     if (!followers::may_go(*this, call)) return;
     state_->begin_work();
-    if (detail::lease_state::is_lined_up(*call)) {
-        if (auto* to = state_->leases.straight_to(*call)) return send(*to, std::move(call));
+    if (detail::demand_lines::is_lined_up(*call)) {
+        if (auto* to = state_->dispatch.straight_to(*call)) return send(*to->link, std::move(call));
         line_up(std::move(call));
         return pump_leases();
     }
-    bool possible = true; // must not wait behind those that wait for a free core
-    auto* const where = pick(*call, possible);
-    if (where != nullptr && state_->leases.may_go_to(*where, *call))
-        return send(*where, std::move(call));
-    auto& line = call->kind == detail::call_kind::create ? state_->creations : state_->queue;
-    line.push_back(std::move(call));
-    pump();
+    dispatch_hearer hears{*this};
+    state_->dispatch.place(std::move(call), hears);
 }
 
 /// Sends what is complete at the front of an actor's line.
@@ -476,7 +471,7 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexce
     if (queue) credits::forget(*queue, call);
     if (queue) drain(*queue);
     // No answer comes that would do so; and who waited in front of others lets them go.
-    if (is_free || state_->leases.asking > 0 || state_->leases.has_own(call)) pump();
+    if (is_free || state_->dispatch.holds_up(call)) pump();
 }
 
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
@@ -497,7 +492,7 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
          nullptr});
     if (queue && !sent) credits::forget(*queue, call);
     if (queue) drain(*queue);
-    if (is_free || state_->leases.asking > 0 || state_->leases.has_own(call)) pump();
+    if (is_free || state_->dispatch.holds_up(call)) pump();
 }
 
 SKEIN_INLINE void runtime::give_up(error why) {
@@ -505,8 +500,7 @@ SKEIN_INLINE void runtime::give_up(error why) {
     state_->start_workers = {};
     for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    for (auto& [demand, line] : state_->leases.lines)
-        if (line.wanted > 0) tell_demand(line);
+    state_->dispatch.tell_all();
     group_desk::fail_all(*this, why);
 }
 

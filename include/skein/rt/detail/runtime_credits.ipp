@@ -116,7 +116,7 @@ SKEIN_INLINE void runtime::credits::take(state& of, peer& to, detail::call_base&
     if (call.kind == detail::call_kind::method && call.queue)
         line = &call.queue->credit;
     else if (call.kind == detail::call_kind::task && call.cpus == 0 && of.upstream == nullptr)
-        line = &to.credit;
+        line = &to.room.credit;
     call.held = false;
     call.taken = {};
     if (line == nullptr) return;
@@ -144,7 +144,7 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::credits::give(
     const auto taken = std::exchange(call.taken, {});
     if (taken.line == 0) return {};
     if (call.kind == detail::call_kind::task) {
-        from.credit.give(taken.bytes);
+        from.room.credit.give(taken.bytes);
         return {};
     }
     auto* const queue = queue_of(of, call.target, call.queue.get(), taken.line);
@@ -167,7 +167,7 @@ SKEIN_INLINE void runtime::credits::on_started(runtime& self, peer& from, slot_i
     if (call->nested && call->kind == detail::call_kind::method)
         static_cast<const detail::forwarded_call&>(*call).pass_on(detail::message_started);
     if (const auto queue = give(*self.state_, from, *call)) self.drain(*queue);
-    if (is_task && !self.state_->queue.empty()) self.pump();
+    if (is_task && self.state_->dispatch.waits_for_credit()) self.pump();
 }
 
 /// It waits behind a gate.
@@ -200,8 +200,8 @@ SKEIN_INLINE void runtime::credits::on_passed(runtime& self, peer& from, slot_id
     if (node.empty()) return;
     const auto [target, taken] = node.mapped();
     if (!target) {
-        from.credit.give(taken.bytes);
-        if (!self.state_->queue.empty()) self.pump();
+        from.room.credit.give(taken.bytes);
+        if (self.state_->dispatch.waits_for_credit()) self.pump();
         return;
     }
     const counted_ptr<detail::actor_queue> queue(

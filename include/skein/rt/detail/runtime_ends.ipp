@@ -80,7 +80,7 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
             call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
                         nullptr});
     if (queue) fail_queue(*queue);
-    if (entry.is_followed) state_->leases.take_followers(id, entry.beside);
+    if (entry.is_followed) followers::take_out(*this, id, entry.beside);
     followers::fail(entry.beside, told.what);
     if (!entry.beside.empty()) pump();
     for (const auto asker : entry.askers) tell_where(asker, id, nullptr, told.what.text());
@@ -148,17 +148,17 @@ SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
     auto& at = *call.on;
     if (!at.up || !at.ended_for.empty()) return;
     if (waits_at(at, call)) return force_soon(call); // its cancellation is there, before its turn
-    if (at.actors > 0) {
+    if (at.room.actors > 0) {
         logging::warn(
             "rt", "a task goes on although it was cancelled by force: actors live on its worker",
-            {{"task", call.name()}, {"worker", at.who}, {"actors", at.actors}});
+            {{"task", call.name()}, {"worker", at.who}, {"actors", at.room.actors}});
         return;
     }
     at.ended_for = fmt::format("it was ended by force, to cancel {}", call.name());
-    at.forced = state_->leases.id_of(call);
-    state_->leases.retire(at, true); // nothing new goes there
-    if (state_->leases.source != nullptr)
-        state_->leases.source->end_now(*at.wire);
+    at.forced = state_->id_of(call);
+    state_->dispatch.retire(at.room, true); // nothing new goes there
+    if (auto* const source = state_->dispatch.source())
+        source->end_now(*at.wire);
     else
         at.abort(error(errc::cancelled, at.ended_for)); // who serves it sees to its process
 }

@@ -18,7 +18,7 @@ namespace skein::rt {
 namespace detail {
 
 /// Empty: the worker does not say where it is.
-[[nodiscard]] inline std::string node_label(const peer& worker) {
+[[nodiscard]] inline std::string node_label(const worker_room& worker) {
     for (const auto& l : worker.labels)
         if (l.starts_with("node=")) return l;
     return {};
@@ -32,40 +32,13 @@ namespace detail {
     return said;
 }
 
-/// Takes those that are to run where this actor is out of their lines.
-SKEIN_INLINE void lease_state::take_followers(actor_id of,
-                                              std::vector<counted_ptr<call_base>>& into) {
-    const auto follows = [&](const counted_ptr<call_base>& call) {
-        return !call->is_done() && call->rare && call->rare->beside == of;
-    };
-    const auto take_out = [&](std::deque<counted_ptr<call_base>>& from) {
-        const auto first = into.size();
-        for (const auto& call : from)
-            if (follows(call)) into.push_back(call);
-        if (into.size() == first) return;
-        std::erase_if(from, follows);
-        waiting -= into.size() - first;
-        gone += into.size() - first; // who waits behind them does so no more
-        is_thinned = true;
-    };
-    for (auto& [demand, line] : lines) {
-        take_out(line.inner);
-        take_out(line.waiting);
-    }
-    std::erase_if(suspects, [&](const suspect& one) {
-        if (!follows(one.call)) return false;
-        into.push_back(one.call);
-        return true;
-    });
-}
-
 } // namespace detail
 
 /// What a task needs that says where it is to run.
 SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
                                                  call_options how) {
     const bool for_life = call.kind == detail::call_kind::create;
-    auto& demands = self.state_->leases.demands;
+    auto& demands = self.state_->dispatch.demands();
     if (!take_location(self, call, how.on)) return;
     const auto number = detail::demand_of(demands, how, for_life);
     if (!number) {
@@ -133,14 +106,14 @@ SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
         self.refuse(*call, detail::cannot_follow(*call, why));
         return false;
     }
-    if (entry->where == nullptr || entry->where->labels_follow) {
+    if (entry->where == nullptr || entry->where->room.labels_follow) {
         entry->add_beside(call);
         if (call->kind == detail::call_kind::create)
             if (auto* const own = state.actors.find(call->target)) own->making = call;
         return false;
     }
-    auto& demands = state.leases.demands;
-    const auto number = demands.number_on(call->demand, detail::node_label(*entry->where));
+    auto& demands = state.dispatch.demands();
+    const auto number = demands.number_on(call->demand, detail::node_label(entry->where->room));
     if (!number) {
         self.refuse(*call, detail::cannot_follow(*call, number.error()));
         return false;
@@ -159,24 +132,27 @@ SKEIN_INLINE void runtime::followers::actor_is_placed(runtime& self, actor_id id
         if (!call->is_done()) self.place(std::move(call));
 }
 
+/// Takes those that are to run where this actor is out of their lines.
+SKEIN_INLINE void runtime::followers::take_out(runtime& self, actor_id id, calls& into) {
+    self.state_->dispatch.lines().take_if(
+        [&](const counted_ptr<detail::call_base>& call) {
+            return !call->is_done() && call->rare && call->rare->beside == id;
+        },
+        into);
+}
+
 SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
                                       const std::vector<std::string>& labels) {
-    auto& leases = state_->leases;
     std::vector<actor_id> here;
     for (const auto& l : state_->links) {
-        if (l->wire.get() != &wire || l->labels == labels) continue;
-        l->labels = labels;
-        l->labels_follow = false;
-        if (leases.places.set_labels(detail::place_of(*l), labels)) {
-            ++leases.state;
-            leases.is_changed = true;
-        }
+        if (l->wire.get() != &wire || l->room.labels == labels) continue;
+        state_->dispatch.book().set_labels(l->room, labels);
         for (const auto& [id, entry] : state_->actors.entries)
             if (entry.where == l.get()) here.push_back(id);
     }
     std::sort(here.begin(), here.end());
     for (const auto id : here) followers::actor_is_placed(*this, id);
-    if (leases.waits()) pump_leases();
+    if (state_->dispatch.waits()) pump_leases();
 }
 
 /// Driver: their actor has ended.

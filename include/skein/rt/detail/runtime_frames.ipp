@@ -104,9 +104,9 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
         give_back(*call, f);
     }
     if (queue) drain(*queue);
-    if (!state_->queue.empty() || !state_->creations.empty() || state_->leases.waits()) pump();
-    if (state_->leases.crowded != 0 && from.busy == 0 && state_->upstream == nullptr)
-        feed(from.principal != nullptr ? *from.principal : from);
+    if (state_->dispatch.has_waiting()) pump();
+    if (state_->upstream == nullptr && from.room.busy == 0 && state_->dispatch.book().is_crowded())
+        feed(*from.room.for_whom().link);
 }
 
 /// Driver: whether a task goes to the end of its line because of how it failed.
@@ -148,7 +148,7 @@ namespace detail {
 /// children are to be there.
 [[nodiscard]] inline std::string label_of_children(const sched::demand_table& demands,
                                                    const forwarded_call& call) {
-    const auto its = call.origin().demand;
+    const auto its = call.origin().room.demand;
     if (!its || !demands.at(its).captures) return {};
     return sched::group_label(demands.at(its).group, -1) + "+";
 }
@@ -163,9 +163,9 @@ namespace detail {
 
 /// As a worker asks for it.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::call_head& head) {
-    auto& demands = state_->leases.demands;
+    auto& demands = state_->dispatch.demands();
     const bool for_life = call.kind == detail::call_kind::create;
-    const bool all_own = state_->leases.all_own; // then there are no workers for all
+    const bool all_own = state_->dispatch.serves_apart(); // then there are no workers for all
     std::string label(sched::demand_table::label_in(head.demand));
     if (label.empty())
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
@@ -217,8 +217,8 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     for (const auto& l : state_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
-    counted_ptr<detail::call_base> call(
-        new detail::forwarded_call(*this, state_->leases, origin, slot_id(f.id), head.who));
+    counted_ptr<detail::call_base> call(new detail::forwarded_call(
+        *this, state_->dispatch.cores(), origin, slot_id(f.id), head.who));
     call->fn = &fn;
     call->kind = head.kind;
     call->target = head.target;
@@ -229,12 +229,13 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     call->body = f.take_body();
     if (head.who.until != time_point::max()) call->extra().until = head.who.until;
     from.forwarded[slot_id(f.id)] = call.get();
-    state_->leases.begin_wait(from, head.who.parent);
+    ++from.room.calls_made;
+    state_->dispatch.cores().begin_wait(from.room, head.who.parent);
     if (prepare(*call)) {
         call->state = detail::phase::queued;
         place(std::move(call));
     }
-    if (state_->leases.waits()) pump_leases(); // the caller may have left a core to others
+    if (state_->dispatch.waits()) pump_leases(); // the caller may have left a core to others
 }
 
 // ---- replies -----------------------------------------------------------------------------------

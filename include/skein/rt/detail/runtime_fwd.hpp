@@ -32,7 +32,6 @@ class group_state;
 struct actor_entry;
 struct actor_terms;
 struct call_head;
-struct lease_line;
 struct space_state;
 struct direct_state;
 struct direct_target;

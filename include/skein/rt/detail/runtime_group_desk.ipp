@@ -248,12 +248,12 @@ SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
              nullptr});
     const call_id parent({what.incarnation, what.call});
     state->askers.push_back({from.number, slot, parent, for_end});
-    self.state_->leases.begin_wait(from, parent); // its core is others' meanwhile
+    self.state_->dispatch.cores().begin_wait(from.room, parent); // its core is others' meanwhile
     if (for_end)
         end(self, *state,
             error(errc::closed, fmt::format("placement group {} was removed", state->number)));
     changed(self, *state);
-    if (self.state_->leases.waits()) self.pump_leases();
+    if (self.state_->dispatch.waits()) self.pump_leases();
 }
 
 /// A worker makes a group, as the program would: all that is wrong with it is told by what waits
@@ -281,7 +281,7 @@ SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
                                                  detail::group_state& state,
                                                  std::optional<slot_id> slot, const error& why) {
     for (const auto& one : state.take_askers(from.number, slot)) {
-        self.state_->leases.end_wait(from, one.parent);
+        self.state_->dispatch.cores().end_wait(from.room, one.parent);
         self.reply_failure(from, one.slot, {why, nullptr});
     }
 }
@@ -299,9 +299,10 @@ SKEIN_INLINE void runtime::group_desk::take_back(runtime& self, peer& from, slot
 SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_state& state) {
     const state_ptr hold(&state);
     state.changed.set();
-    auto& leases = self.state_->leases;
+    auto& dispatch = self.state_->dispatch;
     const auto is_inside = [&](const peer& worker) {
-        return worker.demand && leases.demands.at(worker.demand).group == state.number;
+        const auto demand = worker.room.demand;
+        return demand && dispatch.demands().at(demand).group == state.number;
     };
     std::vector<detail::group_state::asker> rest;
     for (const auto& one : std::exchange(state.askers, {})) {
@@ -314,7 +315,7 @@ SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_stat
             rest.push_back(one);
             continue;
         }
-        leases.end_wait(*to, one.parent);
+        dispatch.cores().end_wait(to->room, one.parent);
         if (is_over && !one.for_end)
             self.reply_failure(*to, one.slot, {*state.why, nullptr});
         else

@@ -169,7 +169,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
         return made;
     }
     if (state.given_up) return fail(*state.given_up);
-    auto* const source = state.leases.source;
+    auto* const source = state.dispatch.source();
     if (source == nullptr || state.closing)
         return fail(error(errc::closed, "a placement group is made while there are no workers"));
     groups.enter(*made);
@@ -182,7 +182,7 @@ SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
 
 /// What a call asks for must be in its group, which it keeps from now on.
 SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& call) {
-    const auto& demand = self.state_->leases.demands.at(call.demand);
+    const auto& demand = self.state_->dispatch.demands().at(call.demand);
     if (demand.group == 0) return;
     keep(self, call, demand.group);
     if (call.extra().bad_options) return;
@@ -193,7 +193,7 @@ SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& ca
 /// Driver: the group in which an actor with this demand lives, if it is one.
 SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
                                                                     sched::demand_id demand) {
-    const auto number = self.state_->leases.demands.at(demand).group;
+    const auto number = self.state_->dispatch.demands().at(demand).group;
     return number == 0 ? state_ptr() : self.state_->groups.state_of(number);
 }
 
@@ -220,7 +220,7 @@ SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& 
 SKEIN_INLINE void runtime::group_desk::tell_drop(runtime& self, std::uint64_t number) {
     auto& state = *self.state_;
     auto& entry = *state.groups.find(number);
-    auto* const source = state.leases.source;
+    auto* const source = state.dispatch.source();
     if (entry.is_gone || std::exchange(entry.dropped, true)) return;
     if (source == nullptr || state.closing) {
         entry.is_gone = true; // all ends
@@ -258,8 +258,8 @@ SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& g
 SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t number,
                                               const error& why) {
     std::vector<sched::demand_id> inside;
-    self.state_->leases.demands.for_each_in_group(number,
-                                                  [&](auto demand) { inside.push_back(demand); });
+    self.state_->dispatch.demands().for_each_in_group(
+        number, [&](auto demand) { inside.push_back(demand); });
     for (const auto demand : inside) self.refuse_demand(demand, why);
 }
 
@@ -268,20 +268,7 @@ SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t numbe
     auto& groups = self.state_->groups;
     const auto* const entry = groups.find(number);
     if (entry == nullptr || entry->state != nullptr || !entry->is_gone) return;
-    auto& leases = self.state_->leases;
-    bool used = false;
-    leases.demands.for_each_in_group(number, [&](auto demand) {
-        const auto line = leases.lines.find(demand);
-        if (line == leases.lines.end()) return;
-        (void)leases.front(line->second);
-        used = used || !line->second.is_empty() || line->second.held > 0 ||
-               line->second.parents > 0 || line->second.out > 0;
-        for (const auto& l : self.state_->links)
-            used = used || l->demand == demand; // it has a share of it
-    });
-    if (used) return; // at the end of a program: what is left is settled in another order
-    leases.demands.for_each_in_group(number, [&](auto demand) { leases.lines.erase(demand); });
-    leases.demands.forget_group(number);
+    if (!self.state_->dispatch.forget_group(number)) return;
     groups.erase(number);
 }
 

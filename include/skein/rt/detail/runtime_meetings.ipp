@@ -174,10 +174,10 @@ SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
     if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
         throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
     if (f.flags != 0)
-        state_->leases.begin_wait(from, call_id(id));
+        state_->dispatch.cores().begin_wait(from.room, call_id(id));
     else
-        state_->leases.end_wait(from, call_id(id));
-    if (state_->leases.waits()) pump_leases();
+        state_->dispatch.cores().end_wait(from.room, call_id(id));
+    if (state_->dispatch.waits()) pump_leases();
 }
 
 } // namespace skein::rt

@@ -27,10 +27,13 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel>
     l->wire = std::move(wire);
     l->page = std::move(page);
     l->number = peer_id(++state_->last_link);
+    l->room.link = l.get();
+    l->room.wire = l->wire.get();
+    l->room.place = sched::place_id(l->number.value());
     const auto& who = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
     if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
-        l->capacity = std::max<std::uint32_t>(1, hello->cpus);
+        l->room.capacity = std::max<std::uint32_t>(1, hello->cpus);
         l->incarnation = hello->incarnation;
         if (!hello->shares_memory && state_->upstream == nullptr) l->page = {};
         l->near_address = hello->near_address;
@@ -47,7 +50,7 @@ SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
         if (const auto here = weak.lock()) {
             here->orderly = why == nullptr;
             if (why != nullptr) here->why = *why;
-            here->up = false;
+            here->set_down();
             here->ended.set();
             here->wire->set_handler(nullptr);
         }
@@ -67,13 +70,13 @@ SKEIN_INLINE bool runtime::has_own_incarnation(const peer& newcomer) const {
 SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
     try {
         co_await l->ended.wait();
-        if (l->up && l->spent) {
+        if (l->up && l->room.spent) {
             auto parting = part_from(l);
             co_await parting;
         }
     } catch (const error&) { // cancelled
         l->wire->abort(cancelled_error());
-        l->up = false;
+        l->set_down();
     }
 }
 
@@ -100,9 +103,9 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
                                               proc::claims page, worker_info info) {
     SKEIN_CHECK(state_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire), std::move(page));
-    l->demand = info.demand;
-    l->labels = std::move(info.labels);
-    l->labels_follow = info.labels_follow;
+    l->room.demand = info.demand;
+    l->room.labels = std::move(info.labels);
+    l->room.labels_follow = info.labels_follow;
     l->is_space_client = info.is_space_client;
     if (!has_own_incarnation(*l)) {
         l->wire->abort(
@@ -111,13 +114,13 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
         co_return;
     }
     if (info.aside_of != nullptr &&
-        !state_->leases.stand_beside(*l, state_->links, *info.aside_of)) {
+        !state_->dispatch.asides().stand_beside(l->room, *info.aside_of)) {
         auto goodbye = l->wire->close();
         co_await goodbye;
         co_return;
     }
     state_->links.push_back(l);
-    state_->leases.add(*l);
+    if (!l->is_space_client) state_->dispatch.add(l->room, l->who);
     listen_to(l);
     pump();
     feed(*l);
@@ -147,7 +150,7 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::channel> wire
 
 /// Whether a call of this process has gone there and has no outcome.
 SKEIN_INLINE bool runtime::has_calls(const peer& at) const {
-    if (at.busy != 0 || !at.forwarded.empty() || at.calls_directly) return true;
+    if (at.room.busy != 0 || !at.forwarded.empty() || at.calls_directly) return true;
     return std::any_of(state_->slots.begin(), state_->slots.end(),
                        [&](const auto& s) { return s.call && s.call->on == &at; });
 }
@@ -156,33 +159,34 @@ SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::channel>& wire) co
     const auto found = std::find_if(state_->links.begin(), state_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
     return found == state_->links.end() ||
-           ((*found)->actors == 0 && !(*found)->spent && !has_calls(**found));
+           ((*found)->room.actors == 0 && !(*found)->room.spent && !has_calls(**found));
 }
 
 SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
     const auto found = std::find_if(state_->links.begin(), state_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
-    if (found == state_->links.end() || !(*found)->up || (*found)->actors > 0 || (*found)->spent)
+    if (found == state_->links.end() || !(*found)->up || (*found)->room.actors > 0 ||
+        (*found)->room.spent)
         co_return false;
     auto l = *found;
-    state_->leases.retire(*l, true);
-    if (state_->leases.waits()) pump_leases();
+    state_->dispatch.retire(l->room, true);
+    if (state_->dispatch.waits()) pump_leases();
     // As long as all of them wait for others, these may need its cpus, or a worker in its place.
     bool blocked = false;
     const auto rest = [&](bool on) {
-        auto* const source = state_->leases.source;
-        if (!l->demand && std::exchange(blocked, on) != on && source != nullptr)
+        auto* const source = state_->dispatch.source();
+        if (!l->room.demand && std::exchange(blocked, on) != on && source != nullptr)
             source->blocked(*wire, on);
     };
     try {
         for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
              pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
-            rest(l->busy == 0);
+            rest(l->room.busy == 0);
             co_await sleep_for(pause);
         }
     } catch (const error&) {
         rest(false);
-        if (l->up && l->ended_for.empty()) state_->leases.retire(*l, false);
+        if (l->up && l->ended_for.empty()) state_->dispatch.retire(l->room, false);
         pump();
         throw;
     }
@@ -251,7 +255,7 @@ SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
 SKEIN_INLINE task<void> runtime::close() {
     state_->closing = true;
     state_->executor.close();
-    state_->leases.worker_idle.set();
+    state_->dispatch.book().lent_changed().set();
     const error why(errc::closed, "the program ended before the call was done");
     state_->start_workers = {};
     for (const auto& call : state_->take_waiting())
@@ -279,16 +283,16 @@ SKEIN_INLINE task<void> runtime::close() {
 /// got.
 SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     if (state_->upstream == nullptr && !state_->closing) ++state_->stats.workers_lost;
-    l.up = false;
-    l.unlink();
-    if (l.aside != nullptr) state_->leases.part(l);
-    state_->leases.remove(l);
-    state_->leases.occupy(l, 0);
+    l.set_down();
+    if (auto* const second =
+            l.room.aside != nullptr ? detail::second_processes::part(l.room) : nullptr)
+        second->link->ended.set();
+    state_->dispatch.remove(l.room);
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
     detail::executor::end_calls(l);
     std::vector<counted_ptr<detail::call_base>> orphans;
-    if (!l.spent) // else they go on, as all calls do that nobody waits for
+    if (!l.room.spent) // else they go on, as all calls do that nobody waits for
         for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
     for (const auto& call : orphans) {
         const auto by = static_cast<const detail::forwarded_call&>(*call).asker();
@@ -318,7 +322,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     for (const auto id : lost.orphaned) let_go(id);
     run_again(lost);
     resume_restarts(lost);
-    if (l.demand) tell_demand(state_->leases.line_of(l.demand));
+    if (l.room.demand) state_->dispatch.tell_demand(l.room.demand);
     state_->groups.lose(l.number, state_->actors.late.contains(l.number));
 }
 
@@ -328,7 +332,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
     for (auto& s : state_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->slot);
-        if (l.principal != nullptr) account(l, *call); // it had the cores of that one
+        if (l.room.principal != nullptr) account(l, *call); // it had the cores of that one
         if (call->is_done()) continue;
         // What it had not begun did not run, and is no attempt.
         if (call->state == detail::phase::sent && state_->upstream == nullptr &&
@@ -343,7 +347,8 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
                 ++call->lost_attempts;
                 // A coroutine may only have been there: it shares its worker with all others that
                 // run.
-                if (call->order == l.page.last_begun() && !call->fn->is_coroutine && !l.demand) {
+                if (call->order == l.page.last_begun() && !call->fn->is_coroutine &&
+                    !l.room.demand) {
                     into.suspect = call;
                     call->alone = detail::call_base::most_passes;
                 }
@@ -357,7 +362,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
         into.report.add(call->progress(), call->name());
         into.dead.push_back(std::move(call));
     }
-    if (l.principal != nullptr) state_->leases.part(l);
+    if (l.room.principal != nullptr) (void)detail::second_processes::part(l.room);
 }
 
 SKEIN_INLINE void runtime::fail_lost(losses& lost) {
@@ -381,24 +386,19 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
 /// Calls that run again go first in their lines. What may have killed the worker comes last, so
 /// that it takes nobody along the next time.
 SKEIN_INLINE void runtime::run_again(const losses& lost) {
-    std::vector<counted_ptr<detail::call_base>> urgent, others;
+    std::vector<counted_ptr<detail::call_base>> again;
     counted_ptr<detail::call_base> suspect;
     for (const auto& call : lost.again) {
         ++state_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
         if (!followers::may_go(*this, call)) continue;
-        if (call == lost.suspect) {
+        if (call == lost.suspect)
             suspect = call;
-            continue;
-        }
-        (detail::lease_state::is_leased(*call) ? others : urgent).push_back(call);
+        else
+            again.push_back(call);
     }
-    auto& queue = state_->queue;
-    if (suspect && !detail::lease_state::is_leased(*suspect)) urgent.push_back(suspect);
-    queue.insert(queue.begin(), urgent.begin(), urgent.end());
-    state_->leases.run_again(others);
-    if (suspect && detail::lease_state::is_leased(*suspect)) state_->leases.push(suspect);
+    state_->dispatch.line_up_again(again, suspect);
 }
 
 } // namespace skein::rt

@@ -70,7 +70,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
         if (wanted && entry.plan->may_restart()) {
             entry.where = nullptr;
             if (std::exchange(entry.is_followed, false))
-                state_->leases.take_followers(id, entry.beside);
+                followers::take_out(*this, id, entry.beside);
             ++entry.plan->made_again;
             into.moving.push_back(id);
             if (queue == state_->actor_queues.end()) continue;
@@ -83,7 +83,7 @@ SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
                                          actor_title(id), detail::times(entry.plan->made_again));
         if (entry.plan) actors.names.erase(entry.plan->terms.name);
         std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
-        if (entry.is_followed) state_->leases.take_followers(id, into.stranded);
+        if (entry.is_followed) followers::take_out(*this, id, into.stranded);
         actors.entries.erase(id);
         actors.held.forget(id);
     }
@@ -161,7 +161,7 @@ SKEIN_INLINE void runtime::make_again(actor_id id) {
     call->retries_left = 1; // there are terms
     if (!prepare(*call)) return;
     wire::writer body;
-    detail::encode_head(body, *call, state_->incarnation, false, state_->leases.demands);
+    detail::encode_head(body, *call, state_->incarnation, false, state_->dispatch.demands());
     detail::encode_remake(body, *entry->plan);
     call->body = std::move(body).take();
     call->state = detail::phase::queued;

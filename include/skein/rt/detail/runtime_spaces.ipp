@@ -36,7 +36,7 @@ SKEIN_INLINE task<runtime*> runtime::enter_space(std::string space) {
     if (detail::space_state::space_server_of(*this) != 0 && state_->space == space)
         co_return this; // an actor of that namespace asks
     if (state_->upstream == nullptr) {
-        auto* const source = state_->leases.source;
+        auto* const source = state_->dispatch.source();
         if (source == nullptr) throw is_closing("get_actor");
         if (source->has_spaces() && state_->start_workers) {
             state_->is_visiting = true;
@@ -51,7 +51,7 @@ SKEIN_INLINE task<runtime*> runtime::enter_space(std::string space) {
 
 SKEIN_INLINE void runtime::keep_space(std::string space) {
     state_->space = std::move(space);
-    state_->leases.all_own = true;
+    state_->dispatch.serve_apart();
 }
 
 SKEIN_INLINE void tell_space_server_ended(runtime& driver, const std::string& space,
@@ -178,7 +178,7 @@ SKEIN_INLINE task<space_place> space_state::find(space_state* b, std::string spa
                                   ask_driver(b, space_question{std::move(space), space_server}));
         co_return co_await std::move(asking);
     }
-    auto* const source = state.leases.source;
+    auto* const source = state.dispatch.source();
     if (source == nullptr) throw error(errc::closed, "the program ends");
     auto asking = with_cancel(b->stop.token(), source->find_space(std::move(space), space_server));
     co_return co_await std::move(asking);
