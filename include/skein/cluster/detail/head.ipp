@@ -83,15 +83,15 @@ SKEIN_INLINE void head::state::introduce() {
 /// link.
 SKEIN_INLINE void head::state::remember() {
     memory.open(how.log, how.secret, on_loop.random());
-    for (const auto& [driver, known] : memory.open_jobs()) {
-        auto& hello = job_of(driver).hello;
+    for (const auto& [driver, known] : memory.open_drivers()) {
+        auto& hello = driver_of(driver).hello;
         hello.name = known.name;
         hello.host = known.host;
         hello.pid = known.pid;
     }
     const auto missing = memory.missing();
     is_restarted =
-        !memory.open_jobs().empty() ||
+        !memory.open_drivers().empty() ||
         std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; });
     remember_jobs();
 }
@@ -105,8 +105,8 @@ SKEIN_INLINE task<void> head::state::serve() {
     std::exception_ptr failure;
     try {
         co_await stopping.wait();
-        for (const auto& [number, j] : jobs) // nobody waits for them any more
-            if (j->session == nullptr) memory.job_went(number, job_end::lost);
+        for (const auto& [number, d] : drivers) // nobody waits for them any more
+            if (d->session == nullptr) memory.driver_went(number, job_end::lost);
         auto ending = end_all_jobs(this);
         co_await ending;
         auto keeping = memory.kept();
@@ -173,9 +173,9 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
     const auto as_driver = [weak](auto does) {
         return [weak, does](auto m, const net::caller& who) {
             const auto here = weak.lock();
-            if (here == nullptr || here->job == nullptr)
+            if (here == nullptr || here->driver == nullptr)
                 throw error(errc::malformed, who.peer + " has not said which driver it is");
-            does(*here->job, m);
+            does(*here->driver, m);
         };
     };
     out->on<node_hello, node_welcome>([this, weak](node_hello h, const net::caller&) {
@@ -184,28 +184,28 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
     out->on<driver_hello, driver_welcome>([this, weak](driver_hello h, const net::caller&) {
         return on_driver(this, weak.lock(), std::move(h));
     });
-    out->on_tell<want_lease>(as_driver([this](detail::head_job& j, const want_lease& m) {
-        want(j, m);
-        find_room(j, false);
+    out->on_tell<want_lease>(as_driver([this](detail::head_driver& d, const want_lease& m) {
+        want(d, m);
+        find_room(d, false);
     }));
-    out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
-        give_back(j, m.lease, m.at_once);
+    out->on_tell<return_lease>(as_driver([this](detail::head_driver& d, const return_lease& m) {
+        give_back(d, m.lease, m.at_once);
         pump();
     }));
     out->on_tell<keep_lease>(
-        as_driver([this](detail::head_job& j, const keep_lease& m) { keep(j, m.lease); }));
-    out->on_tell<lease_blocked>(as_driver([this](detail::head_job& j, const lease_blocked& m) {
-        rest(j, m);
+        as_driver([this](detail::head_driver& d, const keep_lease& m) { keep(d, m.lease); }));
+    out->on_tell<lease_blocked>(as_driver([this](detail::head_driver& d, const lease_blocked& m) {
+        rest(d, m);
         pump();
     }));
     out->on_tell<cluster::want_group>(
-        as_driver([this](detail::head_job& j, const cluster::want_group& m) {
-            want_group(j, {m.group, m.strategy, m.bundles, {}});
-            find_room(j, true);
+        as_driver([this](detail::head_driver& d, const cluster::want_group& m) {
+            want_group(d, {m.group, m.strategy, m.bundles, {}});
+            find_room(d, true);
         }));
     out->on_tell<cluster::drop_group>(
-        as_driver([this](detail::head_job& j, const cluster::drop_group& m) {
-            drop_group(j, m.group);
+        as_driver([this](detail::head_driver& d, const cluster::drop_group& m) {
+            drop_group(d, m.group);
             pump();
         }));
     out->on_tell<worker_ended>([this, weak](const worker_ended& m, const net::caller& who) {
@@ -215,8 +215,8 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
         on_ended(m.what, *here->node);
         pump();
     });
-    out->on_tell<output_printed>(
-        as_driver([this](detail::head_job& j, const output_printed& m) { on_printed(j, m.node); }));
+    out->on_tell<output_printed>(as_driver(
+        [this](detail::head_driver& d, const output_printed& m) { on_printed(d, m.node); }));
     serve_output(*out, s);
     serve_spaces(*out, s);
     serve_jobs(*out, s);
@@ -261,18 +261,18 @@ SKEIN_INLINE void head::state::ended(const session_ptr& s) noexcept {
     if (crashed) return; // nobody is told anything
     const bool left = s->below->ending() == net::link_end::orderly;
     if (s->node != nullptr) link_ended(*std::exchange(s->node, nullptr), left);
-    if (s->job == nullptr) return;
-    auto& j = *std::exchange(s->job, nullptr);
-    j.session = nullptr;
-    forget_output_at(j);
-    j.away_until = deadline_after(on_loop.now(), how.driver_grace);
+    if (s->driver == nullptr) return;
+    auto& d = *std::exchange(s->driver, nullptr);
+    d.session = nullptr;
+    forget_output_at(d);
+    d.away_until = deadline_after(on_loop.now(), how.driver_grace);
     if (left || over) {
-        leave(j, over ? job_end::stopped : job_end::left);
+        leave(d, over ? job_end::stopped : job_end::left);
     } else {
         const auto& why = s->below->failure();
         logging::warn("head", "a driver is away",
-                      {{"job", j.hello.name},
-                       {"host", j.hello.host},
+                      {{"job", d.hello.name},
+                       {"host", d.hello.host},
                        {"why", why ? why->what() : "its link has ended"}});
     }
     pump();
@@ -288,18 +288,18 @@ SKEIN_INLINE task<void> head::state::watch(state* self) {
 
 SKEIN_INLINE void head::state::look() {
     const auto now = on_loop.now();
-    std::vector<detail::head_job*> gone;
+    std::vector<detail::head_driver*> gone;
     std::vector<detail::head_lease*> lost;
-    for (auto& [number, j] : jobs) {
-        if (j->session == nullptr && !j->ending && now >= j->away_until) gone.push_back(j.get());
-        for (auto& [n, l] : j->leases)
+    for (auto& [number, d] : drivers) {
+        if (d->session == nullptr && !d->ending && now >= d->away_until) gone.push_back(d.get());
+        for (auto& [n, l] : d->leases)
             if (l->state == detail::lease_state::expected && now >= l->until)
                 lost.push_back(l.get());
             else if (l->recalled_at != time_point{} && !is_coming(*l))
                 not_recalled(*l); // its driver has not answered
     }
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
-    for (auto* j : gone) leave(*j, job_end::lost);
+    for (auto* d : gone) leave(*d, job_end::lost);
     memory.look();
     look_at_silence();
     end_rests();
@@ -321,31 +321,31 @@ SKEIN_INLINE void head::state::look() {
 
 // ---- drivers ------------------------------------------------------------------------------------
 
-SKEIN_INLINE detail::head_job& head::state::job_of(std::uint64_t incarnation) {
-    auto& j = jobs[incarnation];
-    if (j == nullptr) {
-        j = std::make_unique<detail::head_job>();
-        j->incarnation = incarnation;
-        j->away_until = deadline_after(on_loop.now(), how.driver_grace);
+SKEIN_INLINE detail::head_driver& head::state::driver_of(std::uint64_t incarnation) {
+    auto& d = drivers[incarnation];
+    if (d == nullptr) {
+        d = std::make_unique<detail::head_driver>();
+        d->incarnation = incarnation;
+        d->away_until = deadline_after(on_loop.now(), how.driver_grace);
     }
-    return *j;
+    return *d;
 }
 
 /// Of a driver that is known already.
-SKEIN_INLINE void head::state::check_again(const detail::head_job& j, const driver_hello& h) {
-    if (j.ending)
+SKEIN_INLINE void head::state::check_again(const detail::head_driver& d, const driver_hello& h) {
+    if (d.ending)
         throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
-    if (j.space != h.space && (!j.space.empty() || j.has_come()))
+    if (d.space != h.space && (!d.space.empty() || d.has_come()))
         throw error(
             errc::malformed,
             fmt::format("the driver was the space server of namespace \"{}\" and is that of "
                         "\"{}\" now",
-                        j.space, h.space));
+                        d.space, h.space));
 }
 
 SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_ptr s,
                                                          driver_hello h) {
-    if (s == nullptr || s->node != nullptr || s->job != nullptr)
+    if (s == nullptr || s->node != nullptr || s->driver != nullptr)
         throw error(errc::malformed, "a second hello over one link");
     detail::check_version(h.version, "the driver");
     if (h.executable.empty() || (h.port == 0 && h.address.empty() && !h.has_ranks))
@@ -366,55 +366,55 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     for (const auto& v : h.visits)
         detail::check_text("a namespace that the driver visits", v.space, detail::most_space_bytes);
     self->is_restarted = self->is_restarted || h.again;
-    if (const auto known = self->jobs.find(s->incarnation); known != self->jobs.end())
+    if (const auto known = self->drivers.find(s->incarnation); known != self->drivers.end())
         check_again(*known->second, h);
     if (!h.space.empty()) self->check_space_server(h.space, s->incarnation);
-    auto& j = self->job_of(s->incarnation);
-    if (j.session != nullptr) {
-        j.session->job = nullptr;
-        j.session->below->abort(error(errc::reset, "the driver has come over another link"));
-        forget_output_at(j);
-    } else if (!j.has_come()) {
+    auto& d = self->driver_of(s->incarnation);
+    if (d.session != nullptr) {
+        d.session->driver = nullptr;
+        d.session->below->abort(error(errc::reset, "the driver has come over another link"));
+        forget_output_at(d);
+    } else if (!d.has_come()) {
         logging::at(self->how.news, "head", "driver joined",
                     {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
     }
-    j.session = s;
-    s->job = &j;
-    j.seen_from = s->seen_from;
-    j.hello = std::move(h);
-    self->memory.job_came(j.incarnation, j.hello.name, j.hello.host, j.hello.pid, j.hello.space);
-    j.space = j.hello.space;
-    j.hello.weight = std::clamp<std::uint32_t>(j.hello.weight, 1, 1000);
-    self->schedule.set_weight(j.id(), j.hello.weight);
-    self->reconcile(j, j.hello);
+    d.session = s;
+    s->driver = &d;
+    d.seen_from = s->seen_from;
+    d.hello = std::move(h);
+    self->memory.driver_came(d.incarnation, d.hello.name, d.hello.host, d.hello.pid, d.hello.space);
+    d.space = d.hello.space;
+    d.hello.weight = std::clamp<std::uint32_t>(d.hello.weight, 1, 1000);
+    self->schedule.set_weight(d.id(), d.hello.weight);
+    self->reconcile(d, d.hello);
     self->pump();
-    self->ask_for_output(j);
+    self->ask_for_output(d);
     auto out = self->size();
-    out.runs = self->runs_of(self->job_behind(j));
+    out.runs = self->runs_of(self->job_behind(d));
     co_return out;
 }
 
 /// It does not come back: what it asked for is forgotten, and its workers end.
-SKEIN_INLINE void head::state::leave(detail::head_job& j, job_end how_it_ended) {
-    if (std::exchange(j.ending, true)) return;
-    memory.job_went(j.incarnation, how_it_ended);
-    logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
-    if (const auto own = j.leases.find(space_server_lease); own != j.leases.end()) {
+SKEIN_INLINE void head::state::leave(detail::head_driver& d, job_end how_it_ended) {
+    if (std::exchange(d.ending, true)) return;
+    memory.driver_went(d.incarnation, how_it_ended);
+    logging::at(how.news, "head", "driver left", {{"job", d.hello.name}, {"host", d.hello.host}});
+    if (const auto own = d.leases.find(space_server_lease); own != d.leases.end()) {
         const auto& l = *own->second;
         if (l.state == detail::lease_state::expected) // its node is not there: nobody sees its end
-            space_server_over(j, "its node did not come back to the head", false);
+            space_server_over(d, "its node did not come back to the head", false);
         else if (l.state == detail::lease_state::waits)
-            space_server_over(j, "it waits for a node: " + schedule.why(l.request), true);
+            space_server_over(d, "it waits for a node: " + schedule.why(l.request), true);
     }
     std::vector<detail::head_lease*> all;
-    for (auto& [n, l] : j.leases) all.push_back(l.get());
+    for (auto& [n, l] : d.leases) all.push_back(l.get());
     for (auto* l : all) { // erasing the last one would erase the job
         if (l->state == detail::lease_state::granted) stop_worker(*l);
         if (l->state != detail::lease_state::stopping) erase(*l);
     }
-    for (auto& [number, g] : j.groups) g.closing = true;
-    close_groups(j);
-    forget(j);
+    for (auto& [number, g] : d.groups) g.closing = true;
+    close_groups(d);
+    forget(d);
 }
 
 // ---- what there is ------------------------------------------------------------------------------
@@ -432,8 +432,8 @@ SKEIN_INLINE driver_welcome head::state::size() const {
 
 SKEIN_INLINE void head::state::tell_size() {
     const auto now = size();
-    for (auto& [number, j] : jobs)
-        if (j->session) j->session->tell(cluster_changed{now.cpus, now.nodes});
+    for (auto& [number, d] : drivers)
+        if (d->session) d->session->tell(cluster_changed{now.cpus, now.nodes});
 }
 
 SKEIN_INLINE void head::state::tell_all_to_leave() {
@@ -448,7 +448,7 @@ SKEIN_INLINE task<void> head::state::close_link(net::link::handle l) {
 SKEIN_INLINE cluster_status head::state::status(bool past) const {
     cluster_status out;
     out.missing = memory.missing();
-    if (past) out.past = memory.past_jobs();
+    if (past) out.past = memory.past_drivers();
     out.state = memory.folder();
     out.trouble = memory.trouble();
     out.generation = memory.generation();

@@ -53,11 +53,11 @@ SKEIN_INLINE void head::state::serve_loads(net::request_service& of, const sessi
     });
     of.on_tell<driver_calls>([weak](const driver_calls& m, const net::caller& who) {
         const auto here = weak.lock();
-        if (here == nullptr || here->job == nullptr)
+        if (here == nullptr || here->driver == nullptr)
             throw error(errc::malformed, who.peer + " has not said which driver it is");
         if (m.failed > m.done || m.done > m.submitted)
             throw error(errc::malformed, who.peer + " has ended more calls than it has begun");
-        here->job->calls = {m.submitted, m.done, m.failed};
+        here->driver->calls = {m.submitted, m.done, m.failed};
     });
 }
 
@@ -129,10 +129,10 @@ SKEIN_INLINE head_counts head::counts() const {
         to.done += what.done;
         to.failed += what.failed;
     };
-    for (const auto& [number, j] : state_->jobs) {
-        add(out.calls, j->calls);
-        if (j->submitted.empty()) add(out.by_program[j->hello.name], j->calls);
-        for (const auto& [n, l] : j->leases) switch (l->state) {
+    for (const auto& [number, d] : state_->drivers) {
+        add(out.calls, d->calls);
+        if (d->attempt_of.empty()) add(out.by_program[d->hello.name], d->calls);
+        for (const auto& [n, l] : d->leases) switch (l->state) {
             case detail::lease_state::waits: ++out.leases_waiting; break;
             case detail::lease_state::granted: ++out.leases_granted; break;
             case detail::lease_state::expected: ++out.leases_expected; break;
@@ -140,9 +140,9 @@ SKEIN_INLINE head_counts head::counts() const {
             }
     }
     for (const auto& s : state_->sessions)
-        ++(s->node != nullptr  ? out.node_links
-           : s->job != nullptr ? out.driver_links
-                               : out.other_links);
+        ++(s->node != nullptr     ? out.node_links
+           : s->driver != nullptr ? out.driver_links
+                                  : out.other_links);
     return out;
 }
 SKEIN_INLINE std::uint64_t head::node_changes() const noexcept { return state_->node_changes; }

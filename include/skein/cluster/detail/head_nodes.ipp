@@ -130,7 +130,7 @@ SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const n
 }
 
 SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s, node_hello h) {
-    if (s == nullptr || s->node != nullptr || s->job != nullptr)
+    if (s == nullptr || s->node != nullptr || s->driver != nullptr)
         throw error(errc::malformed, "a second hello over one link");
     detail::check_version(h.version, "the node");
     detail::check_words(h);

@@ -29,8 +29,8 @@ SKEIN_INLINE void head::state::serve_output(net::request_service& of, const sess
 }
 
 SKEIN_INLINE void head::state::on_output_waits(const detail::head_node& n, std::uint64_t driver) {
-    const auto found = jobs.find(driver);
-    if (found == jobs.end()) return; // its workers are being ended
+    const auto found = drivers.find(driver);
+    if (found == drivers.end()) return; // its workers are being ended
     auto& output = found->second->output;
     const auto under_way = output.out.find(n.incarnation);
     if (under_way != output.out.end()) {
@@ -42,16 +42,16 @@ SKEIN_INLINE void head::state::on_output_waits(const detail::head_node& n, std::
     ask_for_output(*found->second);
 }
 
-SKEIN_INLINE void head::state::ask_for_output(detail::head_job& j) {
-    auto& output = j.output;
-    while ((j.session != nullptr || !j.submitted.empty()) && !output.waiting.empty() &&
+SKEIN_INLINE void head::state::ask_for_output(detail::head_driver& d) {
+    auto& output = d.output;
+    while ((d.session != nullptr || !d.attempt_of.empty()) && !output.waiting.empty() &&
            output.out.size() < detail::head_output::most_asked) {
         const auto node = output.waiting.front();
         output.waiting.pop_front();
         const auto* n = node_at(node);
         if (n == nullptr) continue;
         output.out[node] = {};
-        n->session->tell(take_output{j.incarnation});
+        n->session->tell(take_output{d.incarnation});
     }
 }
 
@@ -63,42 +63,42 @@ SKEIN_INLINE void head::state::on_output(const detail::head_node& n, node_output
     }
     if (bytes > most_output_bytes)
         throw error(errc::too_large, "a node sends more of what workers print than it may");
-    const auto found = jobs.find(m.driver);
-    if (found == jobs.end()) return;
-    auto& j = *found->second;
-    const auto asked = j.output.out.find(n.incarnation);
-    if (asked == j.output.out.end() || asked->second.is_forwarded) return; // nobody has asked
-    if (!j.submitted.empty()) {                                            // its lines end here
-        keep_lines(*submitted.by_id.at(j.submitted), std::move(m.from));
-        return on_printed(j, n.incarnation);
+    const auto found = drivers.find(m.driver);
+    if (found == drivers.end()) return;
+    auto& d = *found->second;
+    const auto asked = d.output.out.find(n.incarnation);
+    if (asked == d.output.out.end() || asked->second.is_forwarded) return; // nobody has asked
+    if (!d.attempt_of.empty()) {                                           // its lines end here
+        keep_lines(*jobs.by_id.at(d.attempt_of), std::move(m.from));
+        return on_printed(d, n.incarnation);
     }
-    if (m.from.empty() || j.session == nullptr) return on_printed(j, n.incarnation);
+    if (m.from.empty() || d.session == nullptr) return on_printed(d, n.incarnation);
     asked->second.is_forwarded = true;
-    j.session->tell(worker_output{n.incarnation, n.name, std::move(m.from)});
+    d.session->tell(worker_output{n.incarnation, n.name, std::move(m.from)});
 }
 
-SKEIN_INLINE void head::state::on_printed(detail::head_job& j, std::uint64_t node) {
-    const auto asked = j.output.out.find(node);
-    if (asked == j.output.out.end()) return; // before its link was lost
-    if (asked->second.has_more) j.output.waiting.push_back(node);
-    j.output.out.erase(asked);
-    ask_for_output(j);
+SKEIN_INLINE void head::state::on_printed(detail::head_driver& d, std::uint64_t node) {
+    const auto asked = d.output.out.find(node);
+    if (asked == d.output.out.end()) return; // before its link was lost
+    if (asked->second.has_more) d.output.waiting.push_back(node);
+    d.output.out.erase(asked);
+    ask_for_output(d);
 }
 
 /// Of a node that has gone, or has come again.
 SKEIN_INLINE void head::state::forget_output_of(const detail::head_node& n) {
-    for (auto& [number, j] : jobs) {
-        std::erase(j->output.waiting, n.incarnation);
-        if (j->output.out.erase(n.incarnation) != 0) ask_for_output(*j);
+    for (auto& [number, d] : drivers) {
+        std::erase(d->output.waiting, n.incarnation);
+        if (d->output.out.erase(n.incarnation) != 0) ask_for_output(*d);
     }
 }
 
 /// The driver's link has ended: what was on its way there may have been lost, and it will not say
 /// that it has printed it.
-SKEIN_INLINE void head::state::forget_output_at(detail::head_job& j) {
-    for (const auto& [node, asked] : j.output.out)
-        if (asked.is_forwarded && asked.has_more) j.output.waiting.push_back(node);
-    std::erase_if(j.output.out, [](const auto& one) { return one.second.is_forwarded; });
+SKEIN_INLINE void head::state::forget_output_at(detail::head_driver& d) {
+    for (const auto& [node, asked] : d.output.out)
+        if (asked.is_forwarded && asked.has_more) d.output.waiting.push_back(node);
+    std::erase_if(d.output.out, [](const auto& one) { return one.second.is_forwarded; });
 }
 
 } // namespace skein::cluster

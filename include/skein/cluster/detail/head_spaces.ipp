@@ -46,7 +46,7 @@ SKEIN_INLINE task<space_entered> head::state::on_enter(state* self, session_ptr 
         throw error(errc::malformed, fmt::format("a namespace of {} bytes", m.space.size()));
     std::uint64_t waits_for = 0; // which start
     for (;;) {
-        if (s == nullptr || s->job == nullptr)
+        if (s == nullptr || s->driver == nullptr)
             throw error(errc::malformed,
                         "who asks for a namespace has not said which driver it is");
         if (self->over) throw error(errc::closed, "the cluster was stopped");
@@ -60,13 +60,13 @@ SKEIN_INLINE task<space_entered> head::state::on_enter(state* self, session_ptr 
                         fmt::format("the space server of namespace \"{}\" did not start: {}",
                                     m.space, sp.how))
                 .with_hint(std::string(detail::start_hint));
-        const auto kept = self->jobs.find(sp.space_server);
+        const auto kept = self->drivers.find(sp.space_server);
         if (sp.space_server == 0) {
             if (m.space_server == 0 && self->on_loop.now() >= self->free_at(sp))
-                self->start_space_server(m.space, sp, s->job->hello);
-        } else if (kept != self->jobs.end()) {
+                self->start_space_server(m.space, sp, s->driver->hello);
+        } else if (kept != self->drivers.end()) {
             const auto& k = *kept->second;
-            if (k.hello.build != s->job->hello.build && !k.hello.executable.empty())
+            if (k.hello.build != s->driver->hello.build && !k.hello.executable.empty())
                 throw error(errc::mismatch,
                             fmt::format("namespace \"{}\" is kept by another program or build: {} "
                                         "({}{})",
@@ -75,7 +75,7 @@ SKEIN_INLINE task<space_entered> head::state::on_enter(state* self, session_ptr 
                     .with_hint("run that program, or use another namespace; it ends a minute "
                                "after its last actor");
             if (k.session != nullptr && !k.ending) {
-                auto& visits = s->job->hello.visits;
+                auto& visits = s->driver->hello.visits;
                 std::erase_if(visits, [&](const auto& v) { return v.space == m.space; });
                 visits.push_back({m.space, sp.space_server});
                 co_return space_entered{
@@ -106,12 +106,12 @@ SKEIN_INLINE void head::state::check_exact(const enter_space& m) const {
 /// Who visits that space server hears of its end.
 SKEIN_INLINE void head::state::tell_space_lost(const std::string& name, std::uint64_t space_server,
                                                const std::string& why) {
-    for (const auto& [number, j] : jobs) {
-        if (j->session == nullptr) continue;
-        const auto gone = std::erase_if(j->hello.visits, [&](const visited_space& v) {
+    for (const auto& [number, d] : drivers) {
+        if (d->session == nullptr) continue;
+        const auto gone = std::erase_if(d->hello.visits, [&](const visited_space& v) {
             return v.space == name && v.space_server == space_server;
         });
-        if (gone > 0) j->session->tell(space_lost{name, space_server, why});
+        if (gone > 0) d->session->tell(space_lost{name, space_server, why});
     }
 }
 
@@ -119,8 +119,9 @@ SKEIN_INLINE void head::state::tell_space_lost(const std::string& name, std::uin
 /// ended.
 SKEIN_INLINE stop_space_reply head::state::stop_space(const std::string& name) {
     const auto found = spaces.find(name);
-    const auto kept = found == spaces.end() ? jobs.end() : jobs.find(found->second.space_server);
-    if (kept == jobs.end()) {
+    const auto kept =
+        found == spaces.end() ? drivers.end() : drivers.find(found->second.space_server);
+    if (kept == drivers.end()) {
         name_list there;
         for (const auto& [other, sp] : spaces)
             if (sp.space_server != 0) there.add(other);
@@ -131,9 +132,9 @@ SKEIN_INLINE stop_space_reply head::state::stop_space(const std::string& name) {
                               : "skein status lists them");
     }
     auto& sp = found->second;
-    auto& j = *kept->second;
-    const auto own = j.leases.find(space_server_lease);
-    if (own != j.leases.end() && own->second->state == detail::lease_state::expected)
+    auto& d = *kept->second;
+    const auto own = d.leases.find(space_server_lease);
+    if (own != d.leases.end() && own->second->state == detail::lease_state::expected)
         throw error(
             errc::peer_lost,
             fmt::format("namespace \"{}\" cannot be ended now: the node of its space server is "
@@ -141,15 +142,15 @@ SKEIN_INLINE stop_space_reply head::state::stop_space(const std::string& name) {
                         name))
             .with_hint("ask again when it is back, or when it is lost");
     stop_space_reply out;
-    for (const auto& [number, l] : j.leases) out.workers += number != space_server_lease ? 1U : 0U;
+    for (const auto& [number, l] : d.leases) out.workers += number != space_server_lease ? 1U : 0U;
     sp.is_stopped = true;
     const auto space_server = sp.space_server;
     tell_space_lost(name, space_server, std::string(detail::space_was_stopped));
-    if (const auto s = std::exchange(j.session, nullptr)) {
-        s->job = nullptr;
+    if (const auto s = std::exchange(d.session, nullptr)) {
+        s->driver = nullptr;
         s->below->abort(error(errc::aborted, "its namespace was ended by skein stop"));
     }
-    leave(j, job_end::stopped);
+    leave(d, job_end::stopped);
     pump();
     return out;
 }
@@ -158,22 +159,22 @@ SKEIN_INLINE stop_space_reply head::state::stop_space(const std::string& name) {
 SKEIN_INLINE void head::state::start_space_server(const std::string& name, detail::head_space& sp,
                                                   const driver_hello& by) {
     auto incarnation = on_loop.random().next();
-    while (incarnation == 0 || jobs.contains(incarnation)) incarnation = on_loop.random().next();
-    auto& j = job_of(incarnation);
-    j.space = name;
-    j.hello.name = by.name;
-    j.hello.executable = by.executable;
-    j.hello.program = by.program;
-    j.hello.folder = by.folder;
-    j.hello.build = by.build;
-    j.away_until = deadline_after(on_loop.now(), how.times.start_timeout);
+    while (incarnation == 0 || drivers.contains(incarnation)) incarnation = on_loop.random().next();
+    auto& d = driver_of(incarnation);
+    d.space = name;
+    d.hello.name = by.name;
+    d.hello.executable = by.executable;
+    d.hello.program = by.program;
+    d.hello.folder = by.folder;
+    d.hello.build = by.build;
+    d.away_until = deadline_after(on_loop.now(), how.times.start_timeout);
     sp.space_server = incarnation;
     sp.is_known = true;
     ++sp.started;
-    schedule.set_weight(j.id(), 1);
+    schedule.set_weight(d.id(), 1);
     logging::at(how.news, "head", "a namespace begins",
                 {{"namespace", name}, {"program", by.name}});
-    want(j, {space_server_lease, {}, {}, true, {}, {}});
+    want(d, {space_server_lease, {}, {}, true, {}, {}});
     pump();
 }
 
@@ -200,8 +201,9 @@ SKEIN_INLINE void head::state::check_space_server(const std::string& space,
 
 /// A node holds a space server's process. False: that of another one than the namespace has.
 SKEIN_INLINE bool head::state::claim_space(const held_lease& held) {
-    const auto known = jobs.find(held.lease.driver);
-    if (known != jobs.end() && !known->second->space.empty() && known->second->space != held.space)
+    const auto known = drivers.find(held.lease.driver);
+    if (known != drivers.end() && !known->second->space.empty() &&
+        known->second->space != held.space)
         return false;
     auto& sp = spaces[held.space];
     if (sp.space_server == 0) {
@@ -209,29 +211,29 @@ SKEIN_INLINE bool head::state::claim_space(const held_lease& held) {
         sp.is_known = true;
     }
     if (sp.space_server != held.lease.driver) return false;
-    job_of(sp.space_server).space = held.space;
+    driver_of(sp.space_server).space = held.space;
     return true;
 }
 
 /// is_seen: its process has ended for sure.
-SKEIN_INLINE void head::state::space_server_over(const detail::head_job& j, const std::string& why,
-                                                 bool is_seen) {
-    const auto found = spaces.find(j.space);
-    if (found == spaces.end() || found->second.space_server != j.incarnation) return;
+SKEIN_INLINE void head::state::space_server_over(const detail::head_driver& d,
+                                                 const std::string& why, bool is_seen) {
+    const auto found = spaces.find(d.space);
+    if (found == spaces.end() || found->second.space_server != d.incarnation) return;
     auto& sp = found->second;
     sp.space_server = 0;
     sp.how = std::exchange(sp.is_stopped, false) ? std::string(detail::space_was_stopped) : why;
     sp.free_at = deadline_after(on_loop.now(), is_seen ? duration(0) : space_fence());
-    if (!j.has_come() && !j.hello.executable.empty()) sp.failed = sp.started;
+    if (!d.has_come() && !d.hello.executable.empty()) sp.failed = sp.started;
     logging::at(how.news, "head", "a namespace has no space server any more",
-                {{"namespace", j.space}, {"why", why}});
+                {{"namespace", d.space}, {"why", why}});
 }
 
 SKEIN_INLINE void head::state::look_at_spaces() {
     for (auto& [name, sp] : spaces) {
         if (sp.space_server == 0) continue;
-        const auto j = jobs.find(sp.space_server);
-        if (j != jobs.end() && j->second->space == name) continue;
+        const auto d = drivers.find(sp.space_server);
+        if (d != drivers.end() && d->second->space == name) continue;
         sp.space_server = 0; // nobody has said how it ended
         sp.how = "it is not in the cluster any more";
         sp.free_at = deadline_after(on_loop.now(), space_fence());
@@ -241,12 +243,12 @@ SKEIN_INLINE void head::state::look_at_spaces() {
         const auto found = spaces.find(name);
         return found == spaces.end() ? unknown : found->second;
     };
-    std::vector<detail::head_job*> gone;
-    for (const auto& [number, j] : jobs) {
-        if (!j->space.empty() && !j->ending && space_of(j->space).space_server != number)
-            gone.push_back(j.get());
-        if (j->session == nullptr) continue;
-        std::erase_if(j->hello.visits, [&, job = j.get()](const visited_space& v) {
+    std::vector<detail::head_driver*> gone;
+    for (const auto& [number, d] : drivers) {
+        if (!d->space.empty() && !d->ending && space_of(d->space).space_server != number)
+            gone.push_back(d.get());
+        if (d->session == nullptr) continue;
+        std::erase_if(d->hello.visits, [&, job = d.get()](const visited_space& v) {
             const auto& sp = space_of(v.space);
             if (sp.space_server == v.space_server || (!sp.is_known && on_loop.now() < free_at(sp)))
                 return false;
@@ -254,12 +256,12 @@ SKEIN_INLINE void head::state::look_at_spaces() {
             return true;
         });
     }
-    for (auto* j : gone) {
-        if (const auto s = std::exchange(j->session, nullptr)) {
-            s->job = nullptr;
+    for (auto* d : gone) {
+        if (const auto s = std::exchange(d->session, nullptr)) {
+            s->driver = nullptr;
             s->below->abort(error(errc::aborted, "its namespace does not count on it any more"));
         }
-        leave(*j, job_end::lost);
+        leave(*d, job_end::lost);
     }
     constexpr std::chrono::seconds remembered{10}; // for those who wait for a start
     std::erase_if(spaces, [&](const auto& one) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a head knows: sessions, nodes, jobs (one per driver), leases.
+// What a head knows: sessions, nodes, drivers, jobs, leases.
 
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/head_jobs.hpp>
@@ -35,7 +35,7 @@ inline constexpr std::size_t most_groups = 4096;     ///< of one driver
 inline constexpr std::size_t most_bundles = 65536;   ///< in all of them
 
 struct head_node;
-struct head_job;
+struct head_driver;
 
 /// A file that a session is sending: piece after piece.
 struct head_upload {
@@ -57,7 +57,7 @@ struct head_session {
     std::string seen_from;     ///< the peer's host, as this one sees it; "": it is this one
     std::uint64_t incarnation = 0;
     head_node* node = nullptr;
-    head_job* job = nullptr;
+    head_driver* driver = nullptr;
     head_uploads uploads;
     bool hears_more = false; ///< it follows a job, and has not heard all of it
 
@@ -81,7 +81,7 @@ enum class lease_state : std::uint8_t {
 };
 
 struct head_lease {
-    head_job* of = nullptr;
+    head_driver* of = nullptr;
     std::uint64_t number = 0; ///< the driver's
     sched::resources demand;
     std::string label;    ///< of the nodes that it may be on; "": all
@@ -108,7 +108,7 @@ struct head_lease {
 
 /// A placement group.
 struct head_group {
-    head_job* of = nullptr;
+    head_driver* of = nullptr;
     std::uint64_t number = 0; ///< the driver's
     sched::group_strategy strategy = sched::group_strategy::pack;
     std::vector<sched::resources> bundles;
@@ -131,7 +131,7 @@ struct node_past {
 
 /// What a driver has of the cluster, and wants.
 struct head_share {
-    head_job* of = nullptr;
+    head_driver* of = nullptr;
     std::int64_t held = 0, wanted = 0; ///< cpus, in steps; what is coming back counts as given
     double fair = 0;
     std::vector<head_lease*> may_give;
@@ -183,17 +183,17 @@ struct head_space {
     bool is_stopped = false;        ///< the space server that there is was asked to end
 };
 
-struct head_job {
+struct head_driver {
     std::uint64_t incarnation = 0;         ///< of its driver
     driver_hello hello;                    ///< empty until its driver has come
     std::shared_ptr<head_session> session; ///< nullptr: it is away
     time_point away_until{};
     std::map<std::uint64_t, std::unique_ptr<head_lease>> leases;
     std::map<std::uint64_t, head_group> groups;
-    std::string seen_from; ///< see head_session
-    bool ending = false;   ///< it does not come back: its leases are being ended
-    std::string space;     ///< it is the space server of this namespace
-    std::string submitted; ///< no driver: the entry process of this job is its lease 0
+    std::string seen_from;  ///< see head_session
+    bool ending = false;    ///< it does not come back: its leases are being ended
+    std::string space;      ///< it is the space server of this namespace
+    std::string attempt_of; ///< no driver: its one lease is the entry process of this job
     head_output output;
     call_counts calls; ///< as it has told last
 
@@ -214,8 +214,8 @@ struct head::state {
     head_options how;
     net::link_endpoint door;
     sched::scheduler schedule;
-    std::map<std::uint64_t, std::unique_ptr<detail::head_node>> nodes; ///< by incarnation
-    std::map<std::uint64_t, std::unique_ptr<detail::head_job>> jobs;   ///< by the driver's
+    std::map<std::uint64_t, std::unique_ptr<detail::head_node>> nodes;     ///< by incarnation
+    std::map<std::uint64_t, std::unique_ptr<detail::head_driver>> drivers; ///< by incarnation
     std::unordered_map<std::uint64_t, detail::head_lease*> by_tag;
     std::vector<session_ptr> sessions;
     detail::head_memory memory; ///< of those that have gone
@@ -224,7 +224,7 @@ struct head::state {
     time_point since;
     event stopping;
     std::map<std::string, detail::head_space> spaces;
-    detail::job_table submitted;
+    detail::job_table jobs;
     scope writing;                  ///< what waits until the log has something of a job
     std::uint64_t changes = 0;      ///< see head::changes()
     std::uint64_t node_changes = 0; ///< see head::node_changes()
@@ -244,13 +244,13 @@ struct head::state {
     static task<void> watch(state* self);
     void look();
     static task<node_welcome> on_node(state* self, session_ptr s, node_hello h);
-    static void check_again(const detail::head_job& j, const driver_hello& h);
+    static void check_again(const detail::head_driver& d, const driver_hello& h);
     static task<driver_welcome> on_driver(state* self, session_ptr s, driver_hello h);
     [[nodiscard]] std::string free_name(const node_hello& h);
     detail::head_node& enter(const session_ptr& s, const node_hello& h);
     void lose(detail::head_node& n, const std::string& why, bool left = false, bool runs = false);
-    detail::head_job& job_of(std::uint64_t incarnation);
-    void leave(detail::head_job& j, job_end how);
+    detail::head_driver& driver_of(std::uint64_t incarnation);
+    void leave(detail::head_driver& d, job_end how);
     void remember();
     void introduce();
     [[nodiscard]] driver_welcome size() const;
@@ -258,7 +258,7 @@ struct head::state {
     [[nodiscard]] cluster_status status(bool past = false) const;
     [[nodiscard]] node_status status_of(const detail::head_node& n) const;
     [[nodiscard]] std::vector<job_status> programs() const;
-    [[nodiscard]] job_status status_of(const detail::head_job& j) const;
+    [[nodiscard]] job_status status_of(const detail::head_driver& d) const;
     [[nodiscard]] drain_reply drain(const ask_drain& what);
     [[nodiscard]] drain_reply drain_missing(const ask_drain& what);
     [[nodiscard]] detail::head_node* find_node(const std::string& name);
@@ -291,12 +291,12 @@ struct head::state {
 
     // head_output.ipp: what workers print
     void serve_output(net::request_service& of, const session_ptr& s);
-    void ask_for_output(detail::head_job& j);
+    void ask_for_output(detail::head_driver& d);
     void on_output_waits(const detail::head_node& n, std::uint64_t driver);
     void on_output(const detail::head_node& n, node_output m);
-    void on_printed(detail::head_job& j, std::uint64_t node);
+    void on_printed(detail::head_driver& d, std::uint64_t node);
     void forget_output_of(const detail::head_node& n);
-    static void forget_output_at(detail::head_job& j);
+    static void forget_output_at(detail::head_driver& d);
 
     // head_spaces.ipp: namespaces
     void serve_spaces(net::request_service& of, const session_ptr& s);
@@ -306,7 +306,7 @@ struct head::state {
     [[nodiscard]] time_point free_at(const detail::head_space& sp) const;
     void check_space_server(const std::string& space, std::uint64_t incarnation);
     [[nodiscard]] bool claim_space(const held_lease& held);
-    void space_server_over(const detail::head_job& j, const std::string& how, bool is_seen);
+    void space_server_over(const detail::head_driver& d, const std::string& how, bool is_seen);
     void look_at_spaces();
     void check_exact(const enter_space& m) const;
     [[nodiscard]] stop_space_reply stop_space(const std::string& name);
@@ -362,11 +362,11 @@ struct head::state {
     void begin_again(detail::submitted_job& job);
 
     // head_lending.ipp: entry processes that wait for their own tasks, and what waits for long
-    [[nodiscard]] detail::head_lease* entry_of(const detail::head_job& driver) const;
-    [[nodiscard]] bool lend_entry(const detail::head_job& driver);
+    [[nodiscard]] detail::head_lease* entry_of(const detail::head_driver& driver) const;
+    [[nodiscard]] bool lend_entry(const detail::head_driver& driver);
     void lend_entries();
-    void find_room(const detail::head_job& driver, bool of_groups);
-    [[nodiscard]] const detail::head_lease* held_up(const detail::head_job& driver) const;
+    void find_room(const detail::head_driver& driver, bool of_groups);
+    [[nodiscard]] const detail::head_lease* held_up(const detail::head_driver& driver) const;
     [[nodiscard]] std::string held_text(const detail::head_lease& l) const;
     [[nodiscard]] std::string held_text(const detail::head_group& g) const;
     [[nodiscard]] detail::texts_by_job held_up_jobs() const;
@@ -380,7 +380,7 @@ struct head::state {
     static task<void> hold_package(state* self, const job_request* what, package_pin* into);
 
     // head_orders.ipp: what nodes are told to start
-    [[nodiscard]] const detail::submitted_job* job_behind(const detail::head_job& driver) const;
+    [[nodiscard]] const detail::submitted_job* job_behind(const detail::head_driver& driver) const;
     [[nodiscard]] std::string runs_of(const detail::submitted_job* job) const;
     [[nodiscard]] std::vector<std::string> variables_of(const detail::submitted_job& job) const;
     [[nodiscard]] static std::optional<error> objection(const rank_order& rank);
@@ -390,29 +390,29 @@ struct head::state {
     [[nodiscard]] start_worker_order order_of(const detail::head_lease& l) const;
 
     // head_leases.ipp: what they hold
-    detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,
+    detail::head_lease& add_lease(detail::head_driver& d, std::uint64_t number,
                                   const sched::resources& demand);
     void erase(detail::head_lease& l);
-    void forget(detail::head_job& j);
+    void forget(detail::head_driver& d);
     void end(detail::head_lease& l, bool started, const std::string& why,
              const ended_lease& news = {});
-    void want(detail::head_job& j, const want_lease& what);
-    void make_room(const detail::head_job& j, bool of_groups);
+    void want(detail::head_driver& d, const want_lease& what);
+    void make_room(const detail::head_driver& d, bool of_groups);
     void make_room(const detail::head_share& of);
-    static void spread_order(const detail::head_job& j,
+    static void spread_order(const detail::head_driver& d,
                              std::vector<sched::scheduler::place_info>& nodes_now);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
                                  const sched::scheduler::place_info& now);
-    void give_back(detail::head_job& j, std::uint64_t number, bool at_once = false);
-    void keep(detail::head_job& j, std::uint64_t number);
-    void rest(detail::head_job& j, const lease_blocked& what);
+    void give_back(detail::head_driver& d, std::uint64_t number, bool at_once = false);
+    void keep(detail::head_driver& d, std::uint64_t number);
+    void rest(detail::head_driver& d, const lease_blocked& what);
     void stop_worker(detail::head_lease& l, bool at_once = false);
     void tell_stop(const detail::head_lease& l, bool at_once);
     [[nodiscard]] bool hold(detail::head_node& n, const held_lease& held);
     [[nodiscard]] bool take_over(detail::head_node& n, const held_lease& held,
                                  detail::head_lease* l, detail::lease_state as);
     void reconcile(detail::head_node& n, const node_hello& h, std::vector<lease_name>& stop);
-    void reconcile(detail::head_job& j, const driver_hello& h);
+    void reconcile(detail::head_driver& d, const driver_hello& h);
     void on_ended(const ended_lease& what, detail::head_node& from);
     void pump();
     void granted(const sched::grant& g);
@@ -424,12 +424,12 @@ struct head::state {
     [[nodiscard]] std::int64_t take_stock(std::vector<detail::head_share>& into) const;
     [[nodiscard]] bool is_feasible(const sched::resources& demand) const;
     [[nodiscard]] bool is_coming(const detail::head_lease& l) const;
-    [[nodiscard]] bool may_go(const detail::head_lease& l, const detail::head_job& j) const;
+    [[nodiscard]] bool may_go(const detail::head_lease& l, const detail::head_driver& d) const;
 
     // head_groups.ipp: placement groups
-    void want_group(detail::head_job& j, const known_group& what);
-    void drop_group(detail::head_job& j, std::uint64_t number);
-    void close_groups(detail::head_job& j);
+    void want_group(detail::head_driver& d, const known_group& what);
+    void drop_group(detail::head_driver& d, std::uint64_t number);
+    void close_groups(detail::head_driver& d);
     [[nodiscard]] static detail::head_group* group_of(const detail::head_lease& l);
     [[nodiscard]] static std::optional<sched::constraint> where_of(const detail::head_lease& l);
     void ask_room(detail::head_lease& l);
