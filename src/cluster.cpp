@@ -19,6 +19,7 @@
 #include <skein/cluster/detail/head_silence.hpp>
 #include <skein/cluster/detail/ignore_rules.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/output_relay.hpp>
 #include <skein/cluster/detail/package_files.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
@@ -56,7 +57,6 @@
 #include <skein/cluster/detail/head_memory.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_orders.ipp>
-#include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_packages.ipp>
 #include <skein/cluster/detail/head_rest.ipp>
 #include <skein/cluster/detail/head_silence.ipp>
@@ -76,6 +76,7 @@
 #include <skein/cluster/detail/leased_spaces.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/load_history.ipp>
+#include <skein/cluster/detail/output_relay.ipp>
 #include <skein/cluster/detail/package.ipp>
 #include <skein/cluster/detail/package_files.ipp>
 #include <skein/cluster/detail/package_layout.ipp>

@@ -229,7 +229,6 @@ private:
 #include <skein/cluster/detail/head_loads.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_orders.ipp>
-#include <skein/cluster/detail/head_output.ipp>
 #include <skein/cluster/detail/head_packages.ipp>
 #include <skein/cluster/detail/head_rest.ipp>
 #include <skein/cluster/detail/head_silence.ipp>

@@ -208,21 +208,42 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
             drop_group(d, m.group);
             pump();
         }));
-    out->on_tell<worker_ended>([this, weak](const worker_ended& m, const net::caller& who) {
-        const auto here = weak.lock();
-        if (here == nullptr || here->node == nullptr)
-            throw error(errc::malformed, who.peer + " has not said which node it is");
-        on_ended(m.what, *here->node);
-        pump();
-    });
-    out->on_tell<output_printed>(as_driver(
-        [this](detail::head_driver& d, const output_printed& m) { on_printed(d, m.node); }));
-    serve_output(*out, s);
+    out->on_tell<output_printed>(
+        as_driver([this](const detail::head_driver& d, const output_printed& m) {
+            output.printed(d.incarnation, m.node);
+        }));
+    serve_nodes(*out, s);
     serve_spaces(*out, s);
     serve_jobs(*out, s);
     serve_packages(*out, s);
     serve_tools(*out);
     return out;
+}
+
+/// What agents say of their nodes.
+SKEIN_INLINE void head::state::serve_nodes(net::request_service& of, const session_ptr& s) {
+    const std::weak_ptr<detail::head_session> weak = s;
+    const auto as_node = [weak](auto does) {
+        return [weak, does](auto m, const net::caller& who) {
+            const auto here = weak.lock();
+            if (here == nullptr || here->node == nullptr)
+                throw error(errc::malformed, who.peer + " has not said which node it is");
+            does(*here->node, std::move(m));
+        };
+    };
+    of.on_tell<worker_ended>(as_node([this](detail::head_node& n, const worker_ended& m) {
+        on_ended(m.what, n);
+        pump();
+    }));
+    of.on_tell<output_waits>(as_node([this](const detail::head_node& n, const output_waits& m) {
+        if (drivers.contains(m.driver)) // else its workers are being ended
+            output.waits(m.driver, n.incarnation);
+    }));
+    of.on_tell<node_output>(as_node([this](const detail::head_node& n, node_output m) {
+        if (detail::output_bytes(m.from) > most_output_bytes)
+            throw error(errc::too_large, "a node sends more of what workers print than it may");
+        output.arrived(m.driver, n.incarnation, std::move(m.from));
+    }));
 }
 
 /// What a person asks.
@@ -264,7 +285,7 @@ SKEIN_INLINE void head::state::ended(const session_ptr& s) noexcept {
     if (s->driver == nullptr) return;
     auto& d = *std::exchange(s->driver, nullptr);
     d.session = nullptr;
-    forget_output_at(d);
+    output.link_ended(d.incarnation);
     d.away_until = deadline_after(on_loop.now(), how.driver_grace);
     if (left || over) {
         leave(d, over ? job_end::stopped : job_end::left);
@@ -373,7 +394,7 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     if (d.session != nullptr) {
         d.session->driver = nullptr;
         d.session->below->abort(error(errc::reset, "the driver has come over another link"));
-        forget_output_at(d);
+        self->output.link_ended(d.incarnation);
     } else if (!d.has_come()) {
         logging::at(self->how.news, "head", "driver joined",
                     {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
@@ -388,7 +409,7 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     self->schedule.set_weight(d.id(), d.hello.weight);
     self->reconcile(d, d.hello);
     self->pump();
-    self->ask_for_output(d);
+    self->output.ask(d.incarnation);
     auto out = self->size();
     out.runs = self->runs_of(self->job_behind(d));
     co_return out;
@@ -415,6 +436,31 @@ SKEIN_INLINE void head::state::leave(detail::head_driver& d, job_end how_it_ende
     for (auto& [number, g] : d.groups) g.closing = true;
     close_groups(d);
     forget(d);
+}
+
+// ---- what their workers print -------------------------------------------------------------------
+
+SKEIN_INLINE detail::output_reader head::state::reader_of(std::uint64_t driver) const {
+    const auto& d = *drivers.at(driver);
+    if (!d.attempt_of.empty()) return detail::output_reader::head;
+    return d.session != nullptr ? detail::output_reader::driver : detail::output_reader::none;
+}
+
+SKEIN_INLINE bool head::state::ask_for_lines(std::uint64_t node, std::uint64_t driver) {
+    const auto* const n = node_at(node);
+    if (n != nullptr) n->session->tell(take_output{driver});
+    return n != nullptr;
+}
+
+SKEIN_INLINE void head::state::keep_lines_of(std::uint64_t driver,
+                                             std::vector<printed_lines> lines) {
+    keep_lines(*jobs.by_id.at(drivers.at(driver)->attempt_of), std::move(lines));
+}
+
+SKEIN_INLINE void head::state::send_lines(std::uint64_t driver, std::uint64_t node,
+                                          std::vector<printed_lines> lines) {
+    const auto& n = *nodes.at(node);
+    drivers.at(driver)->session->tell(worker_output{node, n.name, std::move(lines)});
 }
 
 // ---- what there is ------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ SKEIN_INLINE void head::state::forget(detail::head_driver& d) {
     calls_of_gone.submitted += d.calls.submitted;
     calls_of_gone.done += d.calls.done;
     calls_of_gone.failed += d.calls.failed;
+    output.forget_driver(d.incarnation);
     drivers.erase(d.incarnation);
 }
 

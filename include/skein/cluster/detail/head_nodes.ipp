@@ -98,7 +98,7 @@ SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const n
         if (known->session->below != nullptr) // nullptr: it was away
             known->session->below->abort(error(errc::reset, "the node has come over another link"));
         known->session = s;
-        forget_output_of(*known); // it says again what it has
+        output.forget_node(known->incarnation); // it says again what it has
         return *known;
     }
     const auto total = sched::parse_resources(h.resources);
@@ -175,7 +175,7 @@ SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why
         l->request = {};
         end(*l, true, how_it_ended);
     }
-    forget_output_of(n);
+    output.forget_node(n.incarnation);
     n.session->node = nullptr;
     if (below != nullptr) below->declare_dead(why); // should it come back, it is told so
     nodes.erase(n.incarnation);

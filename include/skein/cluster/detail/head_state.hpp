@@ -7,6 +7,7 @@
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
 #include <skein/cluster/detail/node_rest.hpp>
+#include <skein/cluster/detail/output_relay.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/load_history.hpp>
 #include <skein/cluster/package_store.hpp>
@@ -17,7 +18,6 @@
 #include <skein/net/requests.hpp>
 #include <skein/sched/scheduler.hpp>
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -159,19 +159,6 @@ struct head_node {
     [[nodiscard]] sched::place_id place() const noexcept { return sched::place_id(incarnation); }
 };
 
-/// What a job's workers print, on its way from nodes to the driver: which nodes have some, and
-/// which of them were asked for it. The head keeps none of it.
-struct head_output {
-    /// At a time, over all nodes: so much stands in front of other messages to the driver.
-    static constexpr std::size_t most_asked = 4;
-    struct asked {
-        bool is_forwarded = false; ///< the driver prints it
-        bool has_more = false;
-    };
-    std::deque<std::uint64_t> waiting; ///< incarnations of agents
-    std::map<std::uint64_t, asked> out;
-};
-
 /// A namespace, as long as it has a space server or one that may live.
 struct head_space {
     std::uint64_t space_server = 0; ///< the incarnation of its driver; 0: none
@@ -194,8 +181,7 @@ struct head_driver {
     bool ending = false;    ///< it does not come back: its leases are being ended
     std::string space;      ///< it is the space server of this namespace
     std::string attempt_of; ///< no driver: its one lease is the entry process of this job
-    head_output output;
-    call_counts calls; ///< as it has told last
+    call_counts calls;      ///< as it has told last
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
     [[nodiscard]] bool has_come() const noexcept {
@@ -205,7 +191,7 @@ struct head_driver {
 
 } // namespace detail
 
-struct head::state {
+struct head::state final : detail::output_readers {
     using session_ptr = std::shared_ptr<detail::head_session>;
 
     state(loop& on, net::network& via, head_options given);
@@ -224,6 +210,7 @@ struct head::state {
     time_point since;
     event stopping;
     std::map<std::string, detail::head_space> spaces;
+    detail::output_relay output{*this};
     detail::job_table jobs;
     scope writing;                  ///< what waits until the log has something of a job
     std::uint64_t changes = 0;      ///< see head::changes()
@@ -239,6 +226,7 @@ struct head::state {
     task<void> serve();
     static task<void> serve_link(state* self, net::link::handle l);
     [[nodiscard]] std::shared_ptr<net::request_service> service_of(const session_ptr& s);
+    void serve_nodes(net::request_service& of, const session_ptr& s);
     void serve_tools(net::request_service& of);
     void ended(const session_ptr& s) noexcept;
     static task<void> watch(state* self);
@@ -266,6 +254,13 @@ struct head::state {
     void tell_all_to_leave();
     static task<void> close_link(net::link::handle l);
 
+    // who reads what workers print
+    [[nodiscard]] detail::output_reader reader_of(std::uint64_t driver) const override;
+    bool ask_for_lines(std::uint64_t node, std::uint64_t driver) override;
+    void keep_lines_of(std::uint64_t driver, std::vector<printed_lines> lines) override;
+    void send_lines(std::uint64_t driver, std::uint64_t node,
+                    std::vector<printed_lines> lines) override;
+
     // head_silence.ipp: nodes that are not heard, and what may run there still
     detail::left_attempts given_up;
     time_point looked_at{}; ///< at nodes
@@ -288,15 +283,6 @@ struct head::state {
     void keep_load(const std::string& node, const node_load& said);
     void make_room_for_load();
     [[nodiscard]] bool is_there(const std::string& node) const;
-
-    // head_output.ipp: what workers print
-    void serve_output(net::request_service& of, const session_ptr& s);
-    void ask_for_output(detail::head_driver& d);
-    void on_output_waits(const detail::head_node& n, std::uint64_t driver);
-    void on_output(const detail::head_node& n, node_output m);
-    void on_printed(detail::head_driver& d, std::uint64_t node);
-    void forget_output_of(const detail::head_node& n);
-    static void forget_output_at(detail::head_driver& d);
 
     // head_spaces.ipp: namespaces
     void serve_spaces(net::request_service& of, const session_ptr& s);
