@@ -19,8 +19,10 @@
 #include <skein/cluster/detail/head_silence.hpp>
 #include <skein/cluster/detail/ignore_rules.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/node_loads.hpp>
 #include <skein/cluster/detail/output_relay.hpp>
 #include <skein/cluster/detail/package_files.hpp>
+#include <skein/cluster/detail/package_service.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/job_progress.hpp>
@@ -52,12 +54,10 @@
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_lending.ipp>
 #include <skein/cluster/detail/head_link.ipp>
-#include <skein/cluster/detail/head_loads.ipp>
 #include <skein/cluster/detail/head_log.ipp>
 #include <skein/cluster/detail/head_memory.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_orders.ipp>
-#include <skein/cluster/detail/head_packages.ipp>
 #include <skein/cluster/detail/head_rest.ipp>
 #include <skein/cluster/detail/head_silence.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
@@ -76,11 +76,13 @@
 #include <skein/cluster/detail/leased_spaces.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/load_history.ipp>
+#include <skein/cluster/detail/node_loads.ipp>
 #include <skein/cluster/detail/output_relay.ipp>
 #include <skein/cluster/detail/package.ipp>
 #include <skein/cluster/detail/package_files.ipp>
 #include <skein/cluster/detail/package_layout.ipp>
 #include <skein/cluster/detail/package_scan.ipp>
+#include <skein/cluster/detail/package_service.ipp>
 #include <skein/cluster/detail/package_store.ipp>
 #include <skein/cluster/detail/space_server.ipp>
 #include <skein/cluster/detail/tools.ipp>

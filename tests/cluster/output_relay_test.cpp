@@ -12,13 +12,14 @@
 namespace output_relay_test {
 
 using namespace skein::cluster;
-using detail::output_reader;
+namespace parts = skein::cluster::detail;
+using parts::output_reader;
 using skein::proc::output_line;
 
 constexpr std::uint64_t driver = 7;
 
 /// A head of which the test says who is there.
-struct fake_head final : detail::output_readers {
+struct fake_head final : parts::output_readers {
     std::map<std::uint64_t, output_reader> readers{{driver, output_reader::driver}};
     std::set<std::uint64_t> gone; ///< nodes
     std::vector<std::uint64_t> asked, sent;
@@ -51,7 +52,7 @@ using numbers = std::vector<std::uint64_t>;
 TEST_CASE("four nodes are asked at a time for a driver, and the next when it has printed",
           "[cluster]") {
     fake_head head;
-    detail::output_relay output(head);
+    parts::output_relay output(head);
     for (std::uint64_t node = 1; node <= 6; ++node) output.waits(driver, node);
     output.waits(driver, 5); // it waits already
     CHECK(head.asked == numbers{1, 2, 3, 4});
@@ -74,7 +75,7 @@ TEST_CASE("four nodes are asked at a time for a driver, and the next when it has
 
 TEST_CASE("a node that has more while it is asked is asked again behind the others", "[cluster]") {
     fake_head head;
-    detail::output_relay output(head);
+    parts::output_relay output(head);
     for (std::uint64_t node = 1; node <= 5; ++node) output.waits(driver, node);
     output.waits(driver, 1);
     output.arrived(driver, 1, line("first"));
@@ -87,7 +88,7 @@ TEST_CASE("a node that has more while it is asked is asked again behind the othe
 TEST_CASE("nobody is asked while a driver is away, and what it had not printed is asked for again",
           "[cluster]") {
     fake_head head;
-    detail::output_relay output(head);
+    parts::output_relay output(head);
     output.waits(driver, 1);
     output.waits(driver, 2);
     output.waits(driver, 1); // it has more
@@ -113,7 +114,7 @@ TEST_CASE("lines of an attempt of a job end at the head, which asks for the next
           "[cluster]") {
     fake_head head;
     head.readers[driver] = output_reader::head;
-    detail::output_relay output(head);
+    parts::output_relay output(head);
     output.waits(driver, 1);
     output.waits(driver, 1);
     output.arrived(driver, 1, line("epoch 1"));
@@ -127,7 +128,7 @@ TEST_CASE("a node that has gone makes place for others, and one that is not ther
           "[cluster]") {
     fake_head head;
     head.readers[8] = output_reader::driver;
-    detail::output_relay output(head);
+    parts::output_relay output(head);
     for (std::uint64_t node = 1; node <= 6; ++node) output.waits(driver, node);
     output.waits(8, 1);
     head.gone = {1, 5};
@@ -139,8 +140,8 @@ TEST_CASE("a node that has gone makes place for others, and one that is not ther
 
 TEST_CASE("the bytes of printed lines are their text, and what each costs", "[cluster]") {
     const auto one = skein::proc::line_queue::line_cost;
-    CHECK(detail::output_bytes({}) == 0);
-    CHECK(detail::output_bytes(line("12345")) == 5 + 2 * one);
+    CHECK(parts::output_bytes({}) == 0);
+    CHECK(parts::output_bytes(line("12345")) == 5 + 2 * one);
 }
 
 } // namespace output_relay_test

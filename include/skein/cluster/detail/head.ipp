@@ -5,6 +5,7 @@
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/detail/hello_checks.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
@@ -14,6 +15,7 @@
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,28 +24,12 @@ namespace skein::cluster {
 
 namespace detail {
 
-inline void check_version(std::uint32_t theirs, std::string_view who) {
-    if (theirs == cluster_version) return;
-    throw error(errc::mismatch,
-                fmt::format("{} speaks version {} of the cluster's messages, the head "
-                            "version {}",
-                            who, theirs, cluster_version))
-        .with_hint("use one release of skein for head, nodes and programs");
-}
-
 /// A switch that was away for a moment brings thousands back at the same time.
 [[nodiscard]] inline net::acceptor_options head_places() {
     net::acceptor_options o;
     o.places = 4096;
     o.places_per_address = 1024;
     return o;
-}
-
-/// Names and the like of a hello: they go into logs, listings and orders.
-inline void check_text(std::string_view what, std::string_view text, std::size_t most = 4096) {
-    if (text.size() <= most) return;
-    throw error(errc::too_large,
-                fmt::format("{} has {} bytes, at most {} are taken", what, text.size(), most));
 }
 
 [[nodiscard]] inline net::link_options head_links(loop& on, const head_options& how) {
@@ -62,7 +48,7 @@ SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
       schedule(sched::scheduler_options{.policy = sched::placement::spread, .place_is = "node"}),
-      memory(on), since(on.now()), looked_at(since) {
+      memory(on), since(on.now()), packages(how.storage), looked_at(since) {
     if (how.log) remember();
     introduce();
     memory.on_begun = [this] { introduce(); };
@@ -168,6 +154,24 @@ SKEIN_INLINE task<void> head::state::serve_link(state* self, net::link::handle l
 
 SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const session_ptr& s) {
     auto out = std::make_shared<net::request_service>(net::request_service::bounds(), in_progress);
+    const std::weak_ptr<detail::head_session> weak = s;
+    out->on<node_hello, node_welcome>([this, weak](node_hello h, const net::caller&) {
+        return on_node(this, weak.lock(), std::move(h));
+    });
+    out->on<driver_hello, driver_welcome>([this, weak](driver_hello h, const net::caller&) {
+        return on_driver(this, weak.lock(), std::move(h));
+    });
+    serve_drivers(*out, s);
+    serve_nodes(*out, s);
+    serve_spaces(*out, s);
+    serve_jobs(*out, s);
+    packages.serve(*out, std::shared_ptr<detail::package_uploads>(s, &s->uploads));
+    serve_tools(*out);
+    return out;
+}
+
+/// What drivers ask for, and say of themselves.
+SKEIN_INLINE void head::state::serve_drivers(net::request_service& of, const session_ptr& s) {
     // The session owns the service: a pointer, not a share, or neither would ever end.
     const std::weak_ptr<detail::head_session> weak = s;
     const auto as_driver = [weak](auto does) {
@@ -178,46 +182,42 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
             does(*here->driver, m);
         };
     };
-    out->on<node_hello, node_welcome>([this, weak](node_hello h, const net::caller&) {
-        return on_node(this, weak.lock(), std::move(h));
-    });
-    out->on<driver_hello, driver_welcome>([this, weak](driver_hello h, const net::caller&) {
-        return on_driver(this, weak.lock(), std::move(h));
-    });
-    out->on_tell<want_lease>(as_driver([this](detail::head_driver& d, const want_lease& m) {
+    of.on_tell<want_lease>(as_driver([this](detail::head_driver& d, const want_lease& m) {
         want(d, m);
         find_room(d, false);
     }));
-    out->on_tell<return_lease>(as_driver([this](detail::head_driver& d, const return_lease& m) {
+    of.on_tell<return_lease>(as_driver([this](detail::head_driver& d, const return_lease& m) {
         give_back(d, m.lease, m.at_once);
         pump();
     }));
-    out->on_tell<keep_lease>(
+    of.on_tell<keep_lease>(
         as_driver([this](detail::head_driver& d, const keep_lease& m) { keep(d, m.lease); }));
-    out->on_tell<lease_blocked>(as_driver([this](detail::head_driver& d, const lease_blocked& m) {
+    of.on_tell<lease_blocked>(as_driver([this](detail::head_driver& d, const lease_blocked& m) {
         rest(d, m);
         pump();
     }));
-    out->on_tell<cluster::want_group>(
+    of.on_tell<cluster::want_group>(
         as_driver([this](detail::head_driver& d, const cluster::want_group& m) {
             want_group(d, {m.group, m.strategy, m.bundles, {}});
             find_room(d, true);
         }));
-    out->on_tell<cluster::drop_group>(
+    of.on_tell<cluster::drop_group>(
         as_driver([this](detail::head_driver& d, const cluster::drop_group& m) {
             drop_group(d, m.group);
             pump();
         }));
-    out->on_tell<output_printed>(
+    of.on_tell<output_printed>(
         as_driver([this](const detail::head_driver& d, const output_printed& m) {
             output.printed(d.incarnation, m.node);
         }));
-    serve_nodes(*out, s);
-    serve_spaces(*out, s);
-    serve_jobs(*out, s);
-    serve_packages(*out, s);
-    serve_tools(*out);
-    return out;
+    of.on_tell<driver_calls>([weak](const driver_calls& m, const net::caller& who) {
+        const auto here = weak.lock();
+        if (here == nullptr || here->driver == nullptr)
+            throw error(errc::malformed, who.peer + " has not said which driver it is");
+        if (m.failed > m.done || m.done > m.submitted)
+            throw error(errc::malformed, who.peer + " has ended more calls than it has begun");
+        here->driver->calls = {m.submitted, m.done, m.failed};
+    });
 }
 
 /// What agents say of their nodes.
@@ -243,6 +243,10 @@ SKEIN_INLINE void head::state::serve_nodes(net::request_service& of, const sessi
         if (detail::output_bytes(m.from) > most_output_bytes)
             throw error(errc::too_large, "a node sends more of what workers print than it may");
         output.arrived(m.driver, n.incarnation, std::move(m.from));
+    }));
+    of.on_tell<node_load>(as_node([this](const detail::head_node& n, const node_load& m) {
+        const auto now = std::chrono::duration_cast<std::chrono::seconds>(on_loop.wall());
+        loads.told(n.name, m, now.count());
     }));
 }
 

@@ -83,10 +83,7 @@ SKEIN_INLINE void head::state::remember_jobs() {
                             deadline_after(on_loop.now(), fence(detail::agents_wait_ms, r.what))});
         job->since = job->pending_since = on_loop.now();
         job->retry_at = on_loop.now();
-        if (how.storage != nullptr && !r.what.package.empty() && !is_over(job->state)) {
-            auto& kept = *how.storage->get().packages;
-            if (kept.find(r.what.package)) job->files = kept.pin(r.what.package);
-        }
+        if (!is_over(job->state)) job->files = packages.hold_if_here(r.what.package);
         jobs.last_number = std::max(jobs.last_number, r.number);
         jobs.by_id.emplace(id, job);
         jobs.in_order.emplace(r.number, job);

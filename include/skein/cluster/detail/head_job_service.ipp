@@ -192,7 +192,6 @@ SKEIN_INLINE void head::state::serve_entries(net::request_service& of, const ses
             throw error(errc::malformed, who.peer + " has not said which node it is");
         return here->node->leases.contains(lease);
     };
-    serve_loads(of, s);
     of.on_tell<entry_started>(
         [this, of_node, weak](const entry_started& m, const net::caller& who) {
             if (!of_node(m.lease, who)) return;

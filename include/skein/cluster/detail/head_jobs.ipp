@@ -155,8 +155,8 @@ SKEIN_INLINE task<submit_reply> head::state::on_submit(state* self, submit_job a
     package_pin files;
     auto job = self->same_job(asked);
     if (job == nullptr) {
-        auto holding = hold_package(self, &asked.what, &files);
-        co_await holding;
+        auto holding = self->packages.hold(asked.what.package);
+        files = co_await holding;
         job = self->submit(std::move(asked.what), std::move(files));
     }
     submit_reply out;

@@ -122,6 +122,7 @@ SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const n
     auto& n = *made;
     memory.node_came({n.name, n.host, h.resources, n.labels, n.draining});
     nodes.emplace(s->incarnation, std::move(made));
+    loads.came(n.name);
     logging::at(how.news, "head", "node joined",
                 {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
     ++changes;
@@ -178,6 +179,7 @@ SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why
     output.forget_node(n.incarnation);
     n.session->node = nullptr;
     if (below != nullptr) below->declare_dead(why); // should it come back, it is told so
+    loads.went(n.name);
     nodes.erase(n.incarnation);
     tell_size();
     ++changes;

@@ -6,11 +6,11 @@
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
+#include <skein/cluster/detail/node_loads.hpp>
 #include <skein/cluster/detail/node_rest.hpp>
 #include <skein/cluster/detail/output_relay.hpp>
+#include <skein/cluster/detail/package_service.hpp>
 #include <skein/cluster/head.hpp>
-#include <skein/cluster/load_history.hpp>
-#include <skein/cluster/package_store.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/net/link.hpp>
@@ -37,19 +37,6 @@ inline constexpr std::size_t most_bundles = 65536;   ///< in all of them
 struct head_node;
 struct head_driver;
 
-/// A file that a session is sending: piece after piece.
-struct head_upload {
-    std::optional<blob_writer> into; ///< of the pool while is_busy
-    std::uint64_t bytes = 0;
-    bool is_busy = false;
-};
-
-/// Files that a session is sending.
-struct head_uploads {
-    std::vector<package_pin> pins;
-    std::map<std::string, std::shared_ptr<head_upload>> writers; ///< by digest
-};
-
 /// One link to a node, a driver or a tool.
 struct head_session {
     net::link::handle below;
@@ -58,7 +45,7 @@ struct head_session {
     std::uint64_t incarnation = 0;
     head_node* node = nullptr;
     head_driver* driver = nullptr;
-    head_uploads uploads;
+    package_uploads uploads;
     bool hears_more = false; ///< it follows a job, and has not heard all of it
 
     /// A message that is lost with the link; what it said is told again with the next hello. To one
@@ -118,15 +105,6 @@ struct head_group {
     std::vector<placed_bundle> places; ///< the last ones
     time_point until{};                ///< without an id: so long its nodes are waited for
     time_point asked_at{};             ///< not placed: since when
-};
-
-/// What is known of how busy a node was; so many nodes at most, 225 KB each.
-inline constexpr std::size_t most_loads = 1024;
-struct node_past {
-    load_history history;
-    proc::host_load last;
-    std::uint64_t number = 0; ///< see node_usage
-    std::vector<metric_family> numbers;
 };
 
 /// What a driver has of the cluster, and wants.
@@ -216,16 +194,17 @@ struct head::state final : detail::output_readers {
     std::uint64_t changes = 0;      ///< see head::changes()
     std::uint64_t node_changes = 0; ///< see head::node_changes()
     std::shared_ptr<head_web> web;
-    std::map<std::string, detail::node_past> loads; ///< by node, also of those that are gone
-    std::uint64_t load_changes = 0;                 ///< see head::usage_changes()
-    call_counts calls_of_gone;                      ///< of drivers that are no more
-    bool is_restarted = false;                      ///< somebody had been welcomed by a head before
+    detail::node_loads loads;
+    detail::package_service packages;
+    call_counts calls_of_gone; ///< of drivers that are no more
+    bool is_restarted = false; ///< somebody had been welcomed by a head before
     bool over = false, crashed = false;
 
     // head.ipp: who comes and goes
     task<void> serve();
     static task<void> serve_link(state* self, net::link::handle l);
     [[nodiscard]] std::shared_ptr<net::request_service> service_of(const session_ptr& s);
+    void serve_drivers(net::request_service& of, const session_ptr& s);
     void serve_nodes(net::request_service& of, const session_ptr& s);
     void serve_tools(net::request_service& of);
     void ended(const session_ptr& s) noexcept;
@@ -277,12 +256,6 @@ struct head::state final : detail::output_readers {
                                       const detail::head_node& n) const;
     void end_lost(detail::head_lease& l, const detail::head_node& n);
     void link_ended(detail::head_node& n, bool left);
-
-    // head_loads.ipp: how busy nodes are
-    void serve_loads(net::request_service& of, const session_ptr& s);
-    void keep_load(const std::string& node, const node_load& said);
-    void make_room_for_load();
-    [[nodiscard]] bool is_there(const std::string& node) const;
 
     // head_spaces.ipp: namespaces
     void serve_spaces(net::request_service& of, const session_ptr& s);
@@ -357,13 +330,6 @@ struct head::state final : detail::output_readers {
     [[nodiscard]] std::string held_text(const detail::head_group& g) const;
     [[nodiscard]] detail::texts_by_job held_up_jobs() const;
     void tell_held_up();
-
-    // head_packages.ipp: files that jobs bring
-    void serve_packages(net::request_service& of, const session_ptr& s);
-    [[nodiscard]] std::shared_ptr<job_storage> need_packages() const;
-    static task<package_wanted> on_offer(state* self, session_ptr s, offer_package m);
-    static task<blob_taken> on_blob(state* self, session_ptr s, put_blob m);
-    static task<void> hold_package(state* self, const job_request* what, package_pin* into);
 
     // head_orders.ipp: what nodes are told to start
     [[nodiscard]] const detail::submitted_job* job_behind(const detail::head_driver& driver) const;

@@ -106,4 +106,41 @@ SKEIN_INLINE std::vector<job_status> head::state::programs() const {
     return out;
 }
 
+// ---- for who is on the head's loop --------------------------------------------------------------
+
+SKEIN_INLINE std::map<std::string, node_usage> head::usage() const { return state_->loads.usage(); }
+SKEIN_INLINE load_curve head::usage_since(const std::string& node, std::int64_t unix_s,
+                                          std::size_t most) const {
+    return state_->loads.since(node, unix_s, most);
+}
+SKEIN_INLINE std::map<std::string, std::vector<metric_family>> head::numbers() const {
+    return state_->loads.numbers();
+}
+SKEIN_INLINE std::uint64_t head::usage_changes() const noexcept { return state_->loads.changes(); }
+SKEIN_INLINE head_counts head::counts() const {
+    head_counts out;
+    out.calls = state_->calls_of_gone;
+    const auto add = [](call_counts& to, const call_counts& what) {
+        to.submitted += what.submitted;
+        to.done += what.done;
+        to.failed += what.failed;
+    };
+    for (const auto& [number, d] : state_->drivers) {
+        add(out.calls, d->calls);
+        if (d->attempt_of.empty()) add(out.by_program[d->hello.name], d->calls);
+        for (const auto& [n, l] : d->leases) switch (l->state) {
+            case detail::lease_state::waits: ++out.leases_waiting; break;
+            case detail::lease_state::granted: ++out.leases_granted; break;
+            case detail::lease_state::expected: ++out.leases_expected; break;
+            case detail::lease_state::stopping: ++out.leases_stopping; break;
+            }
+    }
+    for (const auto& s : state_->sessions)
+        ++(s->node != nullptr     ? out.node_links
+           : s->driver != nullptr ? out.driver_links
+                                  : out.other_links);
+    return out;
+}
+SKEIN_INLINE std::uint64_t head::node_changes() const noexcept { return state_->node_changes; }
+
 } // namespace skein::cluster
