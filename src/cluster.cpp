@@ -19,6 +19,7 @@
 #include <skein/cluster/detail/head_silence.hpp>
 #include <skein/cluster/detail/ignore_rules.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/namespaces.hpp>
 #include <skein/cluster/detail/node_loads.hpp>
 #include <skein/cluster/detail/output_relay.hpp>
 #include <skein/cluster/detail/package_files.hpp>
@@ -76,6 +77,7 @@
 #include <skein/cluster/detail/leased_spaces.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/load_history.ipp>
+#include <skein/cluster/detail/namespaces.ipp>
 #include <skein/cluster/detail/node_loads.ipp>
 #include <skein/cluster/detail/output_relay.ipp>
 #include <skein/cluster/detail/package.ipp>

@@ -48,7 +48,9 @@ SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
       schedule(sched::scheduler_options{.policy = sched::placement::spread, .place_is = "node"}),
-      memory(on), since(on.now()), packages(how.storage), looked_at(since) {
+      memory(on), since(on.now()),
+      spaces(on, *this, {how.times.space_settle, space_fence(), how.news}), packages(how.storage),
+      looked_at(since) {
     if (how.log) remember();
     introduce();
     memory.on_begun = [this] { introduce(); };
@@ -76,9 +78,9 @@ SKEIN_INLINE void head::state::remember() {
         hello.pid = known.pid;
     }
     const auto missing = memory.missing();
-    is_restarted =
-        !memory.open_drivers().empty() ||
-        std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; });
+    if (!memory.open_drivers().empty() ||
+        std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; }))
+        spaces.had_head();
     remember_jobs();
 }
 
@@ -328,7 +330,7 @@ SKEIN_INLINE void head::state::look() {
     memory.look();
     look_at_silence();
     end_rests();
-    look_at_spaces();
+    spaces.look();
     look_at_jobs();
     take_groups_over(false);
     pump();
@@ -357,15 +359,17 @@ SKEIN_INLINE detail::head_driver& head::state::driver_of(std::uint64_t incarnati
 }
 
 /// Of a driver that is known already.
-SKEIN_INLINE void head::state::check_again(const detail::head_driver& d, const driver_hello& h) {
+SKEIN_INLINE void head::state::check_again(const detail::head_driver& d,
+                                           const driver_hello& h) const {
+    const auto& space = spaces.name_of(d.incarnation);
     if (d.ending)
         throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
-    if (d.space != h.space && (!d.space.empty() || d.has_come()))
+    if (space != h.space && (!space.empty() || d.has_come()))
         throw error(
             errc::malformed,
             fmt::format("the driver was the space server of namespace \"{}\" and is that of "
                         "\"{}\" now",
-                        d.space, h.space));
+                        space, h.space));
 }
 
 SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_ptr s,
@@ -390,10 +394,10 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     detail::check_text("the namespace of the driver", h.space, detail::most_space_bytes);
     for (const auto& v : h.visits)
         detail::check_text("a namespace that the driver visits", v.space, detail::most_space_bytes);
-    self->is_restarted = self->is_restarted || h.again;
+    if (h.again) self->spaces.had_head();
     if (const auto known = self->drivers.find(s->incarnation); known != self->drivers.end())
-        check_again(*known->second, h);
-    if (!h.space.empty()) self->check_space_server(h.space, s->incarnation);
+        self->check_again(*known->second, h);
+    if (!h.space.empty()) self->spaces.check(h.space, s->incarnation);
     auto& d = self->driver_of(s->incarnation);
     if (d.session != nullptr) {
         d.session->driver = nullptr;
@@ -408,7 +412,7 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     d.seen_from = s->seen_from;
     d.hello = std::move(h);
     self->memory.driver_came(d.incarnation, d.hello.name, d.hello.host, d.hello.pid, d.hello.space);
-    d.space = d.hello.space;
+    self->spaces.came(d.incarnation, d.hello.space, std::exchange(d.hello.visits, {}));
     d.hello.weight = std::clamp<std::uint32_t>(d.hello.weight, 1, 1000);
     self->schedule.set_weight(d.id(), d.hello.weight);
     self->reconcile(d, d.hello);
@@ -427,9 +431,9 @@ SKEIN_INLINE void head::state::leave(detail::head_driver& d, job_end how_it_ende
     if (const auto own = d.leases.find(space_server_lease); own != d.leases.end()) {
         const auto& l = *own->second;
         if (l.state == detail::lease_state::expected) // its node is not there: nobody sees its end
-            space_server_over(d, "its node did not come back to the head", false);
+            spaces.over(d.incarnation, "its node did not come back to the head", false);
         else if (l.state == detail::lease_state::waits)
-            space_server_over(d, "it waits for a node: " + schedule.why(l.request), true);
+            spaces.over(d.incarnation, "it waits for a node: " + schedule.why(l.request), true);
     }
     std::vector<detail::head_lease*> all;
     for (auto& [n, l] : d.leases) all.push_back(l.get());

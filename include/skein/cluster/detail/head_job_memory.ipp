@@ -111,7 +111,7 @@ SKEIN_INLINE void head::state::remember_jobs() {
         l.until = deadline_after(
             on_loop.now(),
             std::max<duration>(how.times.start_timeout, fence(detail::agents_wait_ms, job.what)));
-        is_restarted = true;
+        spaces.had_head();
     }
 }
 

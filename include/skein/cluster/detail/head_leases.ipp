@@ -46,12 +46,13 @@ SKEIN_INLINE void head::state::erase(detail::head_lease& l) {
 
 SKEIN_INLINE void head::state::forget(detail::head_driver& d) {
     if (!d.ending || !d.leases.empty()) return;
-    if (!d.space.empty()) space_server_over(d, "it has ended", true);
+    spaces.over(d.incarnation, "it has ended", true);
     (void)schedule.remove_job(d.id());
     calls_of_gone.submitted += d.calls.submitted;
     calls_of_gone.done += d.calls.done;
     calls_of_gone.failed += d.calls.failed;
     output.forget_driver(d.incarnation);
+    spaces.forget_driver(d.incarnation);
     drivers.erase(d.incarnation);
 }
 
@@ -61,9 +62,9 @@ SKEIN_INLINE void head::state::end(detail::head_lease& l, bool started, const st
     if (d.session)
         d.session->tell(lease_ended{l.number, started, why, news.lines, news.is_lasting, news.code,
                                     news.signal, news.of_node});
-    if (l.number == space_server_lease && !d.space.empty())
-        space_server_over(d, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
-                          l.state != detail::lease_state::expected);
+    if (l.number == space_server_lease)
+        spaces.over(d.incarnation, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
+                    l.state != detail::lease_state::expected);
     const auto submitted_as = d.attempt_of;
     if (!submitted_as.empty()) {
         d.ending = true; // an attempt: it has nothing else

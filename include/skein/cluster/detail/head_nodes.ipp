@@ -139,7 +139,7 @@ SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s,
         detail::check_text("a namespace of the node", held.space, detail::most_space_bytes);
     if (h.holds.size() > self->how.most_leases || h.ended.size() > self->how.most_leases)
         throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
-    self->is_restarted = self->is_restarted || h.again;
+    if (h.again) self->spaces.had_head();
     auto& n = self->enter(s, h);
     s->node = &n;
     n.alone_ms = h.alone_ms;
@@ -168,7 +168,7 @@ SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why
     const auto& below = n.session->below; // nullptr: it was away
     const bool is_seen = below != nullptr && below->ending() == net::link_end::orderly;
     for (const auto& [name, l] : mine)
-        if (l->number == space_server_lease) space_server_over(*l->of, how_it_ended, is_seen);
+        if (l->number == space_server_lease) spaces.over(name.driver, how_it_ended, is_seen);
     (void)schedule.remove_place(n.place());
     for (const auto& [name, l] : mine) {
         l->at = nullptr;

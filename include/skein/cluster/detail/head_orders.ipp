@@ -131,7 +131,7 @@ SKEIN_INLINE start_worker_order head::state::order_of(const detail::head_lease& 
     m.folder = l.cwd.empty() ? d.hello.folder : l.cwd;
     m.env = l.env;
     m.name = fmt::format("worker-{}", l.number);
-    if (l.number == space_server_lease) m.space = d.space;
+    if (l.number == space_server_lease) m.space = spaces.name_of(d.incarnation);
     m.driver_host = d.seen_from;
     m.driver_port = d.hello.port;
     m.driver_address = d.hello.address;

@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
+#include <skein/cluster/detail/namespaces.hpp>
 #include <skein/cluster/detail/node_loads.hpp>
 #include <skein/cluster/detail/node_rest.hpp>
 #include <skein/cluster/detail/output_relay.hpp>
@@ -29,7 +30,6 @@ namespace skein::cluster {
 
 namespace detail {
 
-inline constexpr std::size_t most_spaces = 4096, most_space_bytes = 255;
 inline constexpr std::size_t most_label_bytes = 256; ///< of a node that a lease asks for
 inline constexpr std::size_t most_groups = 4096;     ///< of one driver
 inline constexpr std::size_t most_bundles = 65536;   ///< in all of them
@@ -137,17 +137,6 @@ struct head_node {
     [[nodiscard]] sched::place_id place() const noexcept { return sched::place_id(incarnation); }
 };
 
-/// A namespace, as long as it has a space server or one that may live.
-struct head_space {
-    std::uint64_t space_server = 0; ///< the incarnation of its driver; 0: none
-    std::uint64_t started = 0;      ///< how often
-    std::uint64_t failed = 0;       ///< which of these starts failed last
-    bool is_known = false;          ///< this head has had a space server for it
-    std::string how;                ///< the last one has ended
-    time_point free_at{};           ///< before that it may live still
-    bool is_stopped = false;        ///< the space server that there is was asked to end
-};
-
 struct head_driver {
     std::uint64_t incarnation = 0;         ///< of its driver
     driver_hello hello;                    ///< empty until its driver has come
@@ -157,7 +146,6 @@ struct head_driver {
     std::map<std::uint64_t, head_group> groups;
     std::string seen_from;  ///< see head_session
     bool ending = false;    ///< it does not come back: its leases are being ended
-    std::string space;      ///< it is the space server of this namespace
     std::string attempt_of; ///< no driver: its one lease is the entry process of this job
     call_counts calls;      ///< as it has told last
 
@@ -169,7 +157,7 @@ struct head_driver {
 
 } // namespace detail
 
-struct head::state final : detail::output_readers {
+struct head::state final : detail::output_readers, detail::space_drivers {
     using session_ptr = std::shared_ptr<detail::head_session>;
 
     state(loop& on, net::network& via, head_options given);
@@ -187,7 +175,7 @@ struct head::state final : detail::output_readers {
     std::uint64_t last_tag = 0;
     time_point since;
     event stopping;
-    std::map<std::string, detail::head_space> spaces;
+    detail::namespaces spaces;
     detail::output_relay output{*this};
     detail::job_table jobs;
     scope writing;                  ///< what waits until the log has something of a job
@@ -197,7 +185,6 @@ struct head::state final : detail::output_readers {
     detail::node_loads loads;
     detail::package_service packages;
     call_counts calls_of_gone; ///< of drivers that are no more
-    bool is_restarted = false; ///< somebody had been welcomed by a head before
     bool over = false, crashed = false;
 
     // head.ipp: who comes and goes
@@ -211,7 +198,7 @@ struct head::state final : detail::output_readers {
     static task<void> watch(state* self);
     void look();
     static task<node_welcome> on_node(state* self, session_ptr s, node_hello h);
-    static void check_again(const detail::head_driver& d, const driver_hello& h);
+    void check_again(const detail::head_driver& d, const driver_hello& h) const;
     static task<driver_welcome> on_driver(state* self, session_ptr s, driver_hello h);
     [[nodiscard]] std::string free_name(const node_hello& h);
     detail::head_node& enter(const session_ptr& s, const node_hello& h);
@@ -257,20 +244,17 @@ struct head::state final : detail::output_readers {
     void end_lost(detail::head_lease& l, const detail::head_node& n);
     void link_ended(detail::head_node& n, bool left);
 
-    // head_spaces.ipp: namespaces
+    // head_spaces.ipp: what namespaces ask for
     void serve_spaces(net::request_service& of, const session_ptr& s);
-    static task<space_entered> on_enter(state* self, session_ptr s, enter_space m);
-    void start_space_server(const std::string& name, detail::head_space& sp,
-                            const driver_hello& by);
-    [[nodiscard]] time_point free_at(const detail::head_space& sp) const;
-    void check_space_server(const std::string& space, std::uint64_t incarnation);
+    [[nodiscard]] std::optional<driver_now> find_driver(std::uint64_t driver) const override;
+    [[nodiscard]] bool is_closed() const override { return over; }
+    std::uint64_t make_server(const driver_hello& by) override;
+    void start_server(std::uint64_t driver) override;
+    [[nodiscard]] bool is_out_of_reach(std::uint64_t driver) const override;
+    [[nodiscard]] std::uint32_t workers_of(std::uint64_t driver) const override;
+    void end_server(std::uint64_t driver, job_end as, const error& why) override;
+    void tell_space_lost(std::uint64_t driver, const space_lost& news) override;
     [[nodiscard]] bool claim_space(const held_lease& held);
-    void space_server_over(const detail::head_driver& d, const std::string& how, bool is_seen);
-    void look_at_spaces();
-    void check_exact(const enter_space& m) const;
-    [[nodiscard]] stop_space_reply stop_space(const std::string& name);
-    void tell_space_lost(const std::string& name, std::uint64_t space_server,
-                         const std::string& why);
 
     // head_jobs.ipp: what was submitted
     using job_ptr = std::shared_ptr<detail::submitted_job>;

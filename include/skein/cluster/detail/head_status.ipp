@@ -50,7 +50,7 @@ SKEIN_INLINE job_status head::state::status_of(const detail::head_driver& d) con
     s.host = d.hello.host;
     s.pid = d.hello.pid;
     s.connected = d.session != nullptr;
-    s.space = d.space;
+    s.space = spaces.name_of(d.incarnation);
     for (const auto& [n, g] : d.groups) { // first: leases in it wait for it
         if (g.placed || g.closing || s.waiting++ > 0) continue;
         std::string asked;
@@ -59,7 +59,7 @@ SKEIN_INLINE job_status head::state::status_of(const detail::head_driver& d) con
     }
     for (const auto& [n, l] : d.leases) {
         if (l->state != detail::lease_state::waits) {
-            s.workers += d.space.empty() || n != space_server_lease;
+            s.workers += s.space.empty() || n != space_server_lease;
             continue;
         }
         if (s.waiting++ == 0) s.why = schedule.why(l->request);
@@ -93,7 +93,7 @@ SKEIN_INLINE std::vector<job_status> head::state::programs() const {
         if (!d->attempt_of.empty()) continue;
         auto one = status_of(*d);
         const auto found = by_job.find(d->hello.job);
-        if (found == by_job.end() || !d->space.empty()) {
+        if (found == by_job.end() || !one.space.empty()) {
             out.push_back(std::move(one));
             continue;
         }

@@ -2,7 +2,6 @@
 #pragma once
 // Bodies of cluster/detail/node_loads.hpp.
 
-#include <skein/cluster/detail/node_loads.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/printable.hpp>
 

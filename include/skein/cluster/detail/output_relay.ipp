@@ -2,8 +2,6 @@
 #pragma once
 // Bodies of cluster/detail/output_relay.hpp.
 
-#include <skein/cluster/detail/output_relay.hpp>
-
 #include <algorithm>
 #include <utility>
 

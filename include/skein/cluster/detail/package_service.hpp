@@ -48,7 +48,7 @@ public:
     explicit package_service(std::shared_ptr<job_storage> storage) : storage_(std::move(storage)) {}
 
     /// Answers what a link asks of packages, as long as its uploads are there.
-    void serve(net::request_service& of, const std::weak_ptr<package_uploads>& uploads) const;
+    void serve(net::request_service& service, const std::weak_ptr<package_uploads>& uploads) const;
     /// Holds the files of a job. Nothing for "".
     ///   errors  not_supported: nobody keeps files here; not_found: they are not here, or not all;
     ///           those of package_store

@@ -4,7 +4,6 @@
 
 #include <skein/cluster/detail/hello_checks.hpp>
 #include <skein/cluster/detail/package_message.hpp>
-#include <skein/cluster/detail/package_service.hpp>
 #include <skein/core/error.hpp>
 #include <skein/net/offload.hpp>
 #include <skein/wire/encode.hpp>
@@ -101,25 +100,26 @@ SKEIN_INLINE task<blob_piece> package_service::read(std::shared_ptr<job_storage>
     co_return out;
 }
 
-SKEIN_INLINE void package_service::serve(net::request_service& of,
+SKEIN_INLINE void package_service::serve(net::request_service& service,
                                          const std::weak_ptr<package_uploads>& uploads) const {
     const auto here = [uploads](const net::caller& who) {
         auto of_link = uploads.lock();
         if (of_link == nullptr) throw error(errc::closed, who.peer + " has gone");
         return of_link;
     };
-    of.on<offer_package, package_wanted>(
+    service.on<offer_package, package_wanted>(
         [storage = storage_, here](offer_package m, const net::caller& who) {
             check_version(m.version, who.peer);
             return offer(storage, here(who), std::move(m));
         });
-    of.on<put_blob, blob_taken>([storage = storage_, here](put_blob m, const net::caller& who) {
-        return put(storage, here(who), std::move(m));
-    });
-    of.on<ask_package, package_found>([storage = storage_](ask_package m, const net::caller&) {
+    service.on<put_blob, blob_taken>(
+        [storage = storage_, here](put_blob m, const net::caller& who) {
+            return put(storage, here(who), std::move(m));
+        });
+    service.on<ask_package, package_found>([storage = storage_](ask_package m, const net::caller&) {
         return find(need(storage), std::move(m.id));
     });
-    of.on<ask_blob, blob_piece>([storage = storage_](ask_blob m, const net::caller&) {
+    service.on<ask_blob, blob_piece>([storage = storage_](ask_blob m, const net::caller&) {
         return read(need(storage), std::move(m));
     });
 }
