@@ -109,14 +109,6 @@ struct head_counts {
     std::map<std::string, call_counts> by_program; ///< of drivers that are there, by name
 };
 
-/// What a node has told last of how busy it is.
-struct node_usage {
-    proc::host_load load;
-    std::int64_t at = 0;      ///< seconds since 1970, by the head's clock
-    std::uint64_t number = 0; ///< head::usage_changes() when it was told
-    bool is_there = false;
-};
-
 /// How a head listens, and how patient it is.
 struct head_options {
     net::address listen = net::address::tcp("127.0.0.1", default_port);
@@ -226,11 +218,8 @@ private:
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_lending.ipp>
-#include <skein/cluster/detail/head_loads.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_orders.ipp>
-#include <skein/cluster/detail/head_output.ipp>
-#include <skein/cluster/detail/head_packages.ipp>
 #include <skein/cluster/detail/head_rest.ipp>
 #include <skein/cluster/detail/head_silence.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>

@@ -32,6 +32,14 @@ struct load_curve {
     std::vector<load_point> points;
 };
 
+/// What a node has told a head last of how busy it is.
+struct node_usage {
+    proc::host_load load;
+    std::int64_t at = 0;      ///< seconds since 1970, by the head's clock
+    std::uint64_t number = 0; ///< head::usage_changes() when it was told
+    bool is_there = false;
+};
+
 /// Of one node.
 class load_history {
 public:

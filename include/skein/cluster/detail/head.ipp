@@ -5,6 +5,7 @@
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/detail/hello_checks.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
@@ -14,6 +15,7 @@
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,28 +24,12 @@ namespace skein::cluster {
 
 namespace detail {
 
-inline void check_version(std::uint32_t theirs, std::string_view who) {
-    if (theirs == cluster_version) return;
-    throw error(errc::mismatch,
-                fmt::format("{} speaks version {} of the cluster's messages, the head "
-                            "version {}",
-                            who, theirs, cluster_version))
-        .with_hint("use one release of skein for head, nodes and programs");
-}
-
 /// A switch that was away for a moment brings thousands back at the same time.
 [[nodiscard]] inline net::acceptor_options head_places() {
     net::acceptor_options o;
     o.places = 4096;
     o.places_per_address = 1024;
     return o;
-}
-
-/// Names and the like of a hello: they go into logs, listings and orders.
-inline void check_text(std::string_view what, std::string_view text, std::size_t most = 4096) {
-    if (text.size() <= most) return;
-    throw error(errc::too_large,
-                fmt::format("{} has {} bytes, at most {} are taken", what, text.size(), most));
 }
 
 [[nodiscard]] inline net::link_options head_links(loop& on, const head_options& how) {
@@ -62,7 +48,9 @@ SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
       schedule(sched::scheduler_options{.policy = sched::placement::spread, .place_is = "node"}),
-      memory(on), since(on.now()), looked_at(since) {
+      memory(on), since(on.now()),
+      spaces(on, *this, {how.times.space_settle, space_fence(), how.news}), packages(how.storage),
+      looked_at(since) {
     if (how.log) remember();
     introduce();
     memory.on_begun = [this] { introduce(); };
@@ -83,16 +71,16 @@ SKEIN_INLINE void head::state::introduce() {
 /// link.
 SKEIN_INLINE void head::state::remember() {
     memory.open(how.log, how.secret, on_loop.random());
-    for (const auto& [driver, known] : memory.open_jobs()) {
-        auto& hello = job_of(driver).hello;
+    for (const auto& [driver, known] : memory.open_drivers()) {
+        auto& hello = driver_of(driver).hello;
         hello.name = known.name;
         hello.host = known.host;
         hello.pid = known.pid;
     }
     const auto missing = memory.missing();
-    is_restarted =
-        !memory.open_jobs().empty() ||
-        std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; });
+    if (!memory.open_drivers().empty() ||
+        std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; }))
+        spaces.had_head();
     remember_jobs();
 }
 
@@ -105,8 +93,8 @@ SKEIN_INLINE task<void> head::state::serve() {
     std::exception_ptr failure;
     try {
         co_await stopping.wait();
-        for (const auto& [number, j] : jobs) // nobody waits for them any more
-            if (j->session == nullptr) memory.job_went(number, job_end::lost);
+        for (const auto& [number, d] : drivers) // nobody waits for them any more
+            if (d->session == nullptr) memory.driver_went(number, job_end::lost);
         auto ending = end_all_jobs(this);
         co_await ending;
         auto keeping = memory.kept();
@@ -168,61 +156,100 @@ SKEIN_INLINE task<void> head::state::serve_link(state* self, net::link::handle l
 
 SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const session_ptr& s) {
     auto out = std::make_shared<net::request_service>(net::request_service::bounds(), in_progress);
-    // The session owns the service: a pointer, not a share, or neither would ever end.
     const std::weak_ptr<detail::head_session> weak = s;
-    const auto as_driver = [weak](auto does) {
-        return [weak, does](auto m, const net::caller& who) {
-            const auto here = weak.lock();
-            if (here == nullptr || here->job == nullptr)
-                throw error(errc::malformed, who.peer + " has not said which driver it is");
-            does(*here->job, m);
-        };
-    };
     out->on<node_hello, node_welcome>([this, weak](node_hello h, const net::caller&) {
         return on_node(this, weak.lock(), std::move(h));
     });
     out->on<driver_hello, driver_welcome>([this, weak](driver_hello h, const net::caller&) {
         return on_driver(this, weak.lock(), std::move(h));
     });
-    out->on_tell<want_lease>(as_driver([this](detail::head_job& j, const want_lease& m) {
-        want(j, m);
-        find_room(j, false);
-    }));
-    out->on_tell<return_lease>(as_driver([this](detail::head_job& j, const return_lease& m) {
-        give_back(j, m.lease, m.at_once);
-        pump();
-    }));
-    out->on_tell<keep_lease>(
-        as_driver([this](detail::head_job& j, const keep_lease& m) { keep(j, m.lease); }));
-    out->on_tell<lease_blocked>(as_driver([this](detail::head_job& j, const lease_blocked& m) {
-        rest(j, m);
-        pump();
-    }));
-    out->on_tell<cluster::want_group>(
-        as_driver([this](detail::head_job& j, const cluster::want_group& m) {
-            want_group(j, {m.group, m.strategy, m.bundles, {}});
-            find_room(j, true);
-        }));
-    out->on_tell<cluster::drop_group>(
-        as_driver([this](detail::head_job& j, const cluster::drop_group& m) {
-            drop_group(j, m.group);
-            pump();
-        }));
-    out->on_tell<worker_ended>([this, weak](const worker_ended& m, const net::caller& who) {
-        const auto here = weak.lock();
-        if (here == nullptr || here->node == nullptr)
-            throw error(errc::malformed, who.peer + " has not said which node it is");
-        on_ended(m.what, *here->node);
-        pump();
-    });
-    out->on_tell<output_printed>(
-        as_driver([this](detail::head_job& j, const output_printed& m) { on_printed(j, m.node); }));
-    serve_output(*out, s);
+    serve_drivers(*out, s);
+    serve_nodes(*out, s);
     serve_spaces(*out, s);
     serve_jobs(*out, s);
-    serve_packages(*out, s);
+    packages.serve(*out, std::shared_ptr<detail::package_uploads>(s, &s->uploads));
     serve_tools(*out);
     return out;
+}
+
+/// What drivers ask for, and say of themselves.
+SKEIN_INLINE void head::state::serve_drivers(net::request_service& of, const session_ptr& s) {
+    // The session owns the service: a pointer, not a share, or neither would ever end.
+    const std::weak_ptr<detail::head_session> weak = s;
+    const auto as_driver = [weak](auto does) {
+        return [weak, does](auto m, const net::caller& who) {
+            const auto here = weak.lock();
+            if (here == nullptr || here->driver == nullptr)
+                throw error(errc::malformed, who.peer + " has not said which driver it is");
+            does(*here->driver, m);
+        };
+    };
+    of.on_tell<want_lease>(as_driver([this](detail::head_driver& d, const want_lease& m) {
+        want(d, m);
+        find_room(d, false);
+    }));
+    of.on_tell<return_lease>(as_driver([this](detail::head_driver& d, const return_lease& m) {
+        give_back(d, m.lease, m.at_once);
+        pump();
+    }));
+    of.on_tell<keep_lease>(
+        as_driver([this](detail::head_driver& d, const keep_lease& m) { keep(d, m.lease); }));
+    of.on_tell<lease_blocked>(as_driver([this](detail::head_driver& d, const lease_blocked& m) {
+        rest(d, m);
+        pump();
+    }));
+    of.on_tell<cluster::want_group>(
+        as_driver([this](detail::head_driver& d, const cluster::want_group& m) {
+            want_group(d, {m.group, m.strategy, m.bundles, {}});
+            find_room(d, true);
+        }));
+    of.on_tell<cluster::drop_group>(
+        as_driver([this](detail::head_driver& d, const cluster::drop_group& m) {
+            drop_group(d, m.group);
+            pump();
+        }));
+    of.on_tell<output_printed>(
+        as_driver([this](const detail::head_driver& d, const output_printed& m) {
+            output.printed(d.incarnation, m.node);
+        }));
+    of.on_tell<driver_calls>([weak](const driver_calls& m, const net::caller& who) {
+        const auto here = weak.lock();
+        if (here == nullptr || here->driver == nullptr)
+            throw error(errc::malformed, who.peer + " has not said which driver it is");
+        if (m.failed > m.done || m.done > m.submitted)
+            throw error(errc::malformed, who.peer + " has ended more calls than it has begun");
+        here->driver->calls = {m.submitted, m.done, m.failed};
+    });
+}
+
+/// What agents say of their nodes.
+SKEIN_INLINE void head::state::serve_nodes(net::request_service& of, const session_ptr& s) {
+    const std::weak_ptr<detail::head_session> weak = s;
+    const auto as_node = [weak](auto does) {
+        return [weak, does](auto m, const net::caller& who) {
+            const auto here = weak.lock();
+            if (here == nullptr || here->node == nullptr)
+                throw error(errc::malformed, who.peer + " has not said which node it is");
+            does(*here->node, std::move(m));
+        };
+    };
+    of.on_tell<worker_ended>(as_node([this](detail::head_node& n, const worker_ended& m) {
+        on_ended(m.what, n);
+        pump();
+    }));
+    of.on_tell<output_waits>(as_node([this](const detail::head_node& n, const output_waits& m) {
+        if (drivers.contains(m.driver)) // else its workers are being ended
+            output.waits(m.driver, n.incarnation);
+    }));
+    of.on_tell<node_output>(as_node([this](const detail::head_node& n, node_output m) {
+        if (detail::output_bytes(m.from) > most_output_bytes)
+            throw error(errc::too_large, "a node sends more of what workers print than it may");
+        output.arrived(m.driver, n.incarnation, std::move(m.from));
+    }));
+    of.on_tell<node_load>(as_node([this](const detail::head_node& n, const node_load& m) {
+        const auto now = std::chrono::duration_cast<std::chrono::seconds>(on_loop.wall());
+        loads.told(n.name, m, now.count());
+    }));
 }
 
 /// What a person asks.
@@ -261,18 +288,18 @@ SKEIN_INLINE void head::state::ended(const session_ptr& s) noexcept {
     if (crashed) return; // nobody is told anything
     const bool left = s->below->ending() == net::link_end::orderly;
     if (s->node != nullptr) link_ended(*std::exchange(s->node, nullptr), left);
-    if (s->job == nullptr) return;
-    auto& j = *std::exchange(s->job, nullptr);
-    j.session = nullptr;
-    forget_output_at(j);
-    j.away_until = deadline_after(on_loop.now(), how.driver_grace);
+    if (s->driver == nullptr) return;
+    auto& d = *std::exchange(s->driver, nullptr);
+    d.session = nullptr;
+    output.link_ended(d.incarnation);
+    d.away_until = deadline_after(on_loop.now(), how.driver_grace);
     if (left || over) {
-        leave(j, over ? job_end::stopped : job_end::left);
+        leave(d, over ? job_end::stopped : job_end::left);
     } else {
         const auto& why = s->below->failure();
         logging::warn("head", "a driver is away",
-                      {{"job", j.hello.name},
-                       {"host", j.hello.host},
+                      {{"job", d.hello.name},
+                       {"host", d.hello.host},
                        {"why", why ? why->what() : "its link has ended"}});
     }
     pump();
@@ -288,22 +315,22 @@ SKEIN_INLINE task<void> head::state::watch(state* self) {
 
 SKEIN_INLINE void head::state::look() {
     const auto now = on_loop.now();
-    std::vector<detail::head_job*> gone;
+    std::vector<detail::head_driver*> gone;
     std::vector<detail::head_lease*> lost;
-    for (auto& [number, j] : jobs) {
-        if (j->session == nullptr && !j->ending && now >= j->away_until) gone.push_back(j.get());
-        for (auto& [n, l] : j->leases)
+    for (auto& [number, d] : drivers) {
+        if (d->session == nullptr && !d->ending && now >= d->away_until) gone.push_back(d.get());
+        for (auto& [n, l] : d->leases)
             if (l->state == detail::lease_state::expected && now >= l->until)
                 lost.push_back(l.get());
             else if (l->recalled_at != time_point{} && !is_coming(*l))
                 not_recalled(*l); // its driver has not answered
     }
     for (auto* l : lost) end(*l, true, "its node did not come back to the head");
-    for (auto* j : gone) leave(*j, job_end::lost);
+    for (auto* d : gone) leave(*d, job_end::lost);
     memory.look();
     look_at_silence();
     end_rests();
-    look_at_spaces();
+    spaces.look();
     look_at_jobs();
     take_groups_over(false);
     pump();
@@ -321,31 +348,33 @@ SKEIN_INLINE void head::state::look() {
 
 // ---- drivers ------------------------------------------------------------------------------------
 
-SKEIN_INLINE detail::head_job& head::state::job_of(std::uint64_t incarnation) {
-    auto& j = jobs[incarnation];
-    if (j == nullptr) {
-        j = std::make_unique<detail::head_job>();
-        j->incarnation = incarnation;
-        j->away_until = deadline_after(on_loop.now(), how.driver_grace);
+SKEIN_INLINE detail::head_driver& head::state::driver_of(std::uint64_t incarnation) {
+    auto& d = drivers[incarnation];
+    if (d == nullptr) {
+        d = std::make_unique<detail::head_driver>();
+        d->incarnation = incarnation;
+        d->away_until = deadline_after(on_loop.now(), how.driver_grace);
     }
-    return *j;
+    return *d;
 }
 
 /// Of a driver that is known already.
-SKEIN_INLINE void head::state::check_again(const detail::head_job& j, const driver_hello& h) {
-    if (j.ending)
+SKEIN_INLINE void head::state::check_again(const detail::head_driver& d,
+                                           const driver_hello& h) const {
+    const auto& space = spaces.name_of(d.incarnation);
+    if (d.ending)
         throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
-    if (j.space != h.space && (!j.space.empty() || j.has_come()))
+    if (space != h.space && (!space.empty() || d.has_come()))
         throw error(
             errc::malformed,
             fmt::format("the driver was the space server of namespace \"{}\" and is that of "
                         "\"{}\" now",
-                        j.space, h.space));
+                        space, h.space));
 }
 
 SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_ptr s,
                                                          driver_hello h) {
-    if (s == nullptr || s->node != nullptr || s->job != nullptr)
+    if (s == nullptr || s->node != nullptr || s->driver != nullptr)
         throw error(errc::malformed, "a second hello over one link");
     detail::check_version(h.version, "the driver");
     if (h.executable.empty() || (h.port == 0 && h.address.empty() && !h.has_ranks))
@@ -365,56 +394,81 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     detail::check_text("the namespace of the driver", h.space, detail::most_space_bytes);
     for (const auto& v : h.visits)
         detail::check_text("a namespace that the driver visits", v.space, detail::most_space_bytes);
-    self->is_restarted = self->is_restarted || h.again;
-    if (const auto known = self->jobs.find(s->incarnation); known != self->jobs.end())
-        check_again(*known->second, h);
-    if (!h.space.empty()) self->check_space_server(h.space, s->incarnation);
-    auto& j = self->job_of(s->incarnation);
-    if (j.session != nullptr) {
-        j.session->job = nullptr;
-        j.session->below->abort(error(errc::reset, "the driver has come over another link"));
-        forget_output_at(j);
-    } else if (!j.has_come()) {
+    if (h.again) self->spaces.had_head();
+    if (const auto known = self->drivers.find(s->incarnation); known != self->drivers.end())
+        self->check_again(*known->second, h);
+    if (!h.space.empty()) self->spaces.check(h.space, s->incarnation);
+    auto& d = self->driver_of(s->incarnation);
+    if (d.session != nullptr) {
+        d.session->driver = nullptr;
+        d.session->below->abort(error(errc::reset, "the driver has come over another link"));
+        self->output.link_ended(d.incarnation);
+    } else if (!d.has_come()) {
         logging::at(self->how.news, "head", "driver joined",
                     {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
     }
-    j.session = s;
-    s->job = &j;
-    j.seen_from = s->seen_from;
-    j.hello = std::move(h);
-    self->memory.job_came(j.incarnation, j.hello.name, j.hello.host, j.hello.pid, j.hello.space);
-    j.space = j.hello.space;
-    j.hello.weight = std::clamp<std::uint32_t>(j.hello.weight, 1, 1000);
-    self->schedule.set_weight(j.id(), j.hello.weight);
-    self->reconcile(j, j.hello);
+    d.session = s;
+    s->driver = &d;
+    d.seen_from = s->seen_from;
+    d.hello = std::move(h);
+    self->memory.driver_came(d.incarnation, d.hello.name, d.hello.host, d.hello.pid, d.hello.space);
+    self->spaces.came(d.incarnation, d.hello.space, std::exchange(d.hello.visits, {}));
+    d.hello.weight = std::clamp<std::uint32_t>(d.hello.weight, 1, 1000);
+    self->schedule.set_weight(d.id(), d.hello.weight);
+    self->reconcile(d, d.hello);
     self->pump();
-    self->ask_for_output(j);
+    self->output.ask(d.incarnation);
     auto out = self->size();
-    out.runs = self->runs_of(self->job_behind(j));
+    out.runs = self->runs_of(self->job_behind(d));
     co_return out;
 }
 
 /// It does not come back: what it asked for is forgotten, and its workers end.
-SKEIN_INLINE void head::state::leave(detail::head_job& j, job_end how_it_ended) {
-    if (std::exchange(j.ending, true)) return;
-    memory.job_went(j.incarnation, how_it_ended);
-    logging::at(how.news, "head", "driver left", {{"job", j.hello.name}, {"host", j.hello.host}});
-    if (const auto own = j.leases.find(space_server_lease); own != j.leases.end()) {
+SKEIN_INLINE void head::state::leave(detail::head_driver& d, job_end how_it_ended) {
+    if (std::exchange(d.ending, true)) return;
+    memory.driver_went(d.incarnation, how_it_ended);
+    logging::at(how.news, "head", "driver left", {{"job", d.hello.name}, {"host", d.hello.host}});
+    if (const auto own = d.leases.find(space_server_lease); own != d.leases.end()) {
         const auto& l = *own->second;
         if (l.state == detail::lease_state::expected) // its node is not there: nobody sees its end
-            space_server_over(j, "its node did not come back to the head", false);
+            spaces.over(d.incarnation, "its node did not come back to the head", false);
         else if (l.state == detail::lease_state::waits)
-            space_server_over(j, "it waits for a node: " + schedule.why(l.request), true);
+            spaces.over(d.incarnation, "it waits for a node: " + schedule.why(l.request), true);
     }
     std::vector<detail::head_lease*> all;
-    for (auto& [n, l] : j.leases) all.push_back(l.get());
+    for (auto& [n, l] : d.leases) all.push_back(l.get());
     for (auto* l : all) { // erasing the last one would erase the job
         if (l->state == detail::lease_state::granted) stop_worker(*l);
         if (l->state != detail::lease_state::stopping) erase(*l);
     }
-    for (auto& [number, g] : j.groups) g.closing = true;
-    close_groups(j);
-    forget(j);
+    for (auto& [number, g] : d.groups) g.closing = true;
+    close_groups(d);
+    forget(d);
+}
+
+// ---- what their workers print -------------------------------------------------------------------
+
+SKEIN_INLINE detail::output_reader head::state::reader_of(std::uint64_t driver) const {
+    const auto& d = *drivers.at(driver);
+    if (!d.attempt_of.empty()) return detail::output_reader::head;
+    return d.session != nullptr ? detail::output_reader::driver : detail::output_reader::none;
+}
+
+SKEIN_INLINE bool head::state::ask_for_lines(std::uint64_t node, std::uint64_t driver) {
+    const auto* const n = node_at(node);
+    if (n != nullptr) n->session->tell(take_output{driver});
+    return n != nullptr;
+}
+
+SKEIN_INLINE void head::state::keep_lines_of(std::uint64_t driver,
+                                             std::vector<printed_lines> lines) {
+    keep_lines(*jobs.by_id.at(drivers.at(driver)->attempt_of), std::move(lines));
+}
+
+SKEIN_INLINE void head::state::send_lines(std::uint64_t driver, std::uint64_t node,
+                                          std::vector<printed_lines> lines) {
+    const auto& n = *nodes.at(node);
+    drivers.at(driver)->session->tell(worker_output{node, n.name, std::move(lines)});
 }
 
 // ---- what there is ------------------------------------------------------------------------------
@@ -432,8 +486,8 @@ SKEIN_INLINE driver_welcome head::state::size() const {
 
 SKEIN_INLINE void head::state::tell_size() {
     const auto now = size();
-    for (auto& [number, j] : jobs)
-        if (j->session) j->session->tell(cluster_changed{now.cpus, now.nodes});
+    for (auto& [number, d] : drivers)
+        if (d->session) d->session->tell(cluster_changed{now.cpus, now.nodes});
 }
 
 SKEIN_INLINE void head::state::tell_all_to_leave() {
@@ -448,7 +502,7 @@ SKEIN_INLINE task<void> head::state::close_link(net::link::handle l) {
 SKEIN_INLINE cluster_status head::state::status(bool past) const {
     cluster_status out;
     out.missing = memory.missing();
-    if (past) out.past = memory.past_jobs();
+    if (past) out.past = memory.past_drivers();
     out.state = memory.folder();
     out.trouble = memory.trouble();
     out.generation = memory.generation();

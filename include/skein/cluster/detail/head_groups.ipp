@@ -46,7 +46,7 @@ SKEIN_INLINE void head::state::ask_room(detail::head_lease& l) {
     sched::request r;
     r.where = *where;
     r.job = l.of->id();
-    r.demand = l.of->submitted.empty() ? l.demand : detail::with_entry_share(l.demand);
+    r.demand = l.of->attempt_of.empty() ? l.demand : detail::with_entry_share(l.demand);
     r.tag = l.tag;
     r.for_life = true; // nobody can count on the end of a worker
     const auto asked = schedule.submit(r);
@@ -56,22 +56,22 @@ SKEIN_INLINE void head::state::ask_room(detail::head_lease& l) {
 
 // ---- a driver asks for them and gives them back -------------------------------------------------
 
-SKEIN_INLINE void head::state::want_group(detail::head_job& j, const known_group& what) {
-    if (const auto known = j.groups.find(what.number); known != j.groups.end())
+SKEIN_INLINE void head::state::want_group(detail::head_driver& d, const known_group& what) {
+    if (const auto known = d.groups.find(what.number); known != d.groups.end())
         return tell_group(known->second); // said again after a lost link, as may be the answer
     const auto refuse = [&](const error& why) {
-        if (j.session) j.session->tell(cluster::group_refused{what.number, why.what()});
+        if (d.session) d.session->tell(cluster::group_refused{what.number, why.what()});
     };
     std::size_t all = what.bundles.size();
-    for (const auto& [number, g] : j.groups) all += g.bundles.size();
-    if (j.groups.size() >= detail::most_groups || all > detail::most_bundles)
+    for (const auto& [number, g] : d.groups) all += g.bundles.size();
+    if (d.groups.size() >= detail::most_groups || all > detail::most_bundles)
         return refuse(error(errc::exhausted,
                             fmt::format("a driver may have {} placement groups with {} bundles",
                                         detail::most_groups, detail::most_bundles)));
     if (what.strategy > static_cast<std::uint8_t>(sched::group_strategy::strict_spread))
         return refuse(error(errc::malformed, "a placement group of an unknown strategy"));
     detail::head_group g;
-    g.of = &j;
+    g.of = &d;
     g.number = what.number;
     g.strategy = static_cast<sched::group_strategy>(what.strategy);
     g.asked_at = on_loop.now();
@@ -84,7 +84,7 @@ SKEIN_INLINE void head::state::want_group(detail::head_job& j, const known_group
         g.places = what.placed;
         g.until = deadline_after(on_loop.now(), how.driver_grace);
     }
-    auto& kept = j.groups.emplace(what.number, std::move(g)).first->second;
+    auto& kept = d.groups.emplace(what.number, std::move(g)).first->second;
     if (kept.places.empty()) create(kept);
 }
 
@@ -103,31 +103,31 @@ SKEIN_INLINE void head::state::create(detail::head_group& g) {
     g.of->groups.erase(g.number);
 }
 
-SKEIN_INLINE void head::state::drop_group(detail::head_job& j, std::uint64_t number) {
-    const auto found = j.groups.find(number);
-    if (found == j.groups.end()) return;
+SKEIN_INLINE void head::state::drop_group(detail::head_driver& d, std::uint64_t number) {
+    const auto found = d.groups.find(number);
+    if (found == d.groups.end()) return;
     found->second.closing = true;
     std::vector<std::uint64_t> waiting;
-    for (const auto& [n, l] : j.leases)
+    for (const auto& [n, l] : d.leases)
         if (group_of(*l) == &found->second && l->state == detail::lease_state::waits)
             waiting.push_back(n);
-    for (const auto n : waiting) give_back(j, n);
-    close_groups(j);
+    for (const auto n : waiting) give_back(d, n);
+    close_groups(d);
 }
 
 /// Those that nobody needs any more go with their last lease.
-SKEIN_INLINE void head::state::close_groups(detail::head_job& j) {
-    for (auto at = j.groups.begin(); at != j.groups.end();) {
+SKEIN_INLINE void head::state::close_groups(detail::head_driver& d) {
+    for (auto at = d.groups.begin(); at != d.groups.end();) {
         const auto& g = at->second;
         const bool used =
-            !g.closing || std::any_of(j.leases.begin(), j.leases.end(),
+            !g.closing || std::any_of(d.leases.begin(), d.leases.end(),
                                       [&](const auto& one) { return group_of(*one.second) == &g; });
         if (used) {
             ++at;
             continue;
         }
         if (g.id) (void)schedule.remove_group(g.id);
-        at = j.groups.erase(at);
+        at = d.groups.erase(at);
     }
 }
 
@@ -136,16 +136,16 @@ SKEIN_INLINE void head::state::close_groups(detail::head_job& j) {
 /// Places groups where their drivers say that they are, once the nodes have come. all: whoever has
 /// come.
 SKEIN_INLINE void head::state::take_groups_over(bool all) {
-    for (auto& [number, j] : jobs) {
+    for (auto& [number, d] : drivers) {
         std::vector<std::uint64_t> ready;
-        for (auto& [n, g] : j->groups) {
+        for (auto& [n, g] : d->groups) {
             if (g.id || g.closing) continue;
             const bool here = std::all_of(g.places.begin(), g.places.end(), [&](const auto& b) {
                 return b.node == 0 || node_at(b.node) != nullptr;
             });
             if (all || here || on_loop.now() >= g.until) ready.push_back(n);
         }
-        for (const auto n : ready) adopt(j->groups.at(n));
+        for (const auto n : ready) adopt(d->groups.at(n));
     }
 }
 
@@ -228,8 +228,8 @@ SKEIN_INLINE bool head::state::adopt_bundle(detail::head_group& g, std::size_t b
 }
 
 SKEIN_INLINE void head::state::on_group(const sched::notice& n) {
-    for (auto& [incarnation, j] : jobs) {
-        for (auto& [number, g] : j->groups) {
+    for (auto& [incarnation, d] : drivers) {
+        for (auto& [number, g] : d->groups) {
             if (g.id != n.group) continue;
             const bool was_placed =
                 std::exchange(g.placed, n.what == sched::notice::kind::group_placed);
@@ -243,7 +243,7 @@ SKEIN_INLINE void head::state::on_group(const sched::notice& n) {
             for (std::size_t b = 0; b < std::min(g.places.size(), n.bundles.size()); ++b)
                 if (!n.bundles[b]) g.places[b] = {};
             const bool impossible = n.what != sched::notice::kind::group_broken;
-            if (j->session) j->session->tell(group_waits{number, impossible, n.why.what()});
+            if (d->session) d->session->tell(group_waits{number, impossible, n.why.what()});
             return;
         }
     }
@@ -265,8 +265,8 @@ SKEIN_INLINE std::int64_t head::state::group_cpus(const detail::head_group& g) c
 
 /// A lease for all tasks of a driver that can be asked back.
 SKEIN_INLINE bool head::state::may_go(const detail::head_lease& l,
-                                      const detail::head_job& j) const {
-    return l.of == &j && !l.own && l.state == detail::lease_state::granted &&
+                                      const detail::head_driver& d) const {
+    return l.of == &d && !l.own && l.state == detail::lease_state::granted &&
            on_loop.now() >= l.actors_until;
 }
 

@@ -14,7 +14,7 @@ namespace skein::cluster {
 
 /// Into the log, as it is now.
 SKEIN_INLINE void head::state::note(const detail::submitted_job& job) {
-    detail::submitted_record r;
+    detail::job_record r;
     r.number = job.number;
     r.what = job.what;
     r.state = static_cast<std::uint8_t>(job.state);
@@ -36,13 +36,13 @@ SKEIN_INLINE void head::state::note(const detail::submitted_job& job) {
     r.stops_for = job.stops_for;
     r.placed_on = job.placed_on;
     r.may_run = job.state == job_state::retrying && given_up.may_run(job.lease_of, on_loop.now());
-    memory.submitted_is(std::move(r));
+    memory.job_is(std::move(r));
 }
 
 namespace detail {
 
 /// What the log says of a job.
-[[nodiscard]] inline std::shared_ptr<submitted_job> job_of_record(const submitted_record& r) {
+[[nodiscard]] inline std::shared_ptr<submitted_job> job_of_record(const job_record& r) {
     auto job = std::make_shared<submitted_job>();
     job->number = r.number;
     job->what = r.what;
@@ -75,7 +75,7 @@ namespace detail {
 
 /// Those that wait begin anew; those that ran are expected with their nodes.
 SKEIN_INLINE void head::state::remember_jobs() {
-    for (const auto& [id, r] : memory.submitted()) {
+    for (const auto& [id, r] : memory.jobs()) {
         const auto job = detail::job_of_record(r);
         if (r.may_run && job->state == job_state::retrying)
             given_up.leave(r.lease_of,
@@ -83,15 +83,12 @@ SKEIN_INLINE void head::state::remember_jobs() {
                             deadline_after(on_loop.now(), fence(detail::agents_wait_ms, r.what))});
         job->since = job->pending_since = on_loop.now();
         job->retry_at = on_loop.now();
-        if (how.storage != nullptr && !r.what.package.empty() && !is_over(job->state)) {
-            auto& kept = *how.storage->get().packages;
-            if (kept.find(r.what.package)) job->files = kept.pin(r.what.package);
-        }
-        submitted.last_number = std::max(submitted.last_number, r.number);
-        submitted.by_id.emplace(id, job);
-        submitted.in_order.emplace(r.number, job);
+        if (!is_over(job->state)) job->files = packages.hold_if_here(r.what.package);
+        jobs.last_number = std::max(jobs.last_number, r.number);
+        jobs.by_id.emplace(id, job);
+        jobs.in_order.emplace(r.number, job);
     }
-    for (const auto& [id, one] : submitted.by_id) {
+    for (const auto& [id, one] : jobs.by_id) {
         auto& job = *one;
         if (job.state == job_state::pending) {
             --job.attempt; // it has not begun
@@ -101,12 +98,12 @@ SKEIN_INLINE void head::state::remember_jobs() {
         job.begins[job.attempt] = job.lines_before + 1;
         const auto demand = sched::parse_resources(job.what.demand);
         if (!demand) continue;
-        auto& j = job_of(job.lease_of);
-        j.submitted = job.what.id;
-        j.hello.name = "job " + job.what.id;
-        j.away_until = time_point::max();
-        schedule.set_weight(j.id(), 1);
-        auto& l = add_lease(j, detail::entry_lease, *demand);
+        auto& d = driver_of(job.lease_of);
+        d.attempt_of = job.what.id;
+        d.hello.name = "job " + job.what.id;
+        d.away_until = time_point::max();
+        schedule.set_weight(d.id(), 1);
+        auto& l = add_lease(d, detail::entry_lease, *demand);
         l.label = job.what.label;
         l.state = detail::lease_state::expected;
         l.expected_node = unknown_node;
@@ -114,15 +111,15 @@ SKEIN_INLINE void head::state::remember_jobs() {
         l.until = deadline_after(
             on_loop.now(),
             std::max<duration>(how.times.start_timeout, fence(detail::agents_wait_ms, job.what)));
-        is_restarted = true;
+        spaces.had_head();
     }
 }
 
 /// A node holds the entry process of a job. False: of none that is expected.
 SKEIN_INLINE bool head::state::claim_entry(const held_lease& held) {
-    const auto found = submitted.by_id.find(held.job);
+    const auto found = jobs.by_id.find(held.job);
     given_up.is_back(held.lease.driver); // it is told to end there
-    return found != submitted.by_id.end() && found->second->lease_of == held.lease.driver &&
+    return found != jobs.by_id.end() && found->second->lease_of == held.lease.driver &&
            !is_over(found->second->state) && found->second->state != job_state::retrying;
 }
 

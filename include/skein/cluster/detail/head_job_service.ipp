@@ -38,8 +38,8 @@ inline constexpr std::size_t most_listed = 1000;
 // ---- what people ask ----------------------------------------------------------------------------
 
 SKEIN_INLINE head::state::job_ptr head::state::job_called(const std::string& id) const {
-    const auto found = submitted.by_id.find(id);
-    if (found != submitted.by_id.end()) return found->second;
+    const auto found = jobs.by_id.find(id);
+    if (found != jobs.by_id.end()) return found->second;
     throw error(errc::not_found,
                 fmt::format("there is no job \"{}\"", printable(id.substr(0, detail::most_job_id))))
         .with_hint("skein job list shows those that there are");
@@ -53,9 +53,9 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job,
     out.state = static_cast<std::uint8_t>(job.shown);
     out.reason = job.reason;
     if (job.state == job_state::pending && job.reason.empty())
-        if (const auto j = jobs.find(job.lease_of); j != jobs.end())
-            if (const auto l = j->second->leases.find(detail::entry_lease);
-                l != j->second->leases.end() && l->second->request)
+        if (const auto d = drivers.find(job.lease_of); d != drivers.end())
+            if (const auto l = d->second->leases.find(detail::entry_lease);
+                l != d->second->leases.end() && l->second->request)
                 out.reason = schedule.why(l->second->request);
     if (job.state == job_state::starting || job.state == job_state::running)
         if (const auto n = nodes.find(job.placed_on); n != nodes.end() && is_silent(*n->second))
@@ -86,7 +86,7 @@ SKEIN_INLINE job_info head::state::info_of(const detail::submitted_job& job,
 
 SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked, std::size_t bound) const {
     job_list out;
-    out.total = submitted.by_id.size();
+    out.total = jobs.by_id.size();
     if (!asked.id.empty()) {
         out.jobs.push_back(info_of(*job_called(asked.id)));
         return out;
@@ -94,8 +94,8 @@ SKEIN_INLINE job_list head::state::list_jobs(const ask_jobs& asked, std::size_t 
     const auto most = std::min<std::size_t>(asked.most == 0 ? bound : asked.most, bound);
     const auto held_up = held_up_jobs();
     std::size_t at = 0;
-    for (auto one = submitted.in_order.rbegin();
-         one != submitted.in_order.rend() && out.jobs.size() < most; ++one)
+    for (auto one = jobs.in_order.rbegin(); one != jobs.in_order.rend() && out.jobs.size() < most;
+         ++one)
         if (at++ >= asked.first) out.jobs.push_back(detail::brief(info_of(*one->second, &held_up)));
     return out;
 }
@@ -117,9 +117,9 @@ SKEIN_INLINE void head::state::forget_job(const std::string& id) {
         throw error(errc::invalid_argument,
                     fmt::format("job {} is {}: it cannot be deleted", id, to_string(job->shown)))
             .with_hint("skein job stop ends it");
-    memory.forget_submitted(id);
-    submitted.in_order.erase(job->number);
-    submitted.by_id.erase(id);
+    memory.forget_job(id);
+    jobs.in_order.erase(job->number);
+    jobs.by_id.erase(id);
     ++changes;
 }
 
@@ -192,20 +192,19 @@ SKEIN_INLINE void head::state::serve_entries(net::request_service& of, const ses
             throw error(errc::malformed, who.peer + " has not said which node it is");
         return here->node->leases.contains(lease);
     };
-    serve_loads(of, s);
     of.on_tell<entry_started>(
         [this, of_node, weak](const entry_started& m, const net::caller& who) {
             if (!of_node(m.lease, who)) return;
             if (const auto here = weak.lock()) node_works(*here->node);
-            if (const auto j = jobs.find(m.lease.driver);
-                j != jobs.end() && !j->second->submitted.empty())
-                submitted.by_id.at(j->second->submitted)->pid = m.pid;
+            if (const auto d = drivers.find(m.lease.driver);
+                d != drivers.end() && !d->second->attempt_of.empty())
+                jobs.by_id.at(d->second->attempt_of)->pid = m.pid;
             entry_runs(m.lease);
         });
     of.on_tell<job_rows>([this, of_node](job_rows m, const net::caller& who) {
-        const auto j = jobs.find(m.lease.driver);
-        if (!of_node(m.lease, who) || j == jobs.end() || j->second->submitted.empty()) return;
-        auto& job = *submitted.by_id.at(j->second->submitted);
+        const auto d = drivers.find(m.lease.driver);
+        if (!of_node(m.lease, who) || d == drivers.end() || d->second->attempt_of.empty()) return;
+        auto& job = *jobs.by_id.at(d->second->attempt_of);
         const auto folder = printable(m.folder.substr(0, 4096));
         if (m.offset == 0 && !m.bytes.empty()) {
             job.rows.clear();

@@ -67,13 +67,13 @@ inline task<void> wait_for_news(std::shared_ptr<submitted_job> job) { co_await j
 
 SKEIN_INLINE void head::state::check_request(const job_request& what) const {
     detail::check_job_id(what.id);
-    if (submitted.by_id.contains(what.id))
+    if (jobs.by_id.contains(what.id))
         throw error(errc::already_exists, fmt::format("there is a job {} already", what.id))
             .with_hint(
                 fmt::format("choose another id, or leave --id out: the head draws one; skein "
                             "job logs {} --follow shows that one",
                             what.id));
-    if (memory.had_submitted(what.id))
+    if (memory.had_job(what.id))
         throw error(errc::already_exists,
                     fmt::format("there was a job {}, which was forgotten: its name does not return",
                                 what.id))
@@ -113,7 +113,7 @@ SKEIN_INLINE void head::state::check_request(const job_request& what) const {
     if (!what.folder.empty() && !what.folder.starts_with('/'))
         throw error(errc::invalid_argument,
                     fmt::format("the folder {} is no absolute path", printable(what.folder)));
-    const auto open = std::count_if(submitted.by_id.begin(), submitted.by_id.end(),
+    const auto open = std::count_if(jobs.by_id.begin(), jobs.by_id.end(),
                                     [](const auto& one) { return !is_over(one.second->state); });
     if (static_cast<std::size_t>(open) >= detail::most_open_jobs)
         throw error(errc::exhausted, fmt::format("{} jobs wait or run already", open))
@@ -122,17 +122,17 @@ SKEIN_INLINE void head::state::check_request(const job_request& what) const {
 
 SKEIN_INLINE head::state::job_ptr head::state::submit(job_request what, package_pin files) {
     for (const bool draws = what.id.empty();
-         draws && (what.id.empty() || submitted.by_id.contains(what.id));)
+         draws && (what.id.empty() || jobs.by_id.contains(what.id));)
         what.id = fmt::format("job_{:016x}", on_loop.random().next());
     check_request(what);
     auto job = std::make_shared<detail::submitted_job>();
-    job->number = ++submitted.last_number;
+    job->number = ++jobs.last_number;
     job->what = std::move(what);
     job->files = std::move(files);
     job->submitted = detail::unix_ms(on_loop);
     job->since = on_loop.now();
-    submitted.by_id.emplace(job->what.id, job);
-    submitted.in_order.emplace(job->number, job);
+    jobs.by_id.emplace(job->what.id, job);
+    jobs.in_order.emplace(job->number, job);
     logging::at(how.news, "head", "job submitted",
                 {{"job", job->what.id},
                  {"by", job->what.by},
@@ -145,8 +145,8 @@ SKEIN_INLINE head::state::job_ptr head::state::submit(job_request what, package_
 
 /// It was submitted already, by who asks again because he had no answer.
 SKEIN_INLINE head::state::job_ptr head::state::same_job(const submit_job& asked) const {
-    const auto found = submitted.by_id.find(asked.what.id);
-    if (!asked.again || found == submitted.by_id.end()) return nullptr;
+    const auto found = jobs.by_id.find(asked.what.id);
+    if (!asked.again || found == jobs.by_id.end()) return nullptr;
     const bool is_same = wire::encode(found->second->what) == wire::encode(asked.what);
     return is_same ? found->second : nullptr;
 }
@@ -155,8 +155,8 @@ SKEIN_INLINE task<submit_reply> head::state::on_submit(state* self, submit_job a
     package_pin files;
     auto job = self->same_job(asked);
     if (job == nullptr) {
-        auto holding = hold_package(self, &asked.what, &files);
-        co_await holding;
+        auto holding = self->packages.hold(asked.what.package);
+        files = co_await holding;
         job = self->submit(std::move(asked.what), std::move(files));
     }
     submit_reply out;
@@ -170,7 +170,7 @@ SKEIN_INLINE task<submit_reply> head::state::on_submit(state* self, submit_job a
 /// Asks for room for the next attempt.
 SKEIN_INLINE void head::state::begin_attempt(detail::submitted_job& job) {
     auto drawn = on_loop.random().next();
-    while (drawn == 0 || jobs.contains(drawn)) drawn = on_loop.random().next();
+    while (drawn == 0 || drivers.contains(drawn)) drawn = on_loop.random().next();
     ++job.attempt;
     job.rank_nodes.clear();
     job.told.clear();
@@ -182,12 +182,12 @@ SKEIN_INLINE void head::state::begin_attempt(detail::submitted_job& job) {
     job.exit_code = -1;
     job.signal = 0;
     change(job, job_state::pending, "");
-    auto& j = job_of(drawn);
-    j.submitted = job.what.id;
-    j.hello.name = "job " + job.what.id;
-    j.away_until = time_point::max(); // it has no driver that could be away
-    schedule.set_weight(j.id(), 1);
-    want(j, {detail::entry_lease, job.what.demand, job.what.label, false, {}, {}});
+    auto& d = driver_of(drawn);
+    d.attempt_of = job.what.id;
+    d.hello.name = "job " + job.what.id;
+    d.away_until = time_point::max(); // it has no driver that could be away
+    schedule.set_weight(d.id(), 1);
+    want(d, {detail::entry_lease, job.what.demand, job.what.label, false, {}, {}});
 }
 
 /// Its node has just been found. It hears of it when the log says where it is: a head that did not
@@ -210,7 +210,7 @@ SKEIN_INLINE task<void> head::state::order_entry(state* self, std::uint64_t tag,
 
 /// What a node is told to start.
 SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_lease& l) {
-    const auto job = submitted.by_id.at(l.of->submitted);
+    const auto job = jobs.by_id.at(l.of->attempt_of);
     job->node = l.at->name;
     job->placed_on = l.at->incarnation;
     job->pid = 0;
@@ -259,9 +259,9 @@ SKEIN_INLINE task<void> head::state::show_end(state* self, job_ptr job) {
 }
 
 SKEIN_INLINE void head::state::entry_runs(const lease_name& lease) {
-    const auto j = jobs.find(lease.driver);
-    if (j == jobs.end() || j->second->submitted.empty()) return;
-    const auto job = submitted.by_id.at(j->second->submitted);
+    const auto d = drivers.find(lease.driver);
+    if (d == drivers.end() || d->second->attempt_of.empty()) return;
+    const auto job = jobs.by_id.at(d->second->attempt_of);
     if (job->state != job_state::starting || job->lease_of != lease.driver) return;
     job->started = detail::unix_ms(on_loop);
     job->not_started = 0;
@@ -272,8 +272,8 @@ SKEIN_INLINE void head::state::entry_runs(const lease_name& lease) {
 /// The lease of the newest attempt has ended.
 SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
                                           const std::string& why, const ended_lease& ended) {
-    const auto found = submitted.by_id.find(id);
-    if (found == submitted.by_id.end()) return;
+    const auto found = jobs.by_id.find(id);
+    if (found == jobs.by_id.end()) return;
     auto& job = *found->second;
     end_ranks_of(id);
     if (is_over(job.state)) return;
@@ -315,7 +315,7 @@ SKEIN_INLINE void head::state::job_over(detail::submitted_job& job, job_state as
     job.files = {};
     change(job, as, std::move(reason));
     note(job);
-    writing.spawn(show_end(this, submitted.by_id.at(job.what.id)));
+    writing.spawn(show_end(this, jobs.by_id.at(job.what.id)));
     logging::at(how.news, "head", "job ended",
                 {{"job", job.what.id}, {"state", to_string(as)}, {"why", job.reason}});
     forget_old_jobs(job);
@@ -325,7 +325,7 @@ SKEIN_INLINE void head::state::job_over(detail::submitted_job& job, job_state as
 SKEIN_INLINE void head::state::forget_old_jobs(const detail::submitted_job& but) {
     std::vector<job_ptr> ended;
     std::size_t bytes = 0;
-    for (const auto& [number, one] : submitted.in_order) {
+    for (const auto& [number, one] : jobs.in_order) {
         if (!is_over(one->state) || one.get() == &but) continue;
         ended.push_back(one);
         bytes += one->said.bytes() + one->rows.size();
@@ -336,9 +336,9 @@ SKEIN_INLINE void head::state::forget_old_jobs(const detail::submitted_job& but)
         auto& one = *ended[i];
         if (ended.size() - i >= detail::most_ended_jobs) {
             bytes -= one.said.bytes() + one.rows.size();
-            memory.forget_submitted(one.what.id);
-            submitted.in_order.erase(one.number);
-            submitted.by_id.erase(one.what.id);
+            memory.forget_job(one.what.id);
+            jobs.in_order.erase(one.number);
+            jobs.by_id.erase(one.what.id);
         } else if (bytes > detail::most_ended_bytes) {
             bytes -= one.said.bytes() + one.rows.size();
             one.said.drop();
@@ -356,10 +356,10 @@ SKEIN_INLINE void head::state::stop_submitted(detail::submitted_job& job, job_st
     job.is_stopping = true;
     job.stops_as = as;
     job.stops_for = std::move(reason);
-    const auto j = jobs.find(job.lease_of);
-    if (j == jobs.end()) return job_over(job, job.stops_as, job.stops_for); // between attempts
-    const auto own = j->second->leases.find(detail::entry_lease);
-    if (own == j->second->leases.end()) return;
+    const auto d = drivers.find(job.lease_of);
+    if (d == drivers.end()) return job_over(job, job.stops_as, job.stops_for); // between attempts
+    const auto own = d->second->leases.find(detail::entry_lease);
+    if (own == d->second->leases.end()) return;
     auto& l = *own->second;
     note(job);
     if (l.state == detail::lease_state::waits || !(l.is_ordered || l.at == nullptr))
@@ -373,14 +373,15 @@ SKEIN_INLINE void head::state::stop_submitted(detail::submitted_job& job, job_st
 SKEIN_INLINE void head::state::look_at_jobs() {
     const auto now = on_loop.now();
     std::vector<job_ptr> open;
-    for (const auto& [id, job] : submitted.by_id)
+    for (const auto& [id, job] : jobs.by_id)
         if (!is_over(job->state) && !job->is_stopping) open.push_back(job);
     const auto after = [](std::uint64_t ms) {
         return duration(
             std::chrono::milliseconds(std::min<std::uint64_t>(ms, std::uint64_t{1} << 40)));
     };
     for (const auto& job : open) {
-        const bool is_put_off = job->state == job_state::pending && !jobs.contains(job->lease_of);
+        const bool is_put_off =
+            job->state == job_state::pending && !drivers.contains(job->lease_of);
         if (is_put_off && now >= job->retry_at) {
             begin_again(*job);
         } else if (job->state == job_state::retrying && now >= job->retry_at &&
@@ -406,7 +407,7 @@ SKEIN_INLINE void head::state::look_at_jobs() {
 SKEIN_INLINE task<void> head::state::end_all_jobs(state* self) {
     const auto open_jobs = [self] {
         std::vector<job_ptr> out;
-        for (const auto& [id, job] : self->submitted.by_id)
+        for (const auto& [id, job] : self->jobs.by_id)
             if (!is_over(job->state)) out.push_back(job);
         return out;
     };
@@ -428,7 +429,7 @@ SKEIN_INLINE task<void> head::state::end_all_jobs(state* self) {
 
 /// Nobody will be asked again: who follows a job has a moment to ask for its end.
 SKEIN_INLINE task<void> head::state::show_all_ends(state* self) {
-    for (const auto& [id, job] : self->submitted.by_id) {
+    for (const auto& [id, job] : self->jobs.by_id) {
         job->shown = job->state;
         job->news.wake_all();
     }

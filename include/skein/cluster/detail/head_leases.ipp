@@ -18,17 +18,18 @@
 
 namespace skein::cluster {
 
-SKEIN_INLINE detail::head_lease& head::state::add_lease(detail::head_job& j, std::uint64_t number,
+SKEIN_INLINE detail::head_lease& head::state::add_lease(detail::head_driver& d,
+                                                        std::uint64_t number,
                                                         const sched::resources& demand) {
     auto made = std::make_unique<detail::head_lease>();
     auto& l = *made;
-    l.of = &j;
+    l.of = &d;
     l.number = number;
     l.demand = demand;
     l.tag = ++last_tag;
     l.asked_at = on_loop.now();
     by_tag.emplace(l.tag, &l);
-    j.leases.emplace(number, std::move(made));
+    d.leases.emplace(number, std::move(made));
     return l;
 }
 
@@ -38,49 +39,51 @@ SKEIN_INLINE void head::state::erase(detail::head_lease& l) {
     if (l.request && !schedule.cancel(l.request)) (void)schedule.release(l.request);
     if (l.at != nullptr) l.at->leases.erase({l.of->incarnation, l.number});
     by_tag.erase(l.tag);
-    auto& j = *l.of;
-    j.leases.erase(l.number);
-    close_groups(j);
+    auto& d = *l.of;
+    d.leases.erase(l.number);
+    close_groups(d);
 }
 
-SKEIN_INLINE void head::state::forget(detail::head_job& j) {
-    if (!j.ending || !j.leases.empty()) return;
-    if (!j.space.empty()) space_server_over(j, "it has ended", true);
-    (void)schedule.remove_job(j.id());
-    calls_of_gone.submitted += j.calls.submitted;
-    calls_of_gone.done += j.calls.done;
-    calls_of_gone.failed += j.calls.failed;
-    jobs.erase(j.incarnation);
+SKEIN_INLINE void head::state::forget(detail::head_driver& d) {
+    if (!d.ending || !d.leases.empty()) return;
+    spaces.over(d.incarnation, "it has ended", true);
+    (void)schedule.remove_job(d.id());
+    calls_of_gone.submitted += d.calls.submitted;
+    calls_of_gone.done += d.calls.done;
+    calls_of_gone.failed += d.calls.failed;
+    output.forget_driver(d.incarnation);
+    spaces.forget_driver(d.incarnation);
+    drivers.erase(d.incarnation);
 }
 
 SKEIN_INLINE void head::state::end(detail::head_lease& l, bool started, const std::string& why,
                                    const ended_lease& news) {
-    auto& j = *l.of;
-    if (j.session)
-        j.session->tell(lease_ended{l.number, started, why, news.lines, news.is_lasting, news.code,
+    auto& d = *l.of;
+    if (d.session)
+        d.session->tell(lease_ended{l.number, started, why, news.lines, news.is_lasting, news.code,
                                     news.signal, news.of_node});
-    if (l.number == space_server_lease && !j.space.empty())
-        space_server_over(j, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
-                          l.state != detail::lease_state::expected);
-    const auto submitted_as = j.submitted;
+    if (l.number == space_server_lease)
+        spaces.over(d.incarnation, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
+                    l.state != detail::lease_state::expected);
+    const auto submitted_as = d.attempt_of;
     if (!submitted_as.empty()) {
-        j.ending = true; // an attempt: it has nothing else
-        submitted.by_id.at(submitted_as)->never_began = !l.is_ordered;
+        d.ending = true; // an attempt: it has nothing else
+        jobs.by_id.at(submitted_as)->never_began = !l.is_ordered;
     }
     erase(l);
-    forget(j);
+    forget(d);
     if (!submitted_as.empty()) entry_over(submitted_as, started, why, news);
 }
 
 // ---- a driver asks and gives back ---------------------------------------------------------------
 
-SKEIN_INLINE void head::state::want(detail::head_job& j, const want_lease& what) {
+SKEIN_INLINE void head::state::want(detail::head_driver& d, const want_lease& what) {
     const auto number = what.lease;
-    if (j.leases.contains(number)) return; // said again after a lost link
+    if (d.leases.contains(number)) return; // said again after a lost link
     const auto refuse = [&](const error& why) {
-        if (j.session) j.session->tell(lease_ended{number, false, why.what()});
+        if (d.session) d.session->tell(lease_ended{number, false, why.what()});
     };
-    if (j.leases.size() >= how.most_leases)
+    if (d.leases.size() >= how.most_leases)
         return refuse(error(errc::exhausted,
                             fmt::format("a driver may have {} leases at a time", how.most_leases)));
     const auto wanted = sched::parse_resources(what.demand);
@@ -91,7 +94,7 @@ SKEIN_INLINE void head::state::want(detail::head_job& j, const want_lease& what)
     if (const auto env = sched::parse_task_environment(what.env, what.cwd); !env)
         return refuse(env.error());
     if (const auto wrong = objection(what.rank)) return refuse(*wrong);
-    auto& l = add_lease(j, number, *wanted);
+    auto& l = add_lease(d, number, *wanted);
     l.rank = what.rank;
     l.label = what.label;
     l.own = what.own;
@@ -100,9 +103,10 @@ SKEIN_INLINE void head::state::want(detail::head_job& j, const want_lease& what)
     ask_room(l);
 }
 
-SKEIN_INLINE void head::state::give_back(detail::head_job& j, std::uint64_t number, bool at_once) {
-    const auto found = j.leases.find(number);
-    if (found == j.leases.end()) return; // its end has crossed this
+SKEIN_INLINE void head::state::give_back(detail::head_driver& d, std::uint64_t number,
+                                         bool at_once) {
+    const auto found = d.leases.find(number);
+    if (found == d.leases.end()) return; // its end has crossed this
     auto& l = *found->second;
     l.at_once = l.at_once || at_once;
     if (l.state == detail::lease_state::granted) return stop_worker(l, l.at_once);
@@ -110,14 +114,14 @@ SKEIN_INLINE void head::state::give_back(detail::head_job& j, std::uint64_t numb
     if (l.state == detail::lease_state::expected && l.at_once) return; // when its node comes
     if (l.state == detail::lease_state::stopping) return;
     // A worker's driver knows its end by their link; a rank's has this alone.
-    if (j.session) j.session->tell(lease_ended{number, false, "it was given back"});
+    if (d.session) d.session->tell(lease_ended{number, false, "it was given back"});
     erase(l);
 }
 
 /// It was asked back, and its driver cannot.
-SKEIN_INLINE void head::state::keep(detail::head_job& j, std::uint64_t number) {
-    const auto found = j.leases.find(number);
-    if (found == j.leases.end()) return;
+SKEIN_INLINE void head::state::keep(detail::head_driver& d, std::uint64_t number) {
+    const auto found = d.leases.find(number);
+    if (found == d.leases.end()) return;
     found->second->keep_until = deadline_after(on_loop.now(), how.keep_grace);
     found->second->actors_until = found->second->keep_until;
     found->second->drained = false;
@@ -125,9 +129,9 @@ SKEIN_INLINE void head::state::keep(detail::head_job& j, std::uint64_t number) {
     pump();
 }
 
-SKEIN_INLINE void head::state::rest(detail::head_job& j, const lease_blocked& what) {
-    const auto found = j.leases.find(what.lease);
-    if (found == j.leases.end()) return;
+SKEIN_INLINE void head::state::rest(detail::head_driver& d, const lease_blocked& what) {
+    const auto found = d.leases.find(what.lease);
+    if (found == d.leases.end()) return;
     auto& l = *found->second;
     if (std::exchange(l.blocked, what.on) == what.on || !l.request) return;
     if (what.on)
@@ -183,9 +187,9 @@ SKEIN_INLINE bool head::state::is_feasible(const sched::resources& demand) const
 SKEIN_INLINE std::int64_t head::state::take_stock(std::vector<detail::head_share>& into) const {
     std::map<sched::resources, bool> feasible;
     std::int64_t coming = 0;
-    for (const auto& [number, j] : jobs) {
-        detail::head_share p{j.get(), 0, 0, 0, {}};
-        for (const auto& [k, l] : j->leases) {
+    for (const auto& [number, d] : drivers) {
+        detail::head_share p{d.get(), 0, 0, 0, {}};
+        for (const auto& [k, l] : d->leases) {
             if (l->label.starts_with('@')) continue; // its room is that of its group
             const auto cpus = l->blocked ? 0 : l->demand.cpu.in_steps();
             if (l->state == detail::lease_state::waits) {
@@ -198,11 +202,11 @@ SKEIN_INLINE std::int64_t head::state::take_stock(std::vector<detail::head_share
                 coming += cpus;
             } else {
                 p.held += cpus;
-                if (on_loop.now() >= l->keep_until && cpus > 0 && j->submitted.empty())
+                if (on_loop.now() >= l->keep_until && cpus > 0 && d->attempt_of.empty())
                     p.may_give.push_back(l.get()); // nobody could be asked for that of a job
             }
         }
-        for (const auto& [k, g] : j->groups) (g.placed ? p.held : p.wanted) += group_cpus(g);
+        for (const auto& [k, g] : d->groups) (g.placed ? p.held : p.wanted) += group_cpus(g);
         if (p.held == 0 && p.wanted == 0) continue;
         into.push_back(std::move(p));
     }
@@ -251,16 +255,16 @@ SKEIN_INLINE void head::state::share_out() {
 }
 
 /// It has just asked: nobody waits for the next look at all of them.
-SKEIN_INLINE void head::state::make_room(const detail::head_job& j, bool of_groups) {
+SKEIN_INLINE void head::state::make_room(const detail::head_driver& d, bool of_groups) {
     const auto waits = [](const auto& one) {
         const auto& l = *one.second;
         return l.own && l.state == detail::lease_state::waits && !l.label.starts_with('@');
     };
-    if (!of_groups && std::none_of(j.leases.begin(), j.leases.end(), waits)) return;
+    if (!of_groups && std::none_of(d.leases.begin(), d.leases.end(), waits)) return;
     std::vector<detail::head_share> parts;
     (void)take_stock(parts);
     for (const auto& p : parts)
-        if (p.of == &j) of_groups ? make_group_room(p) : make_room(p);
+        if (p.of == &d) of_groups ? make_group_room(p) : make_room(p);
 }
 
 /// A driver waits for a lease of its own kind, and others of its leases are in the way: it is asked
@@ -283,11 +287,11 @@ SKEIN_INLINE void head::state::make_room(const detail::head_share& of) {
 }
 
 /// The nodes with the fewest leases of this driver that are to be spread come first.
-SKEIN_INLINE void head::state::spread_order(const detail::head_job& j,
+SKEIN_INLINE void head::state::spread_order(const detail::head_driver& d,
                                             std::vector<sched::scheduler::place_info>& nodes_now) {
     std::map<sched::place_id, std::pair<int, std::size_t>> order; // how many it has, when it came
     for (std::size_t i = 0; i < nodes_now.size(); ++i) order[nodes_now[i].id] = {0, i};
-    for (const auto& [number, l] : j.leases)
+    for (const auto& [number, l] : d.leases)
         if (l->at != nullptr && l->label == sched::spread_label) ++order[l->at->place()].first;
     std::sort(nodes_now.begin(), nodes_now.end(),
               [&](const auto& a, const auto& b) { return order[a.id] < order[b.id]; });
@@ -369,13 +373,13 @@ SKEIN_INLINE void head::state::granted(const sched::grant& g) {
         return;
     }
     auto& l = *found->second;
-    const auto& j = *l.of;
+    const auto& d = *l.of;
     l.state = detail::lease_state::granted;
     l.at = n;
     l.gpus = g.gpus;
     l.keep_until = deadline_after(on_loop.now(), how.share_quantum);
-    n->leases.emplace(lease_name{j.incarnation, l.number}, &l);
-    if (!j.submitted.empty()) return start_entry(l);
+    n->leases.emplace(lease_name{d.incarnation, l.number}, &l);
+    if (!d.attempt_of.empty()) return start_entry(l);
     n->session->tell(order_of(l));
     note_rank(l);
     l.rank = {}; // told once
@@ -391,10 +395,10 @@ SKEIN_INLINE void head::state::tell_granted(const detail::head_lease& l) {
 
 SKEIN_INLINE void head::state::on_ended(const ended_lease& what, detail::head_node& from) {
     given_up.over(what.lease.driver);
-    const auto j = jobs.find(what.lease.driver);
-    if (j == jobs.end()) return;
-    const auto found = j->second->leases.find(what.lease.number);
-    if (found == j->second->leases.end()) return;
+    const auto d = drivers.find(what.lease.driver);
+    if (d == drivers.end()) return;
+    const auto found = d->second->leases.find(what.lease.number);
+    if (found == d->second->leases.end()) return;
     auto& l = *found->second;
     const bool is_there = l.at == &from || (l.state == detail::lease_state::expected &&
                                             l.expected_node == unknown_node);
@@ -414,9 +418,9 @@ SKEIN_INLINE bool head::state::take_over(detail::head_node& n, const held_lease&
                                          detail::head_lease* l, detail::lease_state as) {
     const auto demand = sched::parse_resources(held.demand);
     if (!demand) return false;
-    auto& j = job_of(held.lease.driver);
+    auto& d = driver_of(held.lease.driver);
     sched::request r;
-    r.job = j.id();
+    r.job = d.id();
     r.demand = held.job.empty() ? *demand : detail::with_entry_share(*demand);
     r.for_life = true;
     const bool in_group = l != nullptr && group_of(*l) != nullptr && where_of(*l);
@@ -435,7 +439,7 @@ SKEIN_INLINE bool head::state::take_over(detail::head_node& n, const held_lease&
         if (l != nullptr) end(*l, true, taken.error().what());
         return false;
     }
-    auto& mine = l != nullptr ? *l : add_lease(j, held.lease.number, *demand);
+    auto& mine = l != nullptr ? *l : add_lease(d, held.lease.number, *demand);
     mine.request = *taken;
     mine.gpus = sched::gpu_set(held.gpus);
     mine.state = as;
@@ -453,12 +457,12 @@ SKEIN_INLINE bool head::state::take_over(detail::head_node& n, const held_lease&
 SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held) {
     const bool is_other =
         (!held.space.empty() && !claim_space(held)) || (!held.job.empty() && !claim_entry(held));
-    const auto job = jobs.find(held.lease.driver);
-    auto* const j = job == jobs.end() ? nullptr : job->second.get();
+    const auto driver = drivers.find(held.lease.driver);
+    auto* const d = driver == drivers.end() ? nullptr : driver->second.get();
     detail::head_lease* l = nullptr;
-    if (j != nullptr) {
-        const auto found = j->leases.find(held.lease.number);
-        if (found != j->leases.end()) l = found->second.get();
+    if (d != nullptr) {
+        const auto found = d->leases.find(held.lease.number);
+        if (found != d->leases.end()) l = found->second.get();
     }
     if (l != nullptr && l->at == &n) {
         if (l->state == detail::lease_state::stopping)
@@ -478,18 +482,18 @@ SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held
         tell_stop(*l, true);
         return true;
     }
-    if (l == nullptr && j != nullptr && j->session == nullptr && !j->ending) // as of one not known
-        j->away_until = std::max(j->away_until, deadline_after(on_loop.now(), how.driver_grace));
+    if (l == nullptr && d != nullptr && d->session == nullptr && !d->ending) // as of one not known
+        d->away_until = std::max(d->away_until, deadline_after(on_loop.now(), how.driver_grace));
     const bool is_unwanted =
-        is_other || (l == nullptr && j != nullptr && (j->session != nullptr || j->ending));
+        is_other || (l == nullptr && d != nullptr && (d->session != nullptr || d->ending));
     const bool is_news = l != nullptr && l->expected_node == unknown_node;
     const bool taken = take_over(n, held, l, is_unwanted ? phase::stopping : phase::granted);
     if (taken && is_news) tell_granted(*l);
     if (!taken || is_unwanted) return false;
     if (held.job.empty()) return true;
-    submitted.by_id.at(held.job)->pid = held.pid;
+    jobs.by_id.at(held.job)->pid = held.pid;
     entry_runs(held.lease);
-    if (l != nullptr && submitted.by_id.at(held.job)->is_stopping) stop_worker(*l);
+    if (l != nullptr && jobs.by_id.at(held.job)->is_stopping) stop_worker(*l);
     return true;
 }
 
@@ -507,24 +511,24 @@ SKEIN_INLINE void head::state::reconcile(detail::head_node& n, const node_hello&
     std::vector<detail::head_lease*> lost;
     for (const auto& [name, l] : n.leases)
         if (!held.contains(name)) lost.push_back(l);
-    for (auto& [number, j] : jobs)
-        for (auto& [k, l] : j->leases)
+    for (auto& [number, d] : drivers)
+        for (auto& [k, l] : d->leases)
             if (l->state == detail::lease_state::expected && is_expected_of(*l, n))
                 lost.push_back(l.get());
     for (auto* l : lost) end_lost(*l, n);
 }
 
-SKEIN_INLINE void head::state::reconcile(detail::head_job& j, const driver_hello& h) {
+SKEIN_INLINE void head::state::reconcile(detail::head_driver& d, const driver_hello& h) {
     std::set<std::uint64_t> known, groups;
-    schedule.say_again(j.id()); // that no node could hold it may be lost with the last link
+    schedule.say_again(d.id()); // that no node could hold it may be lost with the last link
     for (const auto& g : h.groups) {
         groups.insert(g.number);
-        want_group(j, g);
+        want_group(d, g);
     }
     for (const auto& k : h.leases) {
         known.insert(k.number);
-        const auto found = j.leases.find(k.number);
-        if (found != j.leases.end()) {
+        const auto found = d.leases.find(k.number);
+        if (found != d.leases.end()) {
             auto& l = *found->second;
             l.label = k.label; // news, if a node has told of it alone
             l.own = k.own;
@@ -537,15 +541,15 @@ SKEIN_INLINE void head::state::reconcile(detail::head_job& j, const driver_hello
             continue;
         }
         if (k.node == 0) {
-            want(j, {k.number, k.demand, k.label, k.own, k.env, k.cwd});
+            want(d, {k.number, k.demand, k.label, k.own, k.env, k.cwd});
             continue;
         }
         const auto demand = sched::parse_resources(k.demand);
-        if (!demand || node_at(k.node) != nullptr || j.leases.size() >= how.most_leases) {
-            j.session->tell(lease_ended{k.number, true, "its node does not have it any more"});
+        if (!demand || node_at(k.node) != nullptr || d.leases.size() >= how.most_leases) {
+            d.session->tell(lease_ended{k.number, true, "its node does not have it any more"});
             continue;
         }
-        auto& l = add_lease(j, k.number, *demand);
+        auto& l = add_lease(d, k.number, *demand);
         l.own = k.own;
         l.label = k.label;
         l.state = detail::lease_state::expected;
@@ -553,13 +557,13 @@ SKEIN_INLINE void head::state::reconcile(detail::head_job& j, const driver_hello
         l.until = deadline_after(on_loop.now(), how.driver_grace);
     }
     std::vector<std::uint64_t> unknown;
-    for (const auto& [number, l] : j.leases)
+    for (const auto& [number, l] : d.leases)
         if (!known.contains(number)) unknown.push_back(number);
-    for (const auto number : unknown) give_back(j, number);
+    for (const auto number : unknown) give_back(d, number);
     take_groups_over(false);
-    for (auto& [number, g] : j.groups)
+    for (auto& [number, g] : d.groups)
         if (!groups.contains(number)) g.closing = true;
-    close_groups(j);
+    close_groups(d);
 }
 
 } // namespace skein::cluster

@@ -40,7 +40,7 @@ inline constexpr auto long_wait = std::chrono::seconds(5);
     for (const auto& [name, l] : n.leases) {
         if (l->blocked || !l->demand.cpu) continue;
         cpus += l->demand.cpu;
-        const bool is_entry = !l->of->submitted.empty();
+        const bool is_entry = !l->of->attempt_of.empty();
         ++held[{l->of->hello.name.empty() ? "a program" : l->of->hello.name, is_entry}];
     }
     std::string out = fmt::format("{}: cpu {} of {}", n.name, sched::to_string(cpus),
@@ -75,11 +75,11 @@ template <class Nodes, class IsMeant>
 } // namespace detail
 
 /// That of the job which a driver came out of; nullptr: it has none that runs.
-SKEIN_INLINE detail::head_lease* head::state::entry_of(const detail::head_job& driver) const {
+SKEIN_INLINE detail::head_lease* head::state::entry_of(const detail::head_driver& driver) const {
     const auto* const job = job_behind(driver);
     if (job == nullptr) return nullptr;
-    const auto attempt = jobs.find(job->lease_of);
-    if (attempt == jobs.end()) return nullptr;
+    const auto attempt = drivers.find(job->lease_of);
+    if (attempt == drivers.end()) return nullptr;
     const auto own = attempt->second->leases.find(detail::entry_lease);
     if (own == attempt->second->leases.end()) return nullptr;
     auto* const l = own->second.get();
@@ -88,7 +88,7 @@ SKEIN_INLINE detail::head_lease* head::state::entry_of(const detail::head_job& d
 
 /// Its driver has just asked, and there was no room: the entry process waits for its tasks, so that
 /// these may have its cpus. Else jobs that have all cpus wait for each other for ever.
-SKEIN_INLINE bool head::state::lend_entry(const detail::head_job& driver) {
+SKEIN_INLINE bool head::state::lend_entry(const detail::head_driver& driver) {
     auto* const entry = entry_of(driver);
     if (entry == nullptr || entry->blocked) return false;
     const bool waits = std::any_of(driver.leases.begin(), driver.leases.end(),
@@ -105,7 +105,7 @@ SKEIN_INLINE bool head::state::lend_entry(const detail::head_job& driver) {
 
 /// For what it has just asked for: what is free, then what its job can lend, then what others of
 /// its leases hold.
-SKEIN_INLINE void head::state::find_room(const detail::head_job& driver, bool of_groups) {
+SKEIN_INLINE void head::state::find_room(const detail::head_driver& driver, bool of_groups) {
     pump();
     if (lend_entry(driver)) pump();
     make_room(driver, of_groups);
@@ -114,22 +114,22 @@ SKEIN_INLINE void head::state::find_room(const detail::head_job& driver, bool of
 /// They have their cpus back when no driver of their job has, or waits for, anything.
 SKEIN_INLINE void head::state::lend_entries() {
     std::map<std::uint64_t, bool> lent; // attempts, and whether they still need it
-    for (const auto& [number, j] : jobs)
-        if (!j->submitted.empty())
-            if (const auto own = j->leases.find(detail::entry_lease);
-                own != j->leases.end() && own->second->blocked)
+    for (const auto& [number, d] : drivers)
+        if (!d->attempt_of.empty())
+            if (const auto own = d->leases.find(detail::entry_lease);
+                own != d->leases.end() && own->second->blocked)
                 lent[number] = false;
-    for (const auto& [number, j] : jobs) {
-        if (j->hello.job.empty() || j->ending) continue;
-        (void)lend_entry(*j); // that of this moment
-        const auto* const job = job_behind(*j);
-        if (job == nullptr || (j->leases.empty() && j->groups.empty())) continue;
+    for (const auto& [number, d] : drivers) {
+        if (d->hello.job.empty() || d->ending) continue;
+        (void)lend_entry(*d); // that of this moment
+        const auto* const job = job_behind(*d);
+        if (job == nullptr || (d->leases.empty() && d->groups.empty())) continue;
         if (const auto found = lent.find(job->lease_of); found != lent.end()) found->second = true;
     }
     for (const auto& [number, is_needed] : lent) {
-        const auto j = jobs.find(number);
-        if (is_needed || j == jobs.end()) continue;
-        auto& l = *j->second->leases.at(detail::entry_lease);
+        const auto d = drivers.find(number);
+        if (is_needed || d == drivers.end()) continue;
+        auto& l = *d->second->leases.at(detail::entry_lease);
         l.blocked = false;
         if (l.request) (void)schedule.wait_end(l.request); // it goes on, whoever has its cpus
     }
@@ -139,7 +139,8 @@ SKEIN_INLINE void head::state::lend_entries() {
 
 /// What a driver has waited for so long that people should know: all that it has asked for, or what
 /// some of its calls alone need. nullptr: nothing.
-SKEIN_INLINE const detail::head_lease* head::state::held_up(const detail::head_job& driver) const {
+SKEIN_INLINE const detail::head_lease* head::state::held_up(
+    const detail::head_driver& driver) const {
     const detail::head_lease* first = nullptr;
     bool has_any = false;
     for (const auto& [number, l] : driver.leases) {
@@ -175,33 +176,33 @@ SKEIN_INLINE std::string head::state::held_text(const detail::head_group& g) con
 /// By job: what the first of its drivers has waited for so long that people should know.
 SKEIN_INLINE detail::texts_by_job head::state::held_up_jobs() const {
     detail::texts_by_job out;
-    for (const auto& [number, j] : jobs) {
-        if (j->hello.job.empty() || j->ending || out.contains(j->hello.job)) continue;
-        const auto group = std::find_if(j->groups.begin(), j->groups.end(), [&](const auto& one) {
+    for (const auto& [number, d] : drivers) {
+        if (d->hello.job.empty() || d->ending || out.contains(d->hello.job)) continue;
+        const auto group = std::find_if(d->groups.begin(), d->groups.end(), [&](const auto& one) {
             const auto& g = one.second;
             return !g.placed && !g.closing && !g.bundles.empty() &&
                    on_loop.now() >= deadline_after(g.asked_at, detail::long_wait);
         });
-        const auto* const l = held_up(*j);
-        if (group != j->groups.end())
-            out.emplace(j->hello.job, j->hello.name + " " + held_text(group->second));
+        const auto* const l = held_up(*d);
+        if (group != d->groups.end())
+            out.emplace(d->hello.job, d->hello.name + " " + held_text(group->second));
         else if (l != nullptr)
-            out.emplace(j->hello.job, j->hello.name + " " + held_text(*l));
+            out.emplace(d->hello.job, d->hello.name + " " + held_text(*l));
     }
     return out;
 }
 
 /// Drivers say it in their own words, which are in their job's log.
 SKEIN_INLINE void head::state::tell_held_up() {
-    for (const auto& [number, j] : jobs) {
-        if (j->session == nullptr || j->ending) continue;
-        const auto* const l = held_up(*j);
+    for (const auto& [number, d] : drivers) {
+        if (d->session == nullptr || d->ending) continue;
+        const auto* const l = held_up(*d);
         if (l == nullptr || l->is_held_up) continue;
         if (std::none_of(nodes.begin(), nodes.end(),
                          [&](const auto& one) { return detail::could_hold(*one.second, *l); }))
             continue; // it was told that
-        j->leases.at(l->number)->is_held_up = true;
-        j->session->tell(lease_waits{l->number, held_text(*l), true});
+        d->leases.at(l->number)->is_held_up = true;
+        d->session->tell(lease_waits{l->number, held_text(*l), true});
         ++changes; // of what a job's status says
     }
 }

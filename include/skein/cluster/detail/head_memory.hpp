@@ -34,9 +34,9 @@ enum class record_kind : std::uint16_t {
     started = 1,
     node = 2,
     node_forgotten = 3,
-    job = 4,
-    submitted = 5,
-    submitted_forgotten = 6,
+    driver = 4,
+    job = 5,
+    job_forgotten = 6,
 };
 
 /// A head has begun with this log: the first record of every file.
@@ -61,8 +61,8 @@ struct node_forgotten_record {
     std::string name;
 };
 /// A driver as it is now, or was.
-struct job_record {
-    static constexpr auto kind = record_kind::job;
+struct driver_record {
+    static constexpr auto kind = record_kind::driver;
     std::uint64_t driver = 0; ///< its incarnation
     std::string name, host;
     std::int64_t pid = 0;
@@ -72,8 +72,8 @@ struct job_record {
 };
 
 /// A job that somebody has submitted, as it is now.
-struct submitted_record {
-    static constexpr auto kind = record_kind::submitted;
+struct job_record {
+    static constexpr auto kind = record_kind::job;
     std::uint64_t number = 0; ///< in the order in which they came
     job_request what;
     std::uint8_t state = 0; ///< job_state
@@ -92,8 +92,8 @@ struct submitted_record {
     bool may_run = false;        ///< that was given up, and may run it still
 };
 /// Nobody remembers that job any more.
-struct submitted_forgotten_record {
-    static constexpr auto kind = record_kind::submitted_forgotten;
+struct job_forgotten_record {
+    static constexpr auto kind = record_kind::job_forgotten;
     std::string id;
 };
 
@@ -101,7 +101,7 @@ struct submitted_forgotten_record {
 class head_memory {
 public:
     static constexpr std::size_t most_gone_nodes = 4096;
-    static constexpr std::size_t most_past_jobs = 1000;
+    static constexpr std::size_t most_past_drivers = 1000;
     static constexpr std::size_t most_forgotten = 10'000; ///< ids of jobs; the oldest may return
     static constexpr std::size_t most_unwritten = 10'000; ///< records; then all is written anew
     static constexpr std::int64_t gone_for =
@@ -147,27 +147,23 @@ public:
     [[nodiscard]] std::vector<missing_node> missing() const;
 
     // drivers
-    void job_came(std::uint64_t driver, const std::string& name, const std::string& host,
-                  std::int64_t pid, const std::string& space);
-    void job_went(std::uint64_t driver, job_end how);
-    [[nodiscard]] const std::map<std::uint64_t, job_record>& open_jobs() const noexcept {
-        return jobs_;
+    void driver_came(std::uint64_t driver, const std::string& name, const std::string& host,
+                     std::int64_t pid, const std::string& space);
+    void driver_went(std::uint64_t driver, job_end how);
+    [[nodiscard]] const std::map<std::uint64_t, driver_record>& open_drivers() const noexcept {
+        return drivers_;
     }
     /// The last one first.
-    [[nodiscard]] std::vector<past_job> past_jobs() const;
+    [[nodiscard]] std::vector<past_job> past_drivers() const;
 
     // jobs
-    void submitted_is(submitted_record j);
+    void job_is(job_record j);
     /// A job of that id was forgotten, one of the last most_forgotten ones.
-    [[nodiscard]] bool had_submitted(const std::string& id) const {
-        return are_forgotten_.contains(id);
-    }
+    [[nodiscard]] bool had_job(const std::string& id) const { return are_forgotten_.contains(id); }
     [[nodiscard]] bool has_log() const noexcept { return log_ != nullptr; }
-    void forget_submitted(const std::string& id);
+    void forget_job(const std::string& id);
     /// By id.
-    [[nodiscard]] const std::map<std::string, submitted_record>& submitted() const noexcept {
-        return submitted_;
-    }
+    [[nodiscard]] const std::map<std::string, job_record>& jobs() const noexcept { return jobs_; }
 
     /// What time alone changes.
     void look();
@@ -191,9 +187,9 @@ private:
         nodes_.erase(r.name);
         missing_since_.erase(r.name);
     }
-    void apply(job_record r);
-    void apply(submitted_record r) { submitted_.insert_or_assign(r.what.id, std::move(r)); }
-    void apply(const submitted_forgotten_record& r);
+    void apply(driver_record r);
+    void apply(job_record r) { jobs_.insert_or_assign(r.what.id, std::move(r)); }
+    void apply(const job_forgotten_record& r);
     [[nodiscard]] std::vector<log_record> everything() const;
     [[nodiscard]] std::int64_t unix_now();
     void wrote(const result<void>& done, std::uint64_t upto);
@@ -206,9 +202,9 @@ private:
     started_record start_;
     std::map<std::string, node_record> nodes_;
     std::map<std::string, time_point> missing_since_; ///< or drained or not, since
-    std::map<std::uint64_t, job_record> jobs_;        ///< that have not ended
-    std::deque<job_record> past_;
-    std::map<std::string, submitted_record> submitted_;
+    std::map<std::uint64_t, driver_record> drivers_;  ///< that have not ended
+    std::deque<driver_record> past_;
+    std::map<std::string, job_record> jobs_;
     std::deque<std::string> forgotten_; ///< ids, the oldest first
     std::set<std::string, std::less<>> are_forgotten_;
 

@@ -55,9 +55,9 @@ SKEIN_INLINE void head_memory::apply(const log_record& r) {
     case record_kind::started: return as(started_record());
     case record_kind::node: return as(node_record());
     case record_kind::node_forgotten: return as(node_forgotten_record());
+    case record_kind::driver: return as(driver_record());
     case record_kind::job: return as(job_record());
-    case record_kind::submitted: return as(submitted_record());
-    case record_kind::submitted_forgotten: return as(submitted_forgotten_record());
+    case record_kind::job_forgotten: return as(job_forgotten_record());
     }
     throw error(errc::not_supported,
                 fmt::format("not supported: {} has a record of kind {}, which this release does "
@@ -72,20 +72,20 @@ SKEIN_INLINE void head_memory::apply(node_record r) {
     nodes_.insert_or_assign(std::move(name), std::move(r));
 }
 
-SKEIN_INLINE void head_memory::apply(job_record r) {
+SKEIN_INLINE void head_memory::apply(driver_record r) {
     if (r.ended == 0) {
         const auto driver = r.driver;
         std::erase_if(past_, [&](const auto& one) { return one.driver == driver; });
-        jobs_.insert_or_assign(driver, std::move(r));
+        drivers_.insert_or_assign(driver, std::move(r));
         return;
     }
-    jobs_.erase(r.driver);
+    drivers_.erase(r.driver);
     past_.push_back(std::move(r));
-    if (past_.size() > most_past_jobs) past_.pop_front();
+    if (past_.size() > most_past_drivers) past_.pop_front();
 }
 
-SKEIN_INLINE void head_memory::apply(const submitted_forgotten_record& r) {
-    submitted_.erase(r.id);
+SKEIN_INLINE void head_memory::apply(const job_forgotten_record& r) {
+    jobs_.erase(r.id);
     if (!are_forgotten_.insert(r.id).second) return;
     forgotten_.push_back(r.id);
     if (forgotten_.size() <= most_forgotten) return;
@@ -98,9 +98,9 @@ SKEIN_INLINE std::vector<log_record> head_memory::everything() const {
     out.push_back(record_of(start_));
     for (const auto& [name, n] : nodes_) out.push_back(record_of(n));
     for (const auto& j : past_) out.push_back(record_of(j));
-    for (const auto& [driver, j] : jobs_) out.push_back(record_of(j));
-    for (const auto& id : forgotten_) out.push_back(record_of(submitted_forgotten_record{id}));
-    for (const auto& [id, j] : submitted_) out.push_back(record_of(j));
+    for (const auto& [driver, j] : drivers_) out.push_back(record_of(j));
+    for (const auto& id : forgotten_) out.push_back(record_of(job_forgotten_record{id}));
+    for (const auto& [id, j] : jobs_) out.push_back(record_of(j));
     return out;
 }
 
@@ -345,20 +345,20 @@ SKEIN_INLINE void head_memory::look() {
 
 // ---- drivers ------------------------------------------------------------------------------------
 
-SKEIN_INLINE void head_memory::job_came(std::uint64_t driver, const std::string& name,
-                                        const std::string& host, std::int64_t pid,
-                                        const std::string& space) {
-    if (jobs_.contains(driver)) return;
-    job_record j{driver, cut_text(name), cut_text(host), pid, unix_now(), 0, 0, cut_text(space)};
+SKEIN_INLINE void head_memory::driver_came(std::uint64_t driver, const std::string& name,
+                                           const std::string& host, std::int64_t pid,
+                                           const std::string& space) {
+    if (drivers_.contains(driver)) return;
+    driver_record j{driver, cut_text(name), cut_text(host), pid, unix_now(), 0, 0, cut_text(space)};
     for (const auto& one : past_) // it was given up, and comes all the same
         if (one.driver == driver) j.started = one.started;
     note(j);
     apply(std::move(j));
 }
 
-SKEIN_INLINE void head_memory::job_went(std::uint64_t driver, job_end how) {
-    const auto found = jobs_.find(driver);
-    if (found == jobs_.end()) return;
+SKEIN_INLINE void head_memory::driver_went(std::uint64_t driver, job_end how) {
+    const auto found = drivers_.find(driver);
+    if (found == drivers_.end()) return;
     auto j = found->second;
     j.ended = std::max(unix_now(), j.started); // the wall clock may have been set back
     j.how = static_cast<std::uint8_t>(how);
@@ -366,7 +366,7 @@ SKEIN_INLINE void head_memory::job_went(std::uint64_t driver, job_end how) {
     apply(std::move(j));
 }
 
-SKEIN_INLINE std::vector<past_job> head_memory::past_jobs() const {
+SKEIN_INLINE std::vector<past_job> head_memory::past_drivers() const {
     std::vector<past_job> out;
     for (auto at = past_.rbegin(); at != past_.rend(); ++at)
         out.push_back({at->name, at->host, at->pid, at->started, at->ended, at->how, at->space});
@@ -375,13 +375,13 @@ SKEIN_INLINE std::vector<past_job> head_memory::past_jobs() const {
 
 // ---- jobs ---------------------------------------------------------------------------------------
 
-SKEIN_INLINE void head_memory::submitted_is(submitted_record j) {
+SKEIN_INLINE void head_memory::job_is(job_record j) {
     note(j);
     apply(std::move(j));
 }
 
-SKEIN_INLINE void head_memory::forget_submitted(const std::string& id) {
-    const submitted_forgotten_record gone{id};
+SKEIN_INLINE void head_memory::forget_job(const std::string& id) {
+    const job_forgotten_record gone{id};
     note(gone);
     apply(gone);
 }

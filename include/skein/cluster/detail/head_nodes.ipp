@@ -98,7 +98,7 @@ SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const n
         if (known->session->below != nullptr) // nullptr: it was away
             known->session->below->abort(error(errc::reset, "the node has come over another link"));
         known->session = s;
-        forget_output_of(*known); // it says again what it has
+        output.forget_node(known->incarnation); // it says again what it has
         return *known;
     }
     const auto total = sched::parse_resources(h.resources);
@@ -122,6 +122,7 @@ SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const n
     auto& n = *made;
     memory.node_came({n.name, n.host, h.resources, n.labels, n.draining});
     nodes.emplace(s->incarnation, std::move(made));
+    loads.came(n.name);
     logging::at(how.news, "head", "node joined",
                 {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
     ++changes;
@@ -130,7 +131,7 @@ SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const n
 }
 
 SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s, node_hello h) {
-    if (s == nullptr || s->node != nullptr || s->job != nullptr)
+    if (s == nullptr || s->node != nullptr || s->driver != nullptr)
         throw error(errc::malformed, "a second hello over one link");
     detail::check_version(h.version, "the node");
     detail::check_words(h);
@@ -138,7 +139,7 @@ SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s,
         detail::check_text("a namespace of the node", held.space, detail::most_space_bytes);
     if (h.holds.size() > self->how.most_leases || h.ended.size() > self->how.most_leases)
         throw error(errc::too_large, fmt::format("a node with {} workers", h.holds.size()));
-    self->is_restarted = self->is_restarted || h.again;
+    if (h.again) self->spaces.had_head();
     auto& n = self->enter(s, h);
     s->node = &n;
     n.alone_ms = h.alone_ms;
@@ -167,7 +168,7 @@ SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why
     const auto& below = n.session->below; // nullptr: it was away
     const bool is_seen = below != nullptr && below->ending() == net::link_end::orderly;
     for (const auto& [name, l] : mine)
-        if (l->number == space_server_lease) space_server_over(*l->of, how_it_ended, is_seen);
+        if (l->number == space_server_lease) spaces.over(name.driver, how_it_ended, is_seen);
     (void)schedule.remove_place(n.place());
     for (const auto& [name, l] : mine) {
         l->at = nullptr;
@@ -175,9 +176,10 @@ SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why
         l->request = {};
         end(*l, true, how_it_ended);
     }
-    forget_output_of(n);
+    output.forget_node(n.incarnation);
     n.session->node = nullptr;
     if (below != nullptr) below->declare_dead(why); // should it come back, it is told so
+    loads.went(n.name);
     nodes.erase(n.incarnation);
     tell_size();
     ++changes;

@@ -65,9 +65,9 @@ SKEIN_INLINE std::optional<error> head::state::objection(const rank_order& rank)
 /// A driver that came out of a job: what was submitted. nullptr: it is none, or nobody knows that
 /// job any more.
 SKEIN_INLINE const detail::submitted_job* head::state::job_behind(
-    const detail::head_job& driver) const {
-    const auto found = submitted.by_id.find(driver.hello.job);
-    return found == submitted.by_id.end() ? nullptr : found->second.get();
+    const detail::head_driver& driver) const {
+    const auto found = jobs.by_id.find(driver.hello.job);
+    return found == jobs.by_id.end() ? nullptr : found->second.get();
 }
 
 /// Where runs of trainings go that all nodes are to see; "": there is no such folder.
@@ -92,28 +92,28 @@ SKEIN_INLINE std::vector<std::string> head::state::variables_of(
 /// The supervisor of its ranks has ended with it, or lives no longer than its agent lets it: they
 /// neither save nor hold their nodes for the next attempt.
 SKEIN_INLINE void head::state::end_ranks_of(const std::string& job) {
-    for (const auto& [incarnation, j] : jobs) {
-        if (j->hello.job != job || !j->hello.has_ranks) continue;
+    for (const auto& [incarnation, d] : drivers) {
+        if (d->hello.job != job || !d->hello.has_ranks) continue;
         std::vector<std::uint64_t> all;
-        for (const auto& [number, l] : j->leases) all.push_back(number);
-        for (const auto number : all) give_back(*j, number, true);
+        for (const auto& [number, l] : d->leases) all.push_back(number);
+        for (const auto number : all) give_back(*d, number, true);
     }
 }
 
 /// A page shows them: also those of a job that has ended.
 SKEIN_INLINE void head::state::note_rank(const detail::head_lease& l) {
-    const auto found = submitted.by_id.find(l.of->hello.job);
+    const auto found = jobs.by_id.find(l.of->hello.job);
     const auto rank = detail::rank_of(l.rank);
-    if (found != submitted.by_id.end() && rank >= 0) found->second->rank_nodes[rank] = l.at->name;
+    if (found != jobs.by_id.end() && rank >= 0) found->second->rank_nodes[rank] = l.at->name;
 }
 
 SKEIN_INLINE std::vector<rank_place> head::state::ranks_of(const detail::submitted_job& job) const {
     std::vector<rank_place> out;
     for (const auto& [rank, node] : job.rank_nodes) out.push_back({rank, node});
     if (!out.empty()) return out;
-    for (const auto& [incarnation, j] : jobs) {
-        if (j->hello.job != job.what.id || !j->hello.has_ranks) continue;
-        for (const auto& [number, l] : j->leases)
+    for (const auto& [incarnation, d] : drivers) {
+        if (d->hello.job != job.what.id || !d->hello.has_ranks) continue;
+        for (const auto& [number, l] : d->leases)
             if (l->at != nullptr && out.size() < detail::most_known_ranks)
                 out.push_back({-1, l->at->name});
     }
@@ -121,28 +121,28 @@ SKEIN_INLINE std::vector<rank_place> head::state::ranks_of(const detail::submitt
 }
 
 SKEIN_INLINE start_worker_order head::state::order_of(const detail::head_lease& l) const {
-    const auto& j = *l.of;
+    const auto& d = *l.of;
     start_worker_order m;
-    m.lease = {j.incarnation, l.number};
+    m.lease = {d.incarnation, l.number};
     m.demand = sched::to_string(l.demand);
     m.gpus = l.gpus.bits();
-    m.executable = j.hello.executable;
-    m.program = j.hello.program;
-    m.folder = l.cwd.empty() ? j.hello.folder : l.cwd;
+    m.executable = d.hello.executable;
+    m.program = d.hello.program;
+    m.folder = l.cwd.empty() ? d.hello.folder : l.cwd;
     m.env = l.env;
     m.name = fmt::format("worker-{}", l.number);
-    if (l.number == space_server_lease) m.space = j.space;
-    m.driver_host = j.seen_from;
-    m.driver_port = j.hello.port;
-    m.driver_address = j.hello.address;
-    m.prints = j.hello.prints;
+    if (l.number == space_server_lease) m.space = spaces.name_of(d.incarnation);
+    m.driver_host = d.seen_from;
+    m.driver_port = d.hello.port;
+    m.driver_address = d.hello.address;
+    m.prints = d.hello.prints;
     m.rank = l.rank;
     if (m.rank.is_there()) {
         m.name = fmt::format("rank-{}", l.number);
         m.node_host = l.at->session->seen_from;
     }
-    m.of_job = j.hello.job;
-    if (const auto* const job = job_behind(j)) {
+    m.of_job = d.hello.job;
+    if (const auto* const job = job_behind(d)) {
         m.package = job->what.package;
         m.submitted = job->submitted;
         m.variables = variables_of(*job);

@@ -97,8 +97,8 @@ SKEIN_INLINE void head::state::leave_attempts(const detail::head_node& n) {
     given_up.is_gone(n.incarnation, heard_at);
     for (const auto& [name, l] : n.leases) {
         const auto& driver = *l->of;
-        const auto job = submitted.by_id.find(driver.submitted);
-        if (job == submitted.by_id.end()) continue;
+        const auto job = jobs.by_id.find(driver.attempt_of);
+        if (job == jobs.by_id.end()) continue;
         const auto length = fence(n.alone_ms, job->second->what);
         given_up.leave(name.driver,
                        {n.incarnation, n.name, length, deadline_after(heard_at, length)});
@@ -110,15 +110,15 @@ SKEIN_INLINE void head::state::leave_attempts(const detail::head_node& n) {
 SKEIN_INLINE bool head::state::is_expected_of(const detail::head_lease& l,
                                               const detail::head_node& n) const {
     if (l.expected_node == n.incarnation) return true;
-    const auto job = submitted.by_id.find(l.of->submitted);
-    return l.expected_node == unknown_node && job != submitted.by_id.end() &&
+    const auto job = jobs.by_id.find(l.of->attempt_of);
+    return l.expected_node == unknown_node && job != jobs.by_id.end() &&
            (job->second->placed_on == n.incarnation || job->second->node == n.name);
 }
 
 /// An order, or the news of an end, was lost with a link or with a head.
 SKEIN_INLINE void head::state::end_lost(detail::head_lease& l, const detail::head_node& n) {
-    const auto job = submitted.by_id.find(l.of->submitted);
-    if (job == submitted.by_id.end())
+    const auto job = jobs.by_id.find(l.of->attempt_of);
+    if (job == jobs.by_id.end())
         return end(l, true, fmt::format("node {} does not have it any more", n.name));
     const bool is_same = l.at == &n || job->second->placed_on == n.incarnation;
     // An agent remembers what it has started, and how that ended, longer than a link is away.

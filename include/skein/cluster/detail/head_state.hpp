@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a head knows: sessions, nodes, jobs (one per driver), leases.
+// What a head knows: sessions, nodes, drivers, jobs, leases.
 
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
+#include <skein/cluster/detail/namespaces.hpp>
+#include <skein/cluster/detail/node_loads.hpp>
 #include <skein/cluster/detail/node_rest.hpp>
+#include <skein/cluster/detail/output_relay.hpp>
+#include <skein/cluster/detail/package_service.hpp>
 #include <skein/cluster/head.hpp>
-#include <skein/cluster/load_history.hpp>
-#include <skein/cluster/package_store.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/net/link.hpp>
@@ -17,7 +19,6 @@
 #include <skein/net/requests.hpp>
 #include <skein/sched/scheduler.hpp>
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,26 +30,12 @@ namespace skein::cluster {
 
 namespace detail {
 
-inline constexpr std::size_t most_spaces = 4096, most_space_bytes = 255;
 inline constexpr std::size_t most_label_bytes = 256; ///< of a node that a lease asks for
 inline constexpr std::size_t most_groups = 4096;     ///< of one driver
 inline constexpr std::size_t most_bundles = 65536;   ///< in all of them
 
 struct head_node;
-struct head_job;
-
-/// A file that a session is sending: piece after piece.
-struct head_upload {
-    std::optional<blob_writer> into; ///< of the pool while is_busy
-    std::uint64_t bytes = 0;
-    bool is_busy = false;
-};
-
-/// Files that a session is sending.
-struct head_uploads {
-    std::vector<package_pin> pins;
-    std::map<std::string, std::shared_ptr<head_upload>> writers; ///< by digest
-};
+struct head_driver;
 
 /// One link to a node, a driver or a tool.
 struct head_session {
@@ -57,8 +44,8 @@ struct head_session {
     std::string seen_from;     ///< the peer's host, as this one sees it; "": it is this one
     std::uint64_t incarnation = 0;
     head_node* node = nullptr;
-    head_job* job = nullptr;
-    head_uploads uploads;
+    head_driver* driver = nullptr;
+    package_uploads uploads;
     bool hears_more = false; ///< it follows a job, and has not heard all of it
 
     /// A message that is lost with the link; what it said is told again with the next hello. To one
@@ -81,7 +68,7 @@ enum class lease_state : std::uint8_t {
 };
 
 struct head_lease {
-    head_job* of = nullptr;
+    head_driver* of = nullptr;
     std::uint64_t number = 0; ///< the driver's
     sched::resources demand;
     std::string label;    ///< of the nodes that it may be on; "": all
@@ -108,7 +95,7 @@ struct head_lease {
 
 /// A placement group.
 struct head_group {
-    head_job* of = nullptr;
+    head_driver* of = nullptr;
     std::uint64_t number = 0; ///< the driver's
     sched::group_strategy strategy = sched::group_strategy::pack;
     std::vector<sched::resources> bundles;
@@ -120,18 +107,9 @@ struct head_group {
     time_point asked_at{};             ///< not placed: since when
 };
 
-/// What is known of how busy a node was; so many nodes at most, 225 KB each.
-inline constexpr std::size_t most_loads = 1024;
-struct node_past {
-    load_history history;
-    proc::host_load last;
-    std::uint64_t number = 0; ///< see node_usage
-    std::vector<metric_family> numbers;
-};
-
 /// What a driver has of the cluster, and wants.
 struct head_share {
-    head_job* of = nullptr;
+    head_driver* of = nullptr;
     std::int64_t held = 0, wanted = 0; ///< cpus, in steps; what is coming back counts as given
     double fair = 0;
     std::vector<head_lease*> may_give;
@@ -159,43 +137,17 @@ struct head_node {
     [[nodiscard]] sched::place_id place() const noexcept { return sched::place_id(incarnation); }
 };
 
-/// What a job's workers print, on its way from nodes to the driver: which nodes have some, and
-/// which of them were asked for it. The head keeps none of it.
-struct head_output {
-    /// At a time, over all nodes: so much stands in front of other messages to the driver.
-    static constexpr std::size_t most_asked = 4;
-    struct asked {
-        bool is_forwarded = false; ///< the driver prints it
-        bool has_more = false;
-    };
-    std::deque<std::uint64_t> waiting; ///< incarnations of agents
-    std::map<std::uint64_t, asked> out;
-};
-
-/// A namespace, as long as it has a space server or one that may live.
-struct head_space {
-    std::uint64_t space_server = 0; ///< the incarnation of its driver; 0: none
-    std::uint64_t started = 0;      ///< how often
-    std::uint64_t failed = 0;       ///< which of these starts failed last
-    bool is_known = false;          ///< this head has had a space server for it
-    std::string how;                ///< the last one has ended
-    time_point free_at{};           ///< before that it may live still
-    bool is_stopped = false;        ///< the space server that there is was asked to end
-};
-
-struct head_job {
+struct head_driver {
     std::uint64_t incarnation = 0;         ///< of its driver
     driver_hello hello;                    ///< empty until its driver has come
     std::shared_ptr<head_session> session; ///< nullptr: it is away
     time_point away_until{};
     std::map<std::uint64_t, std::unique_ptr<head_lease>> leases;
     std::map<std::uint64_t, head_group> groups;
-    std::string seen_from; ///< see head_session
-    bool ending = false;   ///< it does not come back: its leases are being ended
-    std::string space;     ///< it is the space server of this namespace
-    std::string submitted; ///< no driver: the entry process of this job is its lease 0
-    head_output output;
-    call_counts calls; ///< as it has told last
+    std::string seen_from;  ///< see head_session
+    bool ending = false;    ///< it does not come back: its leases are being ended
+    std::string attempt_of; ///< no driver: its one lease is the entry process of this job
+    call_counts calls;      ///< as it has told last
 
     [[nodiscard]] job_id id() const noexcept { return job_id(incarnation); }
     [[nodiscard]] bool has_come() const noexcept {
@@ -205,7 +157,7 @@ struct head_job {
 
 } // namespace detail
 
-struct head::state {
+struct head::state final : detail::output_readers, detail::space_drivers {
     using session_ptr = std::shared_ptr<detail::head_session>;
 
     state(loop& on, net::network& via, head_options given);
@@ -214,8 +166,8 @@ struct head::state {
     head_options how;
     net::link_endpoint door;
     sched::scheduler schedule;
-    std::map<std::uint64_t, std::unique_ptr<detail::head_node>> nodes; ///< by incarnation
-    std::map<std::uint64_t, std::unique_ptr<detail::head_job>> jobs;   ///< by the driver's
+    std::map<std::uint64_t, std::unique_ptr<detail::head_node>> nodes;     ///< by incarnation
+    std::map<std::uint64_t, std::unique_ptr<detail::head_driver>> drivers; ///< by incarnation
     std::unordered_map<std::uint64_t, detail::head_lease*> by_tag;
     std::vector<session_ptr> sessions;
     detail::head_memory memory; ///< of those that have gone
@@ -223,34 +175,36 @@ struct head::state {
     std::uint64_t last_tag = 0;
     time_point since;
     event stopping;
-    std::map<std::string, detail::head_space> spaces;
-    detail::job_table submitted;
+    detail::namespaces spaces;
+    detail::output_relay output{*this};
+    detail::job_table jobs;
     scope writing;                  ///< what waits until the log has something of a job
     std::uint64_t changes = 0;      ///< see head::changes()
     std::uint64_t node_changes = 0; ///< see head::node_changes()
     std::shared_ptr<head_web> web;
-    std::map<std::string, detail::node_past> loads; ///< by node, also of those that are gone
-    std::uint64_t load_changes = 0;                 ///< see head::usage_changes()
-    call_counts calls_of_gone;                      ///< of drivers that are no more
-    bool is_restarted = false;                      ///< somebody had been welcomed by a head before
+    detail::node_loads loads;
+    detail::package_service packages;
+    call_counts calls_of_gone; ///< of drivers that are no more
     bool over = false, crashed = false;
 
     // head.ipp: who comes and goes
     task<void> serve();
     static task<void> serve_link(state* self, net::link::handle l);
     [[nodiscard]] std::shared_ptr<net::request_service> service_of(const session_ptr& s);
+    void serve_drivers(net::request_service& of, const session_ptr& s);
+    void serve_nodes(net::request_service& of, const session_ptr& s);
     void serve_tools(net::request_service& of);
     void ended(const session_ptr& s) noexcept;
     static task<void> watch(state* self);
     void look();
     static task<node_welcome> on_node(state* self, session_ptr s, node_hello h);
-    static void check_again(const detail::head_job& j, const driver_hello& h);
+    void check_again(const detail::head_driver& d, const driver_hello& h) const;
     static task<driver_welcome> on_driver(state* self, session_ptr s, driver_hello h);
     [[nodiscard]] std::string free_name(const node_hello& h);
     detail::head_node& enter(const session_ptr& s, const node_hello& h);
     void lose(detail::head_node& n, const std::string& why, bool left = false, bool runs = false);
-    detail::head_job& job_of(std::uint64_t incarnation);
-    void leave(detail::head_job& j, job_end how);
+    detail::head_driver& driver_of(std::uint64_t incarnation);
+    void leave(detail::head_driver& d, job_end how);
     void remember();
     void introduce();
     [[nodiscard]] driver_welcome size() const;
@@ -258,13 +212,20 @@ struct head::state {
     [[nodiscard]] cluster_status status(bool past = false) const;
     [[nodiscard]] node_status status_of(const detail::head_node& n) const;
     [[nodiscard]] std::vector<job_status> programs() const;
-    [[nodiscard]] job_status status_of(const detail::head_job& j) const;
+    [[nodiscard]] job_status status_of(const detail::head_driver& d) const;
     [[nodiscard]] drain_reply drain(const ask_drain& what);
     [[nodiscard]] drain_reply drain_missing(const ask_drain& what);
     [[nodiscard]] detail::head_node* find_node(const std::string& name);
     [[nodiscard]] detail::head_node* node_at(std::uint64_t incarnation);
     void tell_all_to_leave();
     static task<void> close_link(net::link::handle l);
+
+    // who reads what workers print
+    [[nodiscard]] detail::output_reader reader_of(std::uint64_t driver) const override;
+    bool ask_for_lines(std::uint64_t node, std::uint64_t driver) override;
+    void keep_lines_of(std::uint64_t driver, std::vector<printed_lines> lines) override;
+    void send_lines(std::uint64_t driver, std::uint64_t node,
+                    std::vector<printed_lines> lines) override;
 
     // head_silence.ipp: nodes that are not heard, and what may run there still
     detail::left_attempts given_up;
@@ -283,35 +244,17 @@ struct head::state {
     void end_lost(detail::head_lease& l, const detail::head_node& n);
     void link_ended(detail::head_node& n, bool left);
 
-    // head_loads.ipp: how busy nodes are
-    void serve_loads(net::request_service& of, const session_ptr& s);
-    void keep_load(const std::string& node, const node_load& said);
-    void make_room_for_load();
-    [[nodiscard]] bool is_there(const std::string& node) const;
-
-    // head_output.ipp: what workers print
-    void serve_output(net::request_service& of, const session_ptr& s);
-    void ask_for_output(detail::head_job& j);
-    void on_output_waits(const detail::head_node& n, std::uint64_t driver);
-    void on_output(const detail::head_node& n, node_output m);
-    void on_printed(detail::head_job& j, std::uint64_t node);
-    void forget_output_of(const detail::head_node& n);
-    static void forget_output_at(detail::head_job& j);
-
-    // head_spaces.ipp: namespaces
+    // head_spaces.ipp: what namespaces ask for
     void serve_spaces(net::request_service& of, const session_ptr& s);
-    static task<space_entered> on_enter(state* self, session_ptr s, enter_space m);
-    void start_space_server(const std::string& name, detail::head_space& sp,
-                            const driver_hello& by);
-    [[nodiscard]] time_point free_at(const detail::head_space& sp) const;
-    void check_space_server(const std::string& space, std::uint64_t incarnation);
+    [[nodiscard]] std::optional<driver_now> find_driver(std::uint64_t driver) const override;
+    [[nodiscard]] bool is_closed() const override { return over; }
+    std::uint64_t make_server(const driver_hello& by) override;
+    void start_server(std::uint64_t driver) override;
+    [[nodiscard]] bool is_out_of_reach(std::uint64_t driver) const override;
+    [[nodiscard]] std::uint32_t workers_of(std::uint64_t driver) const override;
+    void end_server(std::uint64_t driver, job_end as, const error& why) override;
+    void tell_space_lost(std::uint64_t driver, const space_lost& news) override;
     [[nodiscard]] bool claim_space(const held_lease& held);
-    void space_server_over(const detail::head_job& j, const std::string& how, bool is_seen);
-    void look_at_spaces();
-    void check_exact(const enter_space& m) const;
-    [[nodiscard]] stop_space_reply stop_space(const std::string& name);
-    void tell_space_lost(const std::string& name, std::uint64_t space_server,
-                         const std::string& why);
 
     // head_jobs.ipp: what was submitted
     using job_ptr = std::shared_ptr<detail::submitted_job>;
@@ -362,25 +305,18 @@ struct head::state {
     void begin_again(detail::submitted_job& job);
 
     // head_lending.ipp: entry processes that wait for their own tasks, and what waits for long
-    [[nodiscard]] detail::head_lease* entry_of(const detail::head_job& driver) const;
-    [[nodiscard]] bool lend_entry(const detail::head_job& driver);
+    [[nodiscard]] detail::head_lease* entry_of(const detail::head_driver& driver) const;
+    [[nodiscard]] bool lend_entry(const detail::head_driver& driver);
     void lend_entries();
-    void find_room(const detail::head_job& driver, bool of_groups);
-    [[nodiscard]] const detail::head_lease* held_up(const detail::head_job& driver) const;
+    void find_room(const detail::head_driver& driver, bool of_groups);
+    [[nodiscard]] const detail::head_lease* held_up(const detail::head_driver& driver) const;
     [[nodiscard]] std::string held_text(const detail::head_lease& l) const;
     [[nodiscard]] std::string held_text(const detail::head_group& g) const;
     [[nodiscard]] detail::texts_by_job held_up_jobs() const;
     void tell_held_up();
 
-    // head_packages.ipp: files that jobs bring
-    void serve_packages(net::request_service& of, const session_ptr& s);
-    [[nodiscard]] std::shared_ptr<job_storage> need_packages() const;
-    static task<package_wanted> on_offer(state* self, session_ptr s, offer_package m);
-    static task<blob_taken> on_blob(state* self, session_ptr s, put_blob m);
-    static task<void> hold_package(state* self, const job_request* what, package_pin* into);
-
     // head_orders.ipp: what nodes are told to start
-    [[nodiscard]] const detail::submitted_job* job_behind(const detail::head_job& driver) const;
+    [[nodiscard]] const detail::submitted_job* job_behind(const detail::head_driver& driver) const;
     [[nodiscard]] std::string runs_of(const detail::submitted_job* job) const;
     [[nodiscard]] std::vector<std::string> variables_of(const detail::submitted_job& job) const;
     [[nodiscard]] static std::optional<error> objection(const rank_order& rank);
@@ -390,29 +326,29 @@ struct head::state {
     [[nodiscard]] start_worker_order order_of(const detail::head_lease& l) const;
 
     // head_leases.ipp: what they hold
-    detail::head_lease& add_lease(detail::head_job& j, std::uint64_t number,
+    detail::head_lease& add_lease(detail::head_driver& d, std::uint64_t number,
                                   const sched::resources& demand);
     void erase(detail::head_lease& l);
-    void forget(detail::head_job& j);
+    void forget(detail::head_driver& d);
     void end(detail::head_lease& l, bool started, const std::string& why,
              const ended_lease& news = {});
-    void want(detail::head_job& j, const want_lease& what);
-    void make_room(const detail::head_job& j, bool of_groups);
+    void want(detail::head_driver& d, const want_lease& what);
+    void make_room(const detail::head_driver& d, bool of_groups);
     void make_room(const detail::head_share& of);
-    static void spread_order(const detail::head_job& j,
+    static void spread_order(const detail::head_driver& d,
                              std::vector<sched::scheduler::place_info>& nodes_now);
     [[nodiscard]] bool make_room(const detail::head_lease& l, detail::head_node& n,
                                  const sched::scheduler::place_info& now);
-    void give_back(detail::head_job& j, std::uint64_t number, bool at_once = false);
-    void keep(detail::head_job& j, std::uint64_t number);
-    void rest(detail::head_job& j, const lease_blocked& what);
+    void give_back(detail::head_driver& d, std::uint64_t number, bool at_once = false);
+    void keep(detail::head_driver& d, std::uint64_t number);
+    void rest(detail::head_driver& d, const lease_blocked& what);
     void stop_worker(detail::head_lease& l, bool at_once = false);
     void tell_stop(const detail::head_lease& l, bool at_once);
     [[nodiscard]] bool hold(detail::head_node& n, const held_lease& held);
     [[nodiscard]] bool take_over(detail::head_node& n, const held_lease& held,
                                  detail::head_lease* l, detail::lease_state as);
     void reconcile(detail::head_node& n, const node_hello& h, std::vector<lease_name>& stop);
-    void reconcile(detail::head_job& j, const driver_hello& h);
+    void reconcile(detail::head_driver& d, const driver_hello& h);
     void on_ended(const ended_lease& what, detail::head_node& from);
     void pump();
     void granted(const sched::grant& g);
@@ -424,12 +360,12 @@ struct head::state {
     [[nodiscard]] std::int64_t take_stock(std::vector<detail::head_share>& into) const;
     [[nodiscard]] bool is_feasible(const sched::resources& demand) const;
     [[nodiscard]] bool is_coming(const detail::head_lease& l) const;
-    [[nodiscard]] bool may_go(const detail::head_lease& l, const detail::head_job& j) const;
+    [[nodiscard]] bool may_go(const detail::head_lease& l, const detail::head_driver& d) const;
 
     // head_groups.ipp: placement groups
-    void want_group(detail::head_job& j, const known_group& what);
-    void drop_group(detail::head_job& j, std::uint64_t number);
-    void close_groups(detail::head_job& j);
+    void want_group(detail::head_driver& d, const known_group& what);
+    void drop_group(detail::head_driver& d, std::uint64_t number);
+    void close_groups(detail::head_driver& d);
     [[nodiscard]] static detail::head_group* group_of(const detail::head_lease& l);
     [[nodiscard]] static std::optional<sched::constraint> where_of(const detail::head_lease& l);
     void ask_room(detail::head_lease& l);

@@ -44,30 +44,30 @@ SKEIN_INLINE node_status head::state::status_of(const detail::head_node& n) cons
 }
 
 /// Of a driver, or of an attempt of a job.
-SKEIN_INLINE job_status head::state::status_of(const detail::head_job& j) const {
+SKEIN_INLINE job_status head::state::status_of(const detail::head_driver& d) const {
     job_status s;
-    s.name = j.hello.name.empty() ? "(not back yet)" : j.hello.name;
-    s.host = j.hello.host;
-    s.pid = j.hello.pid;
-    s.connected = j.session != nullptr;
-    s.space = j.space;
-    for (const auto& [n, g] : j.groups) { // first: leases in it wait for it
+    s.name = d.hello.name.empty() ? "(not back yet)" : d.hello.name;
+    s.host = d.hello.host;
+    s.pid = d.hello.pid;
+    s.connected = d.session != nullptr;
+    s.space = spaces.name_of(d.incarnation);
+    for (const auto& [n, g] : d.groups) { // first: leases in it wait for it
         if (g.placed || g.closing || s.waiting++ > 0) continue;
         std::string asked;
         for (const auto& b : g.bundles) asked += fmt::format(" {{{}}}", sched::to_string(b));
         s.why = fmt::format("waits for placement group {}:{}", n, asked);
     }
-    for (const auto& [n, l] : j.leases) {
+    for (const auto& [n, l] : d.leases) {
         if (l->state != detail::lease_state::waits) {
-            s.workers += j.space.empty() || n != space_server_lease;
+            s.workers += s.space.empty() || n != space_server_lease;
             continue;
         }
         if (s.waiting++ == 0) s.why = schedule.why(l->request);
     }
-    if (j.submitted.empty())
-        if (const auto* const l = held_up(j)) s.why = held_text(*l);
-    const auto found = submitted.by_id.find(j.submitted);
-    if (j.submitted.empty() || found == submitted.by_id.end()) return s;
+    if (d.attempt_of.empty())
+        if (const auto* const l = held_up(d)) s.why = held_text(*l);
+    const auto found = jobs.by_id.find(d.attempt_of);
+    if (d.attempt_of.empty() || found == jobs.by_id.end()) return s;
     const auto& job = *found->second;
     s.job = job.what.id;
     s.connected = true; // it has no link that could be away
@@ -84,16 +84,16 @@ SKEIN_INLINE job_status head::state::status_of(const detail::head_job& j) const 
 SKEIN_INLINE std::vector<job_status> head::state::programs() const {
     std::vector<job_status> out;
     std::map<std::string, std::size_t> by_job;
-    for (const auto& [number, j] : jobs) {
-        if (j->submitted.empty()) continue;
-        by_job[j->submitted] = out.size();
-        out.push_back(status_of(*j));
+    for (const auto& [number, d] : drivers) {
+        if (d->attempt_of.empty()) continue;
+        by_job[d->attempt_of] = out.size();
+        out.push_back(status_of(*d));
     }
-    for (const auto& [number, j] : jobs) {
-        if (!j->submitted.empty()) continue;
-        auto one = status_of(*j);
-        const auto found = by_job.find(j->hello.job);
-        if (found == by_job.end() || !j->space.empty()) {
+    for (const auto& [number, d] : drivers) {
+        if (!d->attempt_of.empty()) continue;
+        auto one = status_of(*d);
+        const auto found = by_job.find(d->hello.job);
+        if (found == by_job.end() || !one.space.empty()) {
             out.push_back(std::move(one));
             continue;
         }
@@ -105,5 +105,42 @@ SKEIN_INLINE std::vector<job_status> head::state::programs() const {
     }
     return out;
 }
+
+// ---- for who is on the head's loop --------------------------------------------------------------
+
+SKEIN_INLINE std::map<std::string, node_usage> head::usage() const { return state_->loads.usage(); }
+SKEIN_INLINE load_curve head::usage_since(const std::string& node, std::int64_t unix_s,
+                                          std::size_t most) const {
+    return state_->loads.since(node, unix_s, most);
+}
+SKEIN_INLINE std::map<std::string, std::vector<metric_family>> head::numbers() const {
+    return state_->loads.numbers();
+}
+SKEIN_INLINE std::uint64_t head::usage_changes() const noexcept { return state_->loads.changes(); }
+SKEIN_INLINE head_counts head::counts() const {
+    head_counts out;
+    out.calls = state_->calls_of_gone;
+    const auto add = [](call_counts& to, const call_counts& what) {
+        to.submitted += what.submitted;
+        to.done += what.done;
+        to.failed += what.failed;
+    };
+    for (const auto& [number, d] : state_->drivers) {
+        add(out.calls, d->calls);
+        if (d->attempt_of.empty()) add(out.by_program[d->hello.name], d->calls);
+        for (const auto& [n, l] : d->leases) switch (l->state) {
+            case detail::lease_state::waits: ++out.leases_waiting; break;
+            case detail::lease_state::granted: ++out.leases_granted; break;
+            case detail::lease_state::expected: ++out.leases_expected; break;
+            case detail::lease_state::stopping: ++out.leases_stopping; break;
+            }
+    }
+    for (const auto& s : state_->sessions)
+        ++(s->node != nullptr     ? out.node_links
+           : s->driver != nullptr ? out.driver_links
+                                  : out.other_links);
+    return out;
+}
+SKEIN_INLINE std::uint64_t head::node_changes() const noexcept { return state_->node_changes; }
 
 } // namespace skein::cluster
