@@ -79,7 +79,6 @@ TEST_CASE("the label of a worker's call has a name, or the worker's own number",
     const peer_id a(1), b(2);
     groups known;
     const auto group = make(known, "web");
-    const auto number = std::to_string(group->number);
     const auto read = [&](peer_id worker, std::string label) {
         const auto why = known.resolve_label(worker, label);
         return why ? std::string("error") : label;
