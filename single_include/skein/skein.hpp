@@ -33824,7 +33824,7 @@ private:
 } // namespace skein::rt
 
 // ======== skein/rt/detail/executor.hpp
-// executor: the calls that run in this process, and the actors that live here.
+// executor: the calls that run in this process.
 //
 //     arrived       a call runs here and now, or waits in the backlog behind calls that have run
 //                   for long: replies should leave, and cancellations be heard
@@ -33832,13 +33832,12 @@ private:
 //                   started, or for a seat at its gate
 //     running       a plain call: on the stack; a coroutine call: a task of its own, which its
 //                   caller hears of if it suspends
-//     replied       by the invoker of its function, over the replies; then a method's actor may be
-//                   saved, or leave
+//     replied       by the invoker of its function, over the replies
 //
 // Calls of one caller start in the order in which they came. An actor that was killed or has left
 // runs no more calls; those that wait for their turn at it hear why.
 //
-//     executor here(home, replies, above);
+//     executor here(home, replies, actors);
 //     here.add_caller(*driver);
 //     here.arrived(driver, frame);   // throws what ends the link
 //     here.cancel(*driver, slot, false);
@@ -34396,6 +34395,194 @@ SKEIN_INLINE void backlog::drop(const peer& caller) {
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/local_actors.hpp
+// local_actors: the actors that live in this process, and what follows each call of one.
+//
+//     here     its calls run; after a call its state may be saved, for a driver that makes it again
+//     leaving  a method has called leave_actor(): the actor ends when that method has
+//     over     it was killed, has left, or nobody holds it: calls that still have its box start no
+//              more
+//
+//     local_actors all(above);
+//     all.insert(id, std::move(box));
+//     all.method_ended(to, box, true);   // saved, or gone
+
+
+#include <cstddef>
+#include <string>
+
+namespace skein::rt {
+
+struct peer;
+
+namespace detail {
+
+struct actor_terms;
+
+/// What the actors of a process tell and ask those who know actors beyond it.
+class actor_events {
+public:
+    /// As messages name an actor that may not be here.
+    [[nodiscard]] virtual std::string title_of(actor_id id) const = 0;
+    /// An actor has left by itself. Its last reply follows.
+    virtual void actor_has_left(actor_id id) = 0;
+
+protected:
+    ~actor_events() = default;
+};
+
+class local_actors {
+public:
+    explicit local_actors(actor_events& above) noexcept : above_(above) {}
+
+    [[nodiscard]] std::size_t size() const noexcept { return boxes_.size(); }
+    /// None: it does not live here.
+    [[nodiscard]] const counted_ptr<actor_box>* find(actor_id id) noexcept {
+        return boxes_.find(id);
+    }
+    [[nodiscard]] std::string title_of(actor_id id) const { return above_.title_of(id); }
+    void insert(actor_id id, counted_ptr<actor_box> box);
+    /// Nobody holds it any more.
+    void drop(actor_id id) noexcept { boxes_.erase(id); }
+    /// False: it does not live here.
+    bool kill(actor_id id);
+    void clear() noexcept { boxes_.clear(); }
+
+    /// The actor of the method that runs now leaves after it.
+    ///   errors  invalid_argument: no method runs
+    void leave();
+    /// A method is done and replies next. May throw what save() throws.
+    void method_ended(peer& to, actor_box& box, bool changes);
+    void method_failed(peer& to, actor_box& box, bool changes) noexcept;
+
+private:
+    static void save(peer& to, const actor_box& box);
+
+    actor_events& above_;
+    id_map<actor_id, counted_ptr<actor_box>> boxes_;
+};
+
+/// Makes a new actor what its options say, and what it was when it was saved.
+[[nodiscard]] result<void> set_terms(actor_box& box, const actor_terms& terms, byte_span snapshot);
+
+} // namespace detail
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/local_actors.ipp
+// Bodies of rt/detail/local_actors.hpp.
+
+
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void local_actors::insert(actor_id id, counted_ptr<actor_box> box) {
+    box->id = id;
+    boxes_.erase(id); // a driver gives no id twice
+    boxes_.enter(id, std::move(box));
+}
+
+SKEIN_INLINE bool local_actors::kill(actor_id id) {
+    auto* const found = boxes_.find(id);
+    if (found == nullptr) return false;
+    (*found)->over = "was killed";
+    boxes_.erase(id);
+    return true;
+}
+
+SKEIN_INLINE void local_actors::leave() {
+    const auto* const context = call_context::current();
+    auto* const found = context != nullptr && context->is_call() && context->actor
+                            ? boxes_.find(context->actor)
+                            : nullptr;
+    if (found == nullptr)
+        throw error(errc::invalid_argument,
+                    "leave_actor() is called by something that is no method of an actor")
+            .with_hint("kill(handle) ends an actor from outside");
+    if (!(*found)->last) (*found)->last = context->who.id;
+}
+
+/// Its caller hears it now; those of later calls would, when the state is read.
+SKEIN_INLINE error state_not_kept(const actor_box& box, const error& why) {
+    error out(
+        why.code(),
+        fmt::format("the call was made, but what {}::save() gives after it cannot be kept: {}",
+                    type_name(box.type), why.text()));
+    out.with_hint("if its worker dies, the actor is made again as it was when it was last saved; " +
+                  why.hint());
+    return out;
+}
+
+SKEIN_INLINE void local_actors::method_ended(peer& to, actor_box& box, bool changes) {
+    if (box.last && box.last == call_context::current()->who.id && box.over == nullptr) {
+        box.over = "has left";
+        above_.actor_has_left(box.id);
+        boxes_.erase(box.id);
+        return;
+    }
+    if (!changes || box.save_every == 0 || box.over != nullptr ||
+        ++box.not_saved < box.save_every || !to.is_open())
+        return;
+    box.not_saved = 0;
+    save(to, box);
+}
+
+/// The state of an actor goes to its driver.
+SKEIN_INLINE void local_actors::save(peer& to, const actor_box& box) {
+    wire::writer saved;
+    try {
+        box.save(saved);
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) throw; // save() has thrown
+        throw state_not_kept(box, e);
+    }
+    constexpr std::size_t head = std::size_t{64} << 10; // of the message that makes it again
+    if (saved.size() + box.made_from + head > limit::frame_bytes)
+        throw state_not_kept(
+            box, error(errc::too_large,
+                       fmt::format("it has {} bytes and the actor's arguments {}, together more "
+                                   "than one message takes",
+                                   saved.size(), box.made_from)));
+    wire::writer body;
+    put_actor(body, box.id);
+    body.raw(saved.bytes());
+    net::frame f;
+    f.kind = message_snapshot;
+    f.body = std::move(body).take();
+    to.send(std::move(f));
+}
+
+SKEIN_INLINE void local_actors::method_failed(peer& to, actor_box& box, bool changes) noexcept {
+    try {
+        method_ended(to, box, changes);
+    } catch (...) {
+        try {
+            logging::warn("rt", fmt::format("the state of {} was not saved: {}",
+                                            actor_title(box.id, box.name, &box.type),
+                                            to_error(std::current_exception()).what()));
+        } catch (...) { // no memory for a line
+        }
+    }
+}
+
+SKEIN_INLINE result<void> set_terms(actor_box& box, const actor_terms& terms, byte_span snapshot) {
+    box.gate.limit = terms.max_concurrency;
+    box.name = terms.name;
+    box.lasts = terms.restarts != 0;
+    if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
+    if (!terms.has_snapshot) return {};
+    wire::reader in(snapshot);
+    auto loaded = box.load(in);
+    if (loaded && !in.finish()) return in.status();
+    return loaded;
+}
+
+} // namespace skein::rt::detail
+
 // ======== skein/rt/detail/replies.hpp
 // replies: the outcomes of calls on their way back to who has called.
 //
@@ -34742,7 +34929,6 @@ SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -34752,25 +34938,12 @@ struct frame_view;
 
 namespace skein::rt::detail {
 
-struct actor_terms;
 struct running_call;
-
-/// What an executor tells and asks those who know actors beyond this process.
-class executor_events {
-public:
-    /// As messages name an actor that may not be here.
-    [[nodiscard]] virtual std::string title_of(actor_id id) const = 0;
-    /// An actor has left by itself. Its last reply follows.
-    virtual void actor_has_left(actor_id id) = 0;
-
-protected:
-    ~executor_events() = default;
-};
 
 class executor {
 public:
     /// home: the runtime that the calls of tasks here go through.
-    executor(counted_ptr<runtime_anchor> home, replies& answers, executor_events& above);
+    executor(counted_ptr<runtime_anchor> home, replies& answers, local_actors& actors);
     executor(const executor&) = delete;
     executor& operator=(const executor&) = delete;
     ~executor();
@@ -34791,16 +34964,8 @@ public:
     void dropped(const std::shared_ptr<peer>& from, byte_span body);
     void cancel(peer& from, slot_id id, bool by_force);
 
-    [[nodiscard]] std::size_t actors() const noexcept { return boxes_.size(); }
-    /// nullptr: it does not live here.
-    [[nodiscard]] const actor_box* find(actor_id id) noexcept;
-    void insert(actor_id id, counted_ptr<actor_box> box);
-    /// Nothing of it goes on; a plain call that runs ends as it would.
+    /// Nothing of an actor goes on; a plain call that runs ends as it would.
     void kill(actor_id id);
-    /// The actor of the method that runs now leaves after it.
-    ///   errors  invalid_argument: no method runs
-    void leave();
-    void clear_actors() noexcept { boxes_.clear(); }
 
     /// Coroutine calls that run here; calls that ran.
     [[nodiscard]] std::size_t running() const noexcept { return calls_.size(); }
@@ -34813,14 +34978,12 @@ public:
     // For the invokers of registered functions:
 
     [[nodiscard]] replies& answers() noexcept { return replies_; }
+    [[nodiscard]] local_actors& actors() noexcept { return actors_; }
     /// Runs a coroutine call; it replies by itself.
     void start(incoming_call& call, task<void> work);
     /// Waits for the turn of a call behind a gate with a limit. False: it has replied.
     [[nodiscard]] task<bool> take_turn(std::shared_ptr<peer> from, slot_id id,
                                        const function_record* fn, counted_ptr<actor_box> box);
-    /// A method is done and replies next. May throw what save() throws.
-    void method_ended(peer& to, actor_box& box, bool changes);
-    void method_failed(peer& to, actor_box& box, bool changes) noexcept;
     /// The reply to a call whose actor has ended before it.
     void reply_over(peer& to, slot_id id, const function_record& fn, const actor_box& box);
 
@@ -34848,7 +35011,6 @@ private:
                                       task<void> work);
     void tell_soon(const std::shared_ptr<peer>& to, slot_id id);
     [[nodiscard]] task<void> tell_started();
-    void save(peer& to, const actor_box& box);
 
     /// Linked from the first call of a turn of the loop to its end.
     struct turn_mark : turn_hook {
@@ -34857,9 +35019,8 @@ private:
 
     counted_ptr<runtime_anchor> home_;
     replies& replies_;
-    executor_events& above_;
+    local_actors& actors_;
     std::vector<peer*> callers_;
-    id_map<actor_id, counted_ptr<actor_box>> boxes_;
     counted_ptr<call_context> spare_; ///< for the next plain call
     scope calls_;                     ///< coroutine calls that run here
     std::vector<std::pair<std::shared_ptr<peer>, slot_id>> fresh_; ///< started in this turn
@@ -34869,9 +35030,6 @@ private:
     std::uint64_t executed_ = 0;
     bool is_closed_ = false;
 };
-
-/// Makes a new actor what its options say, and what it was when it was saved.
-[[nodiscard]] result<void> set_terms(actor_box& box, const actor_terms& terms, byte_span snapshot);
 
 } // namespace skein::rt::detail
 
@@ -34900,8 +35058,8 @@ SKEIN_INLINE void incoming_call::reply_thrown() const {
 }
 
 SKEIN_INLINE executor::executor(counted_ptr<runtime_anchor> home, replies& answers,
-                                executor_events& above)
-    : home_(std::move(home)), replies_(answers), above_(above) {}
+                                local_actors& actors)
+    : home_(std::move(home)), replies_(answers), actors_(actors) {}
 SKEIN_INLINE executor::~executor() = default;
 
 // ---- callers -----------------------------------------------------------------------------------
@@ -34962,7 +35120,7 @@ void executor::take(const std::shared_ptr<peer>& from, slot_id id, Form& call) {
 
 SKEIN_INLINE void executor::dropped(const std::shared_ptr<peer>& from, byte_span body) {
     if (backlog_.is_open()) return backlog_.push({from, slot_id(), to_buffer(body), true, {}, {}});
-    boxes_.erase(actor_of(body, from->who));
+    actors_.drop(actor_of(body, from->who));
 }
 
 /// A call runs; perhaps it is the first one of this turn of the loop.
@@ -35015,7 +35173,7 @@ SKEIN_INLINE void executor::run_waiting(arrival& one) {
     peer& from = *one.from;
     try {
         if (one.is_drop) {
-            boxes_.erase(actor_of(one.body, from.who));
+            actors_.drop(actor_of(one.body, from.who));
             return;
         }
         const bool is_wanted = !backlog::was_cancelled(one);
@@ -35072,9 +35230,9 @@ void executor::run(const std::shared_ptr<peer>& from, slot_id id, Form& call,
 /// The actor of a call of a method. None: it is gone, and the caller has been told.
 SKEIN_INLINE counted_ptr<actor_box> executor::box_for(peer& from, slot_id id,
                                                       const function_record& fn, actor_id actor) {
-    const auto* const found = boxes_.find(actor);
+    const auto* const found = actors_.find(actor);
     if (found == nullptr) [[unlikely]] {
-        replies_.reply_failure(from, id, actor_is_gone(fn, above_.title_of(actor)));
+        replies_.reply_failure(from, id, actor_is_gone(fn, actors_.title_of(actor)));
         return {};
     }
     if (&(*found)->type != fn.actor && (*found)->type != *fn.actor) [[unlikely]]
@@ -35218,117 +35376,6 @@ SKEIN_INLINE task<bool> executor::take_turn(std::shared_ptr<peer> from, slot_id 
     co_return false;
 }
 
-// ---- actors ------------------------------------------------------------------------------------
-
-SKEIN_INLINE const actor_box* executor::find(actor_id id) noexcept {
-    const auto* const found = boxes_.find(id);
-    return found != nullptr ? found->get() : nullptr;
-}
-
-SKEIN_INLINE void executor::insert(actor_id id, counted_ptr<actor_box> box) {
-    box->id = id;
-    boxes_.erase(id); // a driver gives no id twice
-    boxes_.enter(id, std::move(box));
-}
-
-SKEIN_INLINE void executor::kill(actor_id id) {
-    auto* const found = boxes_.find(id);
-    if (found == nullptr) return;
-    (*found)->over = "was killed";
-    boxes_.erase(id);
-    for (auto* const from : callers_)
-        from->inbound.running.for_each([&](slot_id, const auto& call) {
-            if (call->context->actor == id) call->end(false);
-        });
-}
-
-SKEIN_INLINE void executor::leave() {
-    const auto* const context = call_context::current();
-    auto* const found = context != nullptr && context->is_call() && context->actor
-                            ? boxes_.find(context->actor)
-                            : nullptr;
-    if (found == nullptr)
-        throw error(errc::invalid_argument,
-                    "leave_actor() is called by something that is no method of an actor")
-            .with_hint("kill(handle) ends an actor from outside");
-    if (!(*found)->last) (*found)->last = context->who.id;
-}
-
-/// Its caller hears it now; those of later calls would, when the state is read.
-SKEIN_INLINE error state_not_kept(const actor_box& box, const error& why) {
-    error out(
-        why.code(),
-        fmt::format("the call was made, but what {}::save() gives after it cannot be kept: {}",
-                    type_name(box.type), why.text()));
-    out.with_hint("if its worker dies, the actor is made again as it was when it was last saved; " +
-                  why.hint());
-    return out;
-}
-
-SKEIN_INLINE void executor::method_ended(peer& to, actor_box& box, bool changes) {
-    if (box.last && box.last == call_context::current()->who.id && box.over == nullptr) {
-        box.over = "has left";
-        above_.actor_has_left(box.id);
-        boxes_.erase(box.id);
-        return;
-    }
-    if (!changes || box.save_every == 0 || box.over != nullptr ||
-        ++box.not_saved < box.save_every || !to.is_open())
-        return;
-    box.not_saved = 0;
-    save(to, box);
-}
-
-/// The state of an actor goes to its driver.
-SKEIN_INLINE void executor::save(peer& to, const actor_box& box) {
-    wire::writer saved;
-    try {
-        box.save(saved);
-    } catch (const error& e) {
-        if (e.code() != errc::too_large) throw; // save() has thrown
-        throw state_not_kept(box, e);
-    }
-    constexpr std::size_t head = std::size_t{64} << 10; // of the message that makes it again
-    if (saved.size() + box.made_from + head > limit::frame_bytes)
-        throw state_not_kept(
-            box, error(errc::too_large,
-                       fmt::format("it has {} bytes and the actor's arguments {}, together more "
-                                   "than one message takes",
-                                   saved.size(), box.made_from)));
-    wire::writer body;
-    put_actor(body, box.id);
-    body.raw(saved.bytes());
-    net::frame f;
-    f.kind = message_snapshot;
-    f.body = std::move(body).take();
-    to.send(std::move(f));
-}
-
-SKEIN_INLINE void executor::method_failed(peer& to, actor_box& box, bool changes) noexcept {
-    try {
-        method_ended(to, box, changes);
-    } catch (...) {
-        try {
-            logging::warn("rt", fmt::format("the state of {} was not saved: {}",
-                                            actor_title(box.id, box.name, &box.type),
-                                            to_error(std::current_exception()).what()));
-        } catch (...) { // no memory for a line
-        }
-    }
-}
-
-SKEIN_INLINE result<void> set_terms(actor_box& box, const actor_terms& terms, byte_span snapshot) {
-    box.gate.limit = terms.max_concurrency;
-    box.name = terms.name;
-    box.lasts = terms.restarts != 0;
-    if (terms.restarts != 0 && box.is_restorable()) box.save_every = terms.snapshot_every;
-    if (!terms.has_snapshot) return {};
-    wire::reader in(snapshot);
-    auto loaded = box.load(in);
-    if (loaded && !in.finish()) return in.status();
-    return loaded;
-}
-
 SKEIN_INLINE void executor::reply_over(peer& to, slot_id id, const function_record& fn,
                                        const actor_box& box) {
     replies_.reply_failure(
@@ -35337,6 +35384,14 @@ SKEIN_INLINE void executor::reply_over(peer& to, slot_id id, const function_reco
                                             actor_title(box.id, box.name, &box.type),
                                             box.over != nullptr ? box.over : "is gone")),
          nullptr});
+}
+
+SKEIN_INLINE void executor::kill(actor_id id) {
+    if (!actors_.kill(id)) return;
+    for (auto* const from : callers_)
+        from->inbound.running.for_each([&](slot_id, const auto& call) {
+            if (call->context->actor == id) call->end(false);
+        });
 }
 
 } // namespace skein::rt::detail
@@ -35671,7 +35726,7 @@ struct runtime::state {
     ~state();
 
     /// What the parts of this process tell its runtime.
-    struct listener final : detail::reply_events, detail::executor_events {
+    struct listener final : detail::reply_events, detail::actor_events {
         explicit listener(runtime& of) noexcept : self(of) {}
         void tell_holds() override { self.tell_holds(); }
         void keep_lent(const detail::lent_handles& all) override;
@@ -35701,6 +35756,7 @@ struct runtime::state {
     detail::actors_state actors;
     detail::groups_state groups;
     detail::replies replies; ///< of what runs here, and of calls that are passed on
+    detail::local_actors local_actors;
     detail::executor executor;
 
     unique_function<void()> start_workers;
@@ -36184,8 +36240,8 @@ SKEIN_INLINE void no_current_runtime() {
 
 SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
     : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
-      anchor(new detail::runtime_anchor(self)), replies(name, anchor, heard),
-      executor(anchor, replies, heard) {}
+      anchor(new detail::runtime_anchor(self)), replies(name, anchor, heard), local_actors(heard),
+      executor(anchor, replies, local_actors) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
 SKEIN_INLINE runtime::runtime(runtime_options who) {
@@ -36236,7 +36292,7 @@ SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept {
 SKEIN_INLINE std::size_t runtime::pending() const noexcept {
     return state_->stats.submitted - state_->stats.done;
 }
-SKEIN_INLINE std::size_t runtime::actors() const noexcept { return state_->executor.actors(); }
+SKEIN_INLINE std::size_t runtime::actors() const noexcept { return state_->local_actors.size(); }
 SKEIN_INLINE std::size_t runtime::running() const noexcept { return state_->executor.running(); }
 SKEIN_INLINE bool runtime::is_driver() const noexcept { return state_->upstream == nullptr; }
 SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return state_->incarnation; }
@@ -38019,7 +38075,7 @@ SKEIN_INLINE void runtime::find_way(detail::actor_queue& queue) {
         queue.moving = false;
         return;
     }
-    const auto* const box = state_->executor.find(queue.id);
+    const auto* const box = state_->local_actors.find(queue.id);
     if (box == nullptr) {
         const auto known = state_->direct->known.find(queue.id);
         if (loop::current().is_occupied() && !state_->direct->has_link(queue.id)) {
@@ -38031,7 +38087,7 @@ SKEIN_INLINE void runtime::find_way(detail::actor_queue& queue) {
         if (known == state_->direct->known.end()) return ask_where(queue, false);
         return state_->direct->go_there(queue, known->second);
     }
-    if (box->lasts) return ask_where(queue, false);
+    if ((*box)->lasts) return ask_where(queue, false);
     queue.on = &here();
     queue.moving = false;
 }
@@ -38073,7 +38129,7 @@ SKEIN_INLINE void runtime::on_there(const net::frame_view& f) {
     if (verdict == detail::whereabouts::gone && !said->who.empty())
         return close_queue(id, {error(errc::not_found, std::move(said->who)), nullptr});
     if (verdict == detail::whereabouts::gone ||
-        (at_worker && is_own && state_->executor.find(id) == nullptr))
+        (at_worker && is_own && state_->local_actors.find(id) == nullptr))
         return close_queue(id, detail::ended(actor_title(id), "is gone"));
     if (!at_worker || is_own) {
         queue->on = at_worker ? &here() : state_->upstream;
@@ -38420,9 +38476,9 @@ SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
 SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
     std::string_view name;
     const std::type_info* type = nullptr;
-    if (const auto* const box = state_->executor.find(id); box != nullptr) {
-        name = box->name;
-        type = &box->type;
+    if (const auto* const box = state_->local_actors.find(id); box != nullptr) {
+        name = (*box)->name;
+        type = &(*box)->type;
     }
     if (const auto* const entry = state_->actors.find(id); entry != nullptr) {
         if (entry->plan) name = entry->plan->terms.name;
@@ -38496,7 +38552,7 @@ SKEIN_INLINE void runtime::kill_actor(actor_id id) {
     end_actor(id, detail::message_kill, &why);
 }
 
-SKEIN_INLINE void runtime::leave_actor() { state_->executor.leave(); }
+SKEIN_INLINE void runtime::leave_actor() { state_->local_actors.leave(); }
 
 SKEIN_INLINE std::string runtime::state::listener::title_of(actor_id id) const {
     return self.actor_title(id);
@@ -41358,7 +41414,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     }
     lose(*l, how);
     close_queues();
-    state_->executor.clear_actors();
+    state_->local_actors.clear();
     state_->executor.remove_caller(*l);
     state_->upstream = nullptr;
     state_->replies.follow(nullptr);
@@ -44871,7 +44927,7 @@ template <auto F, class Arguments>
 void after_call(executor& by, peer& to, actor_box* box, Arguments& arguments) {
     if constexpr (std::is_move_assignable_v<Arguments>)
         if (by.answers().news().has_untold_holds()) arguments = Arguments();
-    if (box != nullptr) by.method_ended(to, *box, !is_const_method<decltype(F)>);
+    if (box != nullptr) by.actors().method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 
 /// Appends a result; one that its reader would refuse is refused here.
@@ -44957,7 +45013,7 @@ task<void> run_coroutine(executor* by, std::shared_ptr<peer> from, slot_id id,
             reply_value<T>(by->answers(), *from, id, std::move(value));
         }
     } catch (...) {
-        if (box) by->method_failed(*from, *box, !is_const_method<decltype(F)>);
+        if (box) by->actors().method_failed(*from, *box, !is_const_method<decltype(F)>);
         by->answers().reply_thrown(*from, id, *fn);
     }
 }
@@ -44989,7 +45045,8 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
                 const auto& value =
                     call_plain<F, T>(call.box.get(), arguments); // of an argument, perhaps
                 if (call.box)
-                    call.by.method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
+                    call.by.actors().method_ended(*call.from, *call.box,
+                                                  !is_const_method<decltype(F)>);
                 reply_value<T>(call.by.answers(), *call.from, call.slot, value);
             } else {
                 auto value = call_plain<F, T>(call.box.get(), arguments);
@@ -44998,7 +45055,8 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
             }
         } catch (...) {
             if (call.box)
-                call.by.method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
+                call.by.actors().method_failed(*call.from, *call.box,
+                                               !is_const_method<decltype(F)>);
             call.reply_thrown();
         }
     }
@@ -45464,7 +45522,7 @@ void invoke_create(incoming_call& call) {
         if (call.has_terms) box->made_from = all - saved.size();
         if (call.has_terms)
             if (auto set = set_terms(*box, terms, saved); !set) return call.refuse(set.error());
-        call.by.insert(call.target, std::move(box));
+        call.by.actors().insert(call.target, std::move(box));
         call.by.answers().reply(*call.from, call.slot, [](wire::writer&) {});
     } catch (...) {
         call.reply_thrown();

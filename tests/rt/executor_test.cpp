@@ -14,13 +14,13 @@
 #include "../support/manual_loop.hpp"
 #include "rt/fake_channel.hpp"
 
+namespace rt_executor_test {
+
 using namespace skein;
 using namespace skein::rt;
 using namespace std::chrono_literals;
 using rt_test::far_end;
 using skein_test::manual_loop;
-
-namespace rt_executor_test {
 
 manual_loop* world = nullptr;
 event* gate = nullptr;
@@ -57,10 +57,6 @@ const function_record& record_of() {
     (void)rt::detail::record<F, T>::registered;
     return rt::detail::record<F, T>::entry();
 }
-
-} // namespace rt_executor_test
-
-using namespace rt_executor_test;
 
 namespace {
 
@@ -112,13 +108,12 @@ struct process {
     [[nodiscard]] std::vector<std::string> told() const {
         std::vector<std::string> out;
         for (const auto& f : caller.sent()) {
-            std::string text = f.kind == rt::detail::message_started    ? "started"
-                               : f.kind == rt::detail::message_held     ? "held"
+            std::string text = f.kind == rt::detail::message_started ? "started"
+                               : f.kind == rt::detail::message_held  ? "held"
                                : f.flags == rt::detail::reply_failed
                                    ? std::string(rt::detail::decode_failure(f.body).what.text())
                                    : fmt::format("{}", *wire::decode<int>(f.body));
-            out.push_back(
-                fmt::format("{} {}", f.id, text));
+            out.push_back(fmt::format("{} {}", f.id, text));
         }
         return out;
     }
@@ -322,3 +317,5 @@ TEST_CASE("what cannot be a call of its sender is not run") {
         co_return;
     });
 }
+
+} // namespace rt_executor_test

@@ -221,7 +221,8 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
                 const auto& value =
                     call_plain<F, T>(call.box.get(), arguments); // of an argument, perhaps
                 if (call.box)
-                    call.by.actors().method_ended(*call.from, *call.box, !is_const_method<decltype(F)>);
+                    call.by.actors().method_ended(*call.from, *call.box,
+                                                  !is_const_method<decltype(F)>);
                 reply_value<T>(call.by.answers(), *call.from, call.slot, value);
             } else {
                 auto value = call_plain<F, T>(call.box.get(), arguments);
@@ -230,7 +231,8 @@ void invoke_with(incoming_call& call, Arguments& arguments) {
             }
         } catch (...) {
             if (call.box)
-                call.by.actors().method_failed(*call.from, *call.box, !is_const_method<decltype(F)>);
+                call.by.actors().method_failed(*call.from, *call.box,
+                                               !is_const_method<decltype(F)>);
             call.reply_thrown();
         }
     }
