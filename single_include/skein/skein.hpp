@@ -37065,9 +37065,9 @@ SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
 // Part of the bodies of rt/runtime.hpp: a worker is called by others, and by itself, without its
 // driver.
 //
-// What comes over such a link is believed as far as calls go, no further: anything else ends it. A
-// reply must not come before what the driver has to know ahead of it (who holds a handle, which
-// actor has left): then it goes to the driver behind that, which passes it on.
+// What comes over such a link is believed as far as calls go, no further: anything else ends it.
+// The calls run in the executor; a reply that must come behind what the driver was told goes
+// through the driver, see detail/driver_news.hpp.
 
 
 #include <algorithm>
@@ -38797,12 +38797,10 @@ SKEIN_INLINE void runtime::followers::fail(const calls& all, const error& why) {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_frames.ipp
-// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that
-// leave.
+// Part of the bodies of rt/runtime.hpp: where each frame that comes over a link goes, and
+// what becomes of the calls that this process has made.
 
 
-#include <coroutine>
-#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
