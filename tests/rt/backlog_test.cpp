@@ -6,6 +6,8 @@
 
 #include "rt/fake_channel.hpp"
 
+namespace rt_backlog_test {
+
 using namespace skein;
 using namespace skein::rt;
 using rt_test::far_end;
@@ -88,3 +90,5 @@ TEST_CASE("what waits of a caller that has gone is forgotten, with its bytes") {
     CHECK(waiting.take().slot == slot_id(7));
     CHECK(waiting.empty());
 }
+
+} // namespace rt_backlog_test

@@ -13,10 +13,10 @@
 
 #include "rt/fake_channel.hpp"
 
+namespace rt_local_actors_test {
+
 using namespace skein;
 using namespace skein::rt;
-
-namespace rt_local_actors_test {
 
 struct counter {
     int value = 0;
@@ -27,10 +27,6 @@ struct counter {
     }
     void load(int saved) { value = saved; }
 };
-
-} // namespace rt_local_actors_test
-
-using rt_local_actors_test::counter;
 
 namespace {
 
@@ -131,3 +127,5 @@ TEST_CASE("an actor leaves after the method that has asked for it, and no other"
     CHECK(h.all.size() == 0);
     CHECK(h.box->over == std::string_view("has left"));
 }
+
+} // namespace rt_local_actors_test

@@ -10,6 +10,8 @@
 
 #include "rt/fake_channel.hpp"
 
+namespace rt_replies_test {
+
 using namespace skein;
 using namespace skein::rt;
 using rt_test::fake_channel;
@@ -142,3 +144,5 @@ TEST_CASE("a mark names a runtime on this thread, and the one before it afterwar
         CHECK(rt::detail::replying_mark::current() == nullptr);
     }
 }
+
+} // namespace rt_replies_test

@@ -3,12 +3,11 @@
 // Part of the bodies of rt/runtime.hpp: a worker is called by others, and by itself, without its
 // driver.
 //
-// What comes over such a link is believed as far as calls go, no further: anything else ends it. A
-// reply must not come before what the driver has to know ahead of it (who holds a handle, which
-// actor has left): then it goes to the driver behind that, which passes it on.
+// What comes over such a link is believed as far as calls go, no further: anything else ends it.
+// The calls run in the executor; a reply that must come behind what the driver was told goes
+// through the driver, see detail/driver_news.hpp.
 
 #include <skein/core/awaitable.hpp>
-#include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/rt/detail/direct_state.hpp>

@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that
-// leave.
+// Part of the bodies of rt/runtime.hpp: where each frame that comes over a link goes, and
+// what becomes of the calls that this process has made.
 
-#include <skein/core/cancel.hpp>
-#include <skein/core/constants.hpp>
 #include <skein/core/loop.hpp>
-#include <skein/core/sleep.hpp>
-#include <skein/core/type_name.hpp>
 #include <skein/rt/detail/direct_state.hpp>
 #include <skein/rt/detail/runtime_state.hpp>
 
-#include <coroutine>
-#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
