@@ -33991,6 +33991,7 @@ public:
     /// Tasks that have left their line.
     [[nodiscard]] std::uint64_t gone() const noexcept { return gone_; }
 
+    [[nodiscard]] bool has_suspects() const noexcept { return !suspects_.empty(); }
     [[nodiscard]] std::size_t suspects() const noexcept { return suspects_.size(); }
     [[nodiscard]] suspect pop_suspect();
     void push_suspect(suspect one) { suspects_.push_back(std::move(one)); }
@@ -34665,7 +34666,11 @@ public:
     /// Where a task may go at once, past no other one. nullptr: it stands in line.
     [[nodiscard]] worker_room* straight_to(const call_base& call);
     /// To the end of its line.
-    void line_up(counted_ptr<call_base> call);
+    void line_up(counted_ptr<call_base> call) {
+        if (call->kind == call_kind::create && !call->demand)
+            return unleased_.push_actor(std::move(call));
+        lines_.push(std::move(call));
+    }
     /// To the front, what has lost its worker. What may have killed that comes last.
     void line_up_again(const calls& again, const counted_ptr<call_base>& suspect);
     /// Something waits in lines.
@@ -34762,7 +34767,7 @@ void dispatch::pump_leases(Above& above) {
     } const guard{is_pumping_};
     is_pumping_ = true;
     while (std::exchange(again_, false)) {
-        if (lines_.suspects() > 0) try_suspects(above);
+        if (lines_.has_suspects()) try_suspects(above);
         for (auto& [demand, line] : lines_.all())
             if (!line.is_empty() || line.asked || line.wanted > 0) use_leases(line, above);
         if (book_.is_asking() && book_.reclaim()) again_ = true;
@@ -35761,12 +35766,6 @@ SKEIN_INLINE worker_room* dispatch::straight_to(const call_base& call) {
         return nullptr; // somebody has to come first
     lines_.note_passed();
     return to;
-}
-
-SKEIN_INLINE void dispatch::line_up(counted_ptr<call_base> call) {
-    if (call->kind == call_kind::create && !call->demand)
-        return unleased_.push_actor(std::move(call));
-    lines_.push(std::move(call));
 }
 
 SKEIN_INLINE void dispatch::line_up_again(const calls& again,
