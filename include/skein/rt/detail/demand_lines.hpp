@@ -91,6 +91,7 @@ public:
     /// Tasks that have left their line.
     [[nodiscard]] std::uint64_t gone() const noexcept { return gone_; }
 
+    [[nodiscard]] bool has_suspects() const noexcept { return !suspects_.empty(); }
     [[nodiscard]] std::size_t suspects() const noexcept { return suspects_.size(); }
     [[nodiscard]] suspect pop_suspect();
     void push_suspect(suspect one) { suspects_.push_back(std::move(one)); }

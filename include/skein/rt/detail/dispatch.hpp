@@ -91,7 +91,11 @@ public:
     /// Where a task may go at once, past no other one. nullptr: it stands in line.
     [[nodiscard]] worker_room* straight_to(const call_base& call);
     /// To the end of its line.
-    void line_up(counted_ptr<call_base> call);
+    void line_up(counted_ptr<call_base> call) {
+        if (call->kind == call_kind::create && !call->demand)
+            return unleased_.push_actor(std::move(call));
+        lines_.push(std::move(call));
+    }
     /// To the front, what has lost its worker. What may have killed that comes last.
     void line_up_again(const calls& again, const counted_ptr<call_base>& suspect);
     /// Something waits in lines.
@@ -188,7 +192,7 @@ void dispatch::pump_leases(Above& above) {
     } const guard{is_pumping_};
     is_pumping_ = true;
     while (std::exchange(again_, false)) {
-        if (lines_.suspects() > 0) try_suspects(above);
+        if (lines_.has_suspects()) try_suspects(above);
         for (auto& [demand, line] : lines_.all())
             if (!line.is_empty() || line.asked || line.wanted > 0) use_leases(line, above);
         if (book_.is_asking() && book_.reclaim()) again_ = true;

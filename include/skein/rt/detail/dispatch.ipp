@@ -54,12 +54,6 @@ SKEIN_INLINE worker_room* dispatch::straight_to(const call_base& call) {
     return to;
 }
 
-SKEIN_INLINE void dispatch::line_up(counted_ptr<call_base> call) {
-    if (call->kind == call_kind::create && !call->demand)
-        return unleased_.push_actor(std::move(call));
-    lines_.push(std::move(call));
-}
-
 SKEIN_INLINE void dispatch::line_up_again(const calls& again,
                                           const counted_ptr<call_base>& suspect) {
     calls urgent, others;
