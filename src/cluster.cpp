@@ -18,6 +18,7 @@
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
 #include <skein/cluster/detail/ignore_rules.hpp>
+#include <skein/cluster/detail/job_book.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/marked_processes.hpp>
 #include <skein/cluster/detail/namespaces.hpp>
@@ -65,6 +66,8 @@
 #include <skein/cluster/detail/head_spaces.ipp>
 #include <skein/cluster/detail/head_status.ipp>
 #include <skein/cluster/detail/ignore_rules.ipp>
+#include <skein/cluster/detail/job_answers.ipp>
+#include <skein/cluster/detail/job_book.ipp>
 #include <skein/cluster/detail/job_folder.ipp>
 #include <skein/cluster/detail/job_progress.ipp>
 #include <skein/cluster/detail/jobs.ipp>

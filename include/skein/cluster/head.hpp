@@ -68,34 +68,6 @@ public:
     [[nodiscard]] virtual std::string login_link() = 0;
 };
 
-/// The table of numbers that a job's newest training has written, as far as it has come.
-struct job_table_text {
-    std::string run;           ///< the name of its folder
-    std::string text;          ///< metrics.csv, whole lines
-    std::uint64_t edition = 0; ///< another one: it was begun anew
-};
-
-/// An attempt of a job that has failed and was followed by another one.
-struct past_attempt {
-    std::uint32_t attempt = 0;
-    std::string node, reason;
-    std::int32_t exit_code = -1, signal = 0;
-    std::int64_t started = 0, ended = 0; ///< milliseconds since 1970; 0: it did not start
-};
-
-/// A rank of a job's newest attempt.
-struct rank_place {
-    int rank = -1; ///< -1: not known, as under a head that was started again
-    std::string node;
-};
-
-/// How far a job has come.
-struct job_course {
-    job_progress now;                   ///< of its newest training
-    std::vector<rank_place> ranks;      ///< those that were spread over nodes, in order
-    std::vector<past_attempt> attempts; ///< the newest ones that this head has seen fail, in order
-};
-
 /// Calls of drivers: of those that are there, and of all that this head has known.
 struct call_counts {
     std::uint64_t submitted = 0, done = 0, failed = 0; ///< failed ones are done, too

@@ -6,9 +6,11 @@
 
 #include <skein/core/config.hpp>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace skein::cluster {
 
@@ -26,6 +28,34 @@ struct job_progress {
     std::string folder{};              ///< of its newest run, on its node
     bool is_over = false;              ///< the training has said that it has ended
     std::string stopped_by{};          ///< why before its end, in its words; empty: it came there
+};
+
+/// The table of numbers that a job's newest training has written, as far as it has come.
+struct job_table_text {
+    std::string run;           ///< the name of its folder
+    std::string text;          ///< metrics.csv, whole lines
+    std::uint64_t edition = 0; ///< another one: it was begun anew
+};
+
+/// An attempt of a job that has failed and was followed by another one.
+struct past_attempt {
+    std::uint32_t attempt = 0;
+    std::string node, reason;
+    std::int32_t exit_code = -1, signal = 0;
+    std::int64_t started = 0, ended = 0; ///< milliseconds since 1970; 0: it did not start
+};
+
+/// A rank of a job's newest attempt.
+struct rank_place {
+    int rank = -1; ///< -1: not known, as under a head that was started again
+    std::string node;
+};
+
+/// How far a job has come.
+struct job_course {
+    job_progress now;                   ///< of its newest training
+    std::vector<rank_place> ranks;      ///< those that were spread over nodes, in order
+    std::vector<past_attempt> attempts; ///< the newest ones that this head has seen fail, in order
 };
 
 /// Of the text of a table: a line of names, and lines of values. Looks at its last lines alone, so

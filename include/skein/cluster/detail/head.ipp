@@ -49,8 +49,8 @@ SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
            detail::head_places()),
       schedule(sched::scheduler_options{.policy = sched::placement::spread, .place_is = "node"}),
       memory(on), since(on.now()),
-      spaces(on, *this, {how.times.space_settle, space_fence(), how.news}), packages(how.storage),
-      looked_at(since) {
+      spaces(on, *this, {how.times.space_settle, space_fence(), how.news}),
+      jobs(on, memory, given_up, *this), packages(how.storage), looked_at(since) {
     if (how.log) remember();
     introduce();
     memory.on_begun = [this] { introduce(); };
@@ -462,7 +462,7 @@ SKEIN_INLINE bool head::state::ask_for_lines(std::uint64_t node, std::uint64_t d
 
 SKEIN_INLINE void head::state::keep_lines_of(std::uint64_t driver,
                                              std::vector<printed_lines> lines) {
-    keep_lines(*jobs.by_id.at(drivers.at(driver)->attempt_of), std::move(lines));
+    jobs.keep_lines(*jobs.called(drivers.at(driver)->attempt_of), std::move(lines));
 }
 
 SKEIN_INLINE void head::state::send_lines(std::uint64_t driver, std::uint64_t node,

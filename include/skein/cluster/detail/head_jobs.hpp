@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a head knows of the jobs that were submitted to it. Each attempt is a lease of a driver that
+// A job that was submitted to a head, and the lines of it that are kept. Each attempt is a lease of a driver that
 // nobody is: its number is drawn, and the head itself asks for room, takes what is printed, and
 // hears of the end. So an attempt is placed, held and ended as a worker is.
 
 #include <skein/cluster/detail/job_messages.hpp>
-#include <skein/cluster/head.hpp>
+#include <skein/cluster/job_progress.hpp>
 #include <skein/cluster/package_store.hpp>
 #include <skein/core/time.hpp>
 #include <skein/core/wait.hpp>
@@ -29,6 +29,7 @@ inline constexpr std::size_t most_ended_jobs = 1000;
 inline constexpr std::size_t most_ended_bytes = std::size_t{256} << 20; ///< that these printed
 inline constexpr std::size_t most_command_bytes = 64 << 10; ///< arguments and environment
 inline constexpr std::size_t most_job_id = 64;
+inline constexpr std::size_t most_label_bytes = 256; ///< of a node that a job or a lease asks for
 inline constexpr std::size_t most_followed = std::size_t{256} << 10; ///< bytes of one answer
 inline constexpr std::size_t most_known_attempts = 100; ///< of a job, for who asks for one
 inline constexpr std::uint64_t entry_lease = 1;         ///< its number, in each attempt
@@ -167,12 +168,5 @@ struct submitted_job {
 
 /// What is to be said of some of them, by id.
 using texts_by_job = std::map<std::string, std::string>;
-
-/// All of them, by id and in order.
-struct job_table {
-    std::map<std::string, std::shared_ptr<submitted_job>> by_id;
-    std::map<std::uint64_t, std::shared_ptr<submitted_job>> in_order;
-    std::uint64_t last_number = 0;
-};
 
 } // namespace skein::cluster::detail

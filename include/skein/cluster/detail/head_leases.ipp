@@ -68,7 +68,7 @@ SKEIN_INLINE void head::state::end(detail::head_lease& l, bool started, const st
     const auto submitted_as = d.attempt_of;
     if (!submitted_as.empty()) {
         d.ending = true; // an attempt: it has nothing else
-        jobs.by_id.at(submitted_as)->never_began = !l.is_ordered;
+        jobs.called(submitted_as)->never_began = !l.is_ordered;
     }
     erase(l);
     forget(d);
@@ -491,9 +491,9 @@ SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held
     if (taken && is_news) tell_granted(*l);
     if (!taken || is_unwanted) return false;
     if (held.job.empty()) return true;
-    jobs.by_id.at(held.job)->pid = held.pid;
+    jobs.called(held.job)->pid = held.pid;
     entry_runs(held.lease);
-    if (l != nullptr && jobs.by_id.at(held.job)->is_stopping) stop_worker(*l);
+    if (l != nullptr && jobs.called(held.job)->is_stopping) stop_worker(*l);
     return true;
 }
 

@@ -66,8 +66,7 @@ SKEIN_INLINE std::optional<error> head::state::objection(const rank_order& rank)
 /// job any more.
 SKEIN_INLINE const detail::submitted_job* head::state::job_behind(
     const detail::head_driver& driver) const {
-    const auto found = jobs.by_id.find(driver.hello.job);
-    return found == jobs.by_id.end() ? nullptr : found->second.get();
+    return jobs.find(driver.hello.job).get();
 }
 
 /// Where runs of trainings go that all nodes are to see; "": there is no such folder.
@@ -102,9 +101,9 @@ SKEIN_INLINE void head::state::end_ranks_of(const std::string& job) {
 
 /// A page shows them: also those of a job that has ended.
 SKEIN_INLINE void head::state::note_rank(const detail::head_lease& l) {
-    const auto found = jobs.by_id.find(l.of->hello.job);
+    const auto job = jobs.find(l.of->hello.job);
     const auto rank = detail::rank_of(l.rank);
-    if (found != jobs.by_id.end() && rank >= 0) found->second->rank_nodes[rank] = l.at->name;
+    if (job != nullptr && rank >= 0) job->rank_nodes[rank] = l.at->name;
 }
 
 SKEIN_INLINE std::vector<rank_place> head::state::ranks_of(const detail::submitted_job& job) const {

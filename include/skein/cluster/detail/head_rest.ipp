@@ -56,9 +56,9 @@ SKEIN_INLINE void head::state::put_off(detail::submitted_job& job, const std::st
     const auto tries = std::min<std::uint64_t>(job.not_started - nodes.size() - 1, 6);
     const auto pause = std::min<std::uint64_t>(std::uint64_t{1} << tries, 60);
     job.retry_at = deadline_after(on_loop.now(), std::chrono::seconds(pause));
-    change(job, job_state::pending, fmt::format("{} could not start it: {}", job.node, why));
+    jobs.change(job, job_state::pending, fmt::format("{} could not start it: {}", job.node, why));
     job.pending_since = waits_since;
-    note(job);
+    jobs.note(job);
 }
 
 /// The same attempt: none of it has begun.
@@ -67,7 +67,7 @@ SKEIN_INLINE void head::state::begin_again(detail::submitted_job& job) {
     --job.attempt;
     begin_attempt(job);
     job.pending_since = waits_since;
-    note(job);
+    jobs.note(job);
 }
 
 } // namespace skein::cluster

@@ -97,9 +97,9 @@ SKEIN_INLINE void head::state::leave_attempts(const detail::head_node& n) {
     given_up.is_gone(n.incarnation, heard_at);
     for (const auto& [name, l] : n.leases) {
         const auto& driver = *l->of;
-        const auto job = jobs.by_id.find(driver.attempt_of);
-        if (job == jobs.by_id.end()) continue;
-        const auto length = fence(n.alone_ms, job->second->what);
+        const auto job = jobs.find(driver.attempt_of);
+        if (job == nullptr) continue;
+        const auto length = fence(n.alone_ms, job->what);
         given_up.leave(name.driver,
                        {n.incarnation, n.name, length, deadline_after(heard_at, length)});
     }
@@ -110,19 +110,19 @@ SKEIN_INLINE void head::state::leave_attempts(const detail::head_node& n) {
 SKEIN_INLINE bool head::state::is_expected_of(const detail::head_lease& l,
                                               const detail::head_node& n) const {
     if (l.expected_node == n.incarnation) return true;
-    const auto job = jobs.by_id.find(l.of->attempt_of);
-    return l.expected_node == unknown_node && job != jobs.by_id.end() &&
-           (job->second->placed_on == n.incarnation || job->second->node == n.name);
+    const auto job = jobs.find(l.of->attempt_of);
+    return l.expected_node == unknown_node && job != nullptr &&
+           (job->placed_on == n.incarnation || job->node == n.name);
 }
 
 /// An order, or the news of an end, was lost with a link or with a head.
 SKEIN_INLINE void head::state::end_lost(detail::head_lease& l, const detail::head_node& n) {
-    const auto job = jobs.by_id.find(l.of->attempt_of);
-    if (job == jobs.by_id.end())
+    const auto job = jobs.find(l.of->attempt_of);
+    if (job == nullptr)
         return end(l, true, fmt::format("node {} does not have it any more", n.name));
-    const bool is_same = l.at == &n || job->second->placed_on == n.incarnation;
+    const bool is_same = l.at == &n || job->placed_on == n.incarnation;
     // An agent remembers what it has started, and how that ended, longer than a link is away.
-    if (is_same && job->second->state == job_state::starting) l.is_ordered = false;
+    if (is_same && job->state == job_state::starting) l.is_ordered = false;
     end(l, true,
         !is_same        ? fmt::format("node {} was lost: its agent was started again", n.name)
         : !l.is_ordered ? fmt::format("the order to start it did not reach node {}", n.name)

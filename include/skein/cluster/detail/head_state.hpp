@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
+#include <skein/cluster/detail/job_book.hpp>
 #include <skein/cluster/detail/namespaces.hpp>
 #include <skein/cluster/detail/node_loads.hpp>
 #include <skein/cluster/detail/node_rest.hpp>
@@ -30,9 +31,8 @@ namespace skein::cluster {
 
 namespace detail {
 
-inline constexpr std::size_t most_label_bytes = 256; ///< of a node that a lease asks for
-inline constexpr std::size_t most_groups = 4096;     ///< of one driver
-inline constexpr std::size_t most_bundles = 65536;   ///< in all of them
+inline constexpr std::size_t most_groups = 4096;   ///< of one driver
+inline constexpr std::size_t most_bundles = 65536; ///< in all of them
 
 struct head_node;
 struct head_driver;
@@ -157,7 +157,7 @@ struct head_driver {
 
 } // namespace detail
 
-struct head::state final : detail::output_readers, detail::space_drivers {
+struct head::state final : detail::output_readers, detail::space_drivers, detail::job_sources {
     using session_ptr = std::shared_ptr<detail::head_session>;
 
     state(loop& on, net::network& via, head_options given);
@@ -177,7 +177,8 @@ struct head::state final : detail::output_readers, detail::space_drivers {
     event stopping;
     detail::namespaces spaces;
     detail::output_relay output{*this};
-    detail::job_table jobs;
+    detail::left_attempts given_up;
+    detail::job_book jobs;
     scope writing;                  ///< what waits until the log has something of a job
     std::uint64_t changes = 0;      ///< see head::changes()
     std::uint64_t node_changes = 0; ///< see head::node_changes()
@@ -228,7 +229,6 @@ struct head::state final : detail::output_readers, detail::space_drivers {
                     std::vector<printed_lines> lines) override;
 
     // head_silence.ipp: nodes that are not heard, and what may run there still
-    detail::left_attempts given_up;
     time_point looked_at{}; ///< at nodes
     [[nodiscard]] static bool is_silent(const detail::head_node& n);
     [[nodiscard]] static bool has_died(const detail::head_node& n);
@@ -257,44 +257,30 @@ struct head::state final : detail::output_readers, detail::space_drivers {
     [[nodiscard]] bool claim_space(const held_lease& held);
 
     // head_jobs.ipp: what was submitted
-    using job_ptr = std::shared_ptr<detail::submitted_job>;
     void serve_jobs(net::request_service& of, const session_ptr& s);
     void serve_entries(net::request_service& of, const session_ptr& s);
     static task<stop_job_reply> on_stop_job(state* self, cluster::stop_job asked, std::string peer);
-    [[nodiscard]] job_ptr submit(job_request what, package_pin files = {});
+    [[nodiscard]] detail::job_ptr submit(job_request what, package_pin files = {});
     static task<submit_reply> on_submit(state* self, submit_job asked);
-    [[nodiscard]] job_ptr same_job(const submit_job& asked) const;
-    void check_request(const job_request& what) const;
     void remember_jobs();
     void begin_attempt(detail::submitted_job& job);
     void start_entry(const detail::head_lease& l);
     static task<void> order_entry(state* self, std::uint64_t tag, start_worker_order order);
     [[nodiscard]] start_worker_order entry_order(const detail::head_lease& l);
-    static task<void> show_end(state* self, job_ptr job);
     void entry_runs(const lease_name& lease);
     void entry_over(const std::string& id, bool started, const std::string& why,
                     const ended_lease& how);
     void job_over(detail::submitted_job& job, job_state as, std::string reason);
-    void remember_attempt(detail::submitted_job& job, const std::string& reason) const;
-    void change(detail::submitted_job& job, job_state to, std::string reason);
-    void note(const detail::submitted_job& job);
     void stop_submitted(detail::submitted_job& job, job_state as, std::string reason);
     void look_at_jobs();
     static task<void> end_all_jobs(state* self);
-    void forget_old_jobs(const detail::submitted_job& but);
     static task<void> show_all_ends(state* self);
-    void keep_lines(detail::submitted_job& job, std::vector<printed_lines> from);
-    void forget_job(const std::string& id);
-    [[nodiscard]] job_ptr job_called(const std::string& id) const;
-    [[nodiscard]] job_info info_of(const detail::submitted_job& job,
-                                   const detail::texts_by_job* held_up = nullptr) const;
-    [[nodiscard]] job_list list_jobs(const ask_jobs& asked, std::size_t bound) const;
-    [[nodiscard]] job_lines lines_of(const detail::submitted_job& job, std::uint64_t from) const;
-    static task<job_lines> follow(state* self, session_ptr by, follow_job asked);
-    // head_job_logs.ipp: lines and tables that are on nodes alone
-    static task<node_log> ask_nodes(state* self, job_ptr job, ask_node_log what);
-    static task<job_log> read_log(state* self, ask_log asked);
-    static task<job_table_text> find_table(state* self, std::string id);
+    // head_job_logs.ipp, head_job_service.ipp: what the book of jobs asks for
+    [[nodiscard]] std::string why_pending(const detail::submitted_job& job) const override;
+    [[nodiscard]] std::string silence_of(const detail::submitted_job& job) const override;
+    [[nodiscard]] detail::texts_by_job held_up_jobs() const override;
+    task<node_log> ask_nodes(detail::job_ptr job, ask_node_log asked) override;
+    static task<node_log> ask_all(state* self, detail::job_ptr job, ask_node_log what);
     [[nodiscard]] bool claim_entry(const held_lease& held);
 
     // head_rest.ipp: nodes that cannot start anything
@@ -312,7 +298,6 @@ struct head::state final : detail::output_readers, detail::space_drivers {
     [[nodiscard]] const detail::head_lease* held_up(const detail::head_driver& driver) const;
     [[nodiscard]] std::string held_text(const detail::head_lease& l) const;
     [[nodiscard]] std::string held_text(const detail::head_group& g) const;
-    [[nodiscard]] detail::texts_by_job held_up_jobs() const;
     void tell_held_up();
 
     // head_orders.ipp: what nodes are told to start

@@ -66,9 +66,9 @@ SKEIN_INLINE job_status head::state::status_of(const detail::head_driver& d) con
     }
     if (d.attempt_of.empty())
         if (const auto* const l = held_up(d)) s.why = held_text(*l);
-    const auto found = jobs.by_id.find(d.attempt_of);
-    if (d.attempt_of.empty() || found == jobs.by_id.end()) return s;
-    const auto& job = *found->second;
+    const auto known = jobs.find(d.attempt_of);
+    if (d.attempt_of.empty() || known == nullptr) return s;
+    const auto& job = *known;
     s.job = job.what.id;
     s.connected = true; // it has no link that could be away
     s.state = to_string(job.state);
