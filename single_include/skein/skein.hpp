@@ -34274,6 +34274,7 @@ public:
     /// Tasks that have left their line.
     [[nodiscard]] std::uint64_t gone() const noexcept { return gone_; }
 
+    [[nodiscard]] bool has_suspects() const noexcept { return !suspects_.empty(); }
     [[nodiscard]] std::size_t suspects() const noexcept { return suspects_.size(); }
     [[nodiscard]] suspect pop_suspect();
     void push_suspect(suspect one) { suspects_.push_back(std::move(one)); }
@@ -34948,7 +34949,11 @@ public:
     /// Where a task may go at once, past no other one. nullptr: it stands in line.
     [[nodiscard]] worker_room* straight_to(const call_base& call);
     /// To the end of its line.
-    void line_up(counted_ptr<call_base> call);
+    void line_up(counted_ptr<call_base> call) {
+        if (call->kind == call_kind::create && !call->demand)
+            return unleased_.push_actor(std::move(call));
+        lines_.push(std::move(call));
+    }
     /// To the front, what has lost its worker. What may have killed that comes last.
     void line_up_again(const calls& again, const counted_ptr<call_base>& suspect);
     /// Something waits in lines.
@@ -35045,7 +35050,7 @@ void dispatch::pump_leases(Above& above) {
     } const guard{is_pumping_};
     is_pumping_ = true;
     while (std::exchange(again_, false)) {
-        if (lines_.suspects() > 0) try_suspects(above);
+        if (lines_.has_suspects()) try_suspects(above);
         for (auto& [demand, line] : lines_.all())
             if (!line.is_empty() || line.asked || line.wanted > 0) use_leases(line, above);
         if (book_.is_asking() && book_.reclaim()) again_ = true;
@@ -37589,12 +37594,6 @@ SKEIN_INLINE worker_room* dispatch::straight_to(const call_base& call) {
     return to;
 }
 
-SKEIN_INLINE void dispatch::line_up(counted_ptr<call_base> call) {
-    if (call->kind == call_kind::create && !call->demand)
-        return unleased_.push_actor(std::move(call));
-    lines_.push(std::move(call));
-}
-
 SKEIN_INLINE void dispatch::line_up_again(const calls& again,
                                           const counted_ptr<call_base>& suspect) {
     calls urgent, others;
@@ -39391,9 +39390,9 @@ SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
 // Part of the bodies of rt/runtime.hpp: a worker is called by others, and by itself, without its
 // driver.
 //
-// What comes over such a link is believed as far as calls go, no further: anything else ends it. A
-// reply must not come before what the driver has to know ahead of it (who holds a handle, which
-// actor has left): then it goes to the driver behind that, which passes it on.
+// What comes over such a link is believed as far as calls go, no further: anything else ends it.
+// The calls run in the executor; a reply that must come behind what the driver was told goes
+// through the driver, see detail/driver_news.hpp.
 
 
 #include <algorithm>
@@ -40947,12 +40946,10 @@ SKEIN_INLINE void runtime::followers::fail(const calls& all, const error& why) {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_frames.ipp
-// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the replies that
-// leave.
+// Part of the bodies of rt/runtime.hpp: where each frame that comes over a link goes, and
+// what becomes of the calls that this process has made.
 
 
-#include <coroutine>
-#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
