@@ -42613,6 +42613,13 @@ SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
 
 namespace skein::rt {
 
+namespace detail {
+/// Between looks at whether calls at a worker have ended.
+[[nodiscard]] inline backoff looks_at_calls() noexcept {
+    return {std::chrono::milliseconds(1), std::chrono::milliseconds(50)};
+}
+} // namespace detail
+
 SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel> wire,
                                                    proc::claims page) {
     auto l = std::make_shared<peer>();
@@ -42678,9 +42685,8 @@ SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
         return std::any_of(state_->slots.begin(), state_->slots.end(),
                            [&](const auto& s) { return s.call && s.call->on == l.get(); });
     };
-    for (auto pause = std::chrono::milliseconds(1); l->up && runs();
-         pause = std::min(2 * pause, std::chrono::milliseconds(50)))
-        co_await sleep_for(pause);
+    auto pauses = detail::looks_at_calls();
+    while (l->up && runs()) co_await sleep_for(pauses.next());
     if (!l->up) co_return;
     auto goodbye = l->wire->close();
     co_await goodbye;
@@ -42771,10 +42777,10 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
             source->blocked(*wire, on);
     };
     try {
-        for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
-             pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
+        auto pauses = detail::looks_at_calls();
+        while (l->up && has_calls(*l)) {
             rest(l->room.busy == 0);
-            co_await sleep_for(pause);
+            co_await sleep_for(pauses.next());
         }
     } catch (const error&) {
         rest(false);
@@ -43460,7 +43466,7 @@ SKEIN_INLINE task<void> space_state::arrive(space_state* b, std::string space,
                                             std::shared_ptr<arrival> into) {
     const auto most = time_constants::lan().space_enter;
     const auto last = deadline_after(loop::current().now(), most);
-    duration pause = std::chrono::milliseconds(5);
+    backoff pauses(std::chrono::milliseconds(5), std::chrono::milliseconds(200));
     try {
         for (;;) {
             auto finding = find(b, space, 0);
@@ -43482,9 +43488,8 @@ SKEIN_INLINE task<void> space_state::arrive(space_state* b, std::string space,
                     fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}", space,
                                 to_seconds(most),
                                 v->failed ? v->failed->what() : "its space server has ended"));
-            auto sleeping = with_cancel(b->stop.token(), pause_for(pause));
+            auto sleeping = with_cancel(b->stop.token(), pause_for(pauses.next()));
             co_await sleeping;
-            pause = std::min<duration>(2 * pause, std::chrono::milliseconds(200));
         }
     } catch (...) {
         into->failed = to_error(std::current_exception());

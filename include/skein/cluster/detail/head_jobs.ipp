@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/jobs.hpp>
+#include <skein/core/backoff.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/printable.hpp>
@@ -154,9 +155,8 @@ SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
                                     : why;
     if (job.attempt > job.what.retries + std::min(job.not_counted, 100U) || ended.is_lasting)
         return job_over(job, job_state::failed, std::move(reason));
-    const auto pause = std::min<std::uint64_t>(std::uint64_t{1} << std::min(job.attempt - 1, 6U),
-                                               60); // seconds: 1, 2, 4, ... 60
-    job.retry_at = deadline_after(on_loop.now(), std::chrono::seconds(pause));
+    const auto pause = pause_after(job.attempt, std::chrono::seconds(1), std::chrono::seconds(60));
+    job.retry_at = deadline_after(on_loop.now(), pause);
     jobs.remember_attempt(job, reason);
     if (given_up.may_run(job.lease_of, on_loop.now()))
         reason += fmt::format("; it may run there still: the next one begins when {} is back, or "

@@ -3,6 +3,7 @@
 // Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it
 // ends.
 
+#include <skein/core/backoff.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/sleep.hpp>
@@ -20,6 +21,13 @@
 #include <fmt/format.h>
 
 namespace skein::rt {
+
+namespace detail {
+/// Between looks at whether calls at a worker have ended.
+[[nodiscard]] inline backoff looks_at_calls() noexcept {
+    return {std::chrono::milliseconds(1), std::chrono::milliseconds(50)};
+}
+} // namespace detail
 
 SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel> wire,
                                                    proc::claims page) {
@@ -86,9 +94,8 @@ SKEIN_INLINE task<void> runtime::part_from(std::shared_ptr<peer> l) {
         return std::any_of(state_->slots.begin(), state_->slots.end(),
                            [&](const auto& s) { return s.call && s.call->on == l.get(); });
     };
-    for (auto pause = std::chrono::milliseconds(1); l->up && runs();
-         pause = std::min(2 * pause, std::chrono::milliseconds(50)))
-        co_await sleep_for(pause);
+    auto pauses = detail::looks_at_calls();
+    while (l->up && runs()) co_await sleep_for(pauses.next());
     if (!l->up) co_return;
     auto goodbye = l->wire->close();
     co_await goodbye;
@@ -179,10 +186,10 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
             source->blocked(*wire, on);
     };
     try {
-        for (auto pause = std::chrono::milliseconds(1); l->up && has_calls(*l);
-             pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
+        auto pauses = detail::looks_at_calls();
+        while (l->up && has_calls(*l)) {
             rest(l->room.busy == 0);
-            co_await sleep_for(pause);
+            co_await sleep_for(pauses.next());
         }
     } catch (const error&) {
         rest(false);

@@ -6,6 +6,7 @@
 // clients.md
 
 #include <skein/core/awaitable.hpp>
+#include <skein/core/backoff.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/scope.hpp>
@@ -133,7 +134,7 @@ SKEIN_INLINE task<void> space_state::arrive(space_state* b, std::string space,
                                             std::shared_ptr<arrival> into) {
     const auto most = time_constants::lan().space_enter;
     const auto last = deadline_after(loop::current().now(), most);
-    duration pause = std::chrono::milliseconds(5);
+    backoff pauses(std::chrono::milliseconds(5), std::chrono::milliseconds(200));
     try {
         for (;;) {
             auto finding = find(b, space, 0);
@@ -155,9 +156,8 @@ SKEIN_INLINE task<void> space_state::arrive(space_state* b, std::string space,
                     fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}", space,
                                 to_seconds(most),
                                 v->failed ? v->failed->what() : "its space server has ended"));
-            auto sleeping = with_cancel(b->stop.token(), pause_for(pause));
+            auto sleeping = with_cancel(b->stop.token(), pause_for(pauses.next()));
             co_await sleeping;
-            pause = std::min<duration>(2 * pause, std::chrono::milliseconds(200));
         }
     } catch (...) {
         into->failed = to_error(std::current_exception());
