@@ -115,11 +115,8 @@ public:
     void note_use(worker_room& at) noexcept;
 
 private:
-    static void file(lease_share& share);
-    [[nodiscard]] static lease_share& share_for(worker_room& at, lease_line& line);
     [[nodiscard]] sched::request_id request_lease(const lease_line& line,
                                                   const sched::constraint& where);
-    [[nodiscard]] sched::request_id submit(sched::request r);
     void book(const sched::grant& g);
     void release_unused(lease_share& share);
     [[nodiscard]] worker_room* pick_free(lease_line& line);
