@@ -34532,11 +34532,8 @@ public:
     void note_use(worker_room& at) noexcept;
 
 private:
-    static void file(lease_share& share);
-    [[nodiscard]] static lease_share& share_for(worker_room& at, lease_line& line);
     [[nodiscard]] sched::request_id request_lease(const lease_line& line,
                                                   const sched::constraint& where);
-    [[nodiscard]] sched::request_id submit(sched::request r);
     void book(const sched::grant& g);
     void release_unused(lease_share& share);
     [[nodiscard]] worker_room* pick_free(lease_line& line);
@@ -37769,6 +37766,28 @@ inline constexpr std::uint64_t whole_tag = std::uint64_t{most_cpus} + 1;
 /// Lists of workers are searched so far for the one with the least to do.
 inline constexpr int most_looked_at = 8;
 
+/// Puts the leases of a line on a worker into the list where they belong now.
+inline void file(lease_share& share) {
+    const auto& at = *share.at;
+    auto list = lease_line::nowhere;
+    if (share.line->by == lease_line::service::own)
+        list = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
+    else if (share.out < share.leases.size())
+        list = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
+    else if (!share.line->need->spreads && share.out < share.leases.size() * at.pace.window)
+        list = lease_line::ahead; // what is sent ahead would not be spread
+    share.unlink();
+    if (list != lease_line::nowhere) share.line->with[list].push_back(share);
+}
+
+[[nodiscard]] inline lease_share& share_for(worker_room& at, lease_line& line) {
+    if (auto* const known = lease_book::share_of(at, line)) return *known;
+    auto& made = *at.shares.emplace_back(std::make_unique<lease_share>());
+    made.at = &at;
+    made.line = &line;
+    return made;
+}
+
 // ---- workers -----------------------------------------------------------------------------------
 
 SKEIN_INLINE void lease_book::add(worker_room& worker, std::string_view who) {
@@ -37842,38 +37861,11 @@ SKEIN_INLINE bool lease_book::any_has(const std::string& label) const {
 
 // ---- leases of lines ---------------------------------------------------------------------------
 
-/// Puts the leases of a line on a worker into the list where they belong now.
-SKEIN_INLINE void lease_book::file(lease_share& share) {
-    const auto& at = *share.at;
-    auto list = lease_line::nowhere;
-    if (share.line->by == lease_line::service::own)
-        list = share.out < share.leases.size() ? lease_line::unused : lease_line::nowhere;
-    else if (share.out < share.leases.size())
-        list = at.unleased == 0 && at.alone == nullptr ? lease_line::unused : lease_line::beside;
-    else if (!share.line->need->spreads && share.out < share.leases.size() * at.pace.window)
-        list = lease_line::ahead; // what is sent ahead would not be spread
-    share.unlink();
-    if (list != lease_line::nowhere) share.line->with[list].push_back(share);
-}
-
 SKEIN_INLINE lease_share* lease_book::share_of(const worker_room& at,
                                                const lease_line& line) noexcept {
     for (const auto& share : at.shares)
         if (share->line == &line) return share.get();
     return nullptr;
-}
-
-SKEIN_INLINE lease_share& lease_book::share_for(worker_room& at, lease_line& line) {
-    if (auto* const known = share_of(at, line)) return *known;
-    auto& made = *at.shares.emplace_back(std::make_unique<lease_share>());
-    made.at = &at;
-    made.line = &line;
-    return made;
-}
-
-SKEIN_INLINE sched::request_id lease_book::submit(sched::request r) {
-    is_changed_ = true;
-    return places_.submit(r).value();
 }
 
 /// For one lease of a line.
@@ -37884,7 +37876,8 @@ SKEIN_INLINE sched::request_id lease_book::request_lease(const lease_line& line,
     r.where = where;
     if (where == sched::constraint()) r.where = sched::where_labelled(line.need->label);
     r.tag = line.demand.value();
-    return submit(std::move(r));
+    is_changed_ = true;
+    return places_.submit(r).value();
 }
 
 SKEIN_INLINE bool lease_book::ask(lease_line& line) {
@@ -37962,7 +37955,8 @@ SKEIN_INLINE worker_room* lease_book::take_whole(const sched::demand& need) {
         all.demand.cpu = sched::amount(static_cast<int>(std::min(one->capacity, most_cpus)));
         all.where = sched::constraint::on(one->place);
         all.tag = whole_tag;
-        const auto id = submit(std::move(all));
+        is_changed_ = true;
+        const auto id = places_.submit(all).value();
         if (take()) has_news_ = true;
         if (!places_.cancel(id)) return one;
     }
