@@ -3,6 +3,7 @@
 // Part of the bodies of cluster/detail/job_book.hpp: what people and pages are told of jobs.
 
 #include <skein/cluster/detail/hello_checks.hpp>
+#include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/error.hpp>
