@@ -560,7 +560,6 @@ using skein::rt::in_job_variable;
 using skein::rt::known_failures;
 using skein::rt::peer;
 using skein::rt::peer_id;
-using skein::rt::peer_tag;
 using skein::rt::registry;
 using skein::rt::runtime;
 using skein::rt::runtime_options;

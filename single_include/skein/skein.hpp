@@ -33107,6 +33107,17 @@ P parameter_of(Held& held) {
 } // namespace rt::detail
 } // namespace skein
 
+// ======== skein/rt/detail/peer_id.hpp
+// peer_id: the number of a link of a driver, by which it knows the process at the other end.
+
+
+namespace skein::rt {
+
+/// A link of a driver.
+using peer_id = strong_id<struct peer_tag>;
+
+} // namespace skein::rt
+
 // ======== skein/rt/detail/runtime_fwd.hpp
 // What rt/runtime.hpp names and does not need to know.
 
@@ -33231,9 +33242,6 @@ struct runtime_stats {
 #include <vector>
 
 namespace skein::rt {
-
-/// A link of a driver.
-using peer_id = strong_id<struct peer_tag>;
 
 /// The runtime of one process; belongs to one loop. Close it before it is destroyed.
 class runtime {
@@ -33626,7 +33634,6 @@ namespace skein::rt::detail {
 namespace skein::rt {
 
 class runtime;
-using peer_id = strong_id<struct peer_tag>;
 using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
@@ -33729,8 +33736,6 @@ void encode_group(wire::writer& to, const counted_ptr<group_state>& group);
 #include <vector>
 
 namespace skein::rt {
-
-using peer_id = strong_id<struct peer_tag>;
 
 namespace detail {
 

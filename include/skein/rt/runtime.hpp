@@ -25,6 +25,7 @@
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/incoming_call.hpp>
+#include <skein/rt/detail/peer_id.hpp>
 #include <skein/rt/detail/runtime_fwd.hpp>
 #include <skein/rt/detail/runtime_mark.hpp>
 #include <skein/rt/registry.hpp>
@@ -40,9 +41,6 @@
 #include <vector>
 
 namespace skein::rt {
-
-/// A link of a driver.
-using peer_id = strong_id<struct peer_tag>;
 
 /// The runtime of one process; belongs to one loop. Close it before it is destroyed.
 class runtime {

@@ -8,6 +8,7 @@
 #include <skein/core/ids.hpp>
 #include <skein/core/result.hpp>
 #include <skein/core/task.hpp>
+#include <skein/rt/detail/peer_id.hpp>
 #include <skein/sched/resources.hpp>
 #include <skein/wire/reader.hpp>
 #include <skein/wire/writer.hpp>
@@ -23,7 +24,6 @@
 namespace skein::rt {
 
 class runtime;
-using peer_id = strong_id<struct peer_tag>;
 using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {

@@ -29,6 +29,7 @@
 // Who calls these sends the messages, and ends the things: what is to be done is in the results.
 
 #include <skein/core/ids.hpp>
+#include <skein/rt/detail/peer_id.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -40,8 +41,6 @@
 #include <vector>
 
 namespace skein::rt {
-
-using peer_id = strong_id<struct peer_tag>;
 
 namespace detail {
 

@@ -8,6 +8,7 @@
 #include <skein/proc/claims.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/inbound_calls.hpp>
+#include <skein/rt/detail/peer_id.hpp>
 #include <skein/rt/detail/worker_room.hpp>
 
 #include <cstddef>
