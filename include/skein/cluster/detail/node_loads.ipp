@@ -40,11 +40,11 @@ SKEIN_INLINE void node_loads::told(const std::string& node, const node_load& sai
                                    std::int64_t unix_s) {
     if (!by_name_.contains(node)) make_room(unix_s);
     if (!by_name_.contains(node) && by_name_.size() >= most_nodes) return;
-    auto& past = by_name_[node];
-    past.last = said.load;
-    past.numbers = checked_numbers(said.numbers);
-    past.history.add(said.load, unix_s);
-    past.number = ++changes_;
+    auto& known = by_name_[node];
+    known.last = said.load;
+    known.numbers = checked_numbers(said.numbers);
+    known.history.add(said.load, unix_s);
+    known.number = ++changes_;
 }
 
 /// Nodes that are gone are forgotten when their last day is over, or when there are too many: who
@@ -65,9 +65,9 @@ SKEIN_INLINE void node_loads::make_room(std::int64_t unix_s) {
 
 SKEIN_INLINE std::map<std::string, node_usage> node_loads::usage() const {
     std::map<std::string, node_usage> out;
-    for (const auto& [name, past] : by_name_)
-        out.emplace(name,
-                    node_usage{past.last, past.history.last(), past.number, there_.contains(name)});
+    for (const auto& [name, known] : by_name_)
+        out.emplace(name, node_usage{known.last, known.history.last(), known.number,
+                                     there_.contains(name)});
     return out;
 }
 
