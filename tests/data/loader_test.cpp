@@ -505,7 +505,8 @@ TEST_CASE("a filter that draws keeps its share of the samples, the same ones in 
 /// Sample 7 does not end until it is let go.
 std::shared_future<void> let_go;
 point wait_at_7(std::int64_t i) {
-    if (i == 7) let_go.wait();
+    const auto gate = let_go; // its own: the program may have ended when it wakes
+    if (i == 7) gate.wait();
     return {{}, {}, i};
 }
 

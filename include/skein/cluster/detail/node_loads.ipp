@@ -51,7 +51,8 @@ SKEIN_INLINE void node_loads::told(const std::string& node, const node_load& sai
 /// has been gone for longest first.
 SKEIN_INLINE void node_loads::make_room(std::int64_t unix_s) {
     std::erase_if(by_name_, [&](const auto& one) {
-        return one.second.history.last() < unix_s - std::int64_t{24} * 3600 && !there_.contains(one.first);
+        return one.second.history.last() < unix_s - std::int64_t{24} * 3600 &&
+               !there_.contains(one.first);
     });
     if (by_name_.size() < most_nodes) return;
     auto oldest = by_name_.end();
