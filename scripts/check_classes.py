@@ -17,7 +17,6 @@ import sys
 import checks
 
 FUNCTION_LIMIT, FIELD_LIMIT = 40, 30
-DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.M)
 ATTRIBUTE = re.compile(r"\[\[[^\]]*\]\]")
 CLASS = re.compile(r"\b(?:class|struct|union)\s+(?:alignas\s*\([^)]*\)\s*)?([A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)")
 NO_MEMBER = re.compile(r"^(?:friend|using|typedef|static_assert|enum|namespace|extern|public|private|protected)\b")
@@ -26,8 +25,7 @@ CALL = re.compile(r"(?P<before>\b(?:self|this)\s*->\s*|\bself\s*\.\s*|(?<![\w.>]
 
 
 def code_of(path: str) -> str:
-    code = DIRECTIVE.sub(lambda found: re.sub(r"[^\n]", " ", found.group(0)), checks.code_only(checks.read(path)))
-    return ATTRIBUTE.sub(lambda found: " " * len(found.group(0)), code)
+    return ATTRIBUTE.sub(lambda found: " " * len(found.group(0)), checks.without_directives(checks.code_only(checks.read(path))))
 
 
 def without_templates(text: str) -> str:
@@ -50,7 +48,7 @@ class scanned:
     def __init__(self, path: str):
         self.path, self.code = path, code_of(path)
         self.classes: dict = {}    # name -> [first line, functions, fields]
-        self.bodies: list = []     # (class, function, body, line)
+        self.bodies: list = []     # (class, function, body)
         self.walk(0, [])
 
     def block_end(self, at: int) -> int:
@@ -69,7 +67,7 @@ class scanned:
         bare = statement.rstrip()
         if statement.count("(") > statement.count(")"):
             return True
-        return bare.endswith(("=", ",", "return")) or (bool(bare) and bare == statement and (bare[-1].isalnum() or bare[-1] in "_>") and self.code[at - 1] != " ")
+        return bare.endswith(("=", ",", "return")) or bare == statement and bool(re.search(r"[\w>]$", bare))
 
     def walk(self, at: int, within: list) -> int:
         """Reads the statements of a namespace or class until its end; gives where that is."""
@@ -88,7 +86,7 @@ class scanned:
             elif sign == "}":
                 return at + 1
             elif sign == ";":
-                self.declare(statement, begin, within)
+                self.declare(statement, within)
                 at += 1
                 begin, statement = at, ""
             elif sign == ":" and re.fullmatch(r"\s*(?:public|private|protected)\s*", statement) and within:
@@ -119,15 +117,15 @@ class scanned:
             if not NO_MEMBER.match(words):
                 self.classes["::".join(within)][1] += 1
                 name = re.search(r"(~?[A-Za-z_]\w*|operator\s*[^\s\w(]*)\s*\(", head)
-                self.bodies.append(("::".join(within), name.group(1) if name else "?", self.code[at:end], checks.line_of(self.code, at)))
+                self.bodies.append(("::".join(within), name.group(1) if name else "?", self.code[at:end]))
             return end
         before = head[:head.find("(") + 1] if "operator" not in head else head[:head.find("(", head.find("operator") + 8) + 1]
         defined = DEFINED.search(before.replace(" ::", "::"))
         if defined:
-            self.bodies.append((defined.group(1)[:-2], defined.group(2), self.code[at:end], checks.line_of(self.code, at)))
+            self.bodies.append((defined.group(1)[:-2], defined.group(2), self.code[at:end]))
         return end
 
-    def declare(self, statement: str, begin: int, within: list):
+    def declare(self, statement: str, within: list):
         words = statement.strip()
         if not within or not words or NO_MEMBER.match(words) or words.startswith("template") and re.search(r"\bfriend\b|\busing\b", words):
             return
@@ -159,13 +157,9 @@ def calls_of(body: str, names: set, own: str) -> set:
     found = set()
     for call in CALL.finditer(body):
         name, before = call.group("name"), call.group("before")
-        if name not in names or before.endswith("::") and before[:-2].split("::")[-1] != own.split("::")[-1]:
-            continue
-        at = call.start("name") if not before else call.start("before")
-        left = body[max(0, at - 12):at].rstrip()
-        if left.endswith((".", "->", "::")):
-            continue
-        found.add(name)
+        is_own = not before.endswith("::") or before[:-2].split("::")[-1] == own.split("::")[-1]
+        if name in names and is_own:
+            found.add(name)
     return found
 
 
@@ -200,11 +194,6 @@ def rings(edges: dict) -> list:
     return out
 
 
-def layer_of(path: str) -> str:
-    parts = os.path.relpath(path, "include/skein").split("/")
-    return parts[0] if len(parts) > 1 else ""
-
-
 def rings_of_class(own: str, bodies: list) -> list:
     """bodies: (file, function, text). The rings of its files."""
     where: dict = {}
@@ -231,7 +220,7 @@ def main() -> int:
             if old is None or functions + fields > old[2] + old[3]:
                 classes[(layer, name)] = (path, line, functions, fields)
         if path.endswith(".ipp"):    # bodies inside of a class are that class's own
-            for name, function, text, _ in seen.bodies:
+            for name, function, text in seen.bodies:
                 bodies.setdefault((layer, name), []).append((path, function, text))
     if "--list" in sys.argv:
         for (layer, name), (path, line, functions, fields) in sorted(classes.items(), key=lambda one: -one[1][2])[:40]:

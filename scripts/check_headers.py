@@ -16,7 +16,6 @@ import checks
 HEADER_LIMIT, BODIES_LIMIT, FUNCTION_LIMIT, MEDIAN_LIMIT = 450, 600, 60, 120
 CONTAINER = re.compile(r"\b(?:namespace|class|struct|union|enum|concept)\b|\bextern\s*\"")
 TEMPLATE = re.compile(r"\btemplate\s*<")
-DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.M)
 BEFORE_BODY = re.compile(r"(?:\w+(?:<[^<>]*>)?::)*~?(?:operator\s*(?:\(\s*\)|[^\s\w(]+|\s\w[\w:<>&* ]*)|[A-Za-z_]\w*)\s*\(")
 
 
@@ -37,7 +36,7 @@ def without_template_head(head: str) -> str:
 
 def functions(text: str) -> list:
     """(first line, lines, name) of every function body outside other functions."""
-    code = DIRECTIVE.sub(lambda found: re.sub(r"[^\n]", " ", found.group(0)), checks.code_only(text))
+    code = checks.without_directives(checks.code_only(text))
     found, stack, head_start, held = [], [], 0, None
     for match in re.finditer(r"[{};]", code):
         at, token = match.start(), match.group(0)

@@ -90,6 +90,14 @@ def code_only(text: str, keep_includes: bool = False) -> str:
     return TOKEN.sub(blank, text)
 
 
+DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.M)
+
+
+def without_directives(code: str) -> str:
+    """Lines of the preprocessor become spaces: what is left are statements."""
+    return DIRECTIVE.sub(lambda found: re.sub(r"[^\n]", " ", found.group(0)), code)
+
+
 def tool(name: str) -> str:
     """A program of packaging/test-python.txt, where scripts/setup --test puts it or on the PATH; "" when it is missing."""
     import compiling   # not installed with this file, whose rules users run over trees of their own

@@ -13,7 +13,6 @@
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/attempt_logs.hpp>
 #include <skein/cluster/detail/git_files.hpp>
-#include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>

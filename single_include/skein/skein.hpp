@@ -32742,6 +32742,20 @@ concept restorable = requires(const T& from, T& into) {
 
 } // namespace skein
 
+// ======== skein/rt/detail/given_call.hpp
+// A call of this process to an actor of its own whose arguments travel as they are: copied or moved
+// into it when it is made, and not encoded. It waits in the loop's queue beside the frames of this
+// process to itself and runs in their order.
+//
+// Only values of which a copy is what decoding their bytes would give go this way: what skein
+// itself encodes, and handles. So nobody can tell which way a call took, but by its speed.
+
+
+// ======== skein/rt/detail/incoming_call.hpp
+// incoming_call: what the invoker of a registered function gets to see of the call that it is to
+// run.
+
+
 // ======== skein/rt/detail/actor_box.hpp
 // An actor where it lives: its value, the order in which its calls start, and what is kept of its
 // options.
@@ -32885,20 +32899,8 @@ private:
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/given_call.hpp
-// A call of this process to an actor of its own whose arguments travel as they are: copied or moved
-// into it when it is made, and not encoded. It waits in the loop's queue beside the frames of this
-// process to itself and runs in their order.
-//
-// Only values of which a copy is what decoding their bytes would give go this way: what skein
-// itself encodes, and handles. So nobody can tell which way a call took, but by its speed.
 
-
-// ======== skein/rt/detail/incoming_call.hpp
-// incoming_call: what the invoker of a registered function gets to see of the call that it is to
-// run.
-
-
+// ======== skein/rt/detail/incoming_call.hpp, continued
 #include <memory>
 
 namespace skein::wire {
@@ -35837,7 +35839,7 @@ SKEIN_INLINE result<void> set_terms(actor_box& box, const actor_terms& terms, by
 //
 // Handles in a value are collected while it is encoded: who gets the value holds them from then on.
 //
-//     replies out(here, home, above);
+//     replies out(here, home, borrowed, above);
 //     out.reply(to, slot, [](wire::writer& w) { wire::encode(w, 7); });
 //     out.reply_failure(to, slot, why);
 
@@ -35883,10 +35885,6 @@ public:
     [[nodiscard]] bool came_after(std::uint64_t call) const noexcept { return count_ != call; }
     [[nodiscard]] bool has_any() const noexcept { return count_ != 0; }
 
-    /// Handles came as arguments, and the driver does not know that they are held here.
-    void set_untold_holds(bool any) noexcept { has_untold_holds_ = any; }
-    [[nodiscard]] bool has_untold_holds() const noexcept { return has_untold_holds_; }
-
     // Calls of actors on other workers, which do not go through the driver:
     void call_began() noexcept { ++calls_; }
     /// True: it was the last one, and the driver is to hear that there are none.
@@ -35900,7 +35898,6 @@ public:
 
 private:
     bool is_next_ = false;
-    bool has_untold_holds_ = false;
     bool is_told_busy_ = false;
     std::uint64_t count_ = 0; ///< how often the driver was told
     std::size_t calls_ = 0;   ///< without an outcome
@@ -35932,8 +35929,11 @@ protected:
 
 class replies {
 public:
-    /// here: the process, as failures name it. home: the runtime that codecs of handles see.
-    replies(process_name here, counted_ptr<runtime_anchor> home, reply_events& above);
+    ///   here      the process, as failures name it
+    ///   home      the runtime that codecs of handles see
+    ///   borrowed  handles here of which the driver may not know; must outlive it
+    replies(process_name here, counted_ptr<runtime_anchor> home, const borrows<actor_id>& borrowed,
+            reply_events& above);
 
     /// The driver that this worker has from now on; nullptr: none.
     void follow(peer* driver) noexcept { driver_ = driver; }
@@ -35942,6 +35942,8 @@ public:
         if (driver_ != nullptr) news_.told();
     }
     [[nodiscard]] driver_news& news() noexcept { return news_; }
+    /// Handles came as arguments, and the driver does not know that they are held here.
+    [[nodiscard]] bool has_untold_handles() const noexcept { return borrowed_.has_untold(); }
 
     void reply(peer& to, slot_id id, encoder encode);
     /// The value of a call of this process, as it is. False: another process has called.
@@ -35963,6 +35965,7 @@ private:
 
     process_name here_;
     counted_ptr<runtime_anchor> home_;
+    const borrows<actor_id>& borrowed_;
     reply_events& above_;
     peer* driver_ = nullptr;
     driver_news news_;
@@ -36059,8 +36062,8 @@ struct relay_head {
 namespace skein::rt::detail {
 
 SKEIN_INLINE replies::replies(process_name here, counted_ptr<runtime_anchor> home,
-                              reply_events& above)
-    : here_(std::move(here)), home_(std::move(home)), above_(above) {}
+                              const borrows<actor_id>& borrowed, reply_events& above)
+    : here_(std::move(here)), home_(std::move(home)), borrowed_(borrowed), above_(above) {}
 
 SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode) {
     if (!to.is_open()) return;
@@ -36120,7 +36123,7 @@ SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
 /// through the driver, too.
 SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
     if (to.role == peer_role::here) return false;
-    if (news_.has_untold_holds()) {
+    if (has_untold_handles()) {
         above_.tell_holds();
         told_driver();
     }
@@ -38570,8 +38573,8 @@ SKEIN_INLINE void no_current_runtime() {
 
 SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
     : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
-      anchor(new detail::runtime_anchor(self)), replies(name, anchor, heard), local_actors(heard),
-      executor(anchor, replies, local_actors) {}
+      anchor(new detail::runtime_anchor(self)), replies(name, anchor, actors.borrowed, heard),
+      local_actors(heard), executor(anchor, replies, local_actors) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
 SKEIN_INLINE runtime::runtime(runtime_options who) {
@@ -42225,7 +42228,6 @@ SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
     state_->actor_queues.erase(queue.id);
     if (state_->upstream == nullptr) return let_go(queue.id);
     const auto times = state_->actors.borrowed.let_go(queue.id);
-    state_->replies.news().set_untold_holds(state_->actors.borrowed.has_untold());
     if (times == 0 || !state_->upstream->wire->is_open()) return;
     tell_driver_first();
     wire::writer body;
@@ -42239,19 +42241,14 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
     const bool is_new = !state_->actor_queues.contains(id);
     auto queue = queue_for(id);
     if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
-    if (is_new && state_->upstream != nullptr) {
-        state_->actors.borrowed.borrow(id);
-        state_->replies.news().set_untold_holds(true);
-    }
+    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.borrow(id);
     return queue;
 }
 
 SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
                                                                   std::uint32_t max_pending) {
     auto queue = borrow_actor(id, max_pending);
-    if (state_->upstream == nullptr) return queue;
-    state_->actors.borrowed.hold(id);
-    state_->replies.news().set_untold_holds(state_->actors.borrowed.has_untold());
+    if (state_->upstream != nullptr) state_->actors.borrowed.hold(id);
     return queue;
 }
 
@@ -42259,9 +42256,8 @@ SKEIN_INLINE void runtime::lend_actor(actor_id id) { state_->replies.lend(id); }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
 SKEIN_INLINE void runtime::tell_holds() {
-    const auto untold = state_->actors.borrowed.tell();
-    state_->replies.news().set_untold_holds(false);
-    for (const auto id : untold) send_actor(*state_->upstream, detail::message_hold, id);
+    for (const auto id : state_->actors.borrowed.tell())
+        send_actor(*state_->upstream, detail::message_hold, id);
 }
 
 SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
@@ -45989,7 +45985,7 @@ inline constexpr bool is_const_method<R (C::*)(P...) const noexcept> = true;
 template <auto F, class Arguments>
 void after_call(executor& by, peer& to, actor_box* box, Arguments& arguments) {
     if constexpr (std::is_move_assignable_v<Arguments>)
-        if (by.answers().news().has_untold_holds()) arguments = Arguments();
+        if (by.answers().has_untold_handles()) arguments = Arguments();
     if (box != nullptr) by.actors().method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 

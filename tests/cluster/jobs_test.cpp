@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch_test_macros.hpp>
 
-#include <skein/cluster/detail/head_jobs.hpp>
+#include <skein/cluster/detail/submitted_job.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/sim/disk.hpp>
 #include <tests/support/sim_jobs.hpp>

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tests/support/temporary_folder.hpp>
-
 #include <skein/cluster/detail/marked_processes.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "net/support.hpp"
+#include "net/requests_support.hpp"
 
 #include <skein/cluster/detail/package_message.hpp>
 #include <skein/cluster/detail/package_service.hpp>
@@ -68,20 +68,9 @@ struct world {
         const package_service packages(has_storage ? w->storage : nullptr);
         auto service = std::make_shared<net::request_service>();
         packages.serve(*service, w->uploads);
-        auto connecting = connect_pair(&w->network.host("a"), &w->network.host("b"),
-                                       net::address::sim("b", 1), options("a"), options("b"));
-        auto p = co_await connecting;
-        auto a = net::requests::over(std::move(p.client));
-        auto b = net::requests::over(std::move(p.server), service);
-        auto working = error_of(work(packages, *a));
-        const auto fault = co_await working;
-        auto closing = a->close();
-        co_await closing;
-        auto closing_too = b->close();
-        co_await closing_too;
-        auto ending = service->close();
-        co_await ending;
-        if (fault) throw *fault;
+        auto talking = with_client(&w->network, std::move(service),
+                                   [&](net::requests& client) { return work(packages, client); });
+        co_await talking;
     }
     void run(bool has_storage, body work) { loop.run(talk(this, has_storage, std::move(work))); }
 };

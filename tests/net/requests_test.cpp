@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "net/support.hpp"
+#include "net/requests_support.hpp"
 
 #include <skein/net/detail/request_head.hpp>
 #include <skein/net/link_endpoint.hpp>
@@ -188,20 +188,12 @@ TEST_CASE("the same calls work over a plain connection") {
     const auto body = [](sim::network* network) -> task<void> {
         seen there;
         auto service = service_of(&there);
-        auto connecting = connect_pair(&network->host("a"), &network->host("b"),
-                                       net::address::sim("b", 1), options("a"), options("b"));
-        auto p = co_await connecting;
-        auto a = net::requests::over(std::move(p.client));
-        auto b = net::requests::over(std::move(p.server), service);
-        auto asking = a->call<add_reply>(add_of({20, 22}));
-        const auto reply = co_await asking;
-        CHECK(reply.sum == 42);
-        auto closing = a->close();
-        co_await closing;
-        auto closing_too = b->close();
-        co_await closing_too;
-        auto ending = service->close();
-        co_await ending;
+        auto talking = with_client(network, service, [](net::requests& client) -> task<void> {
+            auto asking = client.call<add_reply>(add_of({20, 22}));
+            const auto reply = co_await asking;
+            CHECK(reply.sum == 42);
+        });
+        co_await talking;
     };
     loop.run(body(&network));
     CHECK(network.open_streams() == 0);

@@ -68,6 +68,7 @@ struct listener final : rt::detail::reply_events, rt::detail::actor_events {
     }
     void actor_has_left(actor_id id) override { left.push_back(id); }
     std::vector<actor_id> left;
+    rt::detail::borrows<actor_id> borrowed; ///< none
 };
 
 /// A process with an executor, and another one that calls it.
@@ -80,7 +81,7 @@ struct process {
     far_end caller = rt_test::peer_at(rt::detail::peer_role::program);
     listener above;
     counted_ptr<rt::detail::runtime_anchor> home{new rt::detail::runtime_anchor};
-    rt::detail::replies out{{"worker-0", "here", 7}, home, above};
+    rt::detail::replies out{{"worker-0", "here", 7}, home, above.borrowed, above};
     rt::detail::local_actors actors{above};
     rt::detail::executor here{home, out, actors};
 

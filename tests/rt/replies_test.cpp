@@ -21,18 +21,17 @@ namespace {
 struct keeper final : rt::detail::reply_events {
     void tell_holds() override {
         ++told;
-        of->news().set_untold_holds(false);
+        (void)borrowed.tell();
     }
     void keep_lent(const rt::detail::lent_actors&) override {}
-    rt::detail::replies* of = nullptr;
+    rt::detail::borrows<actor_id> borrowed;
     int told = 0;
 };
 
 struct process {
-    process() { above.of = &out; }
     keeper above;
     counted_ptr<rt::detail::runtime_anchor> home{new rt::detail::runtime_anchor};
-    rt::detail::replies out{{"worker-0", "here", 7}, home, above};
+    rt::detail::replies out{{"worker-0", "here", 7}, home, above.borrowed, above};
 };
 
 constexpr auto seven = [](wire::writer& to) { wire::encode(to, 7); };
@@ -101,7 +100,7 @@ TEST_CASE("handles that came as arguments are told before any reply leaves") {
     process p;
     auto driver = rt_test::peer_at(rt::detail::peer_role::program);
     p.out.follow(driver.peer.get());
-    p.out.news().set_untold_holds(true);
+    p.above.borrowed.borrow(actor_id({9, 1}));
     p.out.reply(*driver.peer, slot_id(1), seven);
     p.out.reply(*driver.peer, slot_id(2), seven);
     CHECK(p.above.told == 1);

@@ -21,10 +21,8 @@
 #include <skein/core/task.hpp>
 #include <skein/proc/claims.hpp>
 #include <skein/rt/actor_options.hpp>
-#include <skein/rt/detail/actor_box.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/given_call.hpp>
-#include <skein/rt/detail/incoming_call.hpp>
 #include <skein/rt/detail/peer_id.hpp>
 #include <skein/rt/detail/runtime_fwd.hpp>
 #include <skein/rt/detail/runtime_mark.hpp>

@@ -3,8 +3,8 @@
 // Part of the bodies of cluster/head.hpp: entry processes of jobs that wait for their own tasks, and
 // drivers that have waited for long.
 
-#include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/detail/submitted_job.hpp>
 #include <skein/core/loop.hpp>
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 #pragma once
 // Part of the bodies of cluster/head.hpp: what a node is told to start for a driver's lease.
 
-#include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/detail/submitted_job.hpp>
 #include <skein/core/read_number.hpp>
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 // What a head knows: sessions, nodes, drivers, jobs, leases.
 
 #include <skein/cluster/detail/cluster_link.hpp>
-#include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
 #include <skein/cluster/detail/job_book.hpp>
@@ -12,6 +11,7 @@
 #include <skein/cluster/detail/node_rest.hpp>
 #include <skein/cluster/detail/output_relay.hpp>
 #include <skein/cluster/detail/package_service.hpp>
+#include <skein/cluster/detail/submitted_job.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>

@@ -2,8 +2,8 @@
 #pragma once
 // Part of the bodies of cluster/head.hpp: what people are told of nodes and programs.
 
-#include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/detail/submitted_job.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/loop.hpp>
 

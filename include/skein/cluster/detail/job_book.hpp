@@ -15,9 +15,9 @@
 //     jobs.keep_lines(*job, lines);             // followers hear of them
 
 #include <skein/core/config.hpp>
-#include <skein/cluster/detail/head_jobs.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
+#include <skein/cluster/detail/submitted_job.hpp>
 #include <skein/cluster/job_progress.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/loop.hpp>

@@ -40,10 +40,6 @@ public:
     [[nodiscard]] bool came_after(std::uint64_t call) const noexcept { return count_ != call; }
     [[nodiscard]] bool has_any() const noexcept { return count_ != 0; }
 
-    /// Handles came as arguments, and the driver does not know that they are held here.
-    void set_untold_holds(bool any) noexcept { has_untold_holds_ = any; }
-    [[nodiscard]] bool has_untold_holds() const noexcept { return has_untold_holds_; }
-
     // Calls of actors on other workers, which do not go through the driver:
     void call_began() noexcept { ++calls_; }
     /// True: it was the last one, and the driver is to hear that there are none.
@@ -57,7 +53,6 @@ public:
 
 private:
     bool is_next_ = false;
-    bool has_untold_holds_ = false;
     bool is_told_busy_ = false;
     std::uint64_t count_ = 0; ///< how often the driver was told
     std::size_t calls_ = 0;   ///< without an outcome

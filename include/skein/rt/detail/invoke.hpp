@@ -102,7 +102,7 @@ inline constexpr bool is_const_method<R (C::*)(P...) const noexcept> = true;
 template <auto F, class Arguments>
 void after_call(executor& by, peer& to, actor_box* box, Arguments& arguments) {
     if constexpr (std::is_move_assignable_v<Arguments>)
-        if (by.answers().news().has_untold_holds()) arguments = Arguments();
+        if (by.answers().has_untold_handles()) arguments = Arguments();
     if (box != nullptr) by.actors().method_ended(to, *box, !is_const_method<decltype(F)>);
 }
 

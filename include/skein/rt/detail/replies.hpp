@@ -12,7 +12,7 @@
 //
 // Handles in a value are collected while it is encoded: who gets the value holds them from then on.
 //
-//     replies out(here, home, above);
+//     replies out(here, home, borrowed, above);
 //     out.reply(to, slot, [](wire::writer& w) { wire::encode(w, 7); });
 //     out.reply_failure(to, slot, why);
 
@@ -48,8 +48,11 @@ protected:
 
 class replies {
 public:
-    /// here: the process, as failures name it. home: the runtime that codecs of handles see.
-    replies(process_name here, counted_ptr<runtime_anchor> home, reply_events& above);
+    ///   here      the process, as failures name it
+    ///   home      the runtime that codecs of handles see
+    ///   borrowed  handles here of which the driver may not know; must outlive it
+    replies(process_name here, counted_ptr<runtime_anchor> home, const borrows<actor_id>& borrowed,
+            reply_events& above);
 
     /// The driver that this worker has from now on; nullptr: none.
     void follow(peer* driver) noexcept { driver_ = driver; }
@@ -58,6 +61,8 @@ public:
         if (driver_ != nullptr) news_.told();
     }
     [[nodiscard]] driver_news& news() noexcept { return news_; }
+    /// Handles came as arguments, and the driver does not know that they are held here.
+    [[nodiscard]] bool has_untold_handles() const noexcept { return borrowed_.has_untold(); }
 
     void reply(peer& to, slot_id id, encoder encode);
     /// The value of a call of this process, as it is. False: another process has called.
@@ -79,6 +84,7 @@ private:
 
     process_name here_;
     counted_ptr<runtime_anchor> home_;
+    const borrows<actor_id>& borrowed_;
     reply_events& above_;
     peer* driver_ = nullptr;
     driver_news news_;

@@ -14,8 +14,8 @@
 namespace skein::rt::detail {
 
 SKEIN_INLINE replies::replies(process_name here, counted_ptr<runtime_anchor> home,
-                              reply_events& above)
-    : here_(std::move(here)), home_(std::move(home)), above_(above) {}
+                              const borrows<actor_id>& borrowed, reply_events& above)
+    : here_(std::move(here)), home_(std::move(home)), borrowed_(borrowed), above_(above) {}
 
 SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode) {
     if (!to.is_open()) return;
@@ -75,7 +75,7 @@ SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
 /// through the driver, too.
 SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
     if (to.role == peer_role::here) return false;
-    if (news_.has_untold_holds()) {
+    if (has_untold_handles()) {
         above_.tell_holds();
         told_driver();
     }

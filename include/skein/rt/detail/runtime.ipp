@@ -33,8 +33,8 @@ SKEIN_INLINE void no_current_runtime() {
 
 SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
     : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
-      anchor(new detail::runtime_anchor(self)), replies(name, anchor, heard), local_actors(heard),
-      executor(anchor, replies, local_actors) {}
+      anchor(new detail::runtime_anchor(self)), replies(name, anchor, actors.borrowed, heard),
+      local_actors(heard), executor(anchor, replies, local_actors) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
 SKEIN_INLINE runtime::runtime(runtime_options who) {

@@ -22,7 +22,6 @@ SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
     state_->actor_queues.erase(queue.id);
     if (state_->upstream == nullptr) return let_go(queue.id);
     const auto times = state_->actors.borrowed.let_go(queue.id);
-    state_->replies.news().set_untold_holds(state_->actors.borrowed.has_untold());
     if (times == 0 || !state_->upstream->wire->is_open()) return;
     tell_driver_first();
     wire::writer body;
@@ -36,19 +35,14 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
     const bool is_new = !state_->actor_queues.contains(id);
     auto queue = queue_for(id);
     if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
-    if (is_new && state_->upstream != nullptr) {
-        state_->actors.borrowed.borrow(id);
-        state_->replies.news().set_untold_holds(true);
-    }
+    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.borrow(id);
     return queue;
 }
 
 SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
                                                                   std::uint32_t max_pending) {
     auto queue = borrow_actor(id, max_pending);
-    if (state_->upstream == nullptr) return queue;
-    state_->actors.borrowed.hold(id);
-    state_->replies.news().set_untold_holds(state_->actors.borrowed.has_untold());
+    if (state_->upstream != nullptr) state_->actors.borrowed.hold(id);
     return queue;
 }
 
@@ -56,9 +50,8 @@ SKEIN_INLINE void runtime::lend_actor(actor_id id) { state_->replies.lend(id); }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
 SKEIN_INLINE void runtime::tell_holds() {
-    const auto untold = state_->actors.borrowed.tell();
-    state_->replies.news().set_untold_holds(false);
-    for (const auto id : untold) send_actor(*state_->upstream, detail::message_hold, id);
+    for (const auto id : state_->actors.borrowed.tell())
+        send_actor(*state_->upstream, detail::message_hold, id);
 }
 
 SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
