@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 
 namespace head_counts_test {
 
@@ -67,6 +68,67 @@ TEST_CASE("a head counts the calls that drivers have made, also of those that ar
         CHECK(later.calls.failed == 3);
         CHECK(later.by_program.size() == 1);
         CHECK(later.driver_links == 1);
+    });
+}
+
+task<void> count_once() {
+    auto call = remote<&counted_twice>(4);
+    (void)co_await call;
+}
+
+/// As a program ends whose process was not run for a moment: it hears of both at once.
+task<void> stop_and_cancel(test::sim_nodes::driver* d) {
+    auto work = d->self.run_here(count_once());
+    co_await work;
+    d->workers.stop();
+    d->services.cancel();
+    auto goodbye = d->self.close();
+    co_await goodbye;
+    auto joined = as_result(d->services.join());
+    (void)co_await joined;
+}
+
+TEST_CASE("a head counts the calls of a driver that is cancelled as soon as it is stopped",
+          "[cluster][metrics]") {
+    test::in_cluster(11, 2, [](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        auto other = c.make_driver("other");
+        auto driving = sim::run_on(other->home, stop_and_cancel(other.get()));
+        co_await driving;
+        other.reset();
+        const auto now = c.head().counts();
+        CHECK(now.calls.submitted == 1);
+        CHECK(now.calls.done == 1);
+        CHECK(now.driver_links == 0);
+    });
+}
+
+/// From its hello on the head is not heard by it, for so long.
+task<void> mute_head(test::sim_nodes* c, std::string host, duration most) {
+    while (c->head().counts().driver_links == 0) co_await sleep_for(10us);
+    c->network().block("head", host);
+    co_await sleep_for(most);
+    c->network().heal("head", host);
+}
+
+TEST_CASE("a head counts the calls of a driver that has ended before its welcome came",
+          "[cluster][metrics]") {
+    const bool comes = GENERATE(true, false);
+    CAPTURE(comes);
+    test::in_cluster(11, 2, [comes](test::sim_nodes& c, test::sim_nodes::driver&) -> task<void> {
+        auto other = c.make_driver("other");
+        scope beside;
+        beside.spawn(mute_head(&c, other->host, comes ? duration(300ms) : duration(20s)));
+        const auto begin = c.loop().now();
+        auto driving = sim::run_on(other->home, stop_and_cancel(other.get()));
+        co_await driving;
+        if (comes) {
+            CHECK(c.head().counts().calls.done == 1);
+        } else { // it does not wait for one that is silent
+            CHECK(c.loop().now() - begin < 15s);
+        }
+        auto healed = beside.join();
+        co_await healed;
+        other.reset();
     });
 }
 

@@ -144,11 +144,15 @@ def metrics():
         for _ in range(2):
             assert ask(c, "GET", "/metrics")[0] == 401
 
+        last = {'skein_train_step{job="table"}': 30, 'skein_calls_started_total': 6}    # what comes a moment after it has happened
+
         def look():
             text = ask(c, "GET", "/metrics", key=c.view)[1]
             now = numbers_of(text)
-            return now.get('skein_train_step{job="table"}') == 30 and now['skein_calls_started_total'] == 6 and (text, now)
-        text, now = c.wait_until(look, "numbers of all that")
+            seen.update((name, now.get(name)) for name in last)
+            return seen == last and (text, now)
+        seen = {}
+        text, now = c.wait_until(look, lambda: f"numbers {last}, they are {seen}")
         for name, wanted in (
                 ('skein_jobs{state="SUCCEEDED"}', 2), ('skein_jobs{state="FAILED"}', 1), ('skein_jobs{state="PENDING"}', 1), ('skein_jobs{state="RUNNING"}', 1),
                 ('skein_cluster_nodes{state="ready"}', 2), ('skein_cluster_nodes{state="missing"}', 0), ('skein_links{peer="node"}', 2), ('skein_leases{state="waiting"}', 1),

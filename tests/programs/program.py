@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 BUILD = pathlib.Path(os.environ.get("SKEIN_BUILD_DIR", "build/clang")).resolve()
 DEADLINE = 240.0  # of one program run; generous, because the machine may be busy
@@ -136,7 +137,7 @@ class Run:
             self.fail(f"still runs after {seconds} s")
 
     def wait_until(self, condition, what, seconds=DEADLINE):
-        """Looks again and again until condition() is true; its value."""
+        """Looks again and again until condition() is true; its value. `what` may be a function, of what was seen last."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             value = condition()
@@ -145,7 +146,7 @@ class Run:
             if self.process.poll() is not None and not condition():
                 self.fail(f"ended with {self.process.returncode} before {what}")
             time.sleep(0.005)
-        self.fail(f"no {what} after {seconds} s")
+        self.fail(f"no {what() if callable(what) else what} after {seconds} s")
 
     def check_nothing_left(self):
         left = self.left_behind()
@@ -199,4 +200,7 @@ def run_cases(cases, only=None):
         except AssertionError as why:
             failed += 1
             print(f"FAILED  {name}\n{why}", flush=True)
+        except Exception:   # of the test itself: the other cases still run
+            failed += 1
+            print(f"FAILED  {name}\n{traceback.format_exc()}", flush=True)
     sys.exit(1 if failed else 0)

@@ -27,6 +27,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <set>
@@ -138,6 +139,8 @@ private:
     static task<void> keep_telling(head_link* self);
     static task<void> say_mute(head_link* self);
     static task<void> keep_joined(head_link* self);
+    static task<void> greet(head_link* self);
+    static task<void> say_hello(head_link* self, std::exception_ptr* failure, event* done);
     static task<void> one_link(head_link* self);
     static task<void> part_from(head_link* self);
     template <class Welcome, class Hello>
