@@ -229,8 +229,12 @@ SKEIN_INLINE etcd_client::verdict etcd_client::judge(std::size_t member, const e
     if (answer.trouble == etcd_trouble::away) {
         auto why = error(errc::refused, "no answer").with_where(where).with_cause(answer.why);
         const bool is_plain = where.starts_with("http://");
-        const auto sign = is_plain ? "Empty reply" : "SSL_connect"; // or it is being stopped
-        if (answer.why.find(sign) != std::string::npos)
+        // Of a connection that is broken off before it is of use; or etcd is being stopped. A reset
+        // that comes first hides either sign.
+        const bool is_broken_off =
+            answer.why.find(is_plain ? "Empty reply" : "SSL_connect") != std::string::npos ||
+            answer.why.find("reset by peer") != std::string::npos;
+        if (is_broken_off)
             why.with_hint(
                 is_plain ? "if this etcd has certificates, its endpoint begins with https://"
                          : "if this etcd has no certificates, its endpoint begins with http://");
