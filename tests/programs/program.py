@@ -3,6 +3,7 @@
 
 A test that cannot run here exits with 77 and says why; ctest counts it as skipped.
 """
+import contextlib
 import os
 import pathlib
 import random
@@ -108,7 +109,8 @@ class Run:
 
     def __exit__(self, *_):
         for pid in self.marked.processes():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):   # it ended meanwhile
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
         self.out.close()
         self.err.close()
