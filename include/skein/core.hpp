@@ -26,6 +26,7 @@
 #include <skein/core/event.hpp>
 #include <skein/core/fields.hpp>
 #include <skein/core/file_limit.hpp>
+#include <skein/core/file_lock.hpp>
 #include <skein/core/fnv.hpp>
 #include <skein/core/fork_guard.hpp>
 #include <skein/core/frame_pool.hpp>

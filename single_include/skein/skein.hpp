@@ -4222,12 +4222,140 @@ SKEIN_INLINE std::optional<boot> take_boot(std::string_view role) {
 
 // ======== skein/spmd/detail/resource_config.hpp
 // What SageMaker tells of the hosts of a job: SM_HOSTS, a list of names, and SM_RESOURCE_CONFIG, an
-// object with groups of like hosts. A reader for as much JSON as that takes: this layer has no JSON
-// library.
+// object with groups of like hosts.
 
 
-#include <algorithm>
-#include <cstddef>
+// ======== skein/wire/json.hpp
+// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the
+// same.
+//
+//     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
+//     if (!manifest) return manifest.error();
+//     auto step = json_uint(*manifest, "step");       // result<std::uint64_t>
+//
+// `json` keeps its keys sorted, so equal values give equal bytes. Doubles survive a round trip.
+
+
+#include <cmath>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+namespace skein {
+
+using json = nlohmann::json;                 ///< keys sorted
+using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
+
+/// What parse_json() accepts from outside.
+struct json_limits {
+    std::size_t max_bytes = 16u << 20;
+    int max_depth = 32;
+};
+
+/// Parses text from outside. errc::too_large above the limits, errc::malformed for anything that is
+/// not JSON or names a key twice in one object. Never throws.
+[[nodiscard]] inline result<json> parse_json(std::string_view text, json_limits limits = {}) {
+    if (text.size() > limits.max_bytes)
+        return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
+                                                  text.size(), limits.max_bytes));
+    std::vector<std::set<std::string>> keys; // of the objects that are open
+    auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
+        if (depth > limits.max_depth)
+            throw error(errc::too_large,
+                        fmt::format("JSON is nested deeper than {}", limits.max_depth));
+        if (event == json::parse_event_t::object_start) keys.emplace_back();
+        if (event == json::parse_event_t::object_end) keys.pop_back();
+        if (event == json::parse_event_t::key &&
+            !keys.back().insert(parsed.get<std::string>()).second)
+            throw error(errc::malformed, fmt::format("JSON names the key '{}' twice",
+                                                     parsed.get_ref<const std::string&>()));
+        return true;
+    };
+    try {
+        return json::parse(text.begin(), text.end(), watch);
+    } catch (const error& refused) {
+        return refused;
+    } catch (const std::exception& broken) {
+        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the
+        // sentence.
+        std::string_view what = broken.what();
+        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
+        return error(errc::malformed, fmt::format("not JSON: {}", what));
+    }
+}
+
+[[nodiscard]] inline result<json> parse_json(byte_span bytes, json_limits limits = {}) {
+    return parse_json(as_text(bytes), limits);
+}
+
+/// The text of a value: one line, or indented. NaN and infinity become null; bytes that are not
+/// UTF-8 become U+FFFD.
+template <class Json>
+[[nodiscard]] std::string dump_json(const Json& value, int indent = -1) {
+    return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+namespace detail {
+inline error json_member_error(std::string_view key, std::string_view wanted) {
+    return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
+}
+/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >=
+/// 0.
+inline bool is_uint(const json& value) {
+    return value.is_number_unsigned() ||
+           (value.is_number_integer() && value.get<std::int64_t>() >= 0);
+}
+} // namespace detail
+
+/// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
+[[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && detail::is_uint(*it))
+            return it->get<std::uint64_t>();
+    return detail::json_member_error(key, "a whole number >= 0");
+}
+
+/// The member `key` as a number.
+[[nodiscard]] inline result<double> json_double(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && it->is_number())
+            return it->get<double>();
+    return detail::json_member_error(key, "a number");
+}
+
+/// The member `key` as text.
+[[nodiscard]] inline result<std::string> json_string(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && it->is_string())
+            return it->get<std::string>();
+    return detail::json_member_error(key, "text");
+}
+
+/// The member `key` as an array of unsigned integers, at most max_items of them.
+[[nodiscard]] inline result<std::vector<std::uint64_t>> json_uints(
+    const json& object, const std::string& key, std::size_t max_items = SIZE_MAX) {
+    std::vector<std::uint64_t> out;
+    auto it = object.is_object() ? object.find(key) : object.end();
+    if (!object.is_object() || it == object.end() || !it->is_array() || it->size() > max_items)
+        return detail::json_member_error(key, "an array of whole numbers >= 0");
+    out.reserve(it->size());
+    for (auto& item : *it) {
+        if (!detail::is_uint(item))
+            return detail::json_member_error(key, "an array of whole numbers >= 0");
+        out.push_back(item.get<std::uint64_t>());
+    }
+    return out;
+}
+
+} // namespace skein
+
+
+// ======== skein/spmd/detail/resource_config.hpp, continued
 #include <string>
 #include <string_view>
 #include <utility>
@@ -4236,95 +4364,6 @@ SKEIN_INLINE std::optional<boot> take_boot(std::string_view role) {
 #include <fmt/format.h>
 
 namespace skein::spmd::detail {
-
-/// Goes along a JSON text.
-///   errors  malformed, of every member: what was expected at which byte
-class json_reader {
-public:
-    explicit json_reader(std::string_view text) : text_(text) {}
-
-    /// A string. Names need no escapes: of these only \" \\ \/ are read.
-    [[nodiscard]] std::string string() {
-        if (!take('"')) refuse("a string was expected");
-        std::string out;
-        for (; at_ < text_.size() && text_[at_] != '"'; ++at_) {
-            if (text_[at_] == '\\') {
-                ++at_;
-                if (at_ == text_.size() || std::string_view("\"\\/").find(text_[at_]) == npos)
-                    refuse("an escape in a name is not read");
-            }
-            out += text_[at_];
-        }
-        if (at_ == text_.size()) refuse("a string does not end");
-        ++at_;
-        return out;
-    }
-    /// Calls read() at each value of a list.
-    template <class F>
-    void list(F read) {
-        if (!take('[')) refuse("a list was expected");
-        if (take(']')) return;
-        do read();
-        while (take(','));
-        if (!take(']')) refuse("a list does not end");
-    }
-    /// Calls read(key) at each value of an object.
-    template <class F>
-    void object(F read) {
-        if (!take('{')) refuse("an object was expected");
-        if (take('}')) return;
-        do {
-            const auto key = string();
-            if (!take(':')) refuse("a colon was expected");
-            read(key);
-        } while (take(','));
-        if (!take('}')) refuse("an object does not end");
-    }
-    /// Goes over a value of any kind.
-    void skip(int depth = 0) {
-        if (depth > 32) refuse("it is nested too deep");
-        switch (next()) {
-        case '[': return list([&] { skip(depth + 1); });
-        case '{': return object([&](const std::string&) { skip(depth + 1); });
-        case '"':
-            for (++at_; at_ < text_.size() && text_[at_] != '"'; ++at_)
-                if (text_[at_] == '\\') ++at_;
-            if (at_ >= text_.size()) refuse("a string does not end");
-            ++at_;
-            return;
-        default: break;
-        }
-        const auto from = at_;
-        while (at_ < text_.size() && std::string_view("+-.").find(text_[at_]) != npos) ++at_;
-        at_ = std::min(text_.find_first_of(" \t\r\n,]}", at_), text_.size());
-        if (at_ == from) refuse("a value was expected");
-    }
-    /// Nothing follows.
-    void end() {
-        (void)next();
-        if (at_ != text_.size()) refuse("nothing more was expected");
-    }
-
-private:
-    static constexpr auto npos = std::string_view::npos;
-
-    /// The character behind white space; 0 at the end.
-    char next() {
-        at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size());
-        return at_ < text_.size() ? text_[at_] : '\0';
-    }
-    bool take(char wanted) {
-        if (next() != wanted || at_ == text_.size()) return false;
-        ++at_;
-        return true;
-    }
-    [[noreturn]] void refuse(const char* why) const {
-        throw error(errc::malformed, fmt::format("byte {}: {}", at_, why));
-    }
-
-    std::string_view text_;
-    std::size_t at_ = 0;
-};
 
 /// Like hosts.
 struct host_group {
@@ -4339,45 +4378,42 @@ struct resource_config {
     std::vector<host_group> groups{};
 };
 
+/// A text; "" where it may be missing and is.
+[[nodiscard]] inline std::string name_in(const json& object, const char* key) {
+    if (!object.contains(key)) return {};
+    return json_string(object, key).value();
+}
+
 /// ["algo-1", "algo-2"]
 ///   errors  malformed
-[[nodiscard]] inline std::vector<std::string> read_names(json_reader& from) {
+[[nodiscard]] inline std::vector<std::string> names_of(const json& list) {
+    if (!list.is_array()) throw error(errc::malformed, "a list of names was expected");
     std::vector<std::string> out;
-    from.list([&] { out.push_back(from.string()); });
+    for (const auto& name : list) {
+        if (!name.is_string()) throw error(errc::malformed, "a name that is no text");
+        out.push_back(name.get<std::string>());
+    }
     return out;
 }
 
-///   errors  malformed
+///   errors  malformed, too_large
 [[nodiscard]] inline resource_config read_resource_config(std::string_view text) {
-    resource_config out;
-    json_reader from(text);
-    const auto group = [&] {
-        host_group one;
-        from.object([&](const std::string& key) {
-            if (key == "instance_group_name")
-                one.name = from.string();
-            else if (key == "hosts")
-                one.hosts = read_names(from);
-            else
-                from.skip();
-        });
-        if (one.name.empty())
-            throw error(errc::malformed, "an instance group has no instance_group_name");
-        out.groups.push_back(std::move(one));
+    const auto object = parse_json(text).value();
+    if (!object.is_object()) throw error(errc::malformed, "an object was expected");
+    const auto hosts_of = [](const json& one) {
+        return one.contains("hosts") ? names_of(one.at("hosts")) : std::vector<std::string>();
     };
-    from.object([&](const std::string& key) {
-        if (key == "current_host")
-            out.current_host = from.string();
-        else if (key == "current_group_name")
-            out.current_group = from.string();
-        else if (key == "hosts")
-            out.hosts = read_names(from);
-        else if (key == "instance_groups")
-            from.list(group);
-        else
-            from.skip();
-    });
-    from.end();
+    resource_config out{name_in(object, "current_host"), name_in(object, "current_group_name"),
+                        hosts_of(object)};
+    if (!object.contains("instance_groups")) return out;
+    const auto& groups = object.at("instance_groups");
+    if (!groups.is_array()) throw error(errc::malformed, "instance_groups is no list");
+    for (const auto& group : groups) {
+        if (!group.is_object()) throw error(errc::malformed, "an instance group is no object");
+        out.groups.push_back({name_in(group, "instance_group_name"), hosts_of(group)});
+        if (out.groups.back().name.empty())
+            throw error(errc::malformed, "an instance group has no instance_group_name");
+    }
     return out;
 }
 
@@ -4707,9 +4743,7 @@ SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_rea
     const auto listed = v.need("SM_HOSTS"), here = v.need("SM_CURRENT_HOST");
     std::vector<std::string> hosts;
     try {
-        json_reader from(listed);
-        hosts = read_names(from);
-        from.end();
+        hosts = names_of(parse_json(listed).value());
     } catch (const error&) {
         hosts.clear();
     }
@@ -6914,12 +6948,11 @@ template <class T>
 // event: a flag one can wait for. Manual reset; one loop.
 
 
-// ======== skein/core/wait.hpp
-// The leaf of every wait: a waiter is one suspended coroutine; a wait_queue is a line of them.
+// ======== skein/core/timeout.hpp
+// A limit on how long a task may take, in the loop's time.
 //
-// A waiter ends exactly once, by wake() or by cancellation, and its coroutine is then resumed
-// through the run queue of the loop it waits on. This is the tool that event, mutex, channel and
-// the protocols are made of; programs rarely need it.
+//     auto answer = with_timeout(client.ask(question), 2s);
+//     auto text = co_await std::move(answer);            // or throws errc::timeout
 
 
 // ======== skein/core/loop.hpp
@@ -7622,7 +7655,59 @@ SKEIN_INLINE std::chrono::milliseconds loop::wall() { return system_clock().wall
 } // namespace skein
 
 
-// ======== skein/core/wait.hpp, continued
+// ======== skein/core/timeout.hpp, continued
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// Runs work; at `until` cancels it, waits for its end, and throws errc::timeout. A value that is
+/// there in time, or that the work still gives after being cancelled, is delivered.
+template <class T>
+[[nodiscard]] task<T> with_deadline(task<T> work, time_point until) {
+    auto* outer = co_await detail::current_cancel{};
+    struct limit : timer_node {
+        explicit limit(detail::cancel_state* parent)
+            : timer_node([](timer_node& t) {
+                  auto& self = static_cast<limit&>(t);
+                  self.passed = true;
+                  self.cancel_work.request();
+              }),
+              cancel_work(parent) {}
+        bool passed = false;
+        detail::cancel_state cancel_work;
+    } timer(outer);
+    const auto begin = loop::current().exact_now();
+    loop::current().set_timer(timer, until);
+    detail::await_under<T> inner(std::move(work), &timer.cancel_work);
+    try {
+        co_return co_await inner;
+    } catch (const error& e) {
+        const bool ours = e.code() == errc::cancelled && timer.passed;
+        if (!ours || (outer != nullptr && outer->requested())) throw;
+        throw error(errc::timeout,
+                    fmt::format("no answer within {:.3g} s", to_seconds(between(begin, until))));
+    }
+}
+
+/// The same with a length from now on.
+template <class T>
+[[nodiscard]] task<T> with_timeout(task<T> work, time_span limit) {
+    auto timed = with_deadline(std::move(work), deadline_after(loop::current().exact_now(), limit));
+    co_return co_await timed;
+}
+
+} // namespace skein
+
+// ======== skein/core/wait.hpp
+// The leaf of every wait: a waiter is one suspended coroutine; a wait_queue is a line of them.
+//
+// A waiter ends exactly once, by wake() or by cancellation, and its coroutine is then resumed
+// through the run queue of the loop it waits on. This is the tool that event, mutex, channel and
+// the protocols are made of; programs rarely need it.
+
+
 #include <coroutine>
 #include <cstdint>
 
@@ -7759,8 +7844,24 @@ public:
     };
     /// Suspends until set; resumed by the loop. Throws cancelled; the event is not changed by that.
     [[nodiscard]] awaiter wait() noexcept { return awaiter(*this); }
+    /// The same, for so long: whether it was set. The event must outlive the task.
+    [[nodiscard]] task<bool> wait_for(time_span limit) {
+        return wait_until(this, deadline_after(loop::current().exact_now(), limit));
+    }
+    [[nodiscard]] task<bool> wait_until(time_point end) { return wait_until(this, end); }
 
 private:
+    static task<void> wait_set(event* self) { co_await self->wait(); }
+    static task<bool> wait_until(event* self, time_point end) {
+        try {
+            auto waiting = with_deadline(wait_set(self), end);
+            co_await waiting;
+        } catch (const error& fault) {
+            if (fault.code() != errc::timeout) throw;
+        }
+        co_return self->set_;
+    }
+
     bool set_ = false;
     wait_queue waiting_;
 };
@@ -9099,57 +9200,6 @@ inline const start_place started_in;
 [[nodiscard]] inline std::string boot_id() {
     auto id = read_small_file("/proc/sys/kernel/random/boot_id");
     return id.substr(0, id.find('\n'));
-}
-
-} // namespace skein
-
-// ======== skein/core/timeout.hpp
-// A limit on how long a task may take, in the loop's time.
-//
-//     auto answer = with_timeout(client.ask(question), 2s);
-//     auto text = co_await std::move(answer);            // or throws errc::timeout
-
-
-#include <utility>
-
-#include <fmt/core.h>
-
-namespace skein {
-
-/// Runs work; at `until` cancels it, waits for its end, and throws errc::timeout. A value that is
-/// there in time, or that the work still gives after being cancelled, is delivered.
-template <class T>
-[[nodiscard]] task<T> with_deadline(task<T> work, time_point until) {
-    auto* outer = co_await detail::current_cancel{};
-    struct limit : timer_node {
-        explicit limit(detail::cancel_state* parent)
-            : timer_node([](timer_node& t) {
-                  auto& self = static_cast<limit&>(t);
-                  self.passed = true;
-                  self.cancel_work.request();
-              }),
-              cancel_work(parent) {}
-        bool passed = false;
-        detail::cancel_state cancel_work;
-    } timer(outer);
-    const auto begin = loop::current().exact_now();
-    loop::current().set_timer(timer, until);
-    detail::await_under<T> inner(std::move(work), &timer.cancel_work);
-    try {
-        co_return co_await inner;
-    } catch (const error& e) {
-        const bool ours = e.code() == errc::cancelled && timer.passed;
-        if (!ours || (outer != nullptr && outer->requested())) throw;
-        throw error(errc::timeout,
-                    fmt::format("no answer within {:.3g} s", to_seconds(between(begin, until))));
-    }
-}
-
-/// The same with a length from now on.
-template <class T>
-[[nodiscard]] task<T> with_timeout(task<T> work, time_span limit) {
-    auto timed = with_deadline(std::move(work), deadline_after(loop::current().exact_now(), limit));
-    co_return co_await timed;
 }
 
 } // namespace skein
@@ -21180,6 +21230,54 @@ void lay_out_tree(const package_manifest& what, const std::string& target,
 // The bodies of cluster/detail/package_files.hpp, but lay_out_tree().
 
 
+// ======== skein/core/file_lock.hpp
+// A lock of a whole file between processes (flock): held until its descriptor is closed, also by
+// the kernel where its process ends. It is advisory: who does not ask is not held up.
+//
+//     if (try_lock(fd.get()) == file_lock::busy) ...        // another process has it
+
+
+#include <cerrno>
+#include <cstdint>
+#include <string_view>
+
+#include <poll.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+namespace skein {
+
+enum class file_lock : std::uint8_t {
+    held,
+    busy,       ///< another process has it
+    unsupported ///< the file system cannot lock (some NFS); errno says more
+};
+
+/// Takes it or not, at once.
+[[nodiscard]] inline file_lock try_lock(int fd) noexcept {
+    if (detail::retry_eintr([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0)
+        return file_lock::held;
+    return errno == EWOULDBLOCK ? file_lock::busy : file_lock::unsupported;
+}
+
+/// Tries it every 10 ms until `end`, of the system's clock. Blocks the thread.
+[[nodiscard]] inline file_lock lock_until(int fd, time_point end) noexcept {
+    for (;;) {
+        const auto outcome = try_lock(fd);
+        if (outcome != file_lock::busy || system_clock().now() >= end) return outcome;
+        ::poll(nullptr, 0, 10);
+    }
+}
+
+/// Writes whose lock it is into its file, for people; on a full disk they do without.
+inline void sign_lock(int fd, std::string_view owner) noexcept {
+    if (::ftruncate(fd, 0) == 0) (void)!::pwrite(fd, owner.data(), owner.size(), 0);
+}
+
+} // namespace skein
+
+
+// ======== skein/cluster/detail/package_files.ipp, continued
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -21193,7 +21291,6 @@ void lay_out_tree(const package_manifest& what, const std::string& target,
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21221,8 +21318,8 @@ SKEIN_INLINE package_files::package_files(std::string in, std::uint64_t byte_bud
     const auto at = join_path(folder, "lock");
     lock.reset(::open(at.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!lock) throw errno_error(errno, "open", at);
-    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK) throw errno_error(errno, "lock", at);
+    if (const auto taken = try_lock(lock.get()); taken != file_lock::held) {
+        if (taken == file_lock::unsupported) throw errno_error(errno, "lock", at);
         throw error(errc::already_exists,
                     fmt::format("another process keeps packages in {}", folder))
             .with_hint("end it, or name another folder");
@@ -23048,6 +23145,7 @@ private:
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <set>
@@ -23159,6 +23257,8 @@ private:
     static task<void> keep_telling(head_link* self);
     static task<void> say_mute(head_link* self);
     static task<void> keep_joined(head_link* self);
+    static task<void> greet(head_link* self);
+    static task<void> say_hello(head_link* self, std::exception_ptr* failure, event* done);
     static task<void> one_link(head_link* self);
     static task<void> part_from(head_link* self);
     template <class Welcome, class Hello>
@@ -23318,6 +23418,37 @@ SKEIN_INLINE void head_link::say_back() {
                 {{"head", to_string(how_.head)}, {"after", on_loop_.now() - alone_since_}});
 }
 
+/// Says hello. Who is stopped meanwhile gives the answer a moment: workers may have come before it,
+/// and what became of the calls there cannot be told without it.
+SKEIN_INLINE task<void> head_link::greet(head_link* self) {
+    scope saying;
+    event done;
+    std::exception_ptr failure;
+    saying.spawn(say_hello(self, &failure, &done));
+    auto hearing = as_result(wait_for(&done));
+    const auto heard = co_await hearing;
+    if (!heard && self->stopping_->is_set()) {
+        auto longer = as_result(shield(wait_at_most(&done, self->how_.times.suspect_after)));
+        (void)co_await longer;
+    }
+    if (!done.is_set()) saying.cancel();
+    auto said = as_result(shield(saying.join()));
+    (void)co_await said;
+    if (failure) std::rethrow_exception(failure);
+    if (!heard) throw heard.error();
+}
+
+SKEIN_INLINE task<void> head_link::say_hello(head_link* self, std::exception_ptr* failure,
+                                             event* done) {
+    try {
+        auto saying = self->how_.say_hello();
+        co_await saying;
+    } catch (...) {
+        *failure = std::current_exception();
+    }
+    done->set();
+}
+
 /// One link to the head, from the dial to its end.
 SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
     auto& how = self->how_;
@@ -23335,15 +23466,18 @@ SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
     std::exception_ptr failure;
     try {
         self->check_generation();
-        auto saying = how.say_hello();
-        co_await saying;
+        auto greeting = greet(self);
+        co_await greeting;
         auto ended = wait_end(self->below_, self->stopping_);
         co_await ended;
     } catch (const error& e) {
         // One that ends says goodbye also to those that it has not answered.
         const bool has_ended =
             e.code() == errc::closed && self->below_->ending() == net::link_end::orderly;
-        if (!has_ended) failure = std::current_exception();
+        // Who is stopped and then cancelled may hear of both at once: it has things to tell yet.
+        const bool is_stopped =
+            e.code() == errc::cancelled && self->stopping_->is_set() && self->joined_;
+        if (!has_ended && !is_stopped) failure = std::current_exception();
     } catch (...) {
         failure = std::current_exception();
     }
@@ -40115,11 +40249,6 @@ SKEIN_INLINE task<void> cut_later(std::shared_ptr<peer> link, std::string why) {
     link->abort(error(errc::peer_lost, std::move(why)));
 }
 
-SKEIN_INLINE task<void> wait_told(event* told) {
-    auto waiting = told->wait();
-    co_await waiting;
-}
-
 } // namespace detail
 
 // ---- the way to an actor -----------------------------------------------------------------------
@@ -40356,8 +40485,8 @@ SKEIN_INLINE task<void> runtime::hear_of_end(runtime* self, std::uint64_t incarn
     at.is_said_to_live = false;
     if (self->state_->upstream->is_open())
         self->state_->upstream->send(detail::message_lost, 0, incarnation, {});
-    auto waiting = with_timeout(detail::wait_told(&at.told), detail::news_of_end);
-    co_await waiting;
+    auto waiting = at.told.wait_for(detail::news_of_end);
+    if (!co_await waiting) throw error(errc::timeout, "the driver does not say how it ended");
 }
 
 SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
@@ -43438,7 +43567,7 @@ SKEIN_INLINE task<runtime*> space_state::enter(space_state* b, std::string space
         const bool lives = !v->is_over && !v->told.is_set() && v->wire && v->wire->is_open();
         if (lives) co_return v->self.get();
         if (!v->is_over) { // it is ending; who asks now finds the next one
-            auto ending = wait_told(&v->over);
+            auto ending = v->over.wait();
             co_await ending;
         }
     }
@@ -43450,7 +43579,7 @@ SKEIN_INLINE task<runtime*> space_state::enter(space_state* b, std::string space
         b->tasks.spawn(arrive(b, space, known));
     }
     const auto a = known;
-    auto waiting = wait_told(&a->done);
+    auto waiting = a->done.wait();
     co_await waiting;
     if (a->failed) throw error(*a->failed);
     co_return a->got->self.get();
@@ -43468,7 +43597,7 @@ SKEIN_INLINE task<void> space_state::arrive(space_state* b, std::string space,
             auto place = co_await finding;
             const auto space_server = place.space_server;
             const auto v = b->visit_of(space, space_server, std::move(place));
-            auto waiting = wait_told(&v->settled);
+            auto waiting = v->settled.wait();
             co_await waiting;
             if (!v->is_over) {
                 into->got = b->present[space] = v;
@@ -43693,10 +43822,8 @@ SKEIN_INLINE task<std::string> space_state::end_of_space_server(runtime* space_c
 
 /// As the head says, which hears it from the agent.
 SKEIN_INLINE task<std::string> space_state::how_it_ended(visit_ptr v) {
-    auto waiting =
-        as_result(with_timeout(wait_told(&v->told), time_constants::lan().suspect_after));
-    const auto told = co_await waiting;
-    if (!told && told.error().code() == errc::cancelled) throw told.error();
+    auto waiting = v->told.wait_for(time_constants::lan().suspect_after);
+    co_await waiting;
     co_return v->how;
 }
 
@@ -43762,7 +43889,7 @@ SKEIN_INLINE task<space_place> space_state::ask_driver(space_state* b, space_que
         std::uint64_t number;
     } one(*b, ++b->last_question);
     up.send(message_space, 0, one.number, wire::encode(what));
-    auto waiting = wait_told(&one.answered);
+    auto waiting = one.answered.wait();
     co_await waiting;
     if (one.failed) throw error(*one.failed);
     const auto& said = *one.place;
@@ -44671,13 +44798,8 @@ private:
             co_await changed;
             co_return;
         }
-        auto soon = as_result(with_timeout(wait_changed(), at_most));
-        const auto woken = co_await soon;
-        if (!woken && woken.error().code() != errc::timeout) throw woken.error();
-    }
-    task<void> wait_changed() {
-        auto changed = changed_.wait();
-        co_await changed;
+        auto soon = changed_.wait_for(at_most);
+        co_await soon;
     }
 
     /// One request per demand at a time: who has one more asks for the next.
@@ -50102,11 +50224,6 @@ struct supervisor_outcome {
 
 namespace skein::spmd::detail {
 
-SKEIN_INLINE task<void> wait_until_set(event* e) {
-    auto waited = e->wait();
-    co_await waited;
-}
-
 /// Processes of this host.
 class local_places final : public rank_places {
 public:
@@ -50244,7 +50361,7 @@ private:
             ++outcome_.restarts;
             if (options_.on_restart)
                 options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
-            auto pausing = as_result(with_timeout(wait_until_set(&stop_), *pause));
+            auto pausing = as_result(stop_.wait_for(*pause));
             (void)co_await pausing;
             if (stop_signal_ != 0) co_return;
         }
@@ -50391,7 +50508,7 @@ private:
         }
         // What it said last may still be on its way through the socket: that is the better reason.
         if (!now->group) {
-            auto word = as_result(with_timeout(wait_until_set(&now->changed), moment));
+            auto word = as_result(now->changed.wait_for(moment));
             (void)co_await word;
         }
         const bool early = !now->server->has_left(rank) && !self.killed_by_us;
@@ -50443,7 +50560,7 @@ private:
             }
             const auto until = std::min(silent_limit.value_or(time_point::max()),
                                         limit.value_or(time + std::chrono::hours(1)));
-            auto change = as_result(with_deadline(wait_until_set(&now->changed), until));
+            auto change = as_result(now->changed.wait_until(until));
             (void)co_await change;
         }
         told_to_stop_ = false;
@@ -51075,15 +51192,6 @@ void say(net::connection& to, std::uint16_t kind, const Body& body) {
 
 namespace skein::spmd {
 
-namespace detail {
-
-SKEIN_INLINE task<void> until_changed(event* e) {
-    auto waited = e->wait();
-    co_await waited;
-}
-
-} // namespace detail
-
 SKEIN_INLINE elastic_coordinator::elastic_coordinator(net::network& via, view_register& truth,
                                                       coordinator_options options)
     : options_(std::move(options)), network_(via), register_(truth),
@@ -51221,10 +51329,8 @@ SKEIN_INLINE task<void> elastic_coordinator::work() {
             continue;
         }
         if (over_ && !any_running()) break;
-        auto changing = as_result(with_deadline(detail::until_changed(&changed_),
-                                                std::min(wake_at_, now + std::chrono::hours(1))));
-        const auto changed = co_await changing;
-        if (!changed && changed.error().code() == errc::cancelled) throw changed.error();
+        auto changing = changed_.wait_until(std::min(wake_at_, now + std::chrono::hours(1)));
+        co_await changing;
     }
     auto saying = as_result(with_timeout(say_it_is_over(), time_constants::lan().close_timeout));
     (void)co_await saying; // who does not hear it learns it from the end of the links
@@ -52506,11 +52612,6 @@ SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of)
     return o;
 }
 
-SKEIN_INLINE task<void> until_read(event* e) {
-    auto waited = e->wait();
-    co_await waited;
-}
-
 } // namespace detail
 
 SKEIN_INLINE local_keeper::local_keeper(net::network& via, proc::children& on,
@@ -52715,8 +52816,7 @@ SKEIN_INLINE task<void> local_keeper::live(std::shared_ptr<worker> self) {
         told.last_words = end.last_words;
         told.was_silent = self->was_silent;
         if (self->link) { // its last frames, which are in the socket
-            auto read = as_result(
-                with_timeout(detail::until_read(&self->unlinked), time_constants::lan().last_word));
+            auto read = as_result(self->unlinked.wait_for(time_constants::lan().last_word));
             (void)co_await read;
         }
     }

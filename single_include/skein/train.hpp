@@ -10627,137 +10627,6 @@ private:
 // Bodies of <skein/report/progress.hpp>.
 
 
-// ======== skein/wire/json.hpp
-// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the
-// same.
-//
-//     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
-//     if (!manifest) return manifest.error();
-//     auto step = json_uint(*manifest, "step");       // result<std::uint64_t>
-//
-// `json` keeps its keys sorted, so equal values give equal bytes. Doubles survive a round trip.
-
-
-#include <cmath>
-#include <cstdint>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <fmt/core.h>
-#include <nlohmann/json.hpp>
-
-namespace skein {
-
-using json = nlohmann::json;                 ///< keys sorted
-using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
-
-/// What parse_json() accepts from outside.
-struct json_limits {
-    std::size_t max_bytes = 16u << 20;
-    int max_depth = 32;
-};
-
-/// Parses text from outside. errc::too_large above the limits, errc::malformed for anything that is
-/// not JSON or names a key twice in one object. Never throws.
-[[nodiscard]] inline result<json> parse_json(std::string_view text, json_limits limits = {}) {
-    if (text.size() > limits.max_bytes)
-        return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
-                                                  text.size(), limits.max_bytes));
-    std::vector<std::set<std::string>> keys; // of the objects that are open
-    auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (depth > limits.max_depth)
-            throw error(errc::too_large,
-                        fmt::format("JSON is nested deeper than {}", limits.max_depth));
-        if (event == json::parse_event_t::object_start) keys.emplace_back();
-        if (event == json::parse_event_t::object_end) keys.pop_back();
-        if (event == json::parse_event_t::key &&
-            !keys.back().insert(parsed.get<std::string>()).second)
-            throw error(errc::malformed, fmt::format("JSON names the key '{}' twice",
-                                                     parsed.get_ref<const std::string&>()));
-        return true;
-    };
-    try {
-        return json::parse(text.begin(), text.end(), watch);
-    } catch (const error& refused) {
-        return refused;
-    } catch (const std::exception& broken) {
-        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the
-        // sentence.
-        std::string_view what = broken.what();
-        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
-        return error(errc::malformed, fmt::format("not JSON: {}", what));
-    }
-}
-
-[[nodiscard]] inline result<json> parse_json(byte_span bytes, json_limits limits = {}) {
-    return parse_json(as_text(bytes), limits);
-}
-
-/// The text of a value: one line, or indented. NaN and infinity become null; bytes that are not
-/// UTF-8 become U+FFFD.
-template <class Json>
-[[nodiscard]] std::string dump_json(const Json& value, int indent = -1) {
-    return value.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
-
-namespace detail {
-inline error json_member_error(std::string_view key, std::string_view wanted) {
-    return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
-}
-/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >=
-/// 0.
-inline bool is_uint(const json& value) {
-    return value.is_number_unsigned() ||
-           (value.is_number_integer() && value.get<std::int64_t>() >= 0);
-}
-} // namespace detail
-
-/// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
-[[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && detail::is_uint(*it))
-            return it->get<std::uint64_t>();
-    return detail::json_member_error(key, "a whole number >= 0");
-}
-
-/// The member `key` as a number.
-[[nodiscard]] inline result<double> json_double(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && it->is_number())
-            return it->get<double>();
-    return detail::json_member_error(key, "a number");
-}
-
-/// The member `key` as text.
-[[nodiscard]] inline result<std::string> json_string(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && it->is_string())
-            return it->get<std::string>();
-    return detail::json_member_error(key, "text");
-}
-
-/// The member `key` as an array of unsigned integers, at most max_items of them.
-[[nodiscard]] inline result<std::vector<std::uint64_t>> json_uints(
-    const json& object, const std::string& key, std::size_t max_items = SIZE_MAX) {
-    std::vector<std::uint64_t> out;
-    auto it = object.is_object() ? object.find(key) : object.end();
-    if (!object.is_object() || it == object.end() || !it->is_array() || it->size() > max_items)
-        return detail::json_member_error(key, "an array of whole numbers >= 0");
-    out.reserve(it->size());
-    for (auto& item : *it) {
-        if (!detail::is_uint(item))
-            return detail::json_member_error(key, "an array of whole numbers >= 0");
-        out.push_back(item.get<std::uint64_t>());
-    }
-    return out;
-}
-
-} // namespace skein
-
-
-// ======== skein/report/detail/progress.ipp, continued
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -11442,8 +11311,6 @@ private:
 #include <string_view>
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11485,12 +11352,6 @@ struct run_lock {
            held.st_ino == there.st_ino && held.st_dev == there.st_dev;
 }
 
-SKEIN_INLINE void sign_lock(int fd) {
-    const auto owner = lock_owner();
-    if (::ftruncate(fd, 0) == 0) // for people; on a full disk they do without
-        (void)!::pwrite(fd, owner.data(), owner.size(), 0);
-}
-
 /// A lock in the place of one whose holder does not let go: a process that stands still, or on a
 /// host that is cut off, would keep it for good. What the holder sees by is_lock_of().
 [[nodiscard]] SKEIN_INLINE run_lock take_lock(const std::string& folder) {
@@ -11498,10 +11359,10 @@ SKEIN_INLINE void sign_lock(int fd) {
     const auto fresh = fmt::format("{}-{:016x}", path, system_random().next());
     run_lock out;
     out.fd.reset(::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-    if (!out.fd || ::flock(out.fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (!out.fd || try_lock(out.fd.get()) != file_lock::held) {
         out.number = errno;
     } else {
-        sign_lock(out.fd.get());
+        sign_lock(out.fd.get(), lock_owner());
         if (::rename(fresh.c_str(), path.c_str()) == 0) {
             out.outcome = lock_outcome::held;
             return out;
@@ -11527,28 +11388,23 @@ SKEIN_INLINE void sign_lock(int fd) {
         out.number = errno;
         return out;
     }
+    // Blocks: rank 0 has no loop here, and nothing else to do.
     for (;;) {
-        if (skein::detail::retry_eintr([&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) ==
-            0) {
-            if (is_lock_of(out.fd.get(), folder)) break;
-            // Taken by another process meanwhile, which has put its own there.
-            out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-            if (out.fd) continue;
-            out.number = errno;
+        const auto taken = lock_until(out.fd.get(), end);
+        if (taken != file_lock::held) {
+            out.outcome =
+                taken == file_lock::busy ? lock_outcome::busy : lock_outcome::unsupported;
             return out;
         }
-        if (errno != EWOULDBLOCK) {
-            out.outcome = lock_outcome::unsupported;
-            return out;
-        }
-        if (system_clock().now() >= end) {
-            out.outcome = lock_outcome::busy;
-            return out;
-        }
-        ::poll(nullptr, 0, 10); // rank 0 has no loop here, and nothing else to do
+        if (is_lock_of(out.fd.get(), folder)) break;
+        // Taken by another process meanwhile, which has put its own there.
+        out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+        if (out.fd) continue;
+        out.number = errno;
+        return out;
     }
     out.outcome = lock_outcome::held;
-    sign_lock(out.fd.get());
+    sign_lock(out.fd.get(), lock_owner());
     return out;
 }
 

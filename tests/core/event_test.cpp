@@ -3,6 +3,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 
@@ -76,6 +77,38 @@ TEST_CASE("a cancelled wait leaves the event as it was") {
         auto joined = s.join();
         co_await joined;
         CHECK(n == 1);
+    };
+    run(body());
+}
+
+namespace {
+skein::task<void> set_later(skein::event* e, skein::duration after) {
+    co_await skein::sleep_for(after);
+    e->set();
+}
+} // namespace
+
+TEST_CASE("a wait with a limit says whether the event was set") {
+    const auto body = []() -> task<void> {
+        skein::event e;
+        const auto begin = skein::loop::current().now();
+        auto vain = e.wait_for(2s);
+        CHECK_FALSE(co_await vain);
+        CHECK(skein::loop::current().now() - begin == 2s);
+        skein::scope s;
+        s.spawn(set_later(&e, 1s));
+        auto heard = e.wait_until(begin + 10s);
+        CHECK(co_await heard);
+        CHECK(skein::loop::current().now() - begin == 3s);
+        auto joined = s.join();
+        co_await joined;
+        auto at_once = e.wait_for(0s);
+        CHECK(co_await at_once);
+        e.reset();
+        auto cancelled = skein::as_result(skein::with_timeout(e.wait_for(10s), 1s));
+        const auto outcome = co_await cancelled;
+        CHECK_FALSE(outcome);
+        CHECK(skein::loop::current().now() - begin == 4s);
     };
     run(body());
 }

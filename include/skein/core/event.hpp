@@ -2,6 +2,7 @@
 #pragma once
 // event: a flag one can wait for. Manual reset; one loop.
 
+#include <skein/core/timeout.hpp>
 #include <skein/core/wait.hpp>
 
 namespace skein {
@@ -27,8 +28,24 @@ public:
     };
     /// Suspends until set; resumed by the loop. Throws cancelled; the event is not changed by that.
     [[nodiscard]] awaiter wait() noexcept { return awaiter(*this); }
+    /// The same, for so long: whether it was set. The event must outlive the task.
+    [[nodiscard]] task<bool> wait_for(time_span limit) {
+        return wait_until(this, deadline_after(loop::current().exact_now(), limit));
+    }
+    [[nodiscard]] task<bool> wait_until(time_point end) { return wait_until(this, end); }
 
 private:
+    static task<void> wait_set(event* self) { co_await self->wait(); }
+    static task<bool> wait_until(event* self, time_point end) {
+        try {
+            auto waiting = with_deadline(wait_set(self), end);
+            co_await waiting;
+        } catch (const error& fault) {
+            if (fault.code() != errc::timeout) throw;
+        }
+        co_return self->set_;
+    }
+
     bool set_ = false;
     wait_queue waiting_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 // The bodies of cluster/detail/package_files.hpp, but lay_out_tree().
 
+#include <skein/core/file_lock.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
 
@@ -18,7 +19,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,8 +46,8 @@ SKEIN_INLINE package_files::package_files(std::string in, std::uint64_t byte_bud
     const auto at = join_path(folder, "lock");
     lock.reset(::open(at.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!lock) throw errno_error(errno, "open", at);
-    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK) throw errno_error(errno, "lock", at);
+    if (const auto taken = try_lock(lock.get()); taken != file_lock::held) {
+        if (taken == file_lock::unsupported) throw errno_error(errno, "lock", at);
         throw error(errc::already_exists,
                     fmt::format("another process keeps packages in {}", folder))
             .with_hint("end it, or name another folder");

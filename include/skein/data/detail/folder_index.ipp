@@ -6,6 +6,7 @@
 #include <skein/core/crc32c.hpp>
 #include <skein/core/disk.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/file_lock.hpp>
 #include <skein/core/fnv.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/unique_fd.hpp>
@@ -19,8 +20,6 @@
 
 #include <fmt/core.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -220,13 +219,8 @@ SKEIN_INLINE std::shared_ptr<const folder_index> kept_index(const std::string& f
 /// Waits for the lock of an index; none where that takes a minute, or there are no locks.
 SKEIN_INLINE unique_fd lock_index(const std::string& path) {
     unique_fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!fd) return fd;
     const auto end = system_clock().now() + std::chrono::minutes(1);
-    while (skein::detail::retry_eintr([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) != 0) {
-        if (errno != EWOULDBLOCK || system_clock().now() >= end) return unique_fd();
-        ::poll(nullptr, 0, 20);
-    }
-    return fd;
+    return fd && lock_until(fd.get(), end) == file_lock::held ? std::move(fd) : unique_fd();
 }
 
 /// Puts an index into its place; under the lock.

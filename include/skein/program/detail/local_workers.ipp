@@ -288,13 +288,8 @@ private:
             co_await changed;
             co_return;
         }
-        auto soon = as_result(with_timeout(wait_changed(), at_most));
-        const auto woken = co_await soon;
-        if (!woken && woken.error().code() != errc::timeout) throw woken.error();
-    }
-    task<void> wait_changed() {
-        auto changed = changed_.wait();
-        co_await changed;
+        auto soon = changed_.wait_for(at_most);
+        co_await soon;
     }
 
     /// One request per demand at a time: who has one more asks for the next.

@@ -13,6 +13,7 @@
 #include <skein/cluster/package_store.hpp>
 #include <skein/cluster/space_server.hpp>
 #include <skein/cluster/tools.hpp>
+#include <skein/core/file_lock.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/printable.hpp>
@@ -40,7 +41,6 @@
 #include <vector>
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,9 +61,8 @@ namespace detail {
 
 /// Takes a lock; false: another process has it. Where there are no locks, that is said.
 [[nodiscard]] inline bool locked(const unique_fd& fd, const std::string& path) {
-    if (skein::detail::retry_eintr([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) == 0)
-        return true;
-    if (errno == EWOULDBLOCK) return false;
+    const auto taken = try_lock(fd.get());
+    if (taken != file_lock::unsupported) return taken == file_lock::held;
     logging::warn("head", "the state folder cannot be locked: two heads in it are not told apart",
                   {{"why", errno_error(errno, "lock", path).text()}});
     return true;
@@ -103,9 +102,7 @@ namespace detail {
         return out;
     }
     if (!locked(fd, path)) refuse();
-    const auto owner = fmt::format("pid {} on {}", ::getpid(), proc::host_name());
-    if (::ftruncate(fd.get(), 0) == 0) // for people; on a full disk they do without
-        (void)!::pwrite(fd.get(), owner.data(), owner.size(), 0);
+    sign_lock(fd.get(), fmt::format("pid {} on {}", ::getpid(), proc::host_name()));
     out.push_back(std::move(fd));
     return out;
 }

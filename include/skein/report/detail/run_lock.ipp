@@ -4,6 +4,7 @@
 // however it ends. The file itself stays; its text tells who holds it.
 
 #include <skein/core/clock.hpp>
+#include <skein/core/file_lock.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/unique_fd.hpp>
@@ -16,8 +17,6 @@
 #include <string_view>
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -59,12 +58,6 @@ struct run_lock {
            held.st_ino == there.st_ino && held.st_dev == there.st_dev;
 }
 
-SKEIN_INLINE void sign_lock(int fd) {
-    const auto owner = lock_owner();
-    if (::ftruncate(fd, 0) == 0) // for people; on a full disk they do without
-        (void)!::pwrite(fd, owner.data(), owner.size(), 0);
-}
-
 /// A lock in the place of one whose holder does not let go: a process that stands still, or on a
 /// host that is cut off, would keep it for good. What the holder sees by is_lock_of().
 [[nodiscard]] SKEIN_INLINE run_lock take_lock(const std::string& folder) {
@@ -72,10 +65,10 @@ SKEIN_INLINE void sign_lock(int fd) {
     const auto fresh = fmt::format("{}-{:016x}", path, system_random().next());
     run_lock out;
     out.fd.reset(::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-    if (!out.fd || ::flock(out.fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (!out.fd || try_lock(out.fd.get()) != file_lock::held) {
         out.number = errno;
     } else {
-        sign_lock(out.fd.get());
+        sign_lock(out.fd.get(), lock_owner());
         if (::rename(fresh.c_str(), path.c_str()) == 0) {
             out.outcome = lock_outcome::held;
             return out;
@@ -101,28 +94,22 @@ SKEIN_INLINE void sign_lock(int fd) {
         out.number = errno;
         return out;
     }
+    // Blocks: rank 0 has no loop here, and nothing else to do.
     for (;;) {
-        if (skein::detail::retry_eintr([&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) ==
-            0) {
-            if (is_lock_of(out.fd.get(), folder)) break;
-            // Taken by another process meanwhile, which has put its own there.
-            out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-            if (out.fd) continue;
-            out.number = errno;
+        const auto taken = lock_until(out.fd.get(), end);
+        if (taken != file_lock::held) {
+            out.outcome = taken == file_lock::busy ? lock_outcome::busy : lock_outcome::unsupported;
             return out;
         }
-        if (errno != EWOULDBLOCK) {
-            out.outcome = lock_outcome::unsupported;
-            return out;
-        }
-        if (system_clock().now() >= end) {
-            out.outcome = lock_outcome::busy;
-            return out;
-        }
-        ::poll(nullptr, 0, 10); // rank 0 has no loop here, and nothing else to do
+        if (is_lock_of(out.fd.get(), folder)) break;
+        // Taken by another process meanwhile, which has put its own there.
+        out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+        if (out.fd) continue;
+        out.number = errno;
+        return out;
     }
     out.outcome = lock_outcome::held;
-    sign_lock(out.fd.get());
+    sign_lock(out.fd.get(), lock_owner());
     return out;
 }
 

@@ -52,11 +52,6 @@ SKEIN_INLINE task<void> cut_later(std::shared_ptr<peer> link, std::string why) {
     link->abort(error(errc::peer_lost, std::move(why)));
 }
 
-SKEIN_INLINE task<void> wait_told(event* told) {
-    auto waiting = told->wait();
-    co_await waiting;
-}
-
 } // namespace detail
 
 // ---- the way to an actor -----------------------------------------------------------------------
@@ -293,8 +288,8 @@ SKEIN_INLINE task<void> runtime::hear_of_end(runtime* self, std::uint64_t incarn
     at.is_said_to_live = false;
     if (self->state_->upstream->is_open())
         self->state_->upstream->send(detail::message_lost, 0, incarnation, {});
-    auto waiting = with_timeout(detail::wait_told(&at.told), detail::news_of_end);
-    co_await waiting;
+    auto waiting = at.told.wait_for(detail::news_of_end);
+    if (!co_await waiting) throw error(errc::timeout, "the driver does not say how it ended");
 }
 
 SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {

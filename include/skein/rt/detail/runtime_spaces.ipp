@@ -111,7 +111,7 @@ SKEIN_INLINE task<runtime*> space_state::enter(space_state* b, std::string space
         const bool lives = !v->is_over && !v->told.is_set() && v->wire && v->wire->is_open();
         if (lives) co_return v->self.get();
         if (!v->is_over) { // it is ending; who asks now finds the next one
-            auto ending = wait_told(&v->over);
+            auto ending = v->over.wait();
             co_await ending;
         }
     }
@@ -123,7 +123,7 @@ SKEIN_INLINE task<runtime*> space_state::enter(space_state* b, std::string space
         b->tasks.spawn(arrive(b, space, known));
     }
     const auto a = known;
-    auto waiting = wait_told(&a->done);
+    auto waiting = a->done.wait();
     co_await waiting;
     if (a->failed) throw error(*a->failed);
     co_return a->got->self.get();
@@ -141,7 +141,7 @@ SKEIN_INLINE task<void> space_state::arrive(space_state* b, std::string space,
             auto place = co_await finding;
             const auto space_server = place.space_server;
             const auto v = b->visit_of(space, space_server, std::move(place));
-            auto waiting = wait_told(&v->settled);
+            auto waiting = v->settled.wait();
             co_await waiting;
             if (!v->is_over) {
                 into->got = b->present[space] = v;
@@ -366,10 +366,8 @@ SKEIN_INLINE task<std::string> space_state::end_of_space_server(runtime* space_c
 
 /// As the head says, which hears it from the agent.
 SKEIN_INLINE task<std::string> space_state::how_it_ended(visit_ptr v) {
-    auto waiting =
-        as_result(with_timeout(wait_told(&v->told), time_constants::lan().suspect_after));
-    const auto told = co_await waiting;
-    if (!told && told.error().code() == errc::cancelled) throw told.error();
+    auto waiting = v->told.wait_for(time_constants::lan().suspect_after);
+    co_await waiting;
     co_return v->how;
 }
 
@@ -435,7 +433,7 @@ SKEIN_INLINE task<space_place> space_state::ask_driver(space_state* b, space_que
         std::uint64_t number;
     } one(*b, ++b->last_question);
     up.send(message_space, 0, one.number, wire::encode(what));
-    auto waiting = wait_told(&one.answered);
+    auto waiting = one.answered.wait();
     co_await waiting;
     if (one.failed) throw error(*one.failed);
     const auto& said = *one.place;

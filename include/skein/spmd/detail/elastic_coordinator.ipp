@@ -22,15 +22,6 @@
 
 namespace skein::spmd {
 
-namespace detail {
-
-SKEIN_INLINE task<void> until_changed(event* e) {
-    auto waited = e->wait();
-    co_await waited;
-}
-
-} // namespace detail
-
 SKEIN_INLINE elastic_coordinator::elastic_coordinator(net::network& via, view_register& truth,
                                                       coordinator_options options)
     : options_(std::move(options)), network_(via), register_(truth),
@@ -168,10 +159,8 @@ SKEIN_INLINE task<void> elastic_coordinator::work() {
             continue;
         }
         if (over_ && !any_running()) break;
-        auto changing = as_result(with_deadline(detail::until_changed(&changed_),
-                                                std::min(wake_at_, now + std::chrono::hours(1))));
-        const auto changed = co_await changing;
-        if (!changed && changed.error().code() == errc::cancelled) throw changed.error();
+        auto changing = changed_.wait_until(std::min(wake_at_, now + std::chrono::hours(1)));
+        co_await changing;
     }
     auto saying = as_result(with_timeout(say_it_is_over(), time_constants::lan().close_timeout));
     (void)co_await saying; // who does not hear it learns it from the end of the links

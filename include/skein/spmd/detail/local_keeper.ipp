@@ -48,11 +48,6 @@ SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of)
     return o;
 }
 
-SKEIN_INLINE task<void> until_read(event* e) {
-    auto waited = e->wait();
-    co_await waited;
-}
-
 } // namespace detail
 
 SKEIN_INLINE local_keeper::local_keeper(net::network& via, proc::children& on,
@@ -257,8 +252,7 @@ SKEIN_INLINE task<void> local_keeper::live(std::shared_ptr<worker> self) {
         told.last_words = end.last_words;
         told.was_silent = self->was_silent;
         if (self->link) { // its last frames, which are in the socket
-            auto read = as_result(
-                with_timeout(detail::until_read(&self->unlinked), time_constants::lan().last_word));
+            auto read = as_result(self->unlinked.wait_for(time_constants::lan().last_word));
             (void)co_await read;
         }
     }

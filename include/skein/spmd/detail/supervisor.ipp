@@ -35,11 +35,6 @@
 
 namespace skein::spmd::detail {
 
-SKEIN_INLINE task<void> wait_until_set(event* e) {
-    auto waited = e->wait();
-    co_await waited;
-}
-
 /// Processes of this host.
 class local_places final : public rank_places {
 public:
@@ -177,7 +172,7 @@ private:
             ++outcome_.restarts;
             if (options_.on_restart)
                 options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
-            auto pausing = as_result(with_timeout(wait_until_set(&stop_), *pause));
+            auto pausing = as_result(stop_.wait_for(*pause));
             (void)co_await pausing;
             if (stop_signal_ != 0) co_return;
         }
@@ -324,7 +319,7 @@ private:
         }
         // What it said last may still be on its way through the socket: that is the better reason.
         if (!now->group) {
-            auto word = as_result(with_timeout(wait_until_set(&now->changed), moment));
+            auto word = as_result(now->changed.wait_for(moment));
             (void)co_await word;
         }
         const bool early = !now->server->has_left(rank) && !self.killed_by_us;
@@ -376,7 +371,7 @@ private:
             }
             const auto until = std::min(silent_limit.value_or(time_point::max()),
                                         limit.value_or(time + std::chrono::hours(1)));
-            auto change = as_result(with_deadline(wait_until_set(&now->changed), until));
+            auto change = as_result(now->changed.wait_until(until));
             (void)co_await change;
         }
         told_to_stop_ = false;
