@@ -13331,6 +13331,459 @@ protected:
 
 } // namespace skein::net
 
+// ======== skein/net/detail/closed_news.hpp
+// Who is told, once, that a connection, a link or what speaks over one has ended.
+
+
+// ======== skein/core/log.hpp
+// Structured log lines: one event, one line, text for people and JSON for machines.
+//
+//     logging::info("net", "connection accepted", {{"peer", name}, {"bytes", n}});
+//     12:30:01.250 I net connection accepted peer=tcp:10.0.0.2:6380 bytes=120
+//
+// SKEIN_LOG_LEVEL = trace | debug | info | warn | error | off (default info), SKEIN_LOG = json for
+// JSON lines. A line goes to standard error in one write, so that lines of several processes do not
+// mix. Thread-safe.
+
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include <fmt/core.h>
+
+namespace skein::logging {
+
+/// How grave a line is; `off` is above all of them.
+enum class level : std::uint8_t { trace, debug, info, warn, error, off };
+
+/// key=value of a line. Numbers stay numbers in JSON; everything else is text.
+struct field {
+    std::string key, value;
+    bool is_number = false;
+
+    template <class T>
+    field(std::string_view name, const T& v) : key(name) {
+        if constexpr (std::same_as<T, bool>) {
+            value = v ? "true" : "false";
+            is_number = true;
+        } else if constexpr (std::is_floating_point_v<T>) {
+            value = fmt::format("{}", v);
+            is_number = v - v == T(0); // finite
+        } else if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, char>) {
+            value = fmt::format("{}", v);
+            is_number = true;
+        } else if constexpr (std::convertible_to<const T&, std::string_view>) {
+            value = std::string_view(v);
+        } else if constexpr (requires { std::chrono::duration<double>(v); }) {
+            value = fmt::format("{:.6g}s", std::chrono::duration<double>(v).count());
+        } else {
+            value = fmt::format("{}", v);
+        }
+    }
+};
+
+/// One event, as a sink gets it. Views live for the call only.
+struct record {
+    level severity = level::info;
+    std::string_view component, text;
+    std::span<const field> fields;
+    std::chrono::milliseconds wall{}; ///< since 1970-01-01 UTC
+};
+
+/// A byte that a terminal may take for a command.
+[[nodiscard]] constexpr bool is_control(char c) noexcept {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+}
+
+/// Quotes text for JSON; bytes that are not UTF-8 become U+FFFD each, for no reader of JSON takes
+/// them.
+void append_json_string(std::string& to, std::string_view text);
+
+/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value; as printable()
+/// has it.
+[[nodiscard]] std::string format_text(const record& r);
+/// The line for machines, without a line end.
+[[nodiscard]] std::string format_json(const record& r);
+
+/// True if a line of this level would be written: ask before building something expensive.
+[[nodiscard]] bool enabled(level l) noexcept;
+/// Lines below this level are not written. Any thread.
+void set_level(level l) noexcept;
+/// The level in force: that of set_level(), or of SKEIN_LOG_LEVEL.
+[[nodiscard]] level get_level() noexcept;
+
+/// Replaces where lines go (empty: standard error again). The sink is called from any thread.
+using sink = std::function<void(const record&)>;
+/// See sink. Any thread.
+void set_sink(sink to);
+
+/// Writes one line.
+void write(level severity, std::string_view component, std::string_view text,
+           std::span<const field> with);
+
+/// The key=value pairs of a line, as `{{"peer", name}, {"bytes", n}}`.
+using fields = std::initializer_list<field>;
+/// write() for what only the author of the component wants to read.
+inline void trace(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::trace, component, text, {f.begin(), f.size()});
+}
+/// write() at a level that others have chosen.
+inline void at(level severity, std::string_view component, std::string_view text, fields f = {}) {
+    write(severity, component, text, {f.begin(), f.size()});
+}
+/// write() for what helps to find a fault.
+inline void debug(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::debug, component, text, {f.begin(), f.size()});
+}
+/// write() for what happens in the normal course of things.
+inline void info(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::info, component, text, {f.begin(), f.size()});
+}
+/// write() for what went wrong and was dealt with.
+inline void warn(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::warn, component, text, {f.begin(), f.size()});
+}
+/// write() for what went wrong and was not.
+inline void error(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::error, component, text, {f.begin(), f.size()});
+}
+
+} // namespace skein::logging
+
+
+// ======== skein/core/detail/log.ipp
+// How log lines are made and where they go.
+
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+namespace skein::logging {
+
+SKEIN_INLINE void append_json_string(std::string& to, std::string_view text) {
+    to += '"';
+    while (!text.empty()) {
+        const auto bytes = skein::detail::utf8_length(text);
+        const auto one = text.substr(0, std::max<std::size_t>(bytes, 1));
+        text.remove_prefix(one.size());
+        switch (one[0]) {
+        case '"': to += "\\\""; break;
+        case '\\': to += "\\\\"; break;
+        case '\n': to += "\\n"; break;
+        case '\r': to += "\\r"; break;
+        case '\t': to += "\\t"; break;
+        default:
+            if (bytes == 0)
+                to += "\\ufffd";
+            else if (is_control(one[0]) || skein::detail::is_c1(one)) // a C1 one is its second byte
+                to += fmt::format("\\u{:04x}",
+                                  static_cast<unsigned>(static_cast<unsigned char>(one.back())));
+            else
+                to += one;
+        }
+    }
+    to += '"';
+}
+
+SKEIN_INLINE std::string format_text(const record& r) {
+    const std::time_t seconds = static_cast<std::time_t>(r.wall.count() / 1000);
+    std::tm parts{};
+    ::localtime_r(&seconds, &parts);
+    std::string line =
+        fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
+                    r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
+    std::string text(
+        r.text); // it may come from a peer: no escape sequences for the reader's terminal
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    line += printable(text);
+    for (const auto& f : r.fields) {
+        line += ' ';
+        line += f.key;
+        line += '=';
+        if (f.value.empty() || f.value.find_first_of(" \"=") != std::string::npos ||
+            printable(f.value) != f.value)
+            append_json_string(line, f.value);
+        else
+            line += f.value;
+    }
+    return line;
+}
+
+SKEIN_INLINE std::string format_json(const record& r) {
+    static constexpr std::string_view names[] = {"trace", "debug", "info", "warn", "error", "off"};
+    std::string line =
+        fmt::format("{{\"time_ms\":{},\"level\":\"{}\",\"component\":", r.wall.count(),
+                    names[static_cast<int>(r.severity)]);
+    append_json_string(line, r.component);
+    line += ",\"text\":";
+    append_json_string(line, r.text);
+    for (const auto& f : r.fields) {
+        line += ',';
+        append_json_string(line, f.key);
+        line += ':';
+        if (f.is_number)
+            line += f.value;
+        else
+            append_json_string(line, f.value);
+    }
+    line += '}';
+    return line;
+}
+
+namespace detail {
+SKEIN_INLINE level level_from_environment() noexcept {
+    const char* text = std::getenv("SKEIN_LOG_LEVEL");
+    const std::string_view name = text == nullptr ? "info" : text;
+    if (name == "trace") return level::trace;
+    if (name == "debug") return level::debug;
+    if (name == "warn") return level::warn;
+    if (name == "error") return level::error;
+    if (name == "off") return level::off;
+    return level::info;
+}
+
+struct state {
+    std::atomic<level> threshold{level_from_environment()};
+    std::mutex mutex; // guards `target`
+    std::shared_ptr<const sink> target;
+};
+SKEIN_INLINE state& the_state() {
+    static state* const s = new state; // never destroyed: lines may come from late destructors
+    return *s;
+}
+
+/// What brings a terminal's cursor to the start of a line that is empty, wherever others have left
+/// it: spaces up to the right edge go on in the next line, if something stands on this one, and
+/// wipe out what is right of a carriage return.
+SKEIN_INLINE std::string beginning_of_line() {
+    static const bool is_terminal = [] {
+        const char* const kind = std::getenv("TERM");
+        return ::isatty(STDERR_FILENO) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
+    }();
+    if (!is_terminal) return {};
+    struct ::winsize now{};
+    const bool is_told = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &now) == 0 && now.ws_col > 1;
+    return std::string(is_told ? now.ws_col - 1U : 79U, ' ') + '\r';
+}
+
+SKEIN_INLINE void to_stderr(const record& r) {
+    static const bool json = [] {
+        const char* mode = std::getenv("SKEIN_LOG");
+        return mode != nullptr && std::string_view(mode) == "json";
+    }();
+    std::string line = json ? format_json(r) : beginning_of_line() + format_text(r);
+    line += '\n';
+    std::string_view rest = line;
+    while (!rest.empty()) {
+        const auto n = ::write(STDERR_FILENO, rest.data(), rest.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return; // nowhere left to complain
+        rest.remove_prefix(static_cast<std::size_t>(n));
+    }
+}
+} // namespace detail
+
+SKEIN_INLINE bool enabled(level l) noexcept {
+    return l >= detail::the_state().threshold.load(std::memory_order_relaxed) && l != level::off;
+}
+SKEIN_INLINE void set_level(level l) noexcept { detail::the_state().threshold = l; }
+SKEIN_INLINE level get_level() noexcept { return detail::the_state().threshold; }
+
+SKEIN_INLINE void set_sink(sink to) {
+    auto next = to ? std::make_shared<const sink>(std::move(to)) : nullptr;
+    auto& s = detail::the_state();
+    const std::lock_guard lock(s.mutex);
+    s.target.swap(next);
+}
+
+SKEIN_INLINE void write(level severity, std::string_view component, std::string_view text,
+                        std::span<const field> with) {
+    if (!enabled(severity)) return;
+    record r;
+    r.severity = severity;
+    r.component = component;
+    r.text = text;
+    r.fields = with;
+    r.wall = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::system_clock::now().time_since_epoch());
+    auto& s = detail::the_state();
+    std::shared_ptr<const sink> target;
+    {
+        const std::lock_guard lock(s.mutex);
+        target = s.target;
+    }
+    if (target)
+        (*target)(r);
+    else
+        detail::to_stderr(r);
+}
+
+} // namespace skein::logging
+
+
+// ======== skein/net/detail/closed_news.hpp, continued
+#include <exception>
+#include <utility>
+
+namespace skein::net::detail {
+
+class closed_news {
+public:
+    /// Called with why it failed; null: it has ended in order.
+    using handler = unique_function<void(const error*)>;
+
+    void set(handler to) { handler_ = std::move(to); }
+    /// What the handler throws is logged.
+    void tell(const error* why) noexcept {
+        auto told = std::exchange(handler_, nullptr);
+        if (!told) return;
+        try {
+            told(why);
+        } catch (const std::exception& e) {
+            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
+        }
+    }
+
+private:
+    handler handler_;
+};
+
+} // namespace skein::net::detail
+
+// ======== skein/net/detail/inbox.hpp
+// The frames that have arrived over a connection or a link, on their way to a handler, or, while
+// there is none, to who receives them.
+//
+// Its owner reads on unless the inbox is held: by the user, who has paused it, or by its queue,
+// which is full until half of it was taken.
+//
+//     if (in.deliver(view)) pause();                   // it is held from now on
+//     frame next = in.take();
+//     if (in.eases()) read_on();
+//     in.wake_next();
+
+
+#include <cstddef>
+#include <deque>
+#include <utility>
+
+namespace skein::net::detail {
+
+class inbox {
+public:
+    using handler = unique_function<void(const frame_view&)>;
+
+    explicit inbox(std::size_t most_bytes) noexcept : most_bytes_(most_bytes) {}
+
+    /// Hands a frame to the handler, whose exceptions pass, or queues it. True: it is full by that.
+    bool deliver(const frame_view& f) {
+        if (handler_) {
+            call(f);
+            return false;
+        }
+        queue_.push_back({f.kind, f.flags, f.id, f.take_body()});
+        bytes_ += size_of(queue_.back());
+        const bool was_full = std::exchange(full_, full_ || bytes_ > most_bytes_);
+        arrived_.wake_one();
+        return full_ && !was_full;
+    }
+    [[nodiscard]] bool is_empty() const noexcept { return queue_.empty(); }
+    /// Waits until a frame arrives or wake_all(); throws cancelled.
+    [[nodiscard]] wait_queue::awaiter wait() noexcept { return arrived_.wait(); }
+    void wake_all() noexcept { arrived_.wake_all(); }
+    /// The oldest frame; there must be one. Then eases() says whether there is room again, and
+    /// wake_next() passes on a wake that a cancelled receiver took with it.
+    [[nodiscard]] frame take() {
+        frame f = std::move(queue_.front());
+        queue_.pop_front();
+        bytes_ -= size_of(f);
+        return f;
+    }
+    void wake_next() noexcept {
+        if (!queue_.empty()) arrived_.wake_one();
+    }
+    /// From now on frames go there; first those that wait. In a handler: from the next frame on. What
+    /// it throws passes.
+    void set_handler(handler to) {
+        if (in_handler_) {
+            replacement_ = std::move(to);
+            replaced_ = true;
+            return;
+        }
+        handler_ = std::move(to);
+        while (handler_ && !queue_.empty()) {
+            frame f = take();
+            call({f.kind, f.flags, f.id, f.body, &f.body});
+        }
+    }
+    /// What arrives from now on is dropped, and nothing holds it any more.
+    void discard() {
+        handler_ = [](const frame_view&) {};
+        paused_ = full_ = false;
+    }
+    void clear() noexcept {
+        queue_.clear();
+        bytes_ = 0;
+    }
+    /// Lets go of the handler, and of what it keeps alive.
+    void drop_handler() noexcept { handler_ = nullptr; }
+
+    [[nodiscard]] bool is_held() const noexcept { return paused_ || full_; }
+    void pause() noexcept { paused_ = true; }
+    /// True: it was held by that alone.
+    [[nodiscard]] bool resumes() noexcept { return std::exchange(paused_, false) && !full_; }
+    /// True: it was full, has room again, and nothing else holds it.
+    [[nodiscard]] bool eases() noexcept {
+        if (!full_ || bytes_ > most_bytes_ / 2) return false;
+        full_ = false;
+        return !paused_;
+    }
+
+private:
+    [[nodiscard]] static std::size_t size_of(const frame& f) noexcept {
+        return f.body.size() + frame_header::bytes;
+    }
+    /// Keeps the handler alive while it runs, also when it sets another one.
+    void call(const frame_view& f) {
+        struct running {
+            explicit running(inbox& of) noexcept : in(of) { of.in_handler_ = true; }
+            running(const running&) = delete;
+            ~running() {
+                in.in_handler_ = false;
+                if (std::exchange(in.replaced_, false)) in.handler_ = std::move(in.replacement_);
+            }
+            inbox& in;
+        } guard(*this);
+        handler_(f);
+    }
+
+    std::size_t most_bytes_;
+    handler handler_, replacement_;
+    bool in_handler_ = false, replaced_ = false;
+    bool paused_ = false, full_ = false;
+    std::deque<frame> queue_;
+    std::size_t bytes_ = 0;
+    wait_queue arrived_;
+};
+
+} // namespace skein::net::detail
+
 // ======== skein/net/detail/out_queue.hpp
 // The outgoing bytes of a connection: small pieces are copied one behind the other into a buffer,
 // large ones stay where they are and are gathered by the system call.
@@ -13536,7 +13989,6 @@ SKEIN_INLINE void out_queue::seal() {
 
 // ======== skein/net/connection.hpp, continued
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13615,7 +14067,7 @@ public:
     void set_closed_handler(unique_function<void(const error*)> handler) override;
     /// Back-pressure towards the peer: stops reading (we still tell it that we live) until
     /// resume_reading() or close(); nothing else undoes it.
-    void pause_reading() noexcept override { paused_ = true; }
+    void pause_reading() noexcept override { inbox_.pause(); }
     void resume_reading() noexcept override;
 
     /// Orderly end: flushes, says goodbye, waits for the peer's (at most limits::close_deadline).
@@ -13671,11 +14123,8 @@ private:
 
     bool parse(); // false: more bytes are needed or it has ended
     void deliver(const frame_header& h, byte_span body, byte_buffer* owned);
-    void call_handler(const frame_view& view);
     void on_control(std::uint16_t kind);
-    [[nodiscard]] bool is_held() const noexcept { return paused_ || full_; }
     [[nodiscard]] bool is_drained() const noexcept { return out_.empty() && in_flight_ == 0; }
-    void unhold(bool& why) noexcept;
     static task<void> write_pieces(connection* self, const std::vector<byte_span>* parts);
     [[nodiscard]] std::optional<error> judge(time_point now);
     void begin_goodbye() noexcept;
@@ -13729,20 +14178,14 @@ private:
     byte_buffer large_body_;
     idle_timer idle_{*this};
     std::size_t large_have_ = 0;
-    bool paused_ = false; // by the user
-    bool full_ = false;   // the receive queue is; nothing is read while one of them holds
+    detail::inbox inbox_; // while it is held nothing is read
     event resumed_;
-    unique_function<void(const frame_view&)> handler_, replacement_;
-    bool in_handler_ = false, replaced_ = false; // a handler may set another one
-    std::deque<frame> received_;
-    std::size_t received_bytes_ = 0;
-    wait_queue receivers_;
 
     // Life.
     state state_ = state::open;
     bool sent_goodbye_ = false, got_goodbye_ = false, suspect_ = false;
     std::optional<error> failure_;
-    unique_function<void(const error*)> closed_handler_;
+    detail::closed_news closed_;
     event ended_;
     alive_timer timer_{*this};
     time_point last_heard_{}, last_taken_{}, timer_due_{};
@@ -14057,7 +14500,7 @@ SKEIN_INLINE task<void> connection::read_loop(std::shared_ptr<connection> self) 
     try {
         std::size_t since_yield = 0;
         while (c.state_ != state::ended) {
-            if (c.is_held()) {
+            if (c.inbox_.is_held()) {
                 c.resumed_.reset();
                 auto resumed = c.resumed_.wait();
                 co_await resumed;
@@ -14110,7 +14553,7 @@ SKEIN_INLINE task<void> connection::read_loop(std::shared_ptr<connection> self) 
 
 /// Hands out the whole frames in in_; prepares for a large one.
 SKEIN_INLINE bool connection::parse() {
-    while (state_ != state::ended && !is_held()) {
+    while (state_ != state::ended && !inbox_.is_held()) {
         const std::size_t have = end_ - begin_;
         if (have < frame_header::bytes) return false;
         frame_header h;
@@ -14200,87 +14643,38 @@ SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byt
     view.id = h.id;
     view.body = body;
     view.owned = owned;
-    if (handler_) {
-        call_handler(view);
-        return;
-    }
-    frame f;
-    f.kind = view.kind;
-    f.flags = view.flags;
-    f.id = view.id;
-    f.body = view.take_body();
-    received_bytes_ += f.body.size() + frame_header::bytes;
-    received_.push_back(std::move(f));
-    if (received_bytes_ > options_.bounds.max_receive_queue) full_ = true;
-    receivers_.wake_one();
-}
-
-/// Keeps the handler alive while it runs, also when it sets another one.
-SKEIN_INLINE void connection::call_handler(const frame_view& view) {
-    struct running {
-        explicit running(connection& of) noexcept : c(of) { of.in_handler_ = true; }
-        running(const running&) = delete;
-        ~running() {
-            c.in_handler_ = false;
-            if (std::exchange(c.replaced_, false)) c.handler_ = std::move(c.replacement_);
-        }
-        connection& c;
-    } guard(*this);
-    handler_(view);
+    (void)inbox_.deliver(view);
 }
 
 SKEIN_INLINE task<std::optional<frame>> connection::receive() {
     const auto keep = self_;
-    while (received_.empty()) {
+    while (inbox_.is_empty()) {
         if (state_ == state::ended) {
             if (failure_) throw *failure_;
             co_return std::nullopt;
         }
         if (got_goodbye_) co_return std::nullopt;
-        auto more = receivers_.wait();
+        auto more = inbox_.wait();
         co_await more;
     }
-    std::optional<frame> next(std::move(received_.front()));
-    received_.pop_front();
-    received_bytes_ -= next->body.size() + frame_header::bytes;
-    if (received_bytes_ <= options_.bounds.max_receive_queue / 2) unhold(full_);
-    if (!received_.empty()) receivers_.wake_one(); // a wake that a cancelled receiver took with it
+    std::optional<frame> next(inbox_.take());
+    if (inbox_.eases()) resumed_.set();
+    inbox_.wake_next();
     co_return next;
 }
 
 SKEIN_INLINE void connection::set_handler(unique_function<void(const frame_view&)> handler) {
     const auto keep = self_;
-    if (in_handler_) {
-        replacement_ = std::move(handler);
-        replaced_ = true;
-        return;
-    }
-    handler_ = std::move(handler);
     try {
-        while (handler_ && !received_.empty()) {
-            frame f = std::move(received_.front());
-            received_.pop_front();
-            received_bytes_ -= f.body.size() + frame_header::bytes;
-            frame_view view;
-            view.kind = f.kind;
-            view.flags = f.flags;
-            view.id = f.id;
-            view.body = f.body;
-            view.owned = &f.body;
-            call_handler(view);
-        }
+        inbox_.set_handler(std::move(handler));
     } catch (...) {
         end(to_error(std::current_exception()));
     }
-    if (received_bytes_ == 0) unhold(full_);
+    if (inbox_.eases()) resumed_.set();
 }
 
-SKEIN_INLINE void connection::resume_reading() noexcept { unhold(paused_); }
-
-/// Ends one reason not to read; reading goes on when it was the last.
-SKEIN_INLINE void connection::unhold(bool& why) noexcept {
-    if (!std::exchange(why, false)) return;
-    if (!is_held()) resumed_.set();
+SKEIN_INLINE void connection::resume_reading() noexcept {
+    if (inbox_.resumes()) resumed_.set();
 }
 
 SKEIN_INLINE void connection::on_control(std::uint16_t kind) {
@@ -14291,7 +14685,7 @@ SKEIN_INLINE void connection::on_control(std::uint16_t kind) {
     case pong: return;
     case goodbye:
         got_goodbye_ = true;
-        receivers_.wake_all();
+        inbox_.wake_all();
         begin_goodbye();
         maybe_finished();
         return;
@@ -14306,307 +14700,6 @@ SKEIN_INLINE void connection::on_control(std::uint16_t kind) {
 // ======== skein/net/detail/connection_life.ipp
 // How a net::connection begins and ends; comes after detail/connection.ipp.
 
-
-// ======== skein/core/log.hpp
-// Structured log lines: one event, one line, text for people and JSON for machines.
-//
-//     logging::info("net", "connection accepted", {{"peer", name}, {"bytes", n}});
-//     12:30:01.250 I net connection accepted peer=tcp:10.0.0.2:6380 bytes=120
-//
-// SKEIN_LOG_LEVEL = trace | debug | info | warn | error | off (default info), SKEIN_LOG = json for
-// JSON lines. A line goes to standard error in one write, so that lines of several processes do not
-// mix. Thread-safe.
-
-
-#include <chrono>
-#include <concepts>
-#include <cstdint>
-#include <functional>
-#include <initializer_list>
-#include <span>
-#include <string>
-#include <string_view>
-#include <type_traits>
-
-#include <fmt/core.h>
-
-namespace skein::logging {
-
-/// How grave a line is; `off` is above all of them.
-enum class level : std::uint8_t { trace, debug, info, warn, error, off };
-
-/// key=value of a line. Numbers stay numbers in JSON; everything else is text.
-struct field {
-    std::string key, value;
-    bool is_number = false;
-
-    template <class T>
-    field(std::string_view name, const T& v) : key(name) {
-        if constexpr (std::same_as<T, bool>) {
-            value = v ? "true" : "false";
-            is_number = true;
-        } else if constexpr (std::is_floating_point_v<T>) {
-            value = fmt::format("{}", v);
-            is_number = v - v == T(0); // finite
-        } else if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, char>) {
-            value = fmt::format("{}", v);
-            is_number = true;
-        } else if constexpr (std::convertible_to<const T&, std::string_view>) {
-            value = std::string_view(v);
-        } else if constexpr (requires { std::chrono::duration<double>(v); }) {
-            value = fmt::format("{:.6g}s", std::chrono::duration<double>(v).count());
-        } else {
-            value = fmt::format("{}", v);
-        }
-    }
-};
-
-/// One event, as a sink gets it. Views live for the call only.
-struct record {
-    level severity = level::info;
-    std::string_view component, text;
-    std::span<const field> fields;
-    std::chrono::milliseconds wall{}; ///< since 1970-01-01 UTC
-};
-
-/// A byte that a terminal may take for a command.
-[[nodiscard]] constexpr bool is_control(char c) noexcept {
-    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-}
-
-/// Quotes text for JSON; bytes that are not UTF-8 become U+FFFD each, for no reader of JSON takes
-/// them.
-void append_json_string(std::string& to, std::string_view text);
-
-/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value; as printable()
-/// has it.
-[[nodiscard]] std::string format_text(const record& r);
-/// The line for machines, without a line end.
-[[nodiscard]] std::string format_json(const record& r);
-
-/// True if a line of this level would be written: ask before building something expensive.
-[[nodiscard]] bool enabled(level l) noexcept;
-/// Lines below this level are not written. Any thread.
-void set_level(level l) noexcept;
-/// The level in force: that of set_level(), or of SKEIN_LOG_LEVEL.
-[[nodiscard]] level get_level() noexcept;
-
-/// Replaces where lines go (empty: standard error again). The sink is called from any thread.
-using sink = std::function<void(const record&)>;
-/// See sink. Any thread.
-void set_sink(sink to);
-
-/// Writes one line.
-void write(level severity, std::string_view component, std::string_view text,
-           std::span<const field> with);
-
-/// The key=value pairs of a line, as `{{"peer", name}, {"bytes", n}}`.
-using fields = std::initializer_list<field>;
-/// write() for what only the author of the component wants to read.
-inline void trace(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::trace, component, text, {f.begin(), f.size()});
-}
-/// write() at a level that others have chosen.
-inline void at(level severity, std::string_view component, std::string_view text, fields f = {}) {
-    write(severity, component, text, {f.begin(), f.size()});
-}
-/// write() for what helps to find a fault.
-inline void debug(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::debug, component, text, {f.begin(), f.size()});
-}
-/// write() for what happens in the normal course of things.
-inline void info(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::info, component, text, {f.begin(), f.size()});
-}
-/// write() for what went wrong and was dealt with.
-inline void warn(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::warn, component, text, {f.begin(), f.size()});
-}
-/// write() for what went wrong and was not.
-inline void error(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::error, component, text, {f.begin(), f.size()});
-}
-
-} // namespace skein::logging
-
-
-// ======== skein/core/detail/log.ipp
-// How log lines are made and where they go.
-
-
-#include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <cstdlib>
-#include <ctime>
-#include <memory>
-#include <mutex>
-#include <string>
-
-#include <sys/ioctl.h>
-#include <unistd.h>
-
-namespace skein::logging {
-
-SKEIN_INLINE void append_json_string(std::string& to, std::string_view text) {
-    to += '"';
-    while (!text.empty()) {
-        const auto bytes = skein::detail::utf8_length(text);
-        const auto one = text.substr(0, std::max<std::size_t>(bytes, 1));
-        text.remove_prefix(one.size());
-        switch (one[0]) {
-        case '"': to += "\\\""; break;
-        case '\\': to += "\\\\"; break;
-        case '\n': to += "\\n"; break;
-        case '\r': to += "\\r"; break;
-        case '\t': to += "\\t"; break;
-        default:
-            if (bytes == 0)
-                to += "\\ufffd";
-            else if (is_control(one[0]) || skein::detail::is_c1(one)) // a C1 one is its second byte
-                to += fmt::format("\\u{:04x}",
-                                  static_cast<unsigned>(static_cast<unsigned char>(one.back())));
-            else
-                to += one;
-        }
-    }
-    to += '"';
-}
-
-SKEIN_INLINE std::string format_text(const record& r) {
-    const std::time_t seconds = static_cast<std::time_t>(r.wall.count() / 1000);
-    std::tm parts{};
-    ::localtime_r(&seconds, &parts);
-    std::string line =
-        fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
-                    r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
-    std::string text(
-        r.text); // it may come from a peer: no escape sequences for the reader's terminal
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    line += printable(text);
-    for (const auto& f : r.fields) {
-        line += ' ';
-        line += f.key;
-        line += '=';
-        if (f.value.empty() || f.value.find_first_of(" \"=") != std::string::npos ||
-            printable(f.value) != f.value)
-            append_json_string(line, f.value);
-        else
-            line += f.value;
-    }
-    return line;
-}
-
-SKEIN_INLINE std::string format_json(const record& r) {
-    static constexpr std::string_view names[] = {"trace", "debug", "info", "warn", "error", "off"};
-    std::string line =
-        fmt::format("{{\"time_ms\":{},\"level\":\"{}\",\"component\":", r.wall.count(),
-                    names[static_cast<int>(r.severity)]);
-    append_json_string(line, r.component);
-    line += ",\"text\":";
-    append_json_string(line, r.text);
-    for (const auto& f : r.fields) {
-        line += ',';
-        append_json_string(line, f.key);
-        line += ':';
-        if (f.is_number)
-            line += f.value;
-        else
-            append_json_string(line, f.value);
-    }
-    line += '}';
-    return line;
-}
-
-namespace detail {
-SKEIN_INLINE level level_from_environment() noexcept {
-    const char* text = std::getenv("SKEIN_LOG_LEVEL");
-    const std::string_view name = text == nullptr ? "info" : text;
-    if (name == "trace") return level::trace;
-    if (name == "debug") return level::debug;
-    if (name == "warn") return level::warn;
-    if (name == "error") return level::error;
-    if (name == "off") return level::off;
-    return level::info;
-}
-
-struct state {
-    std::atomic<level> threshold{level_from_environment()};
-    std::mutex mutex; // guards `target`
-    std::shared_ptr<const sink> target;
-};
-SKEIN_INLINE state& the_state() {
-    static state* const s = new state; // never destroyed: lines may come from late destructors
-    return *s;
-}
-
-/// What brings a terminal's cursor to the start of a line that is empty, wherever others have left
-/// it: spaces up to the right edge go on in the next line, if something stands on this one, and
-/// wipe out what is right of a carriage return.
-SKEIN_INLINE std::string beginning_of_line() {
-    static const bool is_terminal = [] {
-        const char* const kind = std::getenv("TERM");
-        return ::isatty(STDERR_FILENO) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
-    }();
-    if (!is_terminal) return {};
-    struct ::winsize now{};
-    const bool is_told = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &now) == 0 && now.ws_col > 1;
-    return std::string(is_told ? now.ws_col - 1U : 79U, ' ') + '\r';
-}
-
-SKEIN_INLINE void to_stderr(const record& r) {
-    static const bool json = [] {
-        const char* mode = std::getenv("SKEIN_LOG");
-        return mode != nullptr && std::string_view(mode) == "json";
-    }();
-    std::string line = json ? format_json(r) : beginning_of_line() + format_text(r);
-    line += '\n';
-    std::string_view rest = line;
-    while (!rest.empty()) {
-        const auto n = ::write(STDERR_FILENO, rest.data(), rest.size());
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return; // nowhere left to complain
-        rest.remove_prefix(static_cast<std::size_t>(n));
-    }
-}
-} // namespace detail
-
-SKEIN_INLINE bool enabled(level l) noexcept {
-    return l >= detail::the_state().threshold.load(std::memory_order_relaxed) && l != level::off;
-}
-SKEIN_INLINE void set_level(level l) noexcept { detail::the_state().threshold = l; }
-SKEIN_INLINE level get_level() noexcept { return detail::the_state().threshold; }
-
-SKEIN_INLINE void set_sink(sink to) {
-    auto next = to ? std::make_shared<const sink>(std::move(to)) : nullptr;
-    auto& s = detail::the_state();
-    const std::lock_guard lock(s.mutex);
-    s.target.swap(next);
-}
-
-SKEIN_INLINE void write(level severity, std::string_view component, std::string_view text,
-                        std::span<const field> with) {
-    if (!enabled(severity)) return;
-    record r;
-    r.severity = severity;
-    r.component = component;
-    r.text = text;
-    r.fields = with;
-    r.wall = std::chrono::duration_cast<std::chrono::milliseconds>(
-        std::chrono::system_clock::now().time_since_epoch());
-    auto& s = detail::the_state();
-    std::shared_ptr<const sink> target;
-    {
-        const std::lock_guard lock(s.mutex);
-        target = s.target;
-    }
-    if (target)
-        (*target)(r);
-    else
-        detail::to_stderr(r);
-}
-
-} // namespace skein::logging
 
 // ======== skein/net/handshake.hpp
 // Mutual proof of the token, then the exchange of identities; before anything else is decoded.
@@ -15601,7 +15694,8 @@ SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_opt
     : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
       peer_(std::move(peer)), peer_name_(to_string(peer_) + " over " + stream_->peer_name()),
       peer_host_(stream_->peer_host()), local_(stream_->is_local()), in_(detail::read_buffer_bytes),
-      last_heard_(loop_.now()), last_taken_(loop_.now()) {
+      inbox_(options_.bounds.max_receive_queue), last_heard_(loop_.now()),
+      last_taken_(loop_.now()) {
     const auto& alive = options_.alive;
     const bool on = alive.mode == keep_alive_mode::on ||
                     (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
@@ -15621,7 +15715,7 @@ SKEIN_INLINE connection::handle connection::over(std::unique_ptr<stream> authent
     core->tasks_.spawn(write_loop(core));
     // What users hold: when the last of them lets go, the connection ends.
     return handle(core.get(), [core](connection* c) {
-        c->closed_handler_ = nullptr;
+        c->closed_.set(nullptr);
         c->end(error(errc::closed, "the connection was dropped without close()"));
     });
 }
@@ -15657,16 +15751,9 @@ SKEIN_INLINE void connection::end(std::optional<error> why) noexcept {
     wake_writer_.set();
     resumed_.set();
     drained_.wake_all();
-    receivers_.wake_all();
+    inbox_.wake_all();
     ended_.set();
-    if (auto told = std::move(closed_handler_)) {
-        closed_handler_ = nullptr;
-        try {
-            told(failure_ ? &*failure_ : nullptr);
-        } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
-        }
-    }
+    closed_.tell(failure_ ? &*failure_ : nullptr);
 }
 
 SKEIN_INLINE void connection::set_closed_handler(unique_function<void(const error*)> handler) {
@@ -15674,7 +15761,7 @@ SKEIN_INLINE void connection::set_closed_handler(unique_function<void(const erro
         if (handler) handler(failure_ ? &*failure_ : nullptr);
         return;
     }
-    closed_handler_ = std::move(handler);
+    closed_.set(std::move(handler));
 }
 
 /// The last loop to end lets the stream go at once (the world may end before the next turn), and
@@ -15682,7 +15769,7 @@ SKEIN_INLINE void connection::set_closed_handler(unique_function<void(const erro
 SKEIN_INLINE void connection::part_ended() noexcept {
     if (--parts_ > 0) return;
     stream_.reset();
-    loop_.post([last = std::move(self_)] { last->handler_ = nullptr; });
+    loop_.post([last = std::move(self_)] { last->inbox_.drop_handler(); });
 }
 
 SKEIN_INLINE task<void> connection::wait_closed() {
@@ -15694,10 +15781,9 @@ SKEIN_INLINE task<void> connection::wait_closed() {
 SKEIN_INLINE task<void> connection::close() {
     const auto keep = self_;
     begin_goodbye();
-    if (is_held()) { // what the peer still sends is not wanted, its goodbye is
-        handler_ = [](const frame_view&) {};
-        unhold(paused_);
-        unhold(full_);
+    if (inbox_.is_held()) { // what the peer still sends is not wanted, its goodbye is
+        inbox_.discard();
+        resumed_.set();
     }
     try {
         auto ending = with_timeout(wait_closed(), options_.bounds.close_deadline);
@@ -15724,7 +15810,7 @@ SKEIN_INLINE std::optional<error> connection::judge(time_point now) {
     const auto& alive = options_.alive;
     // If this process itself was stopped or busy, the peer's words may wait in our buffers.
     const bool late = now - timer_due_ > alive.ping_after;
-    if (is_held() || late) last_heard_ = now;
+    if (inbox_.is_held() || late) last_heard_ = now;
     if (late || is_drained() || written_total_ != std::exchange(written_at_tick_, written_total_))
         last_taken_ = now;
     const duration silence = now - last_heard_;
@@ -15733,7 +15819,7 @@ SKEIN_INLINE std::optional<error> connection::judge(time_point now) {
                      fmt::format("{} is silent for {:.2f} s", peer_name_, to_seconds(silence)))
             .with_hint("its host is down, cut off, or its process is stopped");
     }
-    if (is_held() && now - last_taken_ >= alive.stalled_after) {
+    if (inbox_.is_held() && now - last_taken_ >= alive.stalled_after) {
         return error(errc::peer_lost,
                      fmt::format("{} has taken none of {} bytes for {:.2f} s", peer_name_,
                                  queued_bytes(), to_seconds(now - last_taken_)))
@@ -15763,7 +15849,7 @@ SKEIN_INLINE void connection::on_timer() {
     // A side that said nothing for a period gives a sign of life: its peer may be busy sending, and
     // a ping would wait behind all of that.
     const bool mute = queued_total_ == queued_at_tick_ && is_drained();
-    if (now - last_heard_ >= alive.ping_after && !is_held()) {
+    if (now - last_heard_ >= alive.ping_after && !inbox_.is_held()) {
         send_control(ping);
     } else if (mute) {
         send_control(pong);
@@ -16240,7 +16326,6 @@ SKEIN_INLINE task<connection::handle> connect_patiently(network& via, address to
 
 // ======== skein/net/link.hpp, continued
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16433,7 +16518,6 @@ private:
     void count_received(std::size_t bytes);
     void acknowledge() noexcept;
     void deliver(const frame_view& f);
-    void call_handler(const frame_view& f);
 
     // The end.
     void begin_close() noexcept;
@@ -16488,19 +16572,14 @@ private:
     std::uint64_t ack_messages_ = 1;
     std::size_t ack_bytes_ = 1;
     own_timer ack_timer_{*this, &link::acknowledge_late};
-    unique_function<void(const frame_view&)> handler_, replacement_;
-    bool in_handler_ = false, replaced_ = false;
-    bool paused_ = false, full_ = false;
-    std::deque<frame> waiting_;
-    std::size_t waiting_bytes_ = 0;
-    wait_queue receivers_;
+    detail::inbox inbox_; // while it is held the connection is paused
 
     // Life.
     state state_ = state::open;
     link_end ending_ = link_end::none;
     bool sent_fin_ = false, got_fin_ = false, finishing_ = false;
     std::optional<error> failure_;
-    unique_function<void(const error*)> closed_handler_;
+    detail::closed_news closed_;
     event ended_;
     std::size_t parts_ = 0; // tasks that run
     core self_;             // while it lives
@@ -16920,7 +16999,7 @@ SKEIN_INLINE void link::on_own_frame(const frame_view& f) {
             ++received_;
             acknowledge();
         }
-        receivers_.wake_all();
+        inbox_.wake_all();
         begin_close();
         settle();
         return;
@@ -16941,83 +17020,40 @@ SKEIN_INLINE void link::on_own_frame(const frame_view& f) {
 }
 
 SKEIN_INLINE void link::deliver(const frame_view& f) {
-    if (handler_) {
-        call_handler(f);
-        return;
-    }
-    frame kept{f.kind, f.flags, f.id, f.take_body()};
-    waiting_bytes_ += kept.body.size() + frame_header::bytes;
-    waiting_.push_back(std::move(kept));
-    if (waiting_bytes_ > options_.bounds.max_receive_queue && !full_) {
-        full_ = true;
-        if (connected_) connection_->pause_reading();
-    }
-    receivers_.wake_one();
-}
-
-/// Keeps the handler alive while it runs, also when it sets another one.
-SKEIN_INLINE void link::call_handler(const frame_view& f) {
-    struct running {
-        explicit running(link& of) noexcept : l(of) { of.in_handler_ = true; }
-        running(const running&) = delete;
-        ~running() {
-            l.in_handler_ = false;
-            if (std::exchange(l.replaced_, false)) l.handler_ = std::move(l.replacement_);
-        }
-        link& l;
-    } guard(*this);
-    handler_(f);
+    if (inbox_.deliver(f) && connected_) connection_->pause_reading();
 }
 
 SKEIN_INLINE task<std::optional<frame>> link::receive() {
     const auto keep = self_;
-    while (waiting_.empty()) {
+    while (inbox_.is_empty()) {
         if (failure_) throw *failure_;
         if (got_fin_ || state_ == state::ended) co_return std::nullopt;
-        auto more = receivers_.wait();
+        auto more = inbox_.wait();
         co_await more;
     }
-    std::optional<frame> next(std::move(waiting_.front()));
-    waiting_.pop_front();
-    waiting_bytes_ -= next->body.size() + frame_header::bytes;
-    if (full_ && waiting_bytes_ <= options_.bounds.max_receive_queue / 2) {
-        full_ = false;
-        if (!paused_ && connected_) connection_->resume_reading();
-    }
-    if (!waiting_.empty()) receivers_.wake_one(); // a wake that a cancelled receiver took with it
+    std::optional<frame> next(inbox_.take());
+    if (inbox_.eases() && connected_) connection_->resume_reading();
+    inbox_.wake_next();
     co_return next;
 }
 
 SKEIN_INLINE void link::set_handler(unique_function<void(const frame_view&)> handler) {
     const auto keep = self_;
-    if (in_handler_) {
-        replacement_ = std::move(handler);
-        replaced_ = true;
-        return;
-    }
-    handler_ = std::move(handler);
     try {
-        while (handler_ && !waiting_.empty()) {
-            frame f = std::move(waiting_.front());
-            waiting_.pop_front();
-            waiting_bytes_ -= f.body.size() + frame_header::bytes;
-            call_handler({f.kind, f.flags, f.id, f.body, &f.body});
-        }
+        inbox_.set_handler(std::move(handler));
     } catch (...) {
         end(to_error(std::current_exception()), link_end::here);
     }
-    if (waiting_.empty() && std::exchange(full_, false) && !paused_ && connected_) {
-        connection_->resume_reading();
-    }
+    if (inbox_.eases() && connected_) connection_->resume_reading();
 }
 
 SKEIN_INLINE void link::pause_reading() noexcept {
-    paused_ = true;
+    inbox_.pause();
     if (connected_) connection_->pause_reading();
 }
 
 SKEIN_INLINE void link::resume_reading() noexcept {
-    if (std::exchange(paused_, false) && !full_ && connected_) connection_->resume_reading();
+    if (inbox_.resumes() && connected_) connection_->resume_reading();
 }
 
 // --- the end ----------------------------------------------------------------------------------
@@ -17059,11 +17095,9 @@ SKEIN_INLINE task<void> link::finish(connection::handle over) {
 SKEIN_INLINE task<void> link::close() {
     const auto keep = self_;
     begin_close();
-    if (paused_ || full_) { // what the peer still sends is not wanted, its goodbye is
-        handler_ = [](const frame_view&) {};
-        waiting_.clear();
-        waiting_bytes_ = 0;
-        paused_ = full_ = false;
+    if (inbox_.is_held()) { // what the peer still sends is not wanted, its goodbye is
+        inbox_.discard();
+        inbox_.clear();
         if (connected_) connection_->resume_reading();
     }
     const time_span limit =
@@ -17131,16 +17165,9 @@ SKEIN_INLINE void link::end(std::optional<error> why, link_end how) noexcept {
     window_.clear();
     tasks_.cancel();
     window_change_.wake_all();
-    receivers_.wake_all();
+    inbox_.wake_all();
     ended_.set();
-    if (auto told = std::move(closed_handler_)) {
-        closed_handler_ = nullptr;
-        try {
-            told(failure_ ? &*failure_ : nullptr);
-        } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
-        }
-    }
+    closed_.tell(failure_ ? &*failure_ : nullptr);
     if (parts_ == 0) release();
 }
 
@@ -17149,7 +17176,7 @@ SKEIN_INLINE void link::set_closed_handler(unique_function<void(const error*)> h
         if (handler) handler(failure_ ? &*failure_ : nullptr);
         return;
     }
-    closed_handler_ = std::move(handler);
+    closed_.set(std::move(handler));
 }
 
 SKEIN_INLINE task<void> link::wait_closed() {
@@ -17179,7 +17206,7 @@ SKEIN_INLINE task<void> link::part(core self, task<void> work) {
 /// The link lets itself go when its scope has seen the end of the last task.
 SKEIN_INLINE void link::release() noexcept {
     loop_.post([last = std::move(self_)] {
-        if (last) last->handler_ = nullptr;
+        if (last) last->inbox_.drop_handler();
     });
 }
 
@@ -17216,12 +17243,13 @@ SKEIN_INLINE duration short_life(duration resume_within) noexcept {
 
 SKEIN_INLINE link::link(connection_options options, link_options how, bool dialling)
     : loop_(loop::current()), options_(std::move(options)), how_(how), dialling_(dialling),
-      ours_(how.incarnation != 0 ? how.incarnation : detail::draw_number(loop_.random())) {}
+      ours_(how.incarnation != 0 ? how.incarnation : detail::draw_number(loop_.random())),
+      inbox_(options_.bounds.max_receive_queue) {}
 
 SKEIN_INLINE link::handle link::handle_of(core made) {
     link* const raw = made.get();
     return handle(raw, [made = std::move(made)](link* l) {
-        l->closed_handler_ = nullptr;
+        l->closed_.set(nullptr);
         l->abort(error(errc::closed, "the link was dropped without close()"));
     });
 }
@@ -17479,7 +17507,7 @@ SKEIN_INLINE void link::attach(connection::handle over, std::uint64_t peer_has) 
         statistics_.sent_again += window_.messages();
     }
     const std::uint64_t mine = generation_;
-    if (paused_ || full_) connection_->pause_reading();
+    if (inbox_.is_held()) connection_->pause_reading();
     const auto now = connection_; // a handler may end or replace it
     now->set_closed_handler(
         [self = keep, mine](const error* why) { self->on_connection_end(mine, why); });
@@ -18099,7 +18127,7 @@ private:
     std::uint64_t unheard_ = 0; ///< one-way messages that came to nothing
     std::optional<error> failure_;
     unique_function<void(const frame_view&)> other_;
-    unique_function<void(const error*)> closed_handler_;
+    detail::closed_news closed_;
 
     std::uint64_t last_call_ = 0;
     std::map<std::uint64_t, pending*> calls_;
@@ -18743,7 +18771,7 @@ SKEIN_INLINE requests::handle requests::start(std::unique_ptr<detail::request_wi
     raw->below_->set_closed_handler([made](const error* why) { made->on_end(why); });
     if (!raw->ended_) raw->below_->set_handler([made](const frame_view& f) { made->on_frame(f); });
     return handle(raw, [made](requests* r) {
-        r->closed_handler_ = nullptr;
+        r->closed_.set(nullptr);
         r->other_ = nullptr;
         r->abort(error(errc::closed, "the request layer was dropped without close()"));
     });
@@ -19085,14 +19113,7 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
     call_ended_.wake_all();
     drop_arriving();
     tasks_.cancel();
-    if (auto handler = std::move(closed_handler_)) {
-        closed_handler_ = nullptr;
-        try {
-            handler(failure_ ? &*failure_ : nullptr);
-        } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
-        }
-    }
+    closed_.tell(failure_ ? &*failure_ : nullptr);
     if (parts_ == 0) release();
 }
 
@@ -19105,7 +19126,7 @@ SKEIN_INLINE void requests::set_closed_handler(unique_function<void(const error*
         if (handler) handler(failure_ ? &*failure_ : nullptr);
         return;
     }
-    closed_handler_ = std::move(handler);
+    closed_.set(std::move(handler));
 }
 
 SKEIN_INLINE void requests::abort(error why) noexcept {

@@ -11392,8 +11392,7 @@ struct run_lock {
     for (;;) {
         const auto taken = lock_until(out.fd.get(), end);
         if (taken != file_lock::held) {
-            out.outcome =
-                taken == file_lock::busy ? lock_outcome::busy : lock_outcome::unsupported;
+            out.outcome = taken == file_lock::busy ? lock_outcome::busy : lock_outcome::unsupported;
             return out;
         }
         if (is_lock_of(out.fd.get(), folder)) break;

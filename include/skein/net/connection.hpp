@@ -19,6 +19,8 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
 #include <skein/net/channel.hpp>
+#include <skein/net/detail/closed_news.hpp>
+#include <skein/net/detail/inbox.hpp>
 #include <skein/net/detail/out_queue.hpp>
 #include <skein/net/frame.hpp>
 #include <skein/net/network.hpp>
@@ -26,7 +28,6 @@
 #include <skein/net/stream.hpp>
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -105,7 +106,7 @@ public:
     void set_closed_handler(unique_function<void(const error*)> handler) override;
     /// Back-pressure towards the peer: stops reading (we still tell it that we live) until
     /// resume_reading() or close(); nothing else undoes it.
-    void pause_reading() noexcept override { paused_ = true; }
+    void pause_reading() noexcept override { inbox_.pause(); }
     void resume_reading() noexcept override;
 
     /// Orderly end: flushes, says goodbye, waits for the peer's (at most limits::close_deadline).
@@ -161,11 +162,8 @@ private:
 
     bool parse(); // false: more bytes are needed or it has ended
     void deliver(const frame_header& h, byte_span body, byte_buffer* owned);
-    void call_handler(const frame_view& view);
     void on_control(std::uint16_t kind);
-    [[nodiscard]] bool is_held() const noexcept { return paused_ || full_; }
     [[nodiscard]] bool is_drained() const noexcept { return out_.empty() && in_flight_ == 0; }
-    void unhold(bool& why) noexcept;
     static task<void> write_pieces(connection* self, const std::vector<byte_span>* parts);
     [[nodiscard]] std::optional<error> judge(time_point now);
     void begin_goodbye() noexcept;
@@ -219,20 +217,14 @@ private:
     byte_buffer large_body_;
     idle_timer idle_{*this};
     std::size_t large_have_ = 0;
-    bool paused_ = false; // by the user
-    bool full_ = false;   // the receive queue is; nothing is read while one of them holds
+    detail::inbox inbox_; // while it is held nothing is read
     event resumed_;
-    unique_function<void(const frame_view&)> handler_, replacement_;
-    bool in_handler_ = false, replaced_ = false; // a handler may set another one
-    std::deque<frame> received_;
-    std::size_t received_bytes_ = 0;
-    wait_queue receivers_;
 
     // Life.
     state state_ = state::open;
     bool sent_goodbye_ = false, got_goodbye_ = false, suspect_ = false;
     std::optional<error> failure_;
-    unique_function<void(const error*)> closed_handler_;
+    detail::closed_news closed_;
     event ended_;
     alive_timer timer_{*this};
     time_point last_heard_{}, last_taken_{}, timer_due_{};

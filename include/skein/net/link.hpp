@@ -25,6 +25,8 @@
 #include <skein/core/task.hpp>
 #include <skein/net/channel.hpp>
 #include <skein/net/connection.hpp>
+#include <skein/net/detail/closed_news.hpp>
+#include <skein/net/detail/inbox.hpp>
 #include <skein/net/detail/link_window.hpp>
 #include <skein/net/dial.hpp>
 #include <skein/net/frame.hpp>
@@ -32,7 +34,6 @@
 #include <skein/net/options.hpp>
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -225,7 +226,6 @@ private:
     void count_received(std::size_t bytes);
     void acknowledge() noexcept;
     void deliver(const frame_view& f);
-    void call_handler(const frame_view& f);
 
     // The end.
     void begin_close() noexcept;
@@ -280,19 +280,14 @@ private:
     std::uint64_t ack_messages_ = 1;
     std::size_t ack_bytes_ = 1;
     own_timer ack_timer_{*this, &link::acknowledge_late};
-    unique_function<void(const frame_view&)> handler_, replacement_;
-    bool in_handler_ = false, replaced_ = false;
-    bool paused_ = false, full_ = false;
-    std::deque<frame> waiting_;
-    std::size_t waiting_bytes_ = 0;
-    wait_queue receivers_;
+    detail::inbox inbox_; // while it is held the connection is paused
 
     // Life.
     state state_ = state::open;
     link_end ending_ = link_end::none;
     bool sent_fin_ = false, got_fin_ = false, finishing_ = false;
     std::optional<error> failure_;
-    unique_function<void(const error*)> closed_handler_;
+    detail::closed_news closed_;
     event ended_;
     std::size_t parts_ = 0; // tasks that run
     core self_;             // while it lives

@@ -30,6 +30,7 @@
 #include <skein/core/type_name.hpp>
 #include <skein/core/wait.hpp>
 #include <skein/net/connection.hpp>
+#include <skein/net/detail/closed_news.hpp>
 #include <skein/net/link.hpp>
 #include <skein/net/request_budget.hpp>
 #include <skein/wire/decode.hpp>
@@ -417,7 +418,7 @@ private:
     std::uint64_t unheard_ = 0; ///< one-way messages that came to nothing
     std::optional<error> failure_;
     unique_function<void(const frame_view&)> other_;
-    unique_function<void(const error*)> closed_handler_;
+    detail::closed_news closed_;
 
     std::uint64_t last_call_ = 0;
     std::map<std::uint64_t, pending*> calls_;

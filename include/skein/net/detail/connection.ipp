@@ -276,7 +276,7 @@ SKEIN_INLINE task<void> connection::read_loop(std::shared_ptr<connection> self) 
     try {
         std::size_t since_yield = 0;
         while (c.state_ != state::ended) {
-            if (c.is_held()) {
+            if (c.inbox_.is_held()) {
                 c.resumed_.reset();
                 auto resumed = c.resumed_.wait();
                 co_await resumed;
@@ -329,7 +329,7 @@ SKEIN_INLINE task<void> connection::read_loop(std::shared_ptr<connection> self) 
 
 /// Hands out the whole frames in in_; prepares for a large one.
 SKEIN_INLINE bool connection::parse() {
-    while (state_ != state::ended && !is_held()) {
+    while (state_ != state::ended && !inbox_.is_held()) {
         const std::size_t have = end_ - begin_;
         if (have < frame_header::bytes) return false;
         frame_header h;
@@ -419,87 +419,38 @@ SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byt
     view.id = h.id;
     view.body = body;
     view.owned = owned;
-    if (handler_) {
-        call_handler(view);
-        return;
-    }
-    frame f;
-    f.kind = view.kind;
-    f.flags = view.flags;
-    f.id = view.id;
-    f.body = view.take_body();
-    received_bytes_ += f.body.size() + frame_header::bytes;
-    received_.push_back(std::move(f));
-    if (received_bytes_ > options_.bounds.max_receive_queue) full_ = true;
-    receivers_.wake_one();
-}
-
-/// Keeps the handler alive while it runs, also when it sets another one.
-SKEIN_INLINE void connection::call_handler(const frame_view& view) {
-    struct running {
-        explicit running(connection& of) noexcept : c(of) { of.in_handler_ = true; }
-        running(const running&) = delete;
-        ~running() {
-            c.in_handler_ = false;
-            if (std::exchange(c.replaced_, false)) c.handler_ = std::move(c.replacement_);
-        }
-        connection& c;
-    } guard(*this);
-    handler_(view);
+    (void)inbox_.deliver(view);
 }
 
 SKEIN_INLINE task<std::optional<frame>> connection::receive() {
     const auto keep = self_;
-    while (received_.empty()) {
+    while (inbox_.is_empty()) {
         if (state_ == state::ended) {
             if (failure_) throw *failure_;
             co_return std::nullopt;
         }
         if (got_goodbye_) co_return std::nullopt;
-        auto more = receivers_.wait();
+        auto more = inbox_.wait();
         co_await more;
     }
-    std::optional<frame> next(std::move(received_.front()));
-    received_.pop_front();
-    received_bytes_ -= next->body.size() + frame_header::bytes;
-    if (received_bytes_ <= options_.bounds.max_receive_queue / 2) unhold(full_);
-    if (!received_.empty()) receivers_.wake_one(); // a wake that a cancelled receiver took with it
+    std::optional<frame> next(inbox_.take());
+    if (inbox_.eases()) resumed_.set();
+    inbox_.wake_next();
     co_return next;
 }
 
 SKEIN_INLINE void connection::set_handler(unique_function<void(const frame_view&)> handler) {
     const auto keep = self_;
-    if (in_handler_) {
-        replacement_ = std::move(handler);
-        replaced_ = true;
-        return;
-    }
-    handler_ = std::move(handler);
     try {
-        while (handler_ && !received_.empty()) {
-            frame f = std::move(received_.front());
-            received_.pop_front();
-            received_bytes_ -= f.body.size() + frame_header::bytes;
-            frame_view view;
-            view.kind = f.kind;
-            view.flags = f.flags;
-            view.id = f.id;
-            view.body = f.body;
-            view.owned = &f.body;
-            call_handler(view);
-        }
+        inbox_.set_handler(std::move(handler));
     } catch (...) {
         end(to_error(std::current_exception()));
     }
-    if (received_bytes_ == 0) unhold(full_);
+    if (inbox_.eases()) resumed_.set();
 }
 
-SKEIN_INLINE void connection::resume_reading() noexcept { unhold(paused_); }
-
-/// Ends one reason not to read; reading goes on when it was the last.
-SKEIN_INLINE void connection::unhold(bool& why) noexcept {
-    if (!std::exchange(why, false)) return;
-    if (!is_held()) resumed_.set();
+SKEIN_INLINE void connection::resume_reading() noexcept {
+    if (inbox_.resumes()) resumed_.set();
 }
 
 SKEIN_INLINE void connection::on_control(std::uint16_t kind) {
@@ -510,7 +461,7 @@ SKEIN_INLINE void connection::on_control(std::uint16_t kind) {
     case pong: return;
     case goodbye:
         got_goodbye_ = true;
-        receivers_.wake_all();
+        inbox_.wake_all();
         begin_goodbye();
         maybe_finished();
         return;

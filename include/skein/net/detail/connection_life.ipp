@@ -37,7 +37,8 @@ SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_opt
     : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
       peer_(std::move(peer)), peer_name_(to_string(peer_) + " over " + stream_->peer_name()),
       peer_host_(stream_->peer_host()), local_(stream_->is_local()), in_(detail::read_buffer_bytes),
-      last_heard_(loop_.now()), last_taken_(loop_.now()) {
+      inbox_(options_.bounds.max_receive_queue), last_heard_(loop_.now()),
+      last_taken_(loop_.now()) {
     const auto& alive = options_.alive;
     const bool on = alive.mode == keep_alive_mode::on ||
                     (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
@@ -57,7 +58,7 @@ SKEIN_INLINE connection::handle connection::over(std::unique_ptr<stream> authent
     core->tasks_.spawn(write_loop(core));
     // What users hold: when the last of them lets go, the connection ends.
     return handle(core.get(), [core](connection* c) {
-        c->closed_handler_ = nullptr;
+        c->closed_.set(nullptr);
         c->end(error(errc::closed, "the connection was dropped without close()"));
     });
 }
@@ -93,16 +94,9 @@ SKEIN_INLINE void connection::end(std::optional<error> why) noexcept {
     wake_writer_.set();
     resumed_.set();
     drained_.wake_all();
-    receivers_.wake_all();
+    inbox_.wake_all();
     ended_.set();
-    if (auto told = std::move(closed_handler_)) {
-        closed_handler_ = nullptr;
-        try {
-            told(failure_ ? &*failure_ : nullptr);
-        } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
-        }
-    }
+    closed_.tell(failure_ ? &*failure_ : nullptr);
 }
 
 SKEIN_INLINE void connection::set_closed_handler(unique_function<void(const error*)> handler) {
@@ -110,7 +104,7 @@ SKEIN_INLINE void connection::set_closed_handler(unique_function<void(const erro
         if (handler) handler(failure_ ? &*failure_ : nullptr);
         return;
     }
-    closed_handler_ = std::move(handler);
+    closed_.set(std::move(handler));
 }
 
 /// The last loop to end lets the stream go at once (the world may end before the next turn), and
@@ -118,7 +112,7 @@ SKEIN_INLINE void connection::set_closed_handler(unique_function<void(const erro
 SKEIN_INLINE void connection::part_ended() noexcept {
     if (--parts_ > 0) return;
     stream_.reset();
-    loop_.post([last = std::move(self_)] { last->handler_ = nullptr; });
+    loop_.post([last = std::move(self_)] { last->inbox_.drop_handler(); });
 }
 
 SKEIN_INLINE task<void> connection::wait_closed() {
@@ -130,10 +124,9 @@ SKEIN_INLINE task<void> connection::wait_closed() {
 SKEIN_INLINE task<void> connection::close() {
     const auto keep = self_;
     begin_goodbye();
-    if (is_held()) { // what the peer still sends is not wanted, its goodbye is
-        handler_ = [](const frame_view&) {};
-        unhold(paused_);
-        unhold(full_);
+    if (inbox_.is_held()) { // what the peer still sends is not wanted, its goodbye is
+        inbox_.discard();
+        resumed_.set();
     }
     try {
         auto ending = with_timeout(wait_closed(), options_.bounds.close_deadline);
@@ -160,7 +153,7 @@ SKEIN_INLINE std::optional<error> connection::judge(time_point now) {
     const auto& alive = options_.alive;
     // If this process itself was stopped or busy, the peer's words may wait in our buffers.
     const bool late = now - timer_due_ > alive.ping_after;
-    if (is_held() || late) last_heard_ = now;
+    if (inbox_.is_held() || late) last_heard_ = now;
     if (late || is_drained() || written_total_ != std::exchange(written_at_tick_, written_total_))
         last_taken_ = now;
     const duration silence = now - last_heard_;
@@ -169,7 +162,7 @@ SKEIN_INLINE std::optional<error> connection::judge(time_point now) {
                      fmt::format("{} is silent for {:.2f} s", peer_name_, to_seconds(silence)))
             .with_hint("its host is down, cut off, or its process is stopped");
     }
-    if (is_held() && now - last_taken_ >= alive.stalled_after) {
+    if (inbox_.is_held() && now - last_taken_ >= alive.stalled_after) {
         return error(errc::peer_lost,
                      fmt::format("{} has taken none of {} bytes for {:.2f} s", peer_name_,
                                  queued_bytes(), to_seconds(now - last_taken_)))
@@ -199,7 +192,7 @@ SKEIN_INLINE void connection::on_timer() {
     // A side that said nothing for a period gives a sign of life: its peer may be busy sending, and
     // a ping would wait behind all of that.
     const bool mute = queued_total_ == queued_at_tick_ && is_drained();
-    if (now - last_heard_ >= alive.ping_after && !is_held()) {
+    if (now - last_heard_ >= alive.ping_after && !inbox_.is_held()) {
         send_control(ping);
     } else if (mute) {
         send_control(pong);

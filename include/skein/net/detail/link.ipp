@@ -237,7 +237,7 @@ SKEIN_INLINE void link::on_own_frame(const frame_view& f) {
             ++received_;
             acknowledge();
         }
-        receivers_.wake_all();
+        inbox_.wake_all();
         begin_close();
         settle();
         return;
@@ -258,83 +258,40 @@ SKEIN_INLINE void link::on_own_frame(const frame_view& f) {
 }
 
 SKEIN_INLINE void link::deliver(const frame_view& f) {
-    if (handler_) {
-        call_handler(f);
-        return;
-    }
-    frame kept{f.kind, f.flags, f.id, f.take_body()};
-    waiting_bytes_ += kept.body.size() + frame_header::bytes;
-    waiting_.push_back(std::move(kept));
-    if (waiting_bytes_ > options_.bounds.max_receive_queue && !full_) {
-        full_ = true;
-        if (connected_) connection_->pause_reading();
-    }
-    receivers_.wake_one();
-}
-
-/// Keeps the handler alive while it runs, also when it sets another one.
-SKEIN_INLINE void link::call_handler(const frame_view& f) {
-    struct running {
-        explicit running(link& of) noexcept : l(of) { of.in_handler_ = true; }
-        running(const running&) = delete;
-        ~running() {
-            l.in_handler_ = false;
-            if (std::exchange(l.replaced_, false)) l.handler_ = std::move(l.replacement_);
-        }
-        link& l;
-    } guard(*this);
-    handler_(f);
+    if (inbox_.deliver(f) && connected_) connection_->pause_reading();
 }
 
 SKEIN_INLINE task<std::optional<frame>> link::receive() {
     const auto keep = self_;
-    while (waiting_.empty()) {
+    while (inbox_.is_empty()) {
         if (failure_) throw *failure_;
         if (got_fin_ || state_ == state::ended) co_return std::nullopt;
-        auto more = receivers_.wait();
+        auto more = inbox_.wait();
         co_await more;
     }
-    std::optional<frame> next(std::move(waiting_.front()));
-    waiting_.pop_front();
-    waiting_bytes_ -= next->body.size() + frame_header::bytes;
-    if (full_ && waiting_bytes_ <= options_.bounds.max_receive_queue / 2) {
-        full_ = false;
-        if (!paused_ && connected_) connection_->resume_reading();
-    }
-    if (!waiting_.empty()) receivers_.wake_one(); // a wake that a cancelled receiver took with it
+    std::optional<frame> next(inbox_.take());
+    if (inbox_.eases() && connected_) connection_->resume_reading();
+    inbox_.wake_next();
     co_return next;
 }
 
 SKEIN_INLINE void link::set_handler(unique_function<void(const frame_view&)> handler) {
     const auto keep = self_;
-    if (in_handler_) {
-        replacement_ = std::move(handler);
-        replaced_ = true;
-        return;
-    }
-    handler_ = std::move(handler);
     try {
-        while (handler_ && !waiting_.empty()) {
-            frame f = std::move(waiting_.front());
-            waiting_.pop_front();
-            waiting_bytes_ -= f.body.size() + frame_header::bytes;
-            call_handler({f.kind, f.flags, f.id, f.body, &f.body});
-        }
+        inbox_.set_handler(std::move(handler));
     } catch (...) {
         end(to_error(std::current_exception()), link_end::here);
     }
-    if (waiting_.empty() && std::exchange(full_, false) && !paused_ && connected_) {
-        connection_->resume_reading();
-    }
+    if (inbox_.eases() && connected_) connection_->resume_reading();
 }
 
 SKEIN_INLINE void link::pause_reading() noexcept {
-    paused_ = true;
+    inbox_.pause();
     if (connected_) connection_->pause_reading();
 }
 
 SKEIN_INLINE void link::resume_reading() noexcept {
-    if (std::exchange(paused_, false) && !full_ && connected_) connection_->resume_reading();
+    if (inbox_.resumes() && connected_) connection_->resume_reading();
 }
 
 // --- the end ----------------------------------------------------------------------------------
@@ -376,11 +333,9 @@ SKEIN_INLINE task<void> link::finish(connection::handle over) {
 SKEIN_INLINE task<void> link::close() {
     const auto keep = self_;
     begin_close();
-    if (paused_ || full_) { // what the peer still sends is not wanted, its goodbye is
-        handler_ = [](const frame_view&) {};
-        waiting_.clear();
-        waiting_bytes_ = 0;
-        paused_ = full_ = false;
+    if (inbox_.is_held()) { // what the peer still sends is not wanted, its goodbye is
+        inbox_.discard();
+        inbox_.clear();
         if (connected_) connection_->resume_reading();
     }
     const time_span limit =
@@ -448,16 +403,9 @@ SKEIN_INLINE void link::end(std::optional<error> why, link_end how) noexcept {
     window_.clear();
     tasks_.cancel();
     window_change_.wake_all();
-    receivers_.wake_all();
+    inbox_.wake_all();
     ended_.set();
-    if (auto told = std::move(closed_handler_)) {
-        closed_handler_ = nullptr;
-        try {
-            told(failure_ ? &*failure_ : nullptr);
-        } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
-        }
-    }
+    closed_.tell(failure_ ? &*failure_ : nullptr);
     if (parts_ == 0) release();
 }
 
@@ -466,7 +414,7 @@ SKEIN_INLINE void link::set_closed_handler(unique_function<void(const error*)> h
         if (handler) handler(failure_ ? &*failure_ : nullptr);
         return;
     }
-    closed_handler_ = std::move(handler);
+    closed_.set(std::move(handler));
 }
 
 SKEIN_INLINE task<void> link::wait_closed() {
@@ -496,7 +444,7 @@ SKEIN_INLINE task<void> link::part(core self, task<void> work) {
 /// The link lets itself go when its scope has seen the end of the last task.
 SKEIN_INLINE void link::release() noexcept {
     loop_.post([last = std::move(self_)] {
-        if (last) last->handler_ = nullptr;
+        if (last) last->inbox_.drop_handler();
     });
 }
 

@@ -37,12 +37,13 @@ SKEIN_INLINE duration short_life(duration resume_within) noexcept {
 
 SKEIN_INLINE link::link(connection_options options, link_options how, bool dialling)
     : loop_(loop::current()), options_(std::move(options)), how_(how), dialling_(dialling),
-      ours_(how.incarnation != 0 ? how.incarnation : detail::draw_number(loop_.random())) {}
+      ours_(how.incarnation != 0 ? how.incarnation : detail::draw_number(loop_.random())),
+      inbox_(options_.bounds.max_receive_queue) {}
 
 SKEIN_INLINE link::handle link::handle_of(core made) {
     link* const raw = made.get();
     return handle(raw, [made = std::move(made)](link* l) {
-        l->closed_handler_ = nullptr;
+        l->closed_.set(nullptr);
         l->abort(error(errc::closed, "the link was dropped without close()"));
     });
 }
@@ -300,7 +301,7 @@ SKEIN_INLINE void link::attach(connection::handle over, std::uint64_t peer_has) 
         statistics_.sent_again += window_.messages();
     }
     const std::uint64_t mine = generation_;
-    if (paused_ || full_) connection_->pause_reading();
+    if (inbox_.is_held()) connection_->pause_reading();
     const auto now = connection_; // a handler may end or replace it
     now->set_closed_handler(
         [self = keep, mine](const error* why) { self->on_connection_end(mine, why); });

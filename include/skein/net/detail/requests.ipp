@@ -110,7 +110,7 @@ SKEIN_INLINE requests::handle requests::start(std::unique_ptr<detail::request_wi
     raw->below_->set_closed_handler([made](const error* why) { made->on_end(why); });
     if (!raw->ended_) raw->below_->set_handler([made](const frame_view& f) { made->on_frame(f); });
     return handle(raw, [made](requests* r) {
-        r->closed_handler_ = nullptr;
+        r->closed_.set(nullptr);
         r->other_ = nullptr;
         r->abort(error(errc::closed, "the request layer was dropped without close()"));
     });
@@ -452,14 +452,7 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
     call_ended_.wake_all();
     drop_arriving();
     tasks_.cancel();
-    if (auto handler = std::move(closed_handler_)) {
-        closed_handler_ = nullptr;
-        try {
-            handler(failure_ ? &*failure_ : nullptr);
-        } catch (const std::exception& e) {
-            logging::error("net", "closed handler failed", {{"what", text_of(e)}});
-        }
-    }
+    closed_.tell(failure_ ? &*failure_ : nullptr);
     if (parts_ == 0) release();
 }
 
@@ -472,7 +465,7 @@ SKEIN_INLINE void requests::set_closed_handler(unique_function<void(const error*
         if (handler) handler(failure_ ? &*failure_ : nullptr);
         return;
     }
-    closed_handler_ = std::move(handler);
+    closed_.set(std::move(handler));
 }
 
 SKEIN_INLINE void requests::abort(error why) noexcept {
