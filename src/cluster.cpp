@@ -19,6 +19,7 @@
 #include <skein/cluster/detail/ignore_rules.hpp>
 #include <skein/cluster/detail/job_book.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/job_runner.hpp>
 #include <skein/cluster/detail/marked_processes.hpp>
 #include <skein/cluster/detail/namespaces.hpp>
 #include <skein/cluster/detail/node_loads.hpp>
@@ -49,9 +50,6 @@
 #include <skein/cluster/detail/git_files.ipp>
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_groups.ipp>
-#include <skein/cluster/detail/head_job_logs.ipp>
-#include <skein/cluster/detail/head_job_memory.ipp>
-#include <skein/cluster/detail/head_job_service.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_lending.ipp>
@@ -69,6 +67,7 @@
 #include <skein/cluster/detail/job_book.ipp>
 #include <skein/cluster/detail/job_folder.ipp>
 #include <skein/cluster/detail/job_progress.ipp>
+#include <skein/cluster/detail/job_runner.ipp>
 #include <skein/cluster/detail/jobs.ipp>
 #include <skein/cluster/detail/leased_beside.ipp>
 #include <skein/cluster/detail/leased_broken.ipp>

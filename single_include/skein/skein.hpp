@@ -23048,6 +23048,7 @@ private:
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <set>
@@ -23159,6 +23160,8 @@ private:
     static task<void> keep_telling(head_link* self);
     static task<void> say_mute(head_link* self);
     static task<void> keep_joined(head_link* self);
+    static task<void> greet(head_link* self);
+    static task<void> say_hello(head_link* self, std::exception_ptr* failure, event* done);
     static task<void> one_link(head_link* self);
     static task<void> part_from(head_link* self);
     template <class Welcome, class Hello>
@@ -23318,6 +23321,37 @@ SKEIN_INLINE void head_link::say_back() {
                 {{"head", to_string(how_.head)}, {"after", on_loop_.now() - alone_since_}});
 }
 
+/// Says hello. Who is stopped meanwhile gives the answer a moment: workers may have come before it,
+/// and what became of the calls there cannot be told without it.
+SKEIN_INLINE task<void> head_link::greet(head_link* self) {
+    scope saying;
+    event done;
+    std::exception_ptr failure;
+    saying.spawn(say_hello(self, &failure, &done));
+    auto hearing = as_result(wait_for(&done));
+    const auto heard = co_await hearing;
+    if (!heard && self->stopping_->is_set()) {
+        auto longer = as_result(shield(wait_at_most(&done, self->how_.times.suspect_after)));
+        (void)co_await longer;
+    }
+    if (!done.is_set()) saying.cancel();
+    auto said = as_result(shield(saying.join()));
+    (void)co_await said;
+    if (failure) std::rethrow_exception(failure);
+    if (!heard) throw heard.error();
+}
+
+SKEIN_INLINE task<void> head_link::say_hello(head_link* self, std::exception_ptr* failure,
+                                             event* done) {
+    try {
+        auto saying = self->how_.say_hello();
+        co_await saying;
+    } catch (...) {
+        *failure = std::current_exception();
+    }
+    done->set();
+}
+
 /// One link to the head, from the dial to its end.
 SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
     auto& how = self->how_;
@@ -23335,15 +23369,18 @@ SKEIN_INLINE task<void> head_link::one_link(head_link* self) {
     std::exception_ptr failure;
     try {
         self->check_generation();
-        auto saying = how.say_hello();
-        co_await saying;
+        auto greeting = greet(self);
+        co_await greeting;
         auto ended = wait_end(self->below_, self->stopping_);
         co_await ended;
     } catch (const error& e) {
         // One that ends says goodbye also to those that it has not answered.
         const bool has_ended =
             e.code() == errc::closed && self->below_->ending() == net::link_end::orderly;
-        if (!has_ended) failure = std::current_exception();
+        // Who is stopped and then cancelled may hear of both at once: it has things to tell yet.
+        const bool is_stopped =
+            e.code() == errc::cancelled && self->stopping_->is_set() && self->joined_;
+        if (!has_ended && !is_stopped) failure = std::current_exception();
     } catch (...) {
         failure = std::current_exception();
     }

@@ -50,7 +50,10 @@ SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
       schedule(sched::scheduler_options{.policy = sched::placement::spread, .place_is = "node"}),
       memory(on), since(on.now()),
       spaces(on, *this, {how.times.space_settle, space_fence(), how.news}),
-      jobs(on, memory, given_up, *this), packages(how.storage), looked_at(since) {
+      jobs(on, memory, given_up, *this), packages(how.storage),
+      runner(on, {jobs, memory, packages, given_up}, *this,
+             {how.runs, how.lost_after, how.times, how.news}),
+      looked_at(since) {
     if (how.log) remember();
     introduce();
     memory.on_begun = [this] { introduce(); };
@@ -81,7 +84,7 @@ SKEIN_INLINE void head::state::remember() {
     if (!memory.open_drivers().empty() ||
         std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; }))
         spaces.had_head();
-    remember_jobs();
+    runner.remember();
 }
 
 SKEIN_INLINE task<void> head::state::serve() {
@@ -95,11 +98,11 @@ SKEIN_INLINE task<void> head::state::serve() {
         co_await stopping.wait();
         for (const auto& [number, d] : drivers) // nobody waits for them any more
             if (d->session == nullptr) memory.driver_went(number, job_end::lost);
-        auto ending = end_all_jobs(this);
+        auto ending = runner.end_all();
         co_await ending;
         auto keeping = memory.kept();
         (void)co_await keeping;
-        auto showing = show_all_ends(this);
+        auto showing = runner.show_all_ends();
         co_await showing;
         tell_all_to_leave();
         for (const auto& s : sessions) all.spawn(close_link(s->below));
@@ -109,12 +112,12 @@ SKEIN_INLINE task<void> head::state::serve() {
     over = true;
     crashed = failure != nullptr;
     looking.cancel();
-    writing.cancel();
+    runner.cancel();
     door.close();
     if (failure) all.cancel();
     auto looked = as_result(shield(looking.join()));
     (void)co_await looked;
-    auto wrote = as_result(shield(writing.join()));
+    auto wrote = as_result(shield(runner.join()));
     (void)co_await wrote;
     auto ended = as_result(shield(all.join()));
     (void)co_await ended;
@@ -166,7 +169,8 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
     serve_drivers(*out, s);
     serve_nodes(*out, s);
     serve_spaces(*out, s);
-    serve_jobs(*out, s);
+    runner.serve(*out);
+    jobs.serve(*out, std::shared_ptr<bool>(s, &s->hears_more));
     packages.serve(*out, std::shared_ptr<detail::package_uploads>(s, &s->uploads));
     serve_tools(*out);
     return out;
@@ -250,6 +254,18 @@ SKEIN_INLINE void head::state::serve_nodes(net::request_service& of, const sessi
         const auto now = std::chrono::duration_cast<std::chrono::seconds>(on_loop.wall());
         loads.told(n.name, m, now.count());
     }));
+    of.on_tell<entry_started>(as_node([this](detail::head_node& n, const entry_started& m) {
+        const auto found = n.leases.find(m.lease);
+        if (found == n.leases.end()) return;
+        node_works(n);
+        const auto& job = found->second->of->attempt_of;
+        if (!job.empty()) runner.runs(job, m.lease.driver, m.pid);
+    }));
+    of.on_tell<job_rows>(as_node([this](const detail::head_node& n, const job_rows& m) {
+        const auto found = n.leases.find(m.lease);
+        if (found == n.leases.end() || found->second->of->attempt_of.empty()) return;
+        jobs.keep_rows(*jobs.called(found->second->of->attempt_of), m);
+    }));
 }
 
 /// What a person asks.
@@ -279,6 +295,17 @@ SKEIN_INLINE void head::state::serve_tools(net::request_service& of) {
             r.jobs = static_cast<std::uint32_t>(self->programs().size());
             self->stopping.set();
             co_return r;
+        }(this, m, who.peer);
+    });
+    of.on<ask_login, login_reply>([this](ask_login m, const net::caller& who) {
+        return [](state* self, ask_login asked, std::string peer) -> task<login_reply> {
+            detail::check_version(asked.version, peer);
+            if (self->web == nullptr)
+                throw error(errc::not_supported, "not supported: this head answers no browsers")
+                    .with_hint("the program skein does, when it was built with Boost");
+            login_reply out;
+            out.path = self->web->login_link();
+            co_return out;
         }(this, m, who.peer);
     });
 }
@@ -331,7 +358,7 @@ SKEIN_INLINE void head::state::look() {
     look_at_silence();
     end_rests();
     spaces.look();
-    look_at_jobs();
+    runner.look();
     take_groups_over(false);
     pump();
     for (auto& [number, n] : nodes)
@@ -419,7 +446,7 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     self->pump();
     self->output.ask(d.incarnation);
     auto out = self->size();
-    out.runs = self->runs_of(self->job_behind(d));
+    out.runs = self->runner.runs_of(self->job_behind(d));
     co_return out;
 }
 

@@ -33,6 +33,14 @@ SKEIN_INLINE detail::head_lease& head::state::add_lease(detail::head_driver& d,
     return l;
 }
 
+/// nullptr: there is none.
+SKEIN_INLINE detail::head_lease* head::state::find_lease(const lease_name& lease) const {
+    const auto d = drivers.find(lease.driver);
+    if (d == drivers.end()) return nullptr;
+    const auto found = d->second->leases.find(lease.number);
+    return found == d->second->leases.end() ? nullptr : found->second.get();
+}
+
 /// Gives back what it holds, and forgets it. Its job stays: forget().
 SKEIN_INLINE void head::state::erase(detail::head_lease& l) {
     ++node_changes;
@@ -66,13 +74,11 @@ SKEIN_INLINE void head::state::end(detail::head_lease& l, bool started, const st
         spaces.over(d.incarnation, l.at != nullptr ? fmt::format("{} on {}", why, l.at->name) : why,
                     l.state != detail::lease_state::expected);
     const auto submitted_as = d.attempt_of;
-    if (!submitted_as.empty()) {
-        d.ending = true; // an attempt: it has nothing else
-        jobs.called(submitted_as)->never_began = !l.is_ordered;
-    }
+    const bool was_ordered = l.is_ordered;
+    if (!submitted_as.empty()) d.ending = true; // an attempt: it has nothing else
     erase(l);
     forget(d);
-    if (!submitted_as.empty()) entry_over(submitted_as, started, why, news);
+    if (!submitted_as.empty()) runner.ended(submitted_as, started, why, news, was_ordered);
 }
 
 // ---- a driver asks and gives back ---------------------------------------------------------------
@@ -379,9 +385,14 @@ SKEIN_INLINE void head::state::granted(const sched::grant& g) {
     l.gpus = g.gpus;
     l.keep_until = deadline_after(on_loop.now(), how.share_quantum);
     n->leases.emplace(lease_name{d.incarnation, l.number}, &l);
-    if (!d.attempt_of.empty()) return start_entry(l);
+    if (!d.attempt_of.empty())
+        return runner.placed(d.attempt_of, {{d.incarnation, l.number},
+                                            sched::to_string(l.demand),
+                                            l.gpus.bits(),
+                                            n->incarnation,
+                                            n->name});
     n->session->tell(order_of(l));
-    note_rank(l);
+    runner.rank_placed(d.hello.job, l.rank, n->name);
     l.rank = {}; // told once
     tell_granted(l);
 }
@@ -395,11 +406,9 @@ SKEIN_INLINE void head::state::tell_granted(const detail::head_lease& l) {
 
 SKEIN_INLINE void head::state::on_ended(const ended_lease& what, detail::head_node& from) {
     given_up.over(what.lease.driver);
-    const auto d = drivers.find(what.lease.driver);
-    if (d == drivers.end()) return;
-    const auto found = d->second->leases.find(what.lease.number);
-    if (found == d->second->leases.end()) return;
-    auto& l = *found->second;
+    auto* const found = find_lease(what.lease);
+    if (found == nullptr) return;
+    auto& l = *found;
     const bool is_there = l.at == &from || (l.state == detail::lease_state::expected &&
                                             l.expected_node == unknown_node);
     if (!is_there) return;
@@ -456,14 +465,10 @@ SKEIN_INLINE bool head::state::take_over(detail::head_node& n, const held_lease&
 /// has ended.
 SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held) {
     const bool is_other =
-        (!held.space.empty() && !claim_space(held)) || (!held.job.empty() && !claim_entry(held));
+        (!held.space.empty() && !claim_space(held)) || (!held.job.empty() && !runner.claims(held));
     const auto driver = drivers.find(held.lease.driver);
     auto* const d = driver == drivers.end() ? nullptr : driver->second.get();
-    detail::head_lease* l = nullptr;
-    if (d != nullptr) {
-        const auto found = d->leases.find(held.lease.number);
-        if (found != d->leases.end()) l = found->second.get();
-    }
+    auto* const l = find_lease(held.lease);
     if (l != nullptr && l->at == &n) {
         if (l->state == detail::lease_state::stopping)
             stop_worker(*l, l->at_once); // the order may be lost
@@ -491,8 +496,7 @@ SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held
     if (taken && is_news) tell_granted(*l);
     if (!taken || is_unwanted) return false;
     if (held.job.empty()) return true;
-    jobs.called(held.job)->pid = held.pid;
-    entry_runs(held.lease);
+    runner.runs(held.job, held.lease.driver, held.pid);
     if (l != nullptr && jobs.called(held.job)->is_stopping) stop_worker(*l);
     return true;
 }

@@ -78,12 +78,8 @@ template <class Nodes, class IsMeant>
 SKEIN_INLINE detail::head_lease* head::state::entry_of(const detail::head_driver& driver) const {
     const auto* const job = job_behind(driver);
     if (job == nullptr) return nullptr;
-    const auto attempt = drivers.find(job->lease_of);
-    if (attempt == drivers.end()) return nullptr;
-    const auto own = attempt->second->leases.find(detail::entry_lease);
-    if (own == attempt->second->leases.end()) return nullptr;
-    auto* const l = own->second.get();
-    return l->state == detail::lease_state::granted && l->request ? l : nullptr;
+    auto* const l = find_lease({job->lease_of, detail::entry_lease});
+    return l != nullptr && l->state == detail::lease_state::granted && l->request ? l : nullptr;
 }
 
 /// Its driver has just asked, and there was no room: the entry process waits for its tasks, so that

@@ -19,8 +19,6 @@ namespace skein::cluster {
 
 namespace detail {
 
-inline constexpr int most_known_ranks = 4096;
-
 /// With its group it is one of many.
 inline constexpr std::size_t most_rank_bytes = std::size_t{256} << 10;
 
@@ -28,17 +26,6 @@ inline constexpr std::size_t most_rank_bytes = std::size_t{256} << 10;
 [[nodiscard]] inline bool is_variable(std::string_view text) {
     const auto split = text.find('=');
     return split != 0 && split != text.npos && text.find('\0') == text.npos;
-}
-
-/// -1: it has none that could be told.
-[[nodiscard]] inline int rank_of(const rank_order& order) {
-    constexpr std::string_view name = "SKEIN_RANK=";
-    for (const auto& one : order.place) {
-        const auto value =
-            one.starts_with(name) ? read_double(one.substr(name.size())) : std::nullopt;
-        if (value && *value >= 0 && *value < most_known_ranks) return static_cast<int>(*value);
-    }
-    return -1;
 }
 
 } // namespace detail
@@ -69,56 +56,6 @@ SKEIN_INLINE const detail::submitted_job* head::state::job_behind(
     return jobs.find(driver.hello.job).get();
 }
 
-/// Where runs of trainings go that all nodes are to see; "": there is no such folder.
-SKEIN_INLINE std::string head::state::runs_of(const detail::submitted_job* job) const {
-    if (how.runs.empty() || job == nullptr) return how.runs;
-    return fmt::format("{}/{}-{:x}", how.runs, job->what.id, job->submitted);
-}
-
-/// What the environment of a job is; of its entry process, and of all that comes from it.
-SKEIN_INLINE std::vector<std::string> head::state::variables_of(
-    const detail::submitted_job& job) const {
-    auto all = job.what.env;
-    const auto names_runs = [](const std::string& v) {
-        return v.starts_with(std::string(runs_variable) + "=");
-    };
-    if (const auto runs = runs_of(&job);
-        !runs.empty() && std::none_of(all.begin(), all.end(), names_runs))
-        all.push_back(fmt::format("{}={}", runs_variable, runs));
-    return all;
-}
-
-/// The supervisor of its ranks has ended with it, or lives no longer than its agent lets it: they
-/// neither save nor hold their nodes for the next attempt.
-SKEIN_INLINE void head::state::end_ranks_of(const std::string& job) {
-    for (const auto& [incarnation, d] : drivers) {
-        if (d->hello.job != job || !d->hello.has_ranks) continue;
-        std::vector<std::uint64_t> all;
-        for (const auto& [number, l] : d->leases) all.push_back(number);
-        for (const auto number : all) give_back(*d, number, true);
-    }
-}
-
-/// A page shows them: also those of a job that has ended.
-SKEIN_INLINE void head::state::note_rank(const detail::head_lease& l) {
-    const auto job = jobs.find(l.of->hello.job);
-    const auto rank = detail::rank_of(l.rank);
-    if (job != nullptr && rank >= 0) job->rank_nodes[rank] = l.at->name;
-}
-
-SKEIN_INLINE std::vector<rank_place> head::state::ranks_of(const detail::submitted_job& job) const {
-    std::vector<rank_place> out;
-    for (const auto& [rank, node] : job.rank_nodes) out.push_back({rank, node});
-    if (!out.empty()) return out;
-    for (const auto& [incarnation, d] : drivers) {
-        if (d->hello.job != job.what.id || !d->hello.has_ranks) continue;
-        for (const auto& [number, l] : d->leases)
-            if (l->at != nullptr && out.size() < detail::most_known_ranks)
-                out.push_back({-1, l->at->name});
-    }
-    return out;
-}
-
 SKEIN_INLINE start_worker_order head::state::order_of(const detail::head_lease& l) const {
     const auto& d = *l.of;
     start_worker_order m;
@@ -144,7 +81,7 @@ SKEIN_INLINE start_worker_order head::state::order_of(const detail::head_lease& 
     if (const auto* const job = job_behind(d)) {
         m.package = job->what.package;
         m.submitted = job->submitted;
-        m.variables = variables_of(*job);
+        m.variables = runner.variables_of(*job);
     }
     return m;
 }

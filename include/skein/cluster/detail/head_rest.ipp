@@ -47,27 +47,4 @@ SKEIN_INLINE void head::state::end_rests() {
     }
 }
 
-/// Its node could not start it for a reason of its own: that was no attempt. Once each node may
-/// have been tried it waits, 1, 2, 4, up to 60 seconds: what looks like the node's fault may be its
-/// own, and each try costs the others a node for a second.
-SKEIN_INLINE void head::state::put_off(detail::submitted_job& job, const std::string& why) {
-    if (++job.not_started <= nodes.size()) return begin_again(job);
-    const auto waits_since = job.pending_since;
-    const auto tries = std::min<std::uint64_t>(job.not_started - nodes.size() - 1, 6);
-    const auto pause = std::min<std::uint64_t>(std::uint64_t{1} << tries, 60);
-    job.retry_at = deadline_after(on_loop.now(), std::chrono::seconds(pause));
-    jobs.change(job, job_state::pending, fmt::format("{} could not start it: {}", job.node, why));
-    job.pending_since = waits_since;
-    jobs.note(job);
-}
-
-/// The same attempt: none of it has begun.
-SKEIN_INLINE void head::state::begin_again(detail::submitted_job& job) {
-    const auto waits_since = job.pending_since;
-    --job.attempt;
-    begin_attempt(job);
-    job.pending_since = waits_since;
-    jobs.note(job);
-}
-
 } // namespace skein::cluster

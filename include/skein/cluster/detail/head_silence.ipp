@@ -56,19 +56,6 @@ SKEIN_INLINE std::string head::state::silence_text(const detail::head_node& n) c
                        to_seconds(patience_with(n)));
 }
 
-/// From the last word of a node until it has surely ended an attempt: it waits for a head, sees no
-/// later than the head that there is none, and asks the attempt to end before it kills it.
-SKEIN_INLINE duration head::state::fence(std::uint64_t alone_ms, const job_request& what) const {
-    const auto alone = std::max<duration>(
-        std::chrono::milliseconds(std::min(alone_ms, detail::most_lost_after_ms)), how.lost_after);
-    const auto grace =
-        what.grace_ms == 0
-            ? duration(how.times.shutdown_grace)
-            : duration(std::chrono::milliseconds(std::min(what.grace_ms, detail::most_grace_ms)));
-    constexpr auto looks = std::chrono::seconds(3); // its own, and of what the attempt has started
-    return alone + 2 * duration(how.times.dead_after) + grace + looks;
-}
-
 SKEIN_INLINE void head::state::look_at_silence() {
     const auto now = on_loop.now();
     const auto late = now - std::exchange(looked_at, now);
@@ -99,7 +86,7 @@ SKEIN_INLINE void head::state::leave_attempts(const detail::head_node& n) {
         const auto& driver = *l->of;
         const auto job = jobs.find(driver.attempt_of);
         if (job == nullptr) continue;
-        const auto length = fence(n.alone_ms, job->what);
+        const auto length = runner.fence(n.alone_ms, job->what);
         given_up.leave(name.driver,
                        {n.incarnation, n.name, length, deadline_after(heard_at, length)});
     }

@@ -57,9 +57,8 @@ SKEIN_INLINE void head::state::start_server(std::uint64_t driver) {
 }
 
 SKEIN_INLINE bool head::state::is_out_of_reach(std::uint64_t driver) const {
-    const auto& leases = drivers.at(driver)->leases;
-    const auto own = leases.find(space_server_lease);
-    return own != leases.end() && own->second->state == detail::lease_state::expected;
+    const auto* const own = find_lease({driver, space_server_lease});
+    return own != nullptr && own->state == detail::lease_state::expected;
 }
 
 SKEIN_INLINE std::uint32_t head::state::workers_of(std::uint64_t driver) const {

@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
 #include <skein/cluster/detail/job_book.hpp>
+#include <skein/cluster/detail/job_runner.hpp>
 #include <skein/cluster/detail/namespaces.hpp>
 #include <skein/cluster/detail/node_loads.hpp>
 #include <skein/cluster/detail/node_rest.hpp>
@@ -157,7 +158,10 @@ struct head_driver {
 
 } // namespace detail
 
-struct head::state final : detail::output_readers, detail::space_drivers, detail::job_sources {
+struct head::state final : detail::output_readers,
+                           detail::space_drivers,
+                           detail::job_sources,
+                           detail::entry_leases {
     using session_ptr = std::shared_ptr<detail::head_session>;
 
     state(loop& on, net::network& via, head_options given);
@@ -179,12 +183,12 @@ struct head::state final : detail::output_readers, detail::space_drivers, detail
     detail::output_relay output{*this};
     detail::left_attempts given_up;
     detail::job_book jobs;
-    scope writing;                  ///< what waits until the log has something of a job
+    detail::package_service packages;
+    detail::job_runner runner;
     std::uint64_t changes = 0;      ///< see head::changes()
     std::uint64_t node_changes = 0; ///< see head::node_changes()
     std::shared_ptr<head_web> web;
     detail::node_loads loads;
-    detail::package_service packages;
     call_counts calls_of_gone; ///< of drivers that are no more
     bool over = false, crashed = false;
 
@@ -234,7 +238,6 @@ struct head::state final : detail::output_readers, detail::space_drivers, detail
     [[nodiscard]] static bool has_died(const detail::head_node& n);
     [[nodiscard]] duration patience_with(const detail::head_node& n) const;
     [[nodiscard]] std::string silence_text(const detail::head_node& n) const;
-    [[nodiscard]] duration fence(std::uint64_t alone_ms, const job_request& what) const;
     [[nodiscard]] std::uint64_t lost_after_ms() const;
     [[nodiscard]] duration space_fence() const;
     void look_at_silence();
@@ -256,39 +259,30 @@ struct head::state final : detail::output_readers, detail::space_drivers, detail
     void tell_space_lost(std::uint64_t driver, const space_lost& news) override;
     [[nodiscard]] bool claim_space(const held_lease& held);
 
-    // head_jobs.ipp: what was submitted
-    void serve_jobs(net::request_service& of, const session_ptr& s);
-    void serve_entries(net::request_service& of, const session_ptr& s);
-    static task<stop_job_reply> on_stop_job(state* self, cluster::stop_job asked, std::string peer);
-    [[nodiscard]] detail::job_ptr submit(job_request what, package_pin files = {});
-    static task<submit_reply> on_submit(state* self, submit_job asked);
-    void remember_jobs();
-    void begin_attempt(detail::submitted_job& job);
-    void start_entry(const detail::head_lease& l);
-    static task<void> order_entry(state* self, std::uint64_t tag, start_worker_order order);
-    [[nodiscard]] start_worker_order entry_order(const detail::head_lease& l);
-    void entry_runs(const lease_name& lease);
-    void entry_over(const std::string& id, bool started, const std::string& why,
-                    const ended_lease& how);
-    void job_over(detail::submitted_job& job, job_state as, std::string reason);
-    void stop_submitted(detail::submitted_job& job, job_state as, std::string reason);
-    void look_at_jobs();
-    static task<void> end_all_jobs(state* self);
-    static task<void> show_all_ends(state* self);
-    // head_job_logs.ipp, head_job_service.ipp: what the book of jobs asks for
+    // head_jobs.ipp: what the book of jobs asks for, and their runner
     [[nodiscard]] std::string why_pending(const detail::submitted_job& job) const override;
     [[nodiscard]] std::string silence_of(const detail::submitted_job& job) const override;
     [[nodiscard]] detail::texts_by_job held_up_jobs() const override;
     task<node_log> ask_nodes(detail::job_ptr job, ask_node_log asked) override;
     static task<node_log> ask_all(state* self, detail::job_ptr job, ask_node_log what);
-    [[nodiscard]] bool claim_entry(const held_lease& held);
+    [[nodiscard]] bool has_driver(std::uint64_t number) const override {
+        return drivers.contains(number);
+    }
+    detail::head_driver& attempt_driver(std::uint64_t attempt, const job_request& job);
+    void want_entry(std::uint64_t attempt, const job_request& job) override;
+    void expect_entry(std::uint64_t attempt, const job_request& job, const sched::resources& demand,
+                      time_point until) override;
+    void order_entry(std::uint64_t attempt, start_worker_order order) override;
+    void stop_entry(std::uint64_t attempt) override;
+    void end_ranks_of(const std::string& job) override;
+    [[nodiscard]] std::vector<std::string> rank_nodes_of(const std::string& job) const override;
+    [[nodiscard]] std::size_t count_nodes() const override { return nodes.size(); }
+    [[nodiscard]] bool has_followers() const override;
 
     // head_rest.ipp: nodes that cannot start anything
     void node_failed(detail::head_node& n, const std::string& why);
     void node_works(detail::head_node& n);
     void end_rests();
-    void put_off(detail::submitted_job& job, const std::string& why);
-    void begin_again(detail::submitted_job& job);
 
     // head_lending.ipp: entry processes that wait for their own tasks, and what waits for long
     [[nodiscard]] detail::head_lease* entry_of(const detail::head_driver& driver) const;
@@ -302,17 +296,13 @@ struct head::state final : detail::output_readers, detail::space_drivers, detail
 
     // head_orders.ipp: what nodes are told to start
     [[nodiscard]] const detail::submitted_job* job_behind(const detail::head_driver& driver) const;
-    [[nodiscard]] std::string runs_of(const detail::submitted_job* job) const;
-    [[nodiscard]] std::vector<std::string> variables_of(const detail::submitted_job& job) const;
     [[nodiscard]] static std::optional<error> objection(const rank_order& rank);
-    void end_ranks_of(const std::string& job);
-    void note_rank(const detail::head_lease& l);
-    [[nodiscard]] std::vector<rank_place> ranks_of(const detail::submitted_job& job) const;
     [[nodiscard]] start_worker_order order_of(const detail::head_lease& l) const;
 
     // head_leases.ipp: what they hold
     detail::head_lease& add_lease(detail::head_driver& d, std::uint64_t number,
                                   const sched::resources& demand);
+    [[nodiscard]] detail::head_lease* find_lease(const lease_name& lease) const;
     void erase(detail::head_lease& l);
     void forget(detail::head_driver& d);
     void end(detail::head_lease& l, bool started, const std::string& why,
@@ -335,7 +325,7 @@ struct head::state final : detail::output_readers, detail::space_drivers, detail
     void reconcile(detail::head_node& n, const node_hello& h, std::vector<lease_name>& stop);
     void reconcile(detail::head_driver& d, const driver_hello& h);
     void on_ended(const ended_lease& what, detail::head_node& from);
-    void pump();
+    void pump() override;
     void granted(const sched::grant& g);
     static void tell_granted(const detail::head_lease& l);
     void recall(detail::head_lease& l, const std::string& why);
