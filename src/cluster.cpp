@@ -12,6 +12,7 @@
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/attempt_logs.hpp>
+#include <skein/cluster/detail/fair_shares.hpp>
 #include <skein/cluster/detail/git_files.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
@@ -20,6 +21,7 @@
 #include <skein/cluster/detail/job_book.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/job_runner.hpp>
+#include <skein/cluster/detail/lease_table.hpp>
 #include <skein/cluster/detail/marked_processes.hpp>
 #include <skein/cluster/detail/namespaces.hpp>
 #include <skein/cluster/detail/node_loads.hpp>
@@ -47,9 +49,9 @@
 #include <skein/cluster/detail/agent_orders.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
 #include <skein/cluster/detail/attempt_logs.ipp>
+#include <skein/cluster/detail/fair_shares.ipp>
 #include <skein/cluster/detail/git_files.ipp>
 #include <skein/cluster/detail/head.ipp>
-#include <skein/cluster/detail/head_groups.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_lending.ipp>
@@ -69,6 +71,7 @@
 #include <skein/cluster/detail/job_progress.ipp>
 #include <skein/cluster/detail/job_runner.ipp>
 #include <skein/cluster/detail/jobs.ipp>
+#include <skein/cluster/detail/lease_table.ipp>
 #include <skein/cluster/detail/leased_beside.ipp>
 #include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>

@@ -183,7 +183,6 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/head.ipp>
-#include <skein/cluster/detail/head_groups.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_lending.ipp>

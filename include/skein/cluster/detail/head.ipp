@@ -47,8 +47,10 @@ SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
-      schedule(sched::scheduler_options{.policy = sched::placement::spread, .place_is = "node"}),
-      memory(on), since(on.now()),
+      leases(
+          on, *this,
+          {how.driver_grace, how.share_quantum, how.keep_grace, how.recall_grace, how.most_leases}),
+      shares(on, leases), memory(on), since(on.now()),
       spaces(on, *this, {how.times.space_settle, space_fence(), how.news}),
       jobs(on, memory, given_up, *this), packages(how.storage),
       runner(on, {jobs, memory, packages, given_up}, *this,
@@ -110,6 +112,7 @@ SKEIN_INLINE task<void> head::state::serve() {
         failure = std::current_exception();
     }
     over = true;
+    leases.close();
     crashed = failure != nullptr;
     looking.cancel();
     runner.cancel();
@@ -189,28 +192,28 @@ SKEIN_INLINE void head::state::serve_drivers(net::request_service& of, const ses
         };
     };
     of.on_tell<want_lease>(as_driver([this](detail::head_driver& d, const want_lease& m) {
-        want(d, m);
+        leases.want(*d.holder, m);
         find_room(d, false);
     }));
     of.on_tell<return_lease>(as_driver([this](detail::head_driver& d, const return_lease& m) {
-        give_back(d, m.lease, m.at_once);
-        pump();
+        leases.give_back(*d.holder, m.lease, m.at_once);
+        leases.pump();
     }));
-    of.on_tell<keep_lease>(
-        as_driver([this](detail::head_driver& d, const keep_lease& m) { keep(d, m.lease); }));
+    of.on_tell<keep_lease>(as_driver(
+        [this](detail::head_driver& d, const keep_lease& m) { leases.keep(*d.holder, m.lease); }));
     of.on_tell<lease_blocked>(as_driver([this](detail::head_driver& d, const lease_blocked& m) {
-        rest(d, m);
-        pump();
+        leases.block(*d.holder, m);
+        leases.pump();
     }));
     of.on_tell<cluster::want_group>(
         as_driver([this](detail::head_driver& d, const cluster::want_group& m) {
-            want_group(d, {m.group, m.strategy, m.bundles, {}});
+            leases.want_group(*d.holder, {m.group, m.strategy, m.bundles, {}});
             find_room(d, true);
         }));
     of.on_tell<cluster::drop_group>(
         as_driver([this](detail::head_driver& d, const cluster::drop_group& m) {
-            drop_group(d, m.group);
-            pump();
+            leases.drop_group(*d.holder, m.group);
+            leases.pump();
         }));
     of.on_tell<output_printed>(
         as_driver([this](const detail::head_driver& d, const output_printed& m) {
@@ -239,7 +242,7 @@ SKEIN_INLINE void head::state::serve_nodes(net::request_service& of, const sessi
     };
     of.on_tell<worker_ended>(as_node([this](detail::head_node& n, const worker_ended& m) {
         on_ended(m.what, n);
-        pump();
+        leases.pump();
     }));
     of.on_tell<output_waits>(as_node([this](const detail::head_node& n, const output_waits& m) {
         if (drivers.contains(m.driver)) // else its workers are being ended
@@ -252,18 +255,18 @@ SKEIN_INLINE void head::state::serve_nodes(net::request_service& of, const sessi
     }));
     of.on_tell<node_load>(as_node([this](const detail::head_node& n, const node_load& m) {
         const auto now = std::chrono::duration_cast<std::chrono::seconds>(on_loop.wall());
-        loads.told(n.name, m, now.count());
+        loads.told(n.room->name, m, now.count());
     }));
     of.on_tell<entry_started>(as_node([this](detail::head_node& n, const entry_started& m) {
-        const auto found = n.leases.find(m.lease);
-        if (found == n.leases.end()) return;
+        const auto found = n.room->leases.find(m.lease);
+        if (found == n.room->leases.end()) return;
         node_works(n);
         const auto& job = found->second->of->attempt_of;
         if (!job.empty()) runner.runs(job, m.lease.driver, m.pid);
     }));
     of.on_tell<job_rows>(as_node([this](const detail::head_node& n, const job_rows& m) {
-        const auto found = n.leases.find(m.lease);
-        if (found == n.leases.end() || found->second->of->attempt_of.empty()) return;
+        const auto found = n.room->leases.find(m.lease);
+        if (found == n.room->leases.end() || found->second->of->attempt_of.empty()) return;
         jobs.keep_rows(*jobs.called(found->second->of->attempt_of), m);
     }));
 }
@@ -329,7 +332,7 @@ SKEIN_INLINE void head::state::ended(const session_ptr& s) noexcept {
                        {"host", d.hello.host},
                        {"why", why ? why->what() : "its link has ended"}});
     }
-    pump();
+    leases.pump();
 }
 
 /// What runs out while nothing happens.
@@ -343,33 +346,35 @@ SKEIN_INLINE task<void> head::state::watch(state* self) {
 SKEIN_INLINE void head::state::look() {
     const auto now = on_loop.now();
     std::vector<detail::head_driver*> gone;
-    std::vector<detail::head_lease*> lost;
+    std::vector<detail::lease*> lost;
     for (auto& [number, d] : drivers) {
-        if (d->session == nullptr && !d->ending && now >= d->away_until) gone.push_back(d.get());
-        for (auto& [n, l] : d->leases)
+        if (d->session == nullptr && !d->holder->ending && now >= d->away_until)
+            gone.push_back(d.get());
+        for (auto& [n, l] : d->holder->leases)
             if (l->state == detail::lease_state::expected && now >= l->until)
                 lost.push_back(l.get());
-            else if (l->recalled_at != time_point{} && !is_coming(*l))
-                not_recalled(*l); // its driver has not answered
+            else if (l->recalled_at != time_point{} && !leases.is_coming(*l))
+                leases.not_recalled(*l); // its driver has not answered
     }
-    for (auto* l : lost) end(*l, true, "its node did not come back to the head");
+    for (auto* l : lost) leases.end(*l, true, "its node did not come back to the head");
     for (auto* d : gone) leave(*d, job_end::lost);
     memory.look();
     look_at_silence();
     end_rests();
     spaces.look();
     runner.look();
-    take_groups_over(false);
-    pump();
+    leases.take_groups_over();
+    leases.pump();
     for (auto& [number, n] : nodes)
-        if (n->draining)
-            for (const auto& [name, l] : n->leases)
-                if (now >= l->keep_until) recall(*l, fmt::format("node {} is drained", n->name));
+        if (n->room->draining)
+            for (const auto& [name, l] : n->room->leases)
+                if (now >= l->keep_until)
+                    leases.recall(*l, fmt::format("node {} is drained", n->room->name));
     for (auto& [number, n] : nodes)
-        if (n->draining) schedule.move_bundles(n->place());
+        if (n->room->draining) leases.schedule().move_bundles(n->room->place());
     lend_entries();
-    pump();
-    share_out();
+    leases.pump();
+    shares.look();
     tell_held_up();
 }
 
@@ -380,6 +385,7 @@ SKEIN_INLINE detail::head_driver& head::state::driver_of(std::uint64_t incarnati
     if (d == nullptr) {
         d = std::make_unique<detail::head_driver>();
         d->incarnation = incarnation;
+        d->holder = &leases.holder(incarnation);
         d->away_until = deadline_after(on_loop.now(), how.driver_grace);
     }
     return *d;
@@ -389,7 +395,7 @@ SKEIN_INLINE detail::head_driver& head::state::driver_of(std::uint64_t incarnati
 SKEIN_INLINE void head::state::check_again(const detail::head_driver& d,
                                            const driver_hello& h) const {
     const auto& space = spaces.name_of(d.incarnation);
-    if (d.ending)
+    if (d.holder->ending)
         throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
     if (space != h.space && (!space.empty() || d.has_come()))
         throw error(
@@ -440,10 +446,10 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     d.hello = std::move(h);
     self->memory.driver_came(d.incarnation, d.hello.name, d.hello.host, d.hello.pid, d.hello.space);
     self->spaces.came(d.incarnation, d.hello.space, std::exchange(d.hello.visits, {}));
-    d.hello.weight = std::clamp<std::uint32_t>(d.hello.weight, 1, 1000);
-    self->schedule.set_weight(d.id(), d.hello.weight);
+    d.holder->weight = std::clamp<std::uint32_t>(d.hello.weight, 1, 1000);
+    self->leases.schedule().set_weight(d.holder->id(), d.holder->weight);
     self->reconcile(d, d.hello);
-    self->pump();
+    self->leases.pump();
     self->output.ask(d.incarnation);
     auto out = self->size();
     out.runs = self->runner.runs_of(self->job_behind(d));
@@ -452,32 +458,25 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
 
 /// It does not come back: what it asked for is forgotten, and its workers end.
 SKEIN_INLINE void head::state::leave(detail::head_driver& d, job_end how_it_ended) {
-    if (std::exchange(d.ending, true)) return;
+    if (std::exchange(d.holder->ending, true)) return;
     memory.driver_went(d.incarnation, how_it_ended);
     logging::at(how.news, "head", "driver left", {{"job", d.hello.name}, {"host", d.hello.host}});
-    if (const auto own = d.leases.find(space_server_lease); own != d.leases.end()) {
+    if (const auto own = d.holder->leases.find(space_server_lease); own != d.holder->leases.end()) {
         const auto& l = *own->second;
         if (l.state == detail::lease_state::expected) // its node is not there: nobody sees its end
             spaces.over(d.incarnation, "its node did not come back to the head", false);
         else if (l.state == detail::lease_state::waits)
-            spaces.over(d.incarnation, "it waits for a node: " + schedule.why(l.request), true);
+            spaces.over(d.incarnation, "it waits for a node: " + leases.schedule().why(l.request),
+                        true);
     }
-    std::vector<detail::head_lease*> all;
-    for (auto& [n, l] : d.leases) all.push_back(l.get());
-    for (auto* l : all) { // erasing the last one would erase the job
-        if (l->state == detail::lease_state::granted) stop_worker(*l);
-        if (l->state != detail::lease_state::stopping) erase(*l);
-    }
-    for (auto& [number, g] : d.groups) g.closing = true;
-    close_groups(d);
-    forget(d);
+    leases.leave(*d.holder);
 }
 
 // ---- what their workers print -------------------------------------------------------------------
 
 SKEIN_INLINE detail::output_reader head::state::reader_of(std::uint64_t driver) const {
     const auto& d = *drivers.at(driver);
-    if (!d.attempt_of.empty()) return detail::output_reader::head;
+    if (!d.holder->attempt_of.empty()) return detail::output_reader::head;
     return d.session != nullptr ? detail::output_reader::driver : detail::output_reader::none;
 }
 
@@ -489,13 +488,13 @@ SKEIN_INLINE bool head::state::ask_for_lines(std::uint64_t node, std::uint64_t d
 
 SKEIN_INLINE void head::state::keep_lines_of(std::uint64_t driver,
                                              std::vector<printed_lines> lines) {
-    jobs.keep_lines(*jobs.called(drivers.at(driver)->attempt_of), std::move(lines));
+    jobs.keep_lines(*jobs.called(drivers.at(driver)->holder->attempt_of), std::move(lines));
 }
 
 SKEIN_INLINE void head::state::send_lines(std::uint64_t driver, std::uint64_t node,
                                           std::vector<printed_lines> lines) {
     const auto& n = *nodes.at(node);
-    drivers.at(driver)->session->tell(worker_output{node, n.name, std::move(lines)});
+    drivers.at(driver)->session->tell(worker_output{node, n.room->name, std::move(lines)});
 }
 
 // ---- what there is ------------------------------------------------------------------------------
@@ -504,8 +503,9 @@ SKEIN_INLINE driver_welcome head::state::size() const {
     driver_welcome out;
     out.lost_after_ms = lost_after_ms();
     for (const auto& [number, n] : nodes) {
-        if (n->draining) continue;
-        out.cpus += static_cast<std::uint64_t>(n->total.cpu.in_steps() / sched::amount::steps);
+        if (n->room->draining) continue;
+        out.cpus +=
+            static_cast<std::uint64_t>(n->room->total.cpu.in_steps() / sched::amount::steps);
         ++out.nodes;
     }
     return out;
@@ -541,7 +541,7 @@ SKEIN_INLINE cluster_status head::state::status(bool past) const {
     out.up_ms =
         std::chrono::duration_cast<std::chrono::milliseconds>(on_loop.now() - since).count();
     std::map<std::uint64_t, sched::resources> used;
-    for (const auto& p : schedule.places()) used[p.id.value()] = p.used;
+    for (const auto& p : leases.schedule().places()) used[p.id.value()] = p.used;
     for (const auto& [number, n] : nodes) {
         out.nodes.push_back(status_of(*n));
         out.nodes.back().used = sched::to_string(used[number]);

@@ -24,8 +24,8 @@ inline constexpr time_span node_answers_within = std::chrono::seconds(5);
 // ---- for the book -------------------------------------------------------------------------------
 
 SKEIN_INLINE std::string head::state::why_pending(const detail::submitted_job& job) const {
-    const auto* const l = find_lease({job.lease_of, detail::entry_lease});
-    return l != nullptr && l->request ? schedule.why(l->request) : std::string();
+    const auto* const l = leases.find({job.lease_of, detail::entry_lease});
+    return l != nullptr && l->request ? leases.schedule().why(l->request) : std::string();
 }
 
 SKEIN_INLINE std::string head::state::silence_of(const detail::submitted_job& job) const {
@@ -42,7 +42,7 @@ SKEIN_INLINE task<node_log> head::state::ask_all(state* self, detail::job_ptr jo
     std::vector<session_ptr> all;
     for (const auto& [incarnation, n] : self->nodes)
         if (n->session != nullptr && n->session->way != nullptr)
-            all.insert(n->name == job->node ? all.begin() : all.end(), n->session);
+            all.insert(n->room->name == job->node ? all.begin() : all.end(), n->session);
     node_log best;
     for (const auto& s : all) {
         const auto way = s->way; // it may end meanwhile
@@ -72,20 +72,21 @@ SKEIN_INLINE task<node_log> head::state::ask_nodes(detail::job_ptr job, ask_node
 SKEIN_INLINE detail::head_driver& head::state::attempt_driver(std::uint64_t attempt,
                                                               const job_request& job) {
     auto& d = driver_of(attempt);
-    d.attempt_of = job.id;
+    d.holder->attempt_of = job.id;
     d.hello.name = "job " + job.id;
     d.away_until = time_point::max(); // it has no driver that could be away
-    schedule.set_weight(d.id(), 1);
+    leases.schedule().set_weight(d.holder->id(), 1);
     return d;
 }
 
 SKEIN_INLINE void head::state::want_entry(std::uint64_t attempt, const job_request& job) {
-    want(attempt_driver(attempt, job), {detail::entry_lease, job.demand, job.label, false, {}, {}});
+    leases.want(*attempt_driver(attempt, job).holder,
+                {detail::entry_lease, job.demand, job.label, false, {}, {}});
 }
 
 SKEIN_INLINE void head::state::expect_entry(std::uint64_t attempt, const job_request& job,
                                             const sched::resources& demand, time_point until) {
-    auto& l = add_lease(attempt_driver(attempt, job), detail::entry_lease, demand);
+    auto& l = leases.add(*attempt_driver(attempt, job).holder, detail::entry_lease, demand);
     l.label = job.label;
     l.state = detail::lease_state::expected;
     l.expected_node = unknown_node;
@@ -95,20 +96,20 @@ SKEIN_INLINE void head::state::expect_entry(std::uint64_t attempt, const job_req
 }
 
 SKEIN_INLINE void head::state::order_entry(std::uint64_t attempt, start_worker_order order) {
-    auto* const l = find_lease({attempt, detail::entry_lease});
+    auto* const l = leases.find({attempt, detail::entry_lease});
     if (l == nullptr || l->state != detail::lease_state::granted) return; // it is over
     l->is_ordered = true;
-    l->at->session->tell(std::move(order));
+    nodes.at(l->at->incarnation)->session->tell(std::move(order));
 }
 
 SKEIN_INLINE void head::state::stop_entry(std::uint64_t attempt) {
-    auto* const l = find_lease({attempt, detail::entry_lease});
+    auto* const l = leases.find({attempt, detail::entry_lease});
     if (l == nullptr) return;
     if (l->state == detail::lease_state::waits || !(l->is_ordered || l->at == nullptr))
-        end(*l, false, "it was stopped before it started");
+        leases.end(*l, false, "it was stopped before it started");
     else if (l->state == detail::lease_state::granted)
-        stop_worker(*l); // that of a node which is not back yet: see hold()
-    pump();
+        leases.stop(*l); // that of a node which is not back yet: see hold()
+    leases.pump();
 }
 
 /// They neither save nor hold their nodes for the next attempt.
@@ -116,8 +117,8 @@ SKEIN_INLINE void head::state::end_ranks_of(const std::string& job) {
     for (const auto& [incarnation, d] : drivers) {
         if (d->hello.job != job || !d->hello.has_ranks) continue;
         std::vector<std::uint64_t> all;
-        for (const auto& [number, l] : d->leases) all.push_back(number);
-        for (const auto number : all) give_back(*d, number, true);
+        for (const auto& [number, l] : d->holder->leases) all.push_back(number);
+        for (const auto number : all) leases.give_back(*d->holder, number, true);
     }
 }
 
@@ -125,7 +126,7 @@ SKEIN_INLINE std::vector<std::string> head::state::rank_nodes_of(const std::stri
     std::vector<std::string> out;
     for (const auto& [incarnation, d] : drivers)
         if (d->hello.job == job && d->hello.has_ranks)
-            for (const auto& [number, l] : d->leases)
+            for (const auto& [number, l] : d->holder->leases)
                 if (l->at != nullptr) out.push_back(l->at->name);
     return out;
 }

@@ -104,27 +104,21 @@ SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const n
     const auto total = sched::parse_resources(h.resources);
     if (!total) throw total.error();
     auto made = std::make_unique<detail::head_node>();
-    made->name = free_name(h);
+    auto name = free_name(h);
     made->incarnation = s->incarnation;
     made->host = h.host;
     made->pid = h.pid;
-    made->total = *total;
-    made->labels = h.labels;
     made->session = s;
-    auto labels = h.labels;
-    labels.push_back("node=" + made->name);
-    const auto placed = schedule.add_place(made->place(), made->name,
-                                           detail::with_entry_share(*total), std::move(labels));
-    if (!placed) throw placed.error();
-    const auto* remembered = memory.find_node(made->name);
-    made->draining = remembered != nullptr ? remembered->draining : h.draining;
-    (void)schedule.drain(made->place(), made->draining);
+    made->room = &leases.add_node(s->incarnation, std::move(name), *total, h.labels);
+    const auto* remembered = memory.find_node(made->room->name);
+    made->room->draining = remembered != nullptr ? remembered->draining : h.draining;
+    (void)leases.schedule().drain(made->room->place(), made->room->draining);
     auto& n = *made;
-    memory.node_came({n.name, n.host, h.resources, n.labels, n.draining});
+    memory.node_came({n.room->name, n.host, h.resources, n.room->labels, n.room->draining});
     nodes.emplace(s->incarnation, std::move(made));
-    loads.came(n.name);
+    loads.came(n.room->name);
     logging::at(how.news, "head", "node joined",
-                {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
+                {{"node", n.room->name}, {"host", n.host}, {"has", h.resources}});
     ++changes;
     ++node_changes;
     return n;
@@ -143,14 +137,15 @@ SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s,
     auto& n = self->enter(s, h);
     s->node = &n;
     n.alone_ms = h.alone_ms;
-    if (n.draining != h.draining) s->tell(node_drains{n.draining}); // it was lost with a link
+    if (n.room->draining != h.draining)
+        s->tell(node_drains{n.room->draining}); // it was lost with a link
     node_welcome out;
-    out.name = n.name;
+    out.name = n.room->name;
     out.lost_after_ms = self->lost_after_ms();
     self->reconcile(n, h, out.stop);
-    self->take_groups_over(false);
+    self->leases.take_groups_over();
     self->tell_size();
-    self->pump();
+    self->leases.pump();
     co_return out;
 }
 
@@ -161,35 +156,29 @@ SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why
         leave_attempts(n);
     else
         given_up.node_died(n.incarnation);
-    logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
-    memory.node_went(n.name, left);
-    const auto mine = std::exchange(n.leases, {});
-    const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
+    logging::at(how.news, "head", "node lost", {{"node", n.room->name}, {"why", why}});
+    memory.node_went(n.room->name, left);
+    const auto name = n.room->name;
+    const auto how_it_ended = fmt::format("node {} was lost: {}", name, why);
     const auto& below = n.session->below; // nullptr: it was away
     const bool is_seen = below != nullptr && below->ending() == net::link_end::orderly;
-    for (const auto& [name, l] : mine)
-        if (l->number == space_server_lease) spaces.over(name.driver, how_it_ended, is_seen);
-    (void)schedule.remove_place(n.place());
-    for (const auto& [name, l] : mine) {
-        l->at = nullptr;
-        by_tag.erase(l->tag);
-        l->request = {};
-        end(*l, true, how_it_ended);
-    }
+    for (const auto& [held, l] : n.room->leases)
+        if (l->number == space_server_lease) spaces.over(held.driver, how_it_ended, is_seen);
+    leases.remove_node(*n.room, how_it_ended);
     output.forget_node(n.incarnation);
     n.session->node = nullptr;
     if (below != nullptr) below->declare_dead(why); // should it come back, it is told so
-    loads.went(n.name);
+    loads.went(name);
     nodes.erase(n.incarnation);
     tell_size();
     ++changes;
     ++node_changes;
-    pump();
+    leases.pump();
 }
 
 SKEIN_INLINE detail::head_node* head::state::find_node(const std::string& name) {
     for (auto& [number, n] : nodes)
-        if (n->name == name) return n.get();
+        if (n->room->name == name) return n.get();
     return nullptr;
 }
 
@@ -201,7 +190,7 @@ SKEIN_INLINE detail::head_node* head::state::node_at(std::uint64_t incarnation) 
 template <class Nodes>
 [[nodiscard]] error not_a_node(const Nodes& nodes, const std::string& name) {
     name_list there;
-    for (const auto& [number, one] : nodes) there.add(one->name);
+    for (const auto& [number, one] : nodes) there.add(one->room->name);
     return error(errc::not_found,
                  fmt::format("no node is called \"{}\"; {}", name, there.text("none has joined")))
         .with_hint("skein status lists the nodes");
@@ -232,25 +221,25 @@ SKEIN_INLINE drain_reply head::state::drain(const ask_drain& what) {
         throw error(errc::invalid_argument,
                     fmt::format("node {} is in the cluster, it cannot be forgotten", what.node))
             .with_hint("end its agent first");
-    n->draining = what.on;
+    n->room->draining = what.on;
     ++changes;
     ++node_changes;
-    memory.node_drains(n->name, what.on);
-    (void)schedule.drain(n->place(), what.on);
+    memory.node_drains(n->room->name, what.on);
+    (void)leases.schedule().drain(n->room->place(), what.on);
     n->session->tell(node_drains{what.on});
     logging::at(how.news, "head", what.on ? "node drains" : "node takes workers again",
-                {{"node", n->name}});
-    for (const auto& [name, l] : n->leases) not_recalled(*l);
+                {{"node", n->room->name}});
+    for (const auto& [name, l] : n->room->leases) leases.not_recalled(*l);
     if (what.on)
-        for (const auto& [name, l] : n->leases)
-            recall(*l, fmt::format("node {} is drained", n->name));
-    if (what.on) schedule.move_bundles(n->place());
+        for (const auto& [name, l] : n->room->leases)
+            leases.recall(*l, fmt::format("node {} is drained", n->room->name));
+    if (what.on) leases.schedule().move_bundles(n->room->place());
     tell_size();
     if (!what.on) // to those that know already what room there is
-        for (const auto& [name, l] : n->leases) tell_withdrawn(*l);
-    pump();
+        for (const auto& [name, l] : n->room->leases) leases.tell_withdrawn(*l);
+    leases.pump();
     drain_reply out;
-    out.workers = static_cast<std::uint32_t>(n->leases.size());
+    out.workers = static_cast<std::uint32_t>(n->room->leases.size());
     out.open = size().nodes;
     return out;
 }

@@ -18,10 +18,10 @@ namespace skein::cluster {
 SKEIN_INLINE void head::state::node_failed(detail::head_node& n, const std::string& why) {
     const auto now = on_loop.now();
     const bool begins = n.rest.failed(now, why);
-    (void)schedule.rest(n.place(), "cannot start anything: " + why);
+    (void)leases.schedule().rest(n.room->place(), "cannot start anything: " + why);
     if (!begins) return;
     logging::warn("head", "a node cannot start anything and gets nothing for a while",
-                  {{"node", n.name},
+                  {{"node", n.room->name},
                    {"for", fmt::format("{:.3g} s", to_seconds(n.rest.left(now)))},
                    {"why", why}});
     ++changes;
@@ -30,7 +30,7 @@ SKEIN_INLINE void head::state::node_failed(detail::head_node& n, const std::stri
 
 SKEIN_INLINE void head::state::node_works(detail::head_node& n) {
     if (!n.rest.worked()) return;
-    (void)schedule.rest(n.place(), {});
+    (void)leases.schedule().rest(n.room->place(), {});
     ++changes;
     ++node_changes;
 }
@@ -39,9 +39,9 @@ SKEIN_INLINE void head::state::node_works(detail::head_node& n) {
 SKEIN_INLINE void head::state::end_rests() {
     const auto now = on_loop.now();
     for (auto& [number, n] : nodes) {
-        if (n->rest.left(now) != duration(0)) schedule.move_bundles(n->place());
+        if (n->rest.left(now) != duration(0)) leases.schedule().move_bundles(n->room->place());
         if (!n->rest.is_over(now)) continue;
-        (void)schedule.rest(n->place(), {});
+        (void)leases.schedule().rest(n->room->place(), {});
         ++changes;
         ++node_changes;
     }

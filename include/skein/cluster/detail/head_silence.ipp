@@ -51,7 +51,7 @@ SKEIN_INLINE duration head::state::patience_with(const detail::head_node& n) con
 
 /// "node n1 is silent for 7 s; given up at 30 s"
 SKEIN_INLINE std::string head::state::silence_text(const detail::head_node& n) const {
-    return fmt::format("node {} is {} for {:.0f} s; given up at {:.3g} s", n.name,
+    return fmt::format("node {} is {} for {:.0f} s; given up at {:.3g} s", n.room->name,
                        has_died(n) ? "away" : "silent", to_seconds(n.silence.length(on_loop.now())),
                        to_seconds(patience_with(n)));
 }
@@ -65,7 +65,7 @@ SKEIN_INLINE void head::state::look_at_silence() {
         if (late > duration(how.look_every) + duration(how.times.suspect_after))
             n->silence.forgive(late - duration(how.look_every));
         n->silence.look(is_silent(*n), now, how.times.suspect_after);
-        (void)schedule.drain(n->place(), n->draining || n->silence.is_there());
+        (void)leases.schedule().drain(n->room->place(), n->room->draining || n->silence.is_there());
         if (was != n->silence.is_there()) {
             ++changes;
             ++node_changes;
@@ -82,38 +82,39 @@ SKEIN_INLINE void head::state::look_at_silence() {
 SKEIN_INLINE void head::state::leave_attempts(const detail::head_node& n) {
     const auto heard_at = on_loop.now() - n.silence.length(on_loop.now());
     given_up.is_gone(n.incarnation, heard_at);
-    for (const auto& [name, l] : n.leases) {
+    for (const auto& [name, l] : n.room->leases) {
         const auto& driver = *l->of;
         const auto job = jobs.find(driver.attempt_of);
         if (job == nullptr) continue;
         const auto length = runner.fence(n.alone_ms, job->what);
         given_up.leave(name.driver,
-                       {n.incarnation, n.name, length, deadline_after(heard_at, length)});
+                       {n.incarnation, n.room->name, length, deadline_after(heard_at, length)});
     }
 }
 
 /// It has said all that it holds: there is nothing more to wait for. Of its name there is one agent,
 /// so that an attempt of the one before has ended with that.
-SKEIN_INLINE bool head::state::is_expected_of(const detail::head_lease& l,
+SKEIN_INLINE bool head::state::is_expected_of(const detail::lease& l,
                                               const detail::head_node& n) const {
     if (l.expected_node == n.incarnation) return true;
     const auto job = jobs.find(l.of->attempt_of);
     return l.expected_node == unknown_node && job != nullptr &&
-           (job->placed_on == n.incarnation || job->node == n.name);
+           (job->placed_on == n.incarnation || job->node == n.room->name);
 }
 
 /// An order, or the news of an end, was lost with a link or with a head.
-SKEIN_INLINE void head::state::end_lost(detail::head_lease& l, const detail::head_node& n) {
+SKEIN_INLINE void head::state::end_lost(detail::lease& l, const detail::head_node& n) {
     const auto job = jobs.find(l.of->attempt_of);
     if (job == nullptr)
-        return end(l, true, fmt::format("node {} does not have it any more", n.name));
-    const bool is_same = l.at == &n || job->placed_on == n.incarnation;
+        return leases.end(l, true, fmt::format("node {} does not have it any more", n.room->name));
+    const bool is_same = l.at == n.room || job->placed_on == n.incarnation;
     // An agent remembers what it has started, and how that ended, longer than a link is away.
     if (is_same && job->state == job_state::starting) l.is_ordered = false;
-    end(l, true,
-        !is_same        ? fmt::format("node {} was lost: its agent was started again", n.name)
-        : !l.is_ordered ? fmt::format("the order to start it did not reach node {}", n.name)
-                        : fmt::format("node {} does not have it any more", n.name));
+    leases.end(l, true,
+               !is_same ? fmt::format("node {} was lost: its agent was started again", n.room->name)
+               : !l.is_ordered
+                   ? fmt::format("the order to start it did not reach node {}", n.room->name)
+                   : fmt::format("node {} does not have it any more", n.room->name));
 }
 
 /// The link of a node has ended.
@@ -123,7 +124,7 @@ SKEIN_INLINE void head::state::link_ended(detail::head_node& n, bool has_left) {
     const bool is_away = n.session->below->ending() == net::link_end::deadline && !has_died(n);
     if (!is_away) return lose(n, why->what(), false, !has_died(n));
     logging::at(how.news, "head", "node is silent; it is waited for",
-                {{"node", n.name},
+                {{"node", n.room->name},
                  {"since", n.silence.length(on_loop.now())},
                  {"until", duration(how.lost_after)}});
 }
