@@ -40,6 +40,12 @@ namespace detail {
     return o;
 }
 
+/// A space server that nobody saw end has ended: agents without a head wait as long as this one.
+[[nodiscard]] inline duration space_fence(const head_options& how) {
+    return std::max<duration>(how.times.space_fence,
+                              duration(how.lost_after) + std::chrono::seconds(15));
+}
+
 } // namespace detail
 
 SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
@@ -50,12 +56,14 @@ SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
       leases(
           on, *this,
           {how.driver_grace, how.share_quantum, how.keep_grace, how.recall_grace, how.most_leases}),
-      shares(on, leases), memory(on), since(on.now()),
-      spaces(on, *this, {how.times.space_settle, space_fence(), how.news}),
-      jobs(on, memory, given_up, *this), packages(how.storage),
-      runner(on, {jobs, memory, packages, given_up}, *this,
-             {how.runs, how.lost_after, how.times, how.news}),
-      looked_at(since) {
+      shares(on, leases), memory(on),
+      nodes(on, memory, leases, *this,
+            {how.node_grace, how.lost_after, how.look_every, how.times.suspect_after, how.news}),
+      since(on.now()),
+      spaces(on, *this, {how.times.space_settle, detail::space_fence(how), how.news}),
+      jobs(on, memory, given_up, *this), waits(on, {leases, shares, nodes, jobs}, *this),
+      packages(how.storage), runner(on, {jobs, memory, packages, given_up}, *this,
+                                    {how.runs, how.lost_after, how.times, how.news}) {
     if (how.log) remember();
     introduce();
     memory.on_begun = [this] { introduce(); };
@@ -77,10 +85,10 @@ SKEIN_INLINE void head::state::introduce() {
 SKEIN_INLINE void head::state::remember() {
     memory.open(how.log, how.secret, on_loop.random());
     for (const auto& [driver, known] : memory.open_drivers()) {
-        auto& hello = driver_of(driver).hello;
-        hello.name = known.name;
-        hello.host = known.host;
-        hello.pid = known.pid;
+        auto& d = driver_of(driver);
+        d.holder->name = known.name;
+        d.hello.host = known.host;
+        d.hello.pid = known.pid;
     }
     const auto missing = memory.missing();
     if (!memory.open_drivers().empty() ||
@@ -193,7 +201,7 @@ SKEIN_INLINE void head::state::serve_drivers(net::request_service& of, const ses
     };
     of.on_tell<want_lease>(as_driver([this](detail::head_driver& d, const want_lease& m) {
         leases.want(*d.holder, m);
-        find_room(d, false);
+        waits.find_room(*d.holder, false);
     }));
     of.on_tell<return_lease>(as_driver([this](detail::head_driver& d, const return_lease& m) {
         leases.give_back(*d.holder, m.lease, m.at_once);
@@ -208,7 +216,7 @@ SKEIN_INLINE void head::state::serve_drivers(net::request_service& of, const ses
     of.on_tell<cluster::want_group>(
         as_driver([this](detail::head_driver& d, const cluster::want_group& m) {
             leases.want_group(*d.holder, {m.group, m.strategy, m.bundles, {}});
-            find_room(d, true);
+            waits.find_room(*d.holder, true);
         }));
     of.on_tell<cluster::drop_group>(
         as_driver([this](detail::head_driver& d, const cluster::drop_group& m) {
@@ -240,31 +248,31 @@ SKEIN_INLINE void head::state::serve_nodes(net::request_service& of, const sessi
             does(*here->node, std::move(m));
         };
     };
-    of.on_tell<worker_ended>(as_node([this](detail::head_node& n, const worker_ended& m) {
+    of.on_tell<worker_ended>(as_node([this](detail::known_node& n, const worker_ended& m) {
         on_ended(m.what, n);
         leases.pump();
     }));
-    of.on_tell<output_waits>(as_node([this](const detail::head_node& n, const output_waits& m) {
+    of.on_tell<output_waits>(as_node([this](const detail::known_node& n, const output_waits& m) {
         if (drivers.contains(m.driver)) // else its workers are being ended
             output.waits(m.driver, n.incarnation);
     }));
-    of.on_tell<node_output>(as_node([this](const detail::head_node& n, node_output m) {
+    of.on_tell<node_output>(as_node([this](const detail::known_node& n, node_output m) {
         if (detail::output_bytes(m.from) > most_output_bytes)
             throw error(errc::too_large, "a node sends more of what workers print than it may");
         output.arrived(m.driver, n.incarnation, std::move(m.from));
     }));
-    of.on_tell<node_load>(as_node([this](const detail::head_node& n, const node_load& m) {
+    of.on_tell<node_load>(as_node([this](const detail::known_node& n, const node_load& m) {
         const auto now = std::chrono::duration_cast<std::chrono::seconds>(on_loop.wall());
-        loads.told(n.room->name, m, now.count());
+        loads.told(n.name(), m, now.count());
     }));
-    of.on_tell<entry_started>(as_node([this](detail::head_node& n, const entry_started& m) {
+    of.on_tell<entry_started>(as_node([this](detail::known_node& n, const entry_started& m) {
         const auto found = n.room->leases.find(m.lease);
         if (found == n.room->leases.end()) return;
-        node_works(n);
+        nodes.worked(n);
         const auto& job = found->second->of->attempt_of;
         if (!job.empty()) runner.runs(job, m.lease.driver, m.pid);
     }));
-    of.on_tell<job_rows>(as_node([this](const detail::head_node& n, const job_rows& m) {
+    of.on_tell<job_rows>(as_node([this](const detail::known_node& n, const job_rows& m) {
         const auto found = n.room->leases.find(m.lease);
         if (found == n.room->leases.end() || found->second->of->attempt_of.empty()) return;
         jobs.keep_rows(*jobs.called(found->second->of->attempt_of), m);
@@ -283,7 +291,7 @@ SKEIN_INLINE void head::state::serve_tools(net::request_service& of) {
     of.on<ask_drain, drain_reply>([this](ask_drain m, const net::caller& who) -> task<drain_reply> {
         return [](state* self, ask_drain asked, std::string peer) -> task<drain_reply> {
             detail::check_version(asked.version, peer);
-            auto reply = self->drain(asked);
+            auto reply = self->nodes.drain(asked);
             auto keeping = self->memory.kept(); // who is told that it is so may rely on it
             reply.not_durable = co_await keeping;
             co_return reply;
@@ -294,7 +302,7 @@ SKEIN_INLINE void head::state::serve_tools(net::request_service& of) {
             detail::check_version(asked.version, peer);
             logging::at(self->how.news, "head", "asked to stop", {{"by", peer}});
             stop_reply r;
-            r.nodes = static_cast<std::uint32_t>(self->nodes.size());
+            r.nodes = static_cast<std::uint32_t>(self->nodes.all().size());
             r.jobs = static_cast<std::uint32_t>(self->programs().size());
             self->stopping.set();
             co_return r;
@@ -328,7 +336,7 @@ SKEIN_INLINE void head::state::ended(const session_ptr& s) noexcept {
     } else {
         const auto& why = s->below->failure();
         logging::warn("head", "a driver is away",
-                      {{"job", d.hello.name},
+                      {{"job", d.holder->name},
                        {"host", d.hello.host},
                        {"why", why ? why->what() : "its link has ended"}});
     }
@@ -359,23 +367,16 @@ SKEIN_INLINE void head::state::look() {
     for (auto* l : lost) leases.end(*l, true, "its node did not come back to the head");
     for (auto* d : gone) leave(*d, job_end::lost);
     memory.look();
-    look_at_silence();
-    end_rests();
+    nodes.look();
     spaces.look();
     runner.look();
     leases.take_groups_over();
     leases.pump();
-    for (auto& [number, n] : nodes)
-        if (n->room->draining)
-            for (const auto& [name, l] : n->room->leases)
-                if (now >= l->keep_until)
-                    leases.recall(*l, fmt::format("node {} is drained", n->room->name));
-    for (auto& [number, n] : nodes)
-        if (n->room->draining) leases.schedule().move_bundles(n->room->place());
-    lend_entries();
+    nodes.empty_draining();
+    waits.lend_entries();
     leases.pump();
     shares.look();
-    tell_held_up();
+    waits.tell();
 }
 
 // ---- drivers ------------------------------------------------------------------------------------
@@ -444,6 +445,8 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     s->driver = &d;
     d.seen_from = s->seen_from;
     d.hello = std::move(h);
+    d.holder->name = d.hello.name;
+    d.holder->job = d.hello.job;
     self->memory.driver_came(d.incarnation, d.hello.name, d.hello.host, d.hello.pid, d.hello.space);
     self->spaces.came(d.incarnation, d.hello.space, std::exchange(d.hello.visits, {}));
     d.holder->weight = std::clamp<std::uint32_t>(d.hello.weight, 1, 1000);
@@ -451,7 +454,11 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     self->reconcile(d, d.hello);
     self->leases.pump();
     self->output.ask(d.incarnation);
-    auto out = self->size();
+    driver_welcome out;
+    const auto now = self->nodes.size();
+    out.cpus = now.cpus;
+    out.nodes = now.nodes;
+    out.lost_after_ms = self->nodes.lost_after_ms();
     out.runs = self->runner.runs_of(self->job_behind(d));
     co_return out;
 }
@@ -460,7 +467,7 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
 SKEIN_INLINE void head::state::leave(detail::head_driver& d, job_end how_it_ended) {
     if (std::exchange(d.holder->ending, true)) return;
     memory.driver_went(d.incarnation, how_it_ended);
-    logging::at(how.news, "head", "driver left", {{"job", d.hello.name}, {"host", d.hello.host}});
+    logging::at(how.news, "head", "driver left", {{"job", d.holder->name}, {"host", d.hello.host}});
     if (const auto own = d.holder->leases.find(space_server_lease); own != d.holder->leases.end()) {
         const auto& l = *own->second;
         if (l.state == detail::lease_state::expected) // its node is not there: nobody sees its end
@@ -481,9 +488,9 @@ SKEIN_INLINE detail::output_reader head::state::reader_of(std::uint64_t driver) 
 }
 
 SKEIN_INLINE bool head::state::ask_for_lines(std::uint64_t node, std::uint64_t driver) {
-    const auto* const n = node_at(node);
-    if (n != nullptr) n->session->tell(take_output{driver});
-    return n != nullptr;
+    const auto found = links.find(node);
+    if (found != links.end()) found->second->tell(take_output{driver});
+    return found != links.end();
 }
 
 SKEIN_INLINE void head::state::keep_lines_of(std::uint64_t driver,
@@ -493,32 +500,14 @@ SKEIN_INLINE void head::state::keep_lines_of(std::uint64_t driver,
 
 SKEIN_INLINE void head::state::send_lines(std::uint64_t driver, std::uint64_t node,
                                           std::vector<printed_lines> lines) {
-    const auto& n = *nodes.at(node);
-    drivers.at(driver)->session->tell(worker_output{node, n.room->name, std::move(lines)});
+    const auto& n = *nodes.find(node);
+    drivers.at(driver)->session->tell(worker_output{node, n.name(), std::move(lines)});
 }
 
 // ---- what there is ------------------------------------------------------------------------------
 
-SKEIN_INLINE driver_welcome head::state::size() const {
-    driver_welcome out;
-    out.lost_after_ms = lost_after_ms();
-    for (const auto& [number, n] : nodes) {
-        if (n->room->draining) continue;
-        out.cpus +=
-            static_cast<std::uint64_t>(n->room->total.cpu.in_steps() / sched::amount::steps);
-        ++out.nodes;
-    }
-    return out;
-}
-
-SKEIN_INLINE void head::state::tell_size() {
-    const auto now = size();
-    for (auto& [number, d] : drivers)
-        if (d->session) d->session->tell(cluster_changed{now.cpus, now.nodes});
-}
-
 SKEIN_INLINE void head::state::tell_all_to_leave() {
-    for (auto& [number, n] : nodes) n->session->tell(leave_cluster{"the cluster was stopped"});
+    for (auto& [number, link] : links) link->tell(leave_cluster{"the cluster was stopped"});
 }
 
 SKEIN_INLINE task<void> head::state::close_link(net::link::handle l) {
@@ -534,7 +523,7 @@ SKEIN_INLINE cluster_status head::state::status(bool past) const {
     out.trouble = memory.trouble();
     out.generation = memory.generation();
     out.runs = how.runs;
-    out.lost_after_ms = lost_after_ms();
+    out.lost_after_ms = nodes.lost_after_ms();
     out.address = to_string(door.local());
     out.host = how.host;
     out.pid = how.pid;
@@ -542,8 +531,8 @@ SKEIN_INLINE cluster_status head::state::status(bool past) const {
         std::chrono::duration_cast<std::chrono::milliseconds>(on_loop.now() - since).count();
     std::map<std::uint64_t, sched::resources> used;
     for (const auto& p : leases.schedule().places()) used[p.id.value()] = p.used;
-    for (const auto& [number, n] : nodes) {
-        out.nodes.push_back(status_of(*n));
+    for (const auto& [number, n] : nodes.all()) {
+        out.nodes.push_back(nodes.status_of(*n));
         out.nodes.back().used = sched::to_string(used[number]);
     }
     std::sort(out.nodes.begin(), out.nodes.end(),

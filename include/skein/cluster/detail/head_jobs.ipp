@@ -29,8 +29,8 @@ SKEIN_INLINE std::string head::state::why_pending(const detail::submitted_job& j
 }
 
 SKEIN_INLINE std::string head::state::silence_of(const detail::submitted_job& job) const {
-    const auto n = nodes.find(job.placed_on);
-    return n != nodes.end() && is_silent(*n->second) ? silence_text(*n->second) : std::string();
+    const auto* const n = nodes.find(job.placed_on);
+    return n != nullptr && is_silent(job.placed_on) ? nodes.silence_text(*n) : std::string();
 }
 
 /// The lines that come first of what nodes have from there on; the node of the newest attempt is
@@ -40,9 +40,10 @@ SKEIN_INLINE task<node_log> head::state::ask_all(state* self, detail::job_ptr jo
     what.job = job->what.id;
     what.submitted = job->submitted;
     std::vector<session_ptr> all;
-    for (const auto& [incarnation, n] : self->nodes)
-        if (n->session != nullptr && n->session->way != nullptr)
-            all.insert(n->room->name == job->node ? all.begin() : all.end(), n->session);
+    for (const auto& [incarnation, session] : self->links)
+        if (session->way != nullptr)
+            all.insert(self->nodes.find(incarnation)->name() == job->node ? all.begin() : all.end(),
+                       session);
     node_log best;
     for (const auto& s : all) {
         const auto way = s->way; // it may end meanwhile
@@ -73,7 +74,7 @@ SKEIN_INLINE detail::head_driver& head::state::attempt_driver(std::uint64_t atte
                                                               const job_request& job) {
     auto& d = driver_of(attempt);
     d.holder->attempt_of = job.id;
-    d.hello.name = "job " + job.id;
+    d.holder->name = "job " + job.id;
     d.away_until = time_point::max(); // it has no driver that could be away
     leases.schedule().set_weight(d.holder->id(), 1);
     return d;
@@ -99,7 +100,7 @@ SKEIN_INLINE void head::state::order_entry(std::uint64_t attempt, start_worker_o
     auto* const l = leases.find({attempt, detail::entry_lease});
     if (l == nullptr || l->state != detail::lease_state::granted) return; // it is over
     l->is_ordered = true;
-    nodes.at(l->at->incarnation)->session->tell(std::move(order));
+    links.at(l->at->incarnation)->tell(std::move(order));
 }
 
 SKEIN_INLINE void head::state::stop_entry(std::uint64_t attempt) {
@@ -139,7 +140,7 @@ SKEIN_INLINE bool head::state::has_followers() const {
 // ---- for who is on the head's loop --------------------------------------------------------------
 
 SKEIN_INLINE std::uint64_t head::changes() const noexcept {
-    return state_->changes + state_->jobs.changes();
+    return state_->jobs.changes() + state_->waits.changes() + state_->nodes.changes();
 }
 SKEIN_INLINE job_list head::jobs(const std::string& id) const {
     ask_jobs asked;

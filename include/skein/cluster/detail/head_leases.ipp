@@ -33,15 +33,15 @@ SKEIN_INLINE void head::state::start_process(detail::lease& granted) {
                                                 l.gpus.bits(),
                                                 l.at->incarnation,
                                                 l.at->name});
-    nodes.at(l.at->incarnation)->session->tell(order_of(l));
+    links.at(l.at->incarnation)->tell(order_of(l));
     runner.rank_placed(drivers.at(l.of->incarnation)->hello.job, l.rank, l.at->name);
     l.rank = {}; // told once
     leases.tell_granted(l);
 }
 
 SKEIN_INLINE void head::state::stop_process(const detail::lease& stopping, bool at_once) {
-    nodes.at(stopping.at->incarnation)
-        ->session->tell(stop_worker_order{{stopping.of->incarnation, stopping.number}, at_once});
+    links.at(stopping.at->incarnation)
+        ->tell(stop_worker_order{{stopping.of->incarnation, stopping.number}, at_once});
 }
 
 SKEIN_INLINE void head::state::lease_ends(const detail::lease& last, const std::string& why) {
@@ -64,7 +64,7 @@ SKEIN_INLINE void head::state::holder_over(std::uint64_t driver) {
 
 // ---- what those say who come back ---------------------------------------------------------------
 
-SKEIN_INLINE void head::state::on_ended(const ended_lease& what, detail::head_node& from) {
+SKEIN_INLINE void head::state::on_ended(const ended_lease& what, detail::known_node& from) {
     given_up.over(what.lease.driver);
     auto* const found = leases.find(what.lease);
     if (found == nullptr) return;
@@ -73,15 +73,15 @@ SKEIN_INLINE void head::state::on_ended(const ended_lease& what, detail::head_no
                                                 l.expected_node == unknown_node);
     if (!is_there) return;
     if (what.started)
-        node_works(from);
+        nodes.worked(from);
     else if (what.of_node)
-        node_failed(from, what.how.substr(0, 1024));
+        nodes.failed(from, what.how.substr(0, 1024));
     leases.end(l, what.started, what.how.substr(0, 4096), what);
 }
 
 /// Takes over a lease that a node holds. False: nobody wants it; its room is taken until its worker
 /// has ended.
-SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held) {
+SKEIN_INLINE bool head::state::hold(detail::known_node& n, const held_lease& held) {
     const bool is_other =
         (!held.space.empty() && !claim_space(held)) || (!held.job.empty() && !runner.claims(held));
     const auto driver = drivers.find(held.lease.driver);
@@ -126,7 +126,7 @@ SKEIN_INLINE bool head::state::hold(detail::head_node& n, const held_lease& held
     return true;
 }
 
-SKEIN_INLINE void head::state::reconcile(detail::head_node& n, const node_hello& h,
+SKEIN_INLINE void head::state::reconcile(detail::known_node& n, const node_hello& h,
                                          std::vector<lease_name>& stop) {
     for (const auto& e : h.ended) on_ended(e, n);
     std::set<lease_name> held;
@@ -134,7 +134,7 @@ SKEIN_INLINE void head::state::reconcile(detail::head_node& n, const node_hello&
         held.insert(one.lease);
         if (!hold(n, one)) stop.push_back(one.lease);
     }
-    given_up.node_came(n.incarnation, n.room->name, held);
+    given_up.node_came(n.incarnation, n.name(), held);
     // What it was to start or to hold, and does not: an order, or the news of an end, was lost with
     // a link.
     std::vector<detail::lease*> lost;

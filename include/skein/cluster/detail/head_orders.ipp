@@ -43,7 +43,7 @@ SKEIN_INLINE start_worker_order head::state::order_of(const detail::lease& l) co
     m.rank = l.rank;
     if (m.rank.is_there()) {
         m.name = fmt::format("rank-{}", l.number);
-        m.node_host = nodes.at(l.at->incarnation)->session->seen_from;
+        m.node_host = links.at(l.at->incarnation)->seen_from;
     }
     m.of_job = d.hello.job;
     if (const auto* const job = job_behind(d)) {

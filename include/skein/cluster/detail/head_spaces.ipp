@@ -41,7 +41,7 @@ SKEIN_INLINE std::uint64_t head::state::make_server(const driver_hello& by) {
     auto incarnation = on_loop.random().next();
     while (incarnation == 0 || drivers.contains(incarnation)) incarnation = on_loop.random().next();
     auto& d = driver_of(incarnation);
-    d.hello.name = by.name;
+    d.hello.name = d.holder->name = by.name;
     d.hello.executable = by.executable;
     d.hello.program = by.program;
     d.hello.folder = by.folder;

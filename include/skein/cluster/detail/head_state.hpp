@@ -3,6 +3,7 @@
 // What a head knows: sessions, nodes, drivers, jobs, leases.
 
 #include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/cluster/detail/driver_waits.hpp>
 #include <skein/cluster/detail/fair_shares.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
@@ -11,7 +12,7 @@
 #include <skein/cluster/detail/lease_table.hpp>
 #include <skein/cluster/detail/namespaces.hpp>
 #include <skein/cluster/detail/node_loads.hpp>
-#include <skein/cluster/detail/node_rest.hpp>
+#include <skein/cluster/detail/node_table.hpp>
 #include <skein/cluster/detail/output_relay.hpp>
 #include <skein/cluster/detail/package_service.hpp>
 #include <skein/cluster/detail/submitted_job.hpp>
@@ -32,7 +33,6 @@ namespace skein::cluster {
 
 namespace detail {
 
-struct head_node;
 struct head_driver;
 
 /// One link to a node, a driver or a tool.
@@ -41,7 +41,7 @@ struct head_session {
     net::requests::handle way; ///< nullptr: it has ended
     std::string seen_from;     ///< the peer's host, as this one sees it; "": it is this one
     std::uint64_t incarnation = 0;
-    head_node* node = nullptr;
+    known_node* node = nullptr;
     head_driver* driver = nullptr;
     package_uploads uploads;
     bool hears_more = false; ///< it follows a job, and has not heard all of it
@@ -56,17 +56,6 @@ struct head_session {
             if (e.code() != errc::closed) way->abort(e); // closed: it is saying goodbye
         }
     }
-};
-
-struct head_node {
-    std::uint64_t incarnation = 0;
-    lease_node* room = nullptr;
-    std::string host;
-    std::int64_t pid = 0;
-    std::shared_ptr<head_session> session;
-    node_silence silence;
-    std::uint64_t alone_ms = 0; ///< so long it waits for a head itself, see node_hello
-    node_rest rest;             ///< after starts that have failed
 };
 
 struct head_driver {
@@ -89,7 +78,8 @@ struct head::state final : detail::output_readers,
                            detail::space_drivers,
                            detail::job_sources,
                            detail::entry_leases,
-                           detail::lease_events {
+                           detail::lease_events,
+                           detail::node_links {
     using session_ptr = std::shared_ptr<detail::head_session>;
 
     state(loop& on, net::network& via, head_options given);
@@ -99,10 +89,11 @@ struct head::state final : detail::output_readers,
     net::link_endpoint door;
     detail::lease_table leases;
     detail::fair_shares shares;
-    std::map<std::uint64_t, std::unique_ptr<detail::head_node>> nodes;     ///< by incarnation
     std::map<std::uint64_t, std::unique_ptr<detail::head_driver>> drivers; ///< by incarnation
     std::vector<session_ptr> sessions;
-    detail::head_memory memory; ///< of those that have gone
+    std::map<std::uint64_t, session_ptr> links; ///< the newest of each node
+    detail::head_memory memory;                 ///< of those that have gone
+    detail::node_table nodes;
     std::shared_ptr<net::request_budget> in_progress = detail::cluster_budget(); ///< of them
     time_point since;
     event stopping;
@@ -110,10 +101,9 @@ struct head::state final : detail::output_readers,
     detail::output_relay output{*this};
     detail::left_attempts given_up;
     detail::job_book jobs;
+    detail::driver_waits waits;
     detail::package_service packages;
     detail::job_runner runner;
-    std::uint64_t changes = 0;      ///< see head::changes()
-    std::uint64_t node_changes = 0; ///< see head::node_changes()
     std::shared_ptr<head_web> web;
     detail::node_loads loads;
     call_counts calls_of_gone; ///< of drivers that are no more
@@ -132,23 +122,15 @@ struct head::state final : detail::output_readers,
     static task<node_welcome> on_node(state* self, session_ptr s, node_hello h);
     void check_again(const detail::head_driver& d, const driver_hello& h) const;
     static task<driver_welcome> on_driver(state* self, session_ptr s, driver_hello h);
-    [[nodiscard]] std::string free_name(const node_hello& h);
-    detail::head_node& enter(const session_ptr& s, const node_hello& h);
-    void lose(detail::head_node& n, const std::string& why, bool left = false, bool runs = false);
+    detail::known_node& enter(const session_ptr& s, const node_hello& h);
+    void lose(detail::known_node& n, const std::string& why, bool left, bool may_run);
     detail::head_driver& driver_of(std::uint64_t incarnation);
     void leave(detail::head_driver& d, job_end how);
     void remember();
     void introduce();
-    [[nodiscard]] driver_welcome size() const;
-    void tell_size();
     [[nodiscard]] cluster_status status(bool past = false) const;
-    [[nodiscard]] node_status status_of(const detail::head_node& n) const;
     [[nodiscard]] std::vector<job_status> programs() const;
     [[nodiscard]] job_status status_of(const detail::head_driver& d) const;
-    [[nodiscard]] drain_reply drain(const ask_drain& what);
-    [[nodiscard]] drain_reply drain_missing(const ask_drain& what);
-    [[nodiscard]] detail::head_node* find_node(const std::string& name);
-    [[nodiscard]] detail::head_node* node_at(std::uint64_t incarnation);
     void tell_all_to_leave();
     static task<void> close_link(net::link::handle l);
 
@@ -159,19 +141,16 @@ struct head::state final : detail::output_readers,
     void send_lines(std::uint64_t driver, std::uint64_t node,
                     std::vector<printed_lines> lines) override;
 
-    // head_silence.ipp: nodes that are not heard, and what may run there still
-    time_point looked_at{}; ///< at nodes
-    [[nodiscard]] static bool is_silent(const detail::head_node& n);
-    [[nodiscard]] static bool has_died(const detail::head_node& n);
-    [[nodiscard]] duration patience_with(const detail::head_node& n) const;
-    [[nodiscard]] std::string silence_text(const detail::head_node& n) const;
-    [[nodiscard]] std::uint64_t lost_after_ms() const;
-    [[nodiscard]] duration space_fence() const;
-    void look_at_silence();
-    void leave_attempts(const detail::head_node& n);
-    [[nodiscard]] bool is_expected_of(const detail::lease& l, const detail::head_node& n) const;
-    void end_lost(detail::lease& l, const detail::head_node& n);
-    void link_ended(detail::head_node& n, bool left);
+    // head_nodes.ipp: links of nodes, and what becomes of what they ran
+    [[nodiscard]] bool is_silent(std::uint64_t node) const override;
+    [[nodiscard]] bool has_died(std::uint64_t node) const override;
+    void tell_drains(std::uint64_t node, bool on) override;
+    void lose_node(std::uint64_t node, const std::string& why, bool may_run) override;
+    void tell_size() override;
+    void leave_attempts(const detail::known_node& n);
+    [[nodiscard]] bool is_expected_of(const detail::lease& l, const detail::known_node& n) const;
+    void end_lost(detail::lease& l, const detail::known_node& n);
+    void link_ended(detail::known_node& n, bool left);
 
     // head_spaces.ipp: what namespaces ask for
     void serve_spaces(net::request_service& of, const session_ptr& s);
@@ -188,7 +167,7 @@ struct head::state final : detail::output_readers,
     // head_jobs.ipp: what the book of jobs asks for, and their runner
     [[nodiscard]] std::string why_pending(const detail::submitted_job& job) const override;
     [[nodiscard]] std::string silence_of(const detail::submitted_job& job) const override;
-    [[nodiscard]] detail::texts_by_job held_up_jobs() const override;
+    [[nodiscard]] detail::texts_by_job held_up_jobs() const override { return waits.by_job(); }
     task<node_log> ask_nodes(detail::job_ptr job, ask_node_log asked) override;
     static task<node_log> ask_all(state* self, detail::job_ptr job, ask_node_log what);
     [[nodiscard]] bool has_driver(std::uint64_t number) const override {
@@ -202,24 +181,9 @@ struct head::state final : detail::output_readers,
     void stop_entry(std::uint64_t attempt) override;
     void end_ranks_of(const std::string& job) override;
     [[nodiscard]] std::vector<std::string> rank_nodes_of(const std::string& job) const override;
-    [[nodiscard]] std::size_t count_nodes() const override { return nodes.size(); }
+    [[nodiscard]] std::size_t count_nodes() const override { return nodes.all().size(); }
     [[nodiscard]] bool has_followers() const override;
     void pump() override { leases.pump(); }
-
-    // head_rest.ipp: nodes that cannot start anything
-    void node_failed(detail::head_node& n, const std::string& why);
-    void node_works(detail::head_node& n);
-    void end_rests();
-
-    // head_lending.ipp: entry processes that wait for their own tasks, and what waits for long
-    [[nodiscard]] detail::lease* entry_of(const detail::head_driver& driver) const;
-    [[nodiscard]] bool lend_entry(const detail::head_driver& driver);
-    void lend_entries();
-    void find_room(const detail::head_driver& driver, bool of_groups);
-    [[nodiscard]] const detail::lease* held_up(const detail::head_driver& driver) const;
-    [[nodiscard]] std::string held_text(const detail::lease& l) const;
-    [[nodiscard]] std::string held_text(const detail::lease_group& g) const;
-    void tell_held_up();
 
     // head_orders.ipp: what nodes are told to start
     [[nodiscard]] const detail::submitted_job* job_behind(const detail::head_driver& driver) const;
@@ -236,10 +200,10 @@ struct head::state final : detail::output_readers,
         runner.ended(job, started, why, end, is_ordered);
     }
     void holder_over(std::uint64_t driver) override;
-    [[nodiscard]] bool hold(detail::head_node& n, const held_lease& held);
-    void reconcile(detail::head_node& n, const node_hello& h, std::vector<lease_name>& stop);
+    [[nodiscard]] bool hold(detail::known_node& n, const held_lease& held);
+    void reconcile(detail::known_node& n, const node_hello& h, std::vector<lease_name>& stop);
     void reconcile(detail::head_driver& d, const driver_hello& h);
-    void on_ended(const ended_lease& what, detail::head_node& from);
+    void on_ended(const ended_lease& what, detail::known_node& from);
 };
 
 } // namespace skein::cluster

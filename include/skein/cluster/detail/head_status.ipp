@@ -19,34 +19,10 @@
 
 namespace skein::cluster {
 
-SKEIN_INLINE node_status head::state::status_of(const detail::head_node& n) const {
-    node_status s;
-    s.name = n.room->name;
-    s.host = n.host;
-    s.pid = n.pid;
-    s.resources = sched::to_string(n.room->total);
-    s.workers = static_cast<std::uint32_t>(n.room->leases.size());
-    s.draining = n.room->draining;
-    s.labels = n.room->labels;
-    const auto in_ms = [](duration d) {
-        return std::chrono::duration_cast<std::chrono::milliseconds>(d).count();
-    };
-    s.suspect = is_silent(n);
-    if (s.suspect) {
-        s.silent_ms = static_cast<std::uint64_t>(in_ms(n.silence.length(on_loop.now())));
-        s.given_up_ms = static_cast<std::uint64_t>(in_ms(patience_with(n)));
-    }
-    if (n.rest.is_on()) {
-        s.rests_ms = std::max<std::int64_t>(in_ms(n.rest.left(on_loop.now())), 1);
-        s.rests_for = n.rest.why();
-    }
-    return s;
-}
-
 /// Of a driver, or of an attempt of a job.
 SKEIN_INLINE job_status head::state::status_of(const detail::head_driver& d) const {
     job_status s;
-    s.name = d.hello.name.empty() ? "(not back yet)" : d.hello.name;
+    s.name = d.holder->name.empty() ? "(not back yet)" : d.holder->name;
     s.host = d.hello.host;
     s.pid = d.hello.pid;
     s.connected = d.session != nullptr;
@@ -65,7 +41,7 @@ SKEIN_INLINE job_status head::state::status_of(const detail::head_driver& d) con
         if (s.waiting++ == 0) s.why = leases.schedule().why(l->request);
     }
     if (d.holder->attempt_of.empty())
-        if (const auto* const l = held_up(d)) s.why = held_text(*l);
+        if (const auto* const l = waits.held_up(*d.holder)) s.why = waits.held_text(*l);
     const auto known = jobs.find(d.holder->attempt_of);
     if (d.holder->attempt_of.empty() || known == nullptr) return s;
     const auto& job = *known;
@@ -127,7 +103,7 @@ SKEIN_INLINE head_counts head::counts() const {
     };
     for (const auto& [number, d] : state_->drivers) {
         add(out.calls, d->calls);
-        if (d->holder->attempt_of.empty()) add(out.by_program[d->hello.name], d->calls);
+        if (d->holder->attempt_of.empty()) add(out.by_program[d->holder->name], d->calls);
         for (const auto& [n, l] : d->holder->leases) switch (l->state) {
             case detail::lease_state::waits: ++out.leases_waiting; break;
             case detail::lease_state::granted: ++out.leases_granted; break;
@@ -141,6 +117,8 @@ SKEIN_INLINE head_counts head::counts() const {
                                   : out.other_links);
     return out;
 }
-SKEIN_INLINE std::uint64_t head::node_changes() const noexcept { return state_->node_changes; }
+SKEIN_INLINE std::uint64_t head::node_changes() const noexcept {
+    return state_->leases.changes() + state_->nodes.changes();
+}
 
 } // namespace skein::cluster

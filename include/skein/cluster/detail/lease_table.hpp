@@ -92,6 +92,7 @@ struct lease_group {
 struct lease_holder {
     std::uint64_t incarnation = 0; ///< of the driver
     std::uint32_t weight = 1;      ///< of its fair share
+    std::string name, job;         ///< as people know it; the job that it came out of
     std::map<std::uint64_t, std::unique_ptr<lease>> leases;
     std::map<std::uint64_t, lease_group> groups;
     bool ending = false;    ///< it does not come back: its leases are being ended
