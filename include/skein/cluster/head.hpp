@@ -183,17 +183,10 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/head.ipp>
-#include <skein/cluster/detail/head_groups.ipp>
-#include <skein/cluster/detail/head_job_logs.ipp>
-#include <skein/cluster/detail/head_job_memory.ipp>
-#include <skein/cluster/detail/head_job_service.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
-#include <skein/cluster/detail/head_lending.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_orders.ipp>
-#include <skein/cluster/detail/head_rest.ipp>
-#include <skein/cluster/detail/head_silence.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
 #include <skein/cluster/detail/head_status.ipp>
 #endif

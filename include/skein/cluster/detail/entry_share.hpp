@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The cpus of a node that entry processes of jobs may take, all of them together: as many as it has.
-// While the tasks of one wait for room its cpus are lent to them, see head_lending.ipp; the next job
+// While the tasks of one wait for room its cpus are lent to them, see driver_waits.hpp; the next job
 // does not begin with these, or each of a queue of jobs would begin and lend its own.
 
 #include <skein/core/config.hpp>

@@ -40,6 +40,12 @@ namespace detail {
     return o;
 }
 
+/// A space server that nobody saw end has ended: agents without a head wait as long as this one.
+[[nodiscard]] inline duration space_fence(const head_options& how) {
+    return std::max<duration>(how.times.space_fence,
+                              duration(how.lost_after) + std::chrono::seconds(15));
+}
+
 } // namespace detail
 
 SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
@@ -47,10 +53,17 @@ SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
       door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
            detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
            detail::head_places()),
-      schedule(sched::scheduler_options{.policy = sched::placement::spread, .place_is = "node"}),
-      memory(on), since(on.now()),
-      spaces(on, *this, {how.times.space_settle, space_fence(), how.news}),
-      jobs(on, memory, given_up, *this), packages(how.storage), looked_at(since) {
+      leases(
+          on, *this,
+          {how.driver_grace, how.share_quantum, how.keep_grace, how.recall_grace, how.most_leases}),
+      shares(on, leases), memory(on),
+      nodes(on, memory, leases, *this,
+            {how.node_grace, how.lost_after, how.look_every, how.times.suspect_after, how.news}),
+      since(on.now()),
+      spaces(on, *this, {how.times.space_settle, detail::space_fence(how), how.news}),
+      jobs(on, memory, given_up, *this), waits(on, {leases, shares, nodes, jobs}, *this),
+      packages(how.storage), runner(on, {jobs, memory, packages, given_up}, *this,
+                                    {how.runs, how.lost_after, how.times, how.news}) {
     if (how.log) remember();
     introduce();
     memory.on_begun = [this] { introduce(); };
@@ -72,16 +85,16 @@ SKEIN_INLINE void head::state::introduce() {
 SKEIN_INLINE void head::state::remember() {
     memory.open(how.log, how.secret, on_loop.random());
     for (const auto& [driver, known] : memory.open_drivers()) {
-        auto& hello = driver_of(driver).hello;
-        hello.name = known.name;
-        hello.host = known.host;
-        hello.pid = known.pid;
+        auto& d = driver_of(driver);
+        d.holder->name = known.name;
+        d.hello.host = known.host;
+        d.hello.pid = known.pid;
     }
     const auto missing = memory.missing();
     if (!memory.open_drivers().empty() ||
         std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; }))
         spaces.had_head();
-    remember_jobs();
+    runner.remember();
 }
 
 SKEIN_INLINE task<void> head::state::serve() {
@@ -95,11 +108,11 @@ SKEIN_INLINE task<void> head::state::serve() {
         co_await stopping.wait();
         for (const auto& [number, d] : drivers) // nobody waits for them any more
             if (d->session == nullptr) memory.driver_went(number, job_end::lost);
-        auto ending = end_all_jobs(this);
+        auto ending = runner.end_all();
         co_await ending;
         auto keeping = memory.kept();
         (void)co_await keeping;
-        auto showing = show_all_ends(this);
+        auto showing = runner.show_all_ends();
         co_await showing;
         tell_all_to_leave();
         for (const auto& s : sessions) all.spawn(close_link(s->below));
@@ -107,14 +120,15 @@ SKEIN_INLINE task<void> head::state::serve() {
         failure = std::current_exception();
     }
     over = true;
+    leases.close();
     crashed = failure != nullptr;
     looking.cancel();
-    writing.cancel();
+    runner.cancel();
     door.close();
     if (failure) all.cancel();
     auto looked = as_result(shield(looking.join()));
     (void)co_await looked;
-    auto wrote = as_result(shield(writing.join()));
+    auto wrote = as_result(shield(runner.join()));
     (void)co_await wrote;
     auto ended = as_result(shield(all.join()));
     (void)co_await ended;
@@ -166,7 +180,8 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
     serve_drivers(*out, s);
     serve_nodes(*out, s);
     serve_spaces(*out, s);
-    serve_jobs(*out, s);
+    runner.serve(*out);
+    jobs.serve(*out, std::shared_ptr<bool>(s, &s->hears_more));
     packages.serve(*out, std::shared_ptr<detail::package_uploads>(s, &s->uploads));
     serve_tools(*out);
     return out;
@@ -185,28 +200,28 @@ SKEIN_INLINE void head::state::serve_drivers(net::request_service& of, const ses
         };
     };
     of.on_tell<want_lease>(as_driver([this](detail::head_driver& d, const want_lease& m) {
-        want(d, m);
-        find_room(d, false);
+        leases.want(*d.holder, m);
+        waits.find_room(*d.holder, false);
     }));
     of.on_tell<return_lease>(as_driver([this](detail::head_driver& d, const return_lease& m) {
-        give_back(d, m.lease, m.at_once);
-        pump();
+        leases.give_back(*d.holder, m.lease, m.at_once);
+        leases.pump();
     }));
-    of.on_tell<keep_lease>(
-        as_driver([this](detail::head_driver& d, const keep_lease& m) { keep(d, m.lease); }));
+    of.on_tell<keep_lease>(as_driver(
+        [this](detail::head_driver& d, const keep_lease& m) { leases.keep(*d.holder, m.lease); }));
     of.on_tell<lease_blocked>(as_driver([this](detail::head_driver& d, const lease_blocked& m) {
-        rest(d, m);
-        pump();
+        leases.block(*d.holder, m);
+        leases.pump();
     }));
     of.on_tell<cluster::want_group>(
         as_driver([this](detail::head_driver& d, const cluster::want_group& m) {
-            want_group(d, {m.group, m.strategy, m.bundles, {}});
-            find_room(d, true);
+            leases.want_group(*d.holder, {m.group, m.strategy, m.bundles, {}});
+            waits.find_room(*d.holder, true);
         }));
     of.on_tell<cluster::drop_group>(
         as_driver([this](detail::head_driver& d, const cluster::drop_group& m) {
-            drop_group(d, m.group);
-            pump();
+            leases.drop_group(*d.holder, m.group);
+            leases.pump();
         }));
     of.on_tell<output_printed>(
         as_driver([this](const detail::head_driver& d, const output_printed& m) {
@@ -233,22 +248,34 @@ SKEIN_INLINE void head::state::serve_nodes(net::request_service& of, const sessi
             does(*here->node, std::move(m));
         };
     };
-    of.on_tell<worker_ended>(as_node([this](detail::head_node& n, const worker_ended& m) {
+    of.on_tell<worker_ended>(as_node([this](detail::known_node& n, const worker_ended& m) {
         on_ended(m.what, n);
-        pump();
+        leases.pump();
     }));
-    of.on_tell<output_waits>(as_node([this](const detail::head_node& n, const output_waits& m) {
+    of.on_tell<output_waits>(as_node([this](const detail::known_node& n, const output_waits& m) {
         if (drivers.contains(m.driver)) // else its workers are being ended
             output.waits(m.driver, n.incarnation);
     }));
-    of.on_tell<node_output>(as_node([this](const detail::head_node& n, node_output m) {
+    of.on_tell<node_output>(as_node([this](const detail::known_node& n, node_output m) {
         if (detail::output_bytes(m.from) > most_output_bytes)
             throw error(errc::too_large, "a node sends more of what workers print than it may");
         output.arrived(m.driver, n.incarnation, std::move(m.from));
     }));
-    of.on_tell<node_load>(as_node([this](const detail::head_node& n, const node_load& m) {
+    of.on_tell<node_load>(as_node([this](const detail::known_node& n, const node_load& m) {
         const auto now = std::chrono::duration_cast<std::chrono::seconds>(on_loop.wall());
-        loads.told(n.name, m, now.count());
+        loads.told(n.name(), m, now.count());
+    }));
+    of.on_tell<entry_started>(as_node([this](detail::known_node& n, const entry_started& m) {
+        const auto found = n.room->leases.find(m.lease);
+        if (found == n.room->leases.end()) return;
+        nodes.worked(n);
+        const auto& job = found->second->of->attempt_of;
+        if (!job.empty()) runner.runs(job, m.lease.driver, m.pid);
+    }));
+    of.on_tell<job_rows>(as_node([this](const detail::known_node& n, const job_rows& m) {
+        const auto found = n.room->leases.find(m.lease);
+        if (found == n.room->leases.end() || found->second->of->attempt_of.empty()) return;
+        jobs.keep_rows(*jobs.called(found->second->of->attempt_of), m);
     }));
 }
 
@@ -264,7 +291,7 @@ SKEIN_INLINE void head::state::serve_tools(net::request_service& of) {
     of.on<ask_drain, drain_reply>([this](ask_drain m, const net::caller& who) -> task<drain_reply> {
         return [](state* self, ask_drain asked, std::string peer) -> task<drain_reply> {
             detail::check_version(asked.version, peer);
-            auto reply = self->drain(asked);
+            auto reply = self->nodes.drain(asked);
             auto keeping = self->memory.kept(); // who is told that it is so may rely on it
             reply.not_durable = co_await keeping;
             co_return reply;
@@ -275,10 +302,21 @@ SKEIN_INLINE void head::state::serve_tools(net::request_service& of) {
             detail::check_version(asked.version, peer);
             logging::at(self->how.news, "head", "asked to stop", {{"by", peer}});
             stop_reply r;
-            r.nodes = static_cast<std::uint32_t>(self->nodes.size());
+            r.nodes = static_cast<std::uint32_t>(self->nodes.all().size());
             r.jobs = static_cast<std::uint32_t>(self->programs().size());
             self->stopping.set();
             co_return r;
+        }(this, m, who.peer);
+    });
+    of.on<ask_login, login_reply>([this](ask_login m, const net::caller& who) {
+        return [](state* self, ask_login asked, std::string peer) -> task<login_reply> {
+            detail::check_version(asked.version, peer);
+            if (self->web == nullptr)
+                throw error(errc::not_supported, "not supported: this head answers no browsers")
+                    .with_hint("the program skein does, when it was built with Boost");
+            login_reply out;
+            out.path = self->web->login_link();
+            co_return out;
         }(this, m, who.peer);
     });
 }
@@ -298,11 +336,11 @@ SKEIN_INLINE void head::state::ended(const session_ptr& s) noexcept {
     } else {
         const auto& why = s->below->failure();
         logging::warn("head", "a driver is away",
-                      {{"job", d.hello.name},
+                      {{"job", d.holder->name},
                        {"host", d.hello.host},
                        {"why", why ? why->what() : "its link has ended"}});
     }
-    pump();
+    leases.pump();
 }
 
 /// What runs out while nothing happens.
@@ -316,34 +354,29 @@ SKEIN_INLINE task<void> head::state::watch(state* self) {
 SKEIN_INLINE void head::state::look() {
     const auto now = on_loop.now();
     std::vector<detail::head_driver*> gone;
-    std::vector<detail::head_lease*> lost;
+    std::vector<detail::lease*> lost;
     for (auto& [number, d] : drivers) {
-        if (d->session == nullptr && !d->ending && now >= d->away_until) gone.push_back(d.get());
-        for (auto& [n, l] : d->leases)
+        if (d->session == nullptr && !d->holder->ending && now >= d->away_until)
+            gone.push_back(d.get());
+        for (auto& [n, l] : d->holder->leases)
             if (l->state == detail::lease_state::expected && now >= l->until)
                 lost.push_back(l.get());
-            else if (l->recalled_at != time_point{} && !is_coming(*l))
-                not_recalled(*l); // its driver has not answered
+            else if (l->recalled_at != time_point{} && !leases.is_coming(*l))
+                leases.not_recalled(*l); // its driver has not answered
     }
-    for (auto* l : lost) end(*l, true, "its node did not come back to the head");
+    for (auto* l : lost) leases.end(*l, true, "its node did not come back to the head");
     for (auto* d : gone) leave(*d, job_end::lost);
     memory.look();
-    look_at_silence();
-    end_rests();
+    nodes.look();
     spaces.look();
-    look_at_jobs();
-    take_groups_over(false);
-    pump();
-    for (auto& [number, n] : nodes)
-        if (n->draining)
-            for (const auto& [name, l] : n->leases)
-                if (now >= l->keep_until) recall(*l, fmt::format("node {} is drained", n->name));
-    for (auto& [number, n] : nodes)
-        if (n->draining) schedule.move_bundles(n->place());
-    lend_entries();
-    pump();
-    share_out();
-    tell_held_up();
+    runner.look();
+    leases.take_groups_over();
+    leases.pump();
+    nodes.empty_draining();
+    waits.lend_entries();
+    leases.pump();
+    shares.look();
+    waits.tell();
 }
 
 // ---- drivers ------------------------------------------------------------------------------------
@@ -353,6 +386,7 @@ SKEIN_INLINE detail::head_driver& head::state::driver_of(std::uint64_t incarnati
     if (d == nullptr) {
         d = std::make_unique<detail::head_driver>();
         d->incarnation = incarnation;
+        d->holder = &leases.holder(incarnation);
         d->away_until = deadline_after(on_loop.now(), how.driver_grace);
     }
     return *d;
@@ -362,7 +396,7 @@ SKEIN_INLINE detail::head_driver& head::state::driver_of(std::uint64_t incarnati
 SKEIN_INLINE void head::state::check_again(const detail::head_driver& d,
                                            const driver_hello& h) const {
     const auto& space = spaces.name_of(d.incarnation);
-    if (d.ending)
+    if (d.holder->ending)
         throw error(errc::aborted, "the driver was away for too long; its workers are being ended");
     if (space != h.space && (!space.empty() || d.has_come()))
         throw error(
@@ -411,87 +445,69 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     s->driver = &d;
     d.seen_from = s->seen_from;
     d.hello = std::move(h);
+    d.holder->name = d.hello.name;
+    d.holder->job = d.hello.job;
     self->memory.driver_came(d.incarnation, d.hello.name, d.hello.host, d.hello.pid, d.hello.space);
     self->spaces.came(d.incarnation, d.hello.space, std::exchange(d.hello.visits, {}));
-    d.hello.weight = std::clamp<std::uint32_t>(d.hello.weight, 1, 1000);
-    self->schedule.set_weight(d.id(), d.hello.weight);
+    d.holder->weight = std::clamp<std::uint32_t>(d.hello.weight, 1, 1000);
+    self->leases.schedule().set_weight(d.holder->id(), d.holder->weight);
     self->reconcile(d, d.hello);
-    self->pump();
+    self->leases.pump();
     self->output.ask(d.incarnation);
-    auto out = self->size();
-    out.runs = self->runs_of(self->job_behind(d));
+    driver_welcome out;
+    const auto now = self->nodes.size();
+    out.cpus = now.cpus;
+    out.nodes = now.nodes;
+    out.lost_after_ms = self->nodes.lost_after_ms();
+    out.runs = self->runner.runs_of(self->job_behind(d));
     co_return out;
 }
 
 /// It does not come back: what it asked for is forgotten, and its workers end.
 SKEIN_INLINE void head::state::leave(detail::head_driver& d, job_end how_it_ended) {
-    if (std::exchange(d.ending, true)) return;
+    if (std::exchange(d.holder->ending, true)) return;
     memory.driver_went(d.incarnation, how_it_ended);
-    logging::at(how.news, "head", "driver left", {{"job", d.hello.name}, {"host", d.hello.host}});
-    if (const auto own = d.leases.find(space_server_lease); own != d.leases.end()) {
+    logging::at(how.news, "head", "driver left", {{"job", d.holder->name}, {"host", d.hello.host}});
+    if (const auto own = d.holder->leases.find(space_server_lease); own != d.holder->leases.end()) {
         const auto& l = *own->second;
         if (l.state == detail::lease_state::expected) // its node is not there: nobody sees its end
             spaces.over(d.incarnation, "its node did not come back to the head", false);
         else if (l.state == detail::lease_state::waits)
-            spaces.over(d.incarnation, "it waits for a node: " + schedule.why(l.request), true);
+            spaces.over(d.incarnation, "it waits for a node: " + leases.schedule().why(l.request),
+                        true);
     }
-    std::vector<detail::head_lease*> all;
-    for (auto& [n, l] : d.leases) all.push_back(l.get());
-    for (auto* l : all) { // erasing the last one would erase the job
-        if (l->state == detail::lease_state::granted) stop_worker(*l);
-        if (l->state != detail::lease_state::stopping) erase(*l);
-    }
-    for (auto& [number, g] : d.groups) g.closing = true;
-    close_groups(d);
-    forget(d);
+    leases.leave(*d.holder);
 }
 
 // ---- what their workers print -------------------------------------------------------------------
 
 SKEIN_INLINE detail::output_reader head::state::reader_of(std::uint64_t driver) const {
     const auto& d = *drivers.at(driver);
-    if (!d.attempt_of.empty()) return detail::output_reader::head;
+    if (!d.holder->attempt_of.empty()) return detail::output_reader::head;
     return d.session != nullptr ? detail::output_reader::driver : detail::output_reader::none;
 }
 
 SKEIN_INLINE bool head::state::ask_for_lines(std::uint64_t node, std::uint64_t driver) {
-    const auto* const n = node_at(node);
-    if (n != nullptr) n->session->tell(take_output{driver});
-    return n != nullptr;
+    const auto found = links.find(node);
+    if (found != links.end()) found->second->tell(take_output{driver});
+    return found != links.end();
 }
 
 SKEIN_INLINE void head::state::keep_lines_of(std::uint64_t driver,
                                              std::vector<printed_lines> lines) {
-    jobs.keep_lines(*jobs.called(drivers.at(driver)->attempt_of), std::move(lines));
+    jobs.keep_lines(*jobs.called(drivers.at(driver)->holder->attempt_of), std::move(lines));
 }
 
 SKEIN_INLINE void head::state::send_lines(std::uint64_t driver, std::uint64_t node,
                                           std::vector<printed_lines> lines) {
-    const auto& n = *nodes.at(node);
-    drivers.at(driver)->session->tell(worker_output{node, n.name, std::move(lines)});
+    const auto& n = *nodes.find(node);
+    drivers.at(driver)->session->tell(worker_output{node, n.name(), std::move(lines)});
 }
 
 // ---- what there is ------------------------------------------------------------------------------
 
-SKEIN_INLINE driver_welcome head::state::size() const {
-    driver_welcome out;
-    out.lost_after_ms = lost_after_ms();
-    for (const auto& [number, n] : nodes) {
-        if (n->draining) continue;
-        out.cpus += static_cast<std::uint64_t>(n->total.cpu.in_steps() / sched::amount::steps);
-        ++out.nodes;
-    }
-    return out;
-}
-
-SKEIN_INLINE void head::state::tell_size() {
-    const auto now = size();
-    for (auto& [number, d] : drivers)
-        if (d->session) d->session->tell(cluster_changed{now.cpus, now.nodes});
-}
-
 SKEIN_INLINE void head::state::tell_all_to_leave() {
-    for (auto& [number, n] : nodes) n->session->tell(leave_cluster{"the cluster was stopped"});
+    for (auto& [number, link] : links) link->tell(leave_cluster{"the cluster was stopped"});
 }
 
 SKEIN_INLINE task<void> head::state::close_link(net::link::handle l) {
@@ -507,16 +523,16 @@ SKEIN_INLINE cluster_status head::state::status(bool past) const {
     out.trouble = memory.trouble();
     out.generation = memory.generation();
     out.runs = how.runs;
-    out.lost_after_ms = lost_after_ms();
+    out.lost_after_ms = nodes.lost_after_ms();
     out.address = to_string(door.local());
     out.host = how.host;
     out.pid = how.pid;
     out.up_ms =
         std::chrono::duration_cast<std::chrono::milliseconds>(on_loop.now() - since).count();
     std::map<std::uint64_t, sched::resources> used;
-    for (const auto& p : schedule.places()) used[p.id.value()] = p.used;
-    for (const auto& [number, n] : nodes) {
-        out.nodes.push_back(status_of(*n));
+    for (const auto& p : leases.schedule().places()) used[p.id.value()] = p.used;
+    for (const auto& [number, n] : nodes.all()) {
+        out.nodes.push_back(nodes.status_of(*n));
         out.nodes.back().used = sched::to_string(used[number]);
     }
     std::sort(out.nodes.begin(), out.nodes.end(),

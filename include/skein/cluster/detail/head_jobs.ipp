@@ -1,271 +1,188 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of cluster/head.hpp: jobs, from their submission to their end.
+// Part of the bodies of cluster/head.hpp: what the book of jobs and their runner ask of a head, and
+// what it tells of jobs on its loop.
 
 #include <skein/cluster/detail/head_state.hpp>
-#include <skein/cluster/detail/job_folder.hpp>
-#include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/jobs.hpp>
-#include <skein/core/backoff.hpp>
-#include <skein/core/log.hpp>
+#include <skein/core/awaitable.hpp>
 #include <skein/core/loop.hpp>
-#include <skein/core/printable.hpp>
-#include <skein/core/random.hpp>
-#include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-#include <fmt/format.h>
-
 namespace skein::cluster {
 
-SKEIN_INLINE detail::job_ptr head::state::submit(job_request what, package_pin files) {
-    auto job = jobs.add(std::move(what), std::move(files));
-    logging::at(how.news, "head", "job submitted",
-                {{"job", job->what.id},
-                 {"by", job->what.by},
-                 {"command", printable(job->what.command.front())}});
-    begin_attempt(*job);
-    jobs.note(*job);
-    pump();
-    return job;
+namespace detail {
+
+inline constexpr time_span node_answers_within = std::chrono::seconds(5);
+
+} // namespace detail
+
+// ---- for the book -------------------------------------------------------------------------------
+
+SKEIN_INLINE std::string head::state::why_pending(const detail::submitted_job& job) const {
+    const auto* const l = leases.find({job.lease_of, detail::entry_lease});
+    return l != nullptr && l->request ? leases.schedule().why(l->request) : std::string();
 }
 
-SKEIN_INLINE task<submit_reply> head::state::on_submit(state* self, submit_job asked) {
-    package_pin files;
-    auto job = self->jobs.same(asked);
-    if (job == nullptr) {
-        auto holding = self->packages.hold(asked.what.package);
-        files = co_await holding;
-        job = self->submit(std::move(asked.what), std::move(files));
-    }
-    submit_reply out;
-    out.id = job->what.id;
-    auto keeping = self->memory.kept(); // who is told that it is taken may rely on it
-    out.not_durable = co_await keeping;
-    out.has_log = self->memory.has_log();
-    co_return out;
+SKEIN_INLINE std::string head::state::silence_of(const detail::submitted_job& job) const {
+    const auto* const n = nodes.find(job.placed_on);
+    return n != nullptr && is_silent(job.placed_on) ? nodes.silence_text(*n) : std::string();
 }
 
-/// Asks for room for the next attempt.
-SKEIN_INLINE void head::state::begin_attempt(detail::submitted_job& job) {
-    auto drawn = on_loop.random().next();
-    while (drawn == 0 || drivers.contains(drawn)) drawn = on_loop.random().next();
-    ++job.attempt;
-    job.rank_nodes.clear();
-    job.told.clear();
-    job.lease_of = drawn;
-    job.next_line = 1;
-    job.lines_before = job.said.total();
-    job.begins[job.attempt] = job.lines_before + 1;
-    if (job.begins.size() > detail::most_known_attempts) job.begins.erase(job.begins.begin());
-    job.exit_code = -1;
-    job.signal = 0;
-    jobs.change(job, job_state::pending, "");
-    auto& d = driver_of(drawn);
-    d.attempt_of = job.what.id;
-    d.hello.name = "job " + job.what.id;
-    d.away_until = time_point::max(); // it has no driver that could be away
-    schedule.set_weight(d.id(), 1);
-    want(d, {detail::entry_lease, job.what.demand, job.what.label, false, {}, {}});
-}
-
-/// Its node has just been found. It hears of it when the log says where it is: a head that did not
-/// know that would start the same attempt again.
-SKEIN_INLINE void head::state::start_entry(const detail::head_lease& l) {
-    writing.spawn(order_entry(this, l.tag, entry_order(l)));
-}
-
-SKEIN_INLINE task<void> head::state::order_entry(state* self, std::uint64_t tag,
-                                                 start_worker_order order) {
-    auto keeping = as_result(self->memory.kept());
-    const auto kept = co_await keeping;
-    const auto found = self->by_tag.find(tag);
-    if (!kept || found == self->by_tag.end()) co_return; // the attempt is over
-    auto& l = *found->second;
-    if (l.state != detail::lease_state::granted) co_return;
-    l.is_ordered = true;
-    l.at->session->tell(std::move(order));
-}
-
-/// What a node is told to start.
-SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_lease& l) {
-    const auto job = jobs.called(l.of->attempt_of);
-    job->node = l.at->name;
-    job->placed_on = l.at->incarnation;
-    job->pid = 0;
-    jobs.change(*job, job_state::starting, "");
-    jobs.note(*job);
-    start_worker_order m;
-    m.lease = {l.of->incarnation, l.number};
-    m.demand = sched::to_string(l.demand);
-    m.gpus = l.gpus.bits();
-    m.folder = job->what.folder;
-    m.name = "job " + job->what.id;
-    m.prints = true;
-    m.job = job->what.id;
-    m.attempt = job->attempt;
-    m.command = job->what.command;
-    m.variables = variables_of(*job);
-    m.package = job->what.package;
-    m.submitted = job->submitted;
-    m.first_line = job->lines_before + 1;
-    m.grace_ms = job->what.grace_ms;
-    return m;
-}
-
-// ---- its course ---------------------------------------------------------------------------------
-
-SKEIN_INLINE void head::state::entry_runs(const lease_name& lease) {
-    const auto d = drivers.find(lease.driver);
-    if (d == drivers.end() || d->second->attempt_of.empty()) return;
-    const auto job = jobs.called(d->second->attempt_of);
-    if (job->state != job_state::starting || job->lease_of != lease.driver) return;
-    job->started = detail::unix_ms(on_loop);
-    job->not_started = 0;
-    jobs.change(*job, job_state::running, "");
-    jobs.note(*job);
-}
-
-/// The lease of the newest attempt has ended.
-SKEIN_INLINE void head::state::entry_over(const std::string& id, bool started,
-                                          const std::string& why, const ended_lease& ended) {
-    const auto known = jobs.find(id);
-    if (known == nullptr) return;
-    auto& job = *known;
-    end_ranks_of(id);
-    if (is_over(job.state)) return;
-    job.exit_code = ended.code;
-    job.signal = ended.signal;
-    if (ended.lines >= job.next_line) // the rest did not come in time
-        job.said.skip(ended.lines + 1 - std::exchange(job.next_line, ended.lines + 1));
-    if (job.is_stopping) return job_over(job, job.stops_as, job.stops_for);
-    if (started && ended.code == 0 && !ended.was_asked)
-        return job_over(job, job_state::succeeded, "");
-    if (!started && ended.of_node) return put_off(job, why);
-    // The order was not sent, or its node says that it never came: nobody's fault. Nor is one that
-    // its agent did not start because it ends. Once it was sent, who is lost with it has begun it.
-    if (job.state == job_state::starting && (job.never_began || (!started && ended.was_asked)))
-        ++job.not_counted;
-    job.last_lines = job.said.last(20);
-    auto reason = !started          ? "it did not start: " + why
-                  : ended.was_asked ? "its node's agent has ended it: " + why
-                                    : why;
-    if (job.attempt > job.what.retries + std::min(job.not_counted, 100U) || ended.is_lasting)
-        return job_over(job, job_state::failed, std::move(reason));
-    const auto pause = pause_after(job.attempt, std::chrono::seconds(1), std::chrono::seconds(60));
-    job.retry_at = deadline_after(on_loop.now(), pause);
-    jobs.remember_attempt(job, reason);
-    if (given_up.may_run(job.lease_of, on_loop.now()))
-        reason += fmt::format("; it may run there still: the next one begins when {} is back, or "
-                              "when it has ended that by itself",
-                              job.node);
-    jobs.change(job, job_state::retrying,
-                fmt::format("attempt {} of {} has failed: {}", job.attempt,
-                            job.what.retries + 1 + job.not_counted, reason));
-    jobs.note(job);
-}
-
-SKEIN_INLINE void head::state::job_over(detail::submitted_job& job, job_state as,
-                                        std::string reason) {
-    job.ended = std::max(detail::unix_ms(on_loop), job.submitted);
-    job.files = {};
-    jobs.change(job, as, std::move(reason));
-    jobs.note(job);
-    writing.spawn(jobs.show_end(jobs.called(job.what.id)));
-    logging::at(how.news, "head", "job ended",
-                {{"job", job.what.id}, {"state", to_string(as)}, {"why", job.reason}});
-    jobs.forget_old(job);
-}
-
-/// Ends it; entry_over() comes when nothing of it runs any more.
-SKEIN_INLINE void head::state::stop_submitted(detail::submitted_job& job, job_state as,
-                                              std::string reason) {
-    if (is_over(job.state) || job.is_stopping) return;
-    job.is_stopping = true;
-    job.stops_as = as;
-    job.stops_for = std::move(reason);
-    const auto d = drivers.find(job.lease_of);
-    if (d == drivers.end()) return job_over(job, job.stops_as, job.stops_for); // between attempts
-    const auto own = d->second->leases.find(detail::entry_lease);
-    if (own == d->second->leases.end()) return;
-    auto& l = *own->second;
-    jobs.note(job);
-    if (l.state == detail::lease_state::waits || !(l.is_ordered || l.at == nullptr))
-        end(l, false, "it was stopped before it started");
-    else if (l.state == detail::lease_state::granted)
-        stop_worker(l); // that of a node which is not back yet: see hold()
-    pump();
-}
-
-/// What time brings.
-SKEIN_INLINE void head::state::look_at_jobs() {
-    const auto now = on_loop.now();
-    std::vector<detail::job_ptr> open;
-    for (const auto& [id, job] : jobs.all())
-        if (!is_over(job->state) && !job->is_stopping) open.push_back(job);
-    const auto after = [](std::uint64_t ms) {
-        return duration(
-            std::chrono::milliseconds(std::min<std::uint64_t>(ms, std::uint64_t{1} << 40)));
-    };
-    for (const auto& job : open) {
-        const bool is_put_off =
-            job->state == job_state::pending && !drivers.contains(job->lease_of);
-        if (is_put_off && now >= job->retry_at) {
-            begin_again(*job);
-        } else if (job->state == job_state::retrying && now >= job->retry_at &&
-                   !given_up.may_run(job->lease_of, now)) {
-            begin_attempt(*job);
-            jobs.note(*job);
-        } else if (job->state == job_state::pending && job->what.pending_ms != 0 &&
-                   now >= deadline_after(job->pending_since, after(job->what.pending_ms))) {
-            stop_submitted(*job, job_state::failed,
-                           fmt::format("no node had room for it within {:.3g} s: {}",
-                                       static_cast<double>(job->what.pending_ms) / 1000,
-                                       jobs.info_of(*job).reason));
-        } else if (job->state == job_state::running && job->what.timeout_ms != 0 &&
-                   now >= deadline_after(job->since, after(job->what.timeout_ms))) {
-            stop_submitted(*job, job_state::failed,
-                           fmt::format("it ran for longer than its time limit of {:.3g} s",
-                                       static_cast<double>(job->what.timeout_ms) / 1000));
+/// The lines that come first of what nodes have from there on; the node of the newest attempt is
+/// asked first, and alone when it has what is asked for.
+SKEIN_INLINE task<node_log> head::state::ask_all(state* self, detail::job_ptr job,
+                                                 ask_node_log what) {
+    what.job = job->what.id;
+    what.submitted = job->submitted;
+    std::vector<session_ptr> all;
+    for (const auto& [incarnation, session] : self->links)
+        if (session->way != nullptr)
+            all.insert(self->nodes.find(incarnation)->name() == job->node ? all.begin() : all.end(),
+                       session);
+    node_log best;
+    for (const auto& s : all) {
+        const auto way = s->way; // it may end meanwhile
+        if (way == nullptr || !way->is_open()) continue;
+        auto asking = as_result(
+            with_timeout(way->template call<node_log>(what), detail::node_answers_within));
+        auto got = co_await asking;
+        if (!got) {
+            if (got.error().code() == errc::cancelled) throw got.error();
+            continue; // as a node that is not there
         }
+        if (!got->rows.empty()) co_return std::move(*got);
+        if (got->lines.empty() || got->first < what.from) continue;
+        if (got->lines.size() > detail::most_followed) continue;
+        if (best.lines.empty() || got->first < best.first) best = std::move(*got);
+        if (best.first == what.from) break;
+    }
+    co_return best;
+}
+
+SKEIN_INLINE task<node_log> head::state::ask_nodes(detail::job_ptr job, ask_node_log asked) {
+    return ask_all(this, std::move(job), std::move(asked));
+}
+
+// ---- for their runner ---------------------------------------------------------------------------
+
+SKEIN_INLINE detail::head_driver& head::state::attempt_driver(std::uint64_t attempt,
+                                                              const job_request& job) {
+    auto& d = driver_of(attempt);
+    d.holder->attempt_of = job.id;
+    d.holder->name = "job " + job.id;
+    d.away_until = time_point::max(); // it has no driver that could be away
+    leases.schedule().set_weight(d.holder->id(), 1);
+    return d;
+}
+
+SKEIN_INLINE void head::state::want_entry(std::uint64_t attempt, const job_request& job) {
+    leases.want(*attempt_driver(attempt, job).holder,
+                {detail::entry_lease, job.demand, job.label, false, {}, {}});
+}
+
+SKEIN_INLINE void head::state::expect_entry(std::uint64_t attempt, const job_request& job,
+                                            const sched::resources& demand, time_point until) {
+    auto& l = leases.add(*attempt_driver(attempt, job).holder, detail::entry_lease, demand);
+    l.label = job.label;
+    l.state = detail::lease_state::expected;
+    l.expected_node = unknown_node;
+    l.is_ordered = true; // as far as one knows
+    l.until = until;
+    spaces.had_head();
+}
+
+SKEIN_INLINE void head::state::order_entry(std::uint64_t attempt, start_worker_order order) {
+    auto* const l = leases.find({attempt, detail::entry_lease});
+    if (l == nullptr || l->state != detail::lease_state::granted) return; // it is over
+    l->is_ordered = true;
+    links.at(l->at->incarnation)->tell(std::move(order));
+}
+
+SKEIN_INLINE void head::state::stop_entry(std::uint64_t attempt) {
+    auto* const l = leases.find({attempt, detail::entry_lease});
+    if (l == nullptr) return;
+    if (l->state == detail::lease_state::waits || !(l->is_ordered || l->at == nullptr))
+        leases.end(*l, false, "it was stopped before it started");
+    else if (l->state == detail::lease_state::granted)
+        leases.stop(*l); // that of a node which is not back yet: see hold()
+    leases.pump();
+}
+
+/// They neither save nor hold their nodes for the next attempt.
+SKEIN_INLINE void head::state::end_ranks_of(const std::string& job) {
+    for (const auto& [incarnation, d] : drivers) {
+        if (d->hello.job != job || !d->hello.has_ranks) continue;
+        std::vector<std::uint64_t> all;
+        for (const auto& [number, l] : d->holder->leases) all.push_back(number);
+        for (const auto number : all) leases.give_back(*d->holder, number, true);
     }
 }
 
-/// Running ones are asked to end, and say what they have to say.
-SKEIN_INLINE task<void> head::state::end_all_jobs(state* self) {
-    const auto open_jobs = [self] {
-        std::vector<detail::job_ptr> out;
-        for (const auto& [id, job] : self->jobs.all())
-            if (!is_over(job->state)) out.push_back(job);
-        return out;
-    };
-    const auto open = open_jobs();
-    for (const auto& job : open)
-        self->stop_submitted(*job, job_state::stopped, "the cluster was stopped");
-    std::uint64_t grace_ms = 0; // of the most patient one
-    for (const auto& job : open)
-        if (job->state == job_state::running) grace_ms = std::max(grace_ms, job->what.grace_ms);
-    const auto until =
-        deadline_after(self->on_loop.now(), 2 * duration(self->how.times.shutdown_grace) +
-                                                std::chrono::milliseconds(grace_ms));
-    const auto runs = [](const detail::job_ptr& job) { return !is_over(job->state); };
-    while (self->on_loop.now() < until && std::any_of(open.begin(), open.end(), runs))
-        co_await sleep_for(std::chrono::milliseconds(20));
-    for (const auto& job : open_jobs()) // also what came meanwhile
-        self->job_over(*job, job_state::stopped, "the cluster was stopped");
+SKEIN_INLINE std::vector<std::string> head::state::rank_nodes_of(const std::string& job) const {
+    std::vector<std::string> out;
+    for (const auto& [incarnation, d] : drivers)
+        if (d->hello.job == job && d->hello.has_ranks)
+            for (const auto& [number, l] : d->holder->leases)
+                if (l->at != nullptr) out.push_back(l->at->name);
+    return out;
 }
 
-/// Nobody will be asked again: who follows a job has a moment to ask for its end.
-SKEIN_INLINE task<void> head::state::show_all_ends(state* self) {
-    self->jobs.show_all();
-    const auto until = deadline_after(self->on_loop.now(), self->how.times.shutdown_grace);
-    const auto hears_more = [](const session_ptr& s) { return s->hears_more; };
-    while (self->on_loop.now() < until &&
-           std::any_of(self->sessions.begin(), self->sessions.end(), hears_more))
-        co_await sleep_for(std::chrono::milliseconds(10));
+SKEIN_INLINE bool head::state::has_followers() const {
+    return std::any_of(sessions.begin(), sessions.end(),
+                       [](const session_ptr& s) { return s->hears_more; });
+}
+
+// ---- for who is on the head's loop --------------------------------------------------------------
+
+SKEIN_INLINE std::uint64_t head::changes() const noexcept {
+    return state_->jobs.changes() + state_->waits.changes() + state_->nodes.changes();
+}
+SKEIN_INLINE job_list head::jobs(const std::string& id) const {
+    ask_jobs asked;
+    asked.id = id;
+    return state_->jobs.list(asked, SIZE_MAX);
+}
+SKEIN_INLINE job_lines head::job_output(const std::string& id, std::uint64_t from) const {
+    return state_->jobs.lines_of(*state_->jobs.called(id), from);
+}
+SKEIN_INLINE task<job_log> head::job_log_from(std::string id, std::uint64_t from) {
+    ask_log asked;
+    asked.id = std::move(id);
+    asked.from = from;
+    return state_->jobs.read_log(std::move(asked));
+}
+SKEIN_INLINE job_table_text head::job_table(const std::string& id) const {
+    const auto job = state_->jobs.called(id);
+    return {job->run, job->rows, job->rows_edition};
+}
+SKEIN_INLINE job_course head::course(const std::string& id) const {
+    return state_->runner.course_of(*state_->jobs.called(id));
+}
+SKEIN_INLINE task<job_table_text> head::find_job_table(std::string id) {
+    return state_->jobs.find_table(std::move(id));
+}
+SKEIN_INLINE task<submit_reply> head::submit(job_request what) {
+    submit_job asked;
+    asked.what = std::move(what);
+    return state_->runner.submit(std::move(asked));
+}
+SKEIN_INLINE job_info head::end_job(const std::string& id, const std::string& by) {
+    const auto job = state_->jobs.called(id);
+    state_->runner.stop(*job, job_state::stopped, "stopped by " + by);
+    return state_->jobs.info_of(*job);
+}
+SKEIN_INLINE void head::forget_job(const std::string& id) { state_->jobs.forget(id); }
+SKEIN_INLINE void head::set_web(std::shared_ptr<head_web> by) {
+    state_->web = std::move(by);
+    state_->door.on_http([of = state_->web](std::unique_ptr<net::stream> with, byte_buffer first,
+                                            net::admission* place) {
+        return of->serve(std::move(with), std::move(first), place);
+    });
 }
 
 } // namespace skein::cluster

@@ -1,133 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of cluster/head.hpp: nodes come, go, and are drained.
+// Part of the bodies of cluster/head.hpp: links of nodes, and what becomes of jobs and leases with
+// them.
 
-#include <skein/cluster/detail/cluster_link.hpp>
-#include <skein/cluster/detail/entry_share.hpp>
-#include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_state.hpp>
-#include <skein/core/cancel.hpp>
-#include <skein/core/known_names.hpp>
+#include <skein/cluster/detail/hello_checks.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
-#include <skein/core/scope.hpp>
-#include <skein/core/sleep.hpp>
-#include <skein/net/network.hpp>
-#include <skein/wire/encode.hpp>
 
-#include <algorithm>
-#include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace skein::cluster {
 
-namespace detail {
+// ---- for the table of nodes ---------------------------------------------------------------------
 
-inline constexpr std::size_t most_node_name = 255, most_node_labels = 64, most_node_label = 256;
-
-/// A word by which people and programs ask for a node, and which terminals show.
-inline void check_word(std::string_view what, std::string_view text, std::size_t most,
-                       const std::string& hint) {
-    const auto why =
-        text.empty()         ? std::string("is empty")
-        : text.size() > most ? fmt::format("has {} bytes, at most {} are taken", text.size(), most)
-        : std::any_of(text.begin(), text.end(), logging::is_control)
-            ? std::string("has a control character")
-        : text.find('@') != text.npos ? std::string("has an @, with which nobody can ask for it")
-                                      : std::string();
-    if (why.empty()) return;
-    std::string shown;
-    logging::append_json_string(shown, text.substr(0, 64));
-    throw error(errc::invalid_argument,
-                fmt::format("{} {}{} {}", what, shown, text.size() > 64 ? "..." : "", why))
-        .with_hint(hint);
+SKEIN_INLINE bool head::state::is_silent(std::uint64_t node) const {
+    const auto& below = links.at(node)->below;
+    return below == nullptr || !below->is_open() || below->is_suspect();
 }
 
-/// What is wrong with them is wrong at the node: it does not try again.
-inline void check_words(const node_hello& h) {
-    if (!h.name.empty())
-        check_word("the name of the node", h.name, most_node_name, "choose another --name");
-    if (!h.host.empty())
-        check_word("the host name of the node", h.host, most_node_name,
-                   "give the host another name");
-    if (h.labels.size() > most_node_labels)
-        throw error(errc::invalid_argument,
-                    fmt::format("a node with {} labels, at most {} are taken", h.labels.size(),
-                                most_node_labels))
-            .with_hint("leave some out of --labels");
-    std::set<std::string_view> seen;
-    for (const auto& label : h.labels) {
-        const auto what = fmt::format("label {} of the node", seen.size() + 1);
-        check_word(what, label, most_node_label, "choose other --labels, e.g. zone=a");
-        if (label.starts_with("node="))
-            throw error(errc::invalid_argument,
-                        fmt::format("{} is {}: so nodes are asked for by their names", what, label))
-                .with_hint("leave it out of --labels; --name gives the node a name");
-        if (!seen.insert(label).second)
-            throw error(errc::invalid_argument, fmt::format("{}, {}, is there twice", what, label))
-                .with_hint("name each of --labels once");
-    }
+SKEIN_INLINE bool head::state::has_died(std::uint64_t node) const {
+    const auto& below = links.at(node)->below;
+    return below != nullptr && below->last_break() && below->last_break()->code() == errc::reset;
 }
 
-} // namespace detail
-
-SKEIN_INLINE std::string head::state::free_name(const node_hello& h) {
-    std::string wanted = !h.name.empty() ? h.name : !h.host.empty() ? h.host : "node";
-    auto* other = find_node(wanted);
-    if (other != nullptr && is_silent(*other)) {
-        lose(*other, "another node has come under its name"); // it was started again
-        other = nullptr;
-    }
-    if (other == nullptr) return wanted;
-    if (!h.name.empty())
-        throw error(errc::already_exists,
-                    fmt::format("a node {} is in the cluster already, pid {} at {}", wanted,
-                                other->pid, other->host))
-            .with_hint("choose another --name");
-    for (int i = 2;; ++i)
-        if (auto name = fmt::format("{}-{}", wanted, i); find_node(name) == nullptr) return name;
+SKEIN_INLINE void head::state::tell_drains(std::uint64_t node, bool on) {
+    links.at(node)->tell(node_drains{on});
 }
 
-SKEIN_INLINE detail::head_node& head::state::enter(const session_ptr& s, const node_hello& h) {
-    if (auto* known = node_at(s->incarnation)) { // its last link is over, only not for us yet
-        known->session->node = nullptr;
-        if (known->session->below != nullptr) // nullptr: it was away
-            known->session->below->abort(error(errc::reset, "the node has come over another link"));
-        known->session = s;
+SKEIN_INLINE void head::state::tell_size() {
+    const auto now = nodes.size();
+    for (auto& [number, d] : drivers)
+        if (d->session) d->session->tell(now);
+}
+
+// ---- their links --------------------------------------------------------------------------------
+
+SKEIN_INLINE detail::known_node& head::state::enter(const session_ptr& s, const node_hello& h) {
+    auto* known = nodes.find(s->incarnation);
+    if (known != nullptr) { // its last link is over, only not for us yet
+        auto& last = *links.at(s->incarnation);
+        last.node = nullptr;
+        if (last.below != nullptr) // nullptr: it was away
+            last.below->abort(error(errc::reset, "the node has come over another link"));
         output.forget_node(known->incarnation); // it says again what it has
-        return *known;
+    } else {
+        known = &nodes.enter(s->incarnation, h);
+        loads.came(known->name());
     }
-    const auto total = sched::parse_resources(h.resources);
-    if (!total) throw total.error();
-    auto made = std::make_unique<detail::head_node>();
-    made->name = free_name(h);
-    made->incarnation = s->incarnation;
-    made->host = h.host;
-    made->pid = h.pid;
-    made->total = *total;
-    made->labels = h.labels;
-    made->session = s;
-    auto labels = h.labels;
-    labels.push_back("node=" + made->name);
-    const auto placed = schedule.add_place(made->place(), made->name,
-                                           detail::with_entry_share(*total), std::move(labels));
-    if (!placed) throw placed.error();
-    const auto* remembered = memory.find_node(made->name);
-    made->draining = remembered != nullptr ? remembered->draining : h.draining;
-    (void)schedule.drain(made->place(), made->draining);
-    auto& n = *made;
-    memory.node_came({n.name, n.host, h.resources, n.labels, n.draining});
-    nodes.emplace(s->incarnation, std::move(made));
-    loads.came(n.name);
-    logging::at(how.news, "head", "node joined",
-                {{"node", n.name}, {"host", n.host}, {"has", h.resources}});
-    ++changes;
-    ++node_changes;
-    return n;
+    links[s->incarnation] = s;
+    return *known;
 }
 
 SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s, node_hello h) {
@@ -143,116 +68,100 @@ SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s,
     auto& n = self->enter(s, h);
     s->node = &n;
     n.alone_ms = h.alone_ms;
-    if (n.draining != h.draining) s->tell(node_drains{n.draining}); // it was lost with a link
+    if (n.room->draining != h.draining)
+        s->tell(node_drains{n.room->draining}); // it was lost with a link
     node_welcome out;
-    out.name = n.name;
-    out.lost_after_ms = self->lost_after_ms();
+    out.name = n.name();
+    out.lost_after_ms = self->nodes.lost_after_ms();
     self->reconcile(n, h, out.stop);
-    self->take_groups_over(false);
+    self->leases.take_groups_over();
     self->tell_size();
-    self->pump();
+    self->leases.pump();
     co_return out;
 }
 
-/// runs: nobody knows that what it runs has ended.
-SKEIN_INLINE void head::state::lose(detail::head_node& n, const std::string& why, bool left,
-                                    bool runs) {
-    if (runs)
+/// The link of a node has ended.
+SKEIN_INLINE void head::state::link_ended(detail::known_node& n, bool has_left) {
+    const auto& below = *links.at(n.incarnation)->below;
+    const auto& why = below.failure();
+    const bool has_died = this->has_died(n.incarnation);
+    if (has_left || !why) return lose(n, "it left the cluster", true, false);
+    const bool is_away = below.ending() == net::link_end::deadline && !has_died;
+    if (!is_away) return lose(n, why->what(), false, !has_died);
+    logging::at(how.news, "head", "node is silent; it is waited for",
+                {{"node", n.name()},
+                 {"since", n.silence.length(on_loop.now())},
+                 {"until", duration(how.lost_after)}});
+}
+
+SKEIN_INLINE void head::state::lose_node(std::uint64_t node, const std::string& why, bool may_run) {
+    lose(*nodes.find(node), why, false, may_run);
+}
+
+SKEIN_INLINE void head::state::lose(detail::known_node& n, const std::string& why, bool left,
+                                    bool may_run) {
+    if (may_run)
         leave_attempts(n);
     else
         given_up.node_died(n.incarnation);
-    logging::at(how.news, "head", "node lost", {{"node", n.name}, {"why", why}});
-    memory.node_went(n.name, left);
-    const auto mine = std::exchange(n.leases, {});
-    const auto how_it_ended = fmt::format("node {} was lost: {}", n.name, why);
-    const auto& below = n.session->below; // nullptr: it was away
+    logging::at(how.news, "head", "node lost", {{"node", n.name()}, {"why", why}});
+    const auto number = n.incarnation;
+    const auto name = n.name();
+    const auto session = links.at(number);
+    const auto& below = session->below; // nullptr: it was away
     const bool is_seen = below != nullptr && below->ending() == net::link_end::orderly;
-    for (const auto& [name, l] : mine)
-        if (l->number == space_server_lease) spaces.over(name.driver, how_it_ended, is_seen);
-    (void)schedule.remove_place(n.place());
-    for (const auto& [name, l] : mine) {
-        l->at = nullptr;
-        by_tag.erase(l->tag);
-        l->request = {};
-        end(*l, true, how_it_ended);
-    }
-    output.forget_node(n.incarnation);
-    n.session->node = nullptr;
+    for (const auto& [held, l] : n.room->leases)
+        if (l->number == space_server_lease)
+            spaces.over(held.driver, fmt::format("node {} was lost: {}", name, why), is_seen);
+    nodes.remove(n, why, left);
+    links.erase(number);
+    output.forget_node(number);
+    session->node = nullptr;
     if (below != nullptr) below->declare_dead(why); // should it come back, it is told so
-    loads.went(n.name);
-    nodes.erase(n.incarnation);
+    loads.went(name);
     tell_size();
-    ++changes;
-    ++node_changes;
-    pump();
+    leases.pump();
 }
 
-SKEIN_INLINE detail::head_node* head::state::find_node(const std::string& name) {
-    for (auto& [number, n] : nodes)
-        if (n->name == name) return n.get();
-    return nullptr;
+// ---- what they ran ------------------------------------------------------------------------------
+
+/// It may run what it ran: the next attempts wait.
+SKEIN_INLINE void head::state::leave_attempts(const detail::known_node& n) {
+    const auto heard_at = on_loop.now() - n.silence.length(on_loop.now());
+    given_up.is_gone(n.incarnation, heard_at);
+    for (const auto& [name, l] : n.room->leases) {
+        const auto& driver = *l->of;
+        const auto job = jobs.find(driver.attempt_of);
+        if (job == nullptr) continue;
+        const auto length = runner.fence(n.alone_ms, job->what);
+        given_up.leave(name.driver,
+                       {n.incarnation, n.name(), length, deadline_after(heard_at, length)});
+    }
 }
 
-SKEIN_INLINE detail::head_node* head::state::node_at(std::uint64_t incarnation) {
-    const auto found = nodes.find(incarnation);
-    return found == nodes.end() ? nullptr : found->second.get();
+/// It has said all that it holds: there is nothing more to wait for. Of its name there is one agent,
+/// so that an attempt of the one before has ended with that.
+SKEIN_INLINE bool head::state::is_expected_of(const detail::lease& l,
+                                              const detail::known_node& n) const {
+    if (l.expected_node == n.incarnation) return true;
+    const auto job = jobs.find(l.of->attempt_of);
+    return l.expected_node == unknown_node && job != nullptr &&
+           (job->placed_on == n.incarnation || job->node == n.name());
 }
 
-template <class Nodes>
-[[nodiscard]] error not_a_node(const Nodes& nodes, const std::string& name) {
-    name_list there;
-    for (const auto& [number, one] : nodes) there.add(one->name);
-    return error(errc::not_found,
-                 fmt::format("no node is called \"{}\"; {}", name, there.text("none has joined")))
-        .with_hint("skein status lists the nodes");
-}
-
-/// Of a node that is not there now.
-SKEIN_INLINE drain_reply head::state::drain_missing(const ask_drain& what) {
-    if (memory.find_node(what.node) == nullptr) throw not_a_node(nodes, what.node);
-    if (what.forget)
-        memory.forget_node(what.node);
-    else
-        memory.node_drains(what.node, what.on);
-    logging::at(how.news, "head",
-                what.forget ? "missing node forgotten"
-                : what.on   ? "missing node will be drained"
-                            : "missing node will take workers",
-                {{"node", what.node}});
-    drain_reply out;
-    out.open = size().nodes;
-    out.missing = true;
-    return out;
-}
-
-SKEIN_INLINE drain_reply head::state::drain(const ask_drain& what) {
-    auto* n = find_node(what.node);
-    if (n == nullptr) return drain_missing(what);
-    if (what.forget)
-        throw error(errc::invalid_argument,
-                    fmt::format("node {} is in the cluster, it cannot be forgotten", what.node))
-            .with_hint("end its agent first");
-    n->draining = what.on;
-    ++changes;
-    ++node_changes;
-    memory.node_drains(n->name, what.on);
-    (void)schedule.drain(n->place(), what.on);
-    n->session->tell(node_drains{what.on});
-    logging::at(how.news, "head", what.on ? "node drains" : "node takes workers again",
-                {{"node", n->name}});
-    for (const auto& [name, l] : n->leases) not_recalled(*l);
-    if (what.on)
-        for (const auto& [name, l] : n->leases)
-            recall(*l, fmt::format("node {} is drained", n->name));
-    if (what.on) schedule.move_bundles(n->place());
-    tell_size();
-    if (!what.on) // to those that know already what room there is
-        for (const auto& [name, l] : n->leases) tell_withdrawn(*l);
-    pump();
-    drain_reply out;
-    out.workers = static_cast<std::uint32_t>(n->leases.size());
-    out.open = size().nodes;
-    return out;
+/// An order, or the news of an end, was lost with a link or with a head.
+SKEIN_INLINE void head::state::end_lost(detail::lease& l, const detail::known_node& n) {
+    const auto job = jobs.find(l.of->attempt_of);
+    if (job == nullptr)
+        return leases.end(l, true, fmt::format("node {} does not have it any more", n.name()));
+    const bool is_same = l.at == n.room || job->placed_on == n.incarnation;
+    // An agent remembers what it has started, and how that ended, longer than a link is away.
+    if (is_same && job->state == job_state::starting) l.is_ordered = false;
+    leases.end(l, true,
+               !is_same ? fmt::format("node {} was lost: its agent was started again", n.name())
+               : !l.is_ordered
+                   ? fmt::format("the order to start it did not reach node {}", n.name())
+                   : fmt::format("node {} does not have it any more", n.name()));
 }
 
 } // namespace skein::cluster

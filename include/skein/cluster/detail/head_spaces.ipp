@@ -23,7 +23,7 @@ SKEIN_INLINE void head::state::serve_spaces(net::request_service& of, const sess
             logging::at(self->how.news, "head", "asked to end a namespace",
                         {{"namespace", asked.space}, {"by", peer}});
             auto out = self->spaces.stop(asked.space);
-            self->pump();
+            self->leases.pump();
             co_return out;
         }(this, std::move(m), who.peer);
     });
@@ -34,37 +34,36 @@ SKEIN_INLINE std::optional<detail::space_drivers::driver_now> head::state::find_
     const auto found = drivers.find(driver);
     if (found == drivers.end()) return std::nullopt;
     const auto& d = *found->second;
-    return driver_now{&d.hello, &d.seen_from, d.has_come(), d.session != nullptr, d.ending};
+    return driver_now{&d.hello, &d.seen_from, d.has_come(), d.session != nullptr, d.holder->ending};
 }
 
 SKEIN_INLINE std::uint64_t head::state::make_server(const driver_hello& by) {
     auto incarnation = on_loop.random().next();
     while (incarnation == 0 || drivers.contains(incarnation)) incarnation = on_loop.random().next();
     auto& d = driver_of(incarnation);
-    d.hello.name = by.name;
+    d.hello.name = d.holder->name = by.name;
     d.hello.executable = by.executable;
     d.hello.program = by.program;
     d.hello.folder = by.folder;
     d.hello.build = by.build;
     d.away_until = deadline_after(on_loop.now(), how.times.start_timeout);
-    schedule.set_weight(d.id(), 1);
+    leases.schedule().set_weight(d.holder->id(), 1);
     return incarnation;
 }
 
 SKEIN_INLINE void head::state::start_server(std::uint64_t driver) {
-    want(*drivers.at(driver), {space_server_lease, {}, {}, true, {}, {}});
-    pump();
+    leases.want(*drivers.at(driver)->holder, {space_server_lease, {}, {}, true, {}, {}});
+    leases.pump();
 }
 
 SKEIN_INLINE bool head::state::is_out_of_reach(std::uint64_t driver) const {
-    const auto& leases = drivers.at(driver)->leases;
-    const auto own = leases.find(space_server_lease);
-    return own != leases.end() && own->second->state == detail::lease_state::expected;
+    const auto* const own = leases.find({driver, space_server_lease});
+    return own != nullptr && own->state == detail::lease_state::expected;
 }
 
 SKEIN_INLINE std::uint32_t head::state::workers_of(std::uint64_t driver) const {
     std::uint32_t out = 0;
-    for (const auto& [number, l] : drivers.at(driver)->leases)
+    for (const auto& [number, l] : drivers.at(driver)->holder->leases)
         out += number != space_server_lease ? 1U : 0U;
     return out;
 }

@@ -19,55 +19,31 @@
 
 namespace skein::cluster {
 
-SKEIN_INLINE node_status head::state::status_of(const detail::head_node& n) const {
-    node_status s;
-    s.name = n.name;
-    s.host = n.host;
-    s.pid = n.pid;
-    s.resources = sched::to_string(n.total);
-    s.workers = static_cast<std::uint32_t>(n.leases.size());
-    s.draining = n.draining;
-    s.labels = n.labels;
-    const auto in_ms = [](duration d) {
-        return std::chrono::duration_cast<std::chrono::milliseconds>(d).count();
-    };
-    s.suspect = is_silent(n);
-    if (s.suspect) {
-        s.silent_ms = static_cast<std::uint64_t>(in_ms(n.silence.length(on_loop.now())));
-        s.given_up_ms = static_cast<std::uint64_t>(in_ms(patience_with(n)));
-    }
-    if (n.rest.is_on()) {
-        s.rests_ms = std::max<std::int64_t>(in_ms(n.rest.left(on_loop.now())), 1);
-        s.rests_for = n.rest.why();
-    }
-    return s;
-}
-
 /// Of a driver, or of an attempt of a job.
 SKEIN_INLINE job_status head::state::status_of(const detail::head_driver& d) const {
     job_status s;
-    s.name = d.hello.name.empty() ? "(not back yet)" : d.hello.name;
+    s.name = d.holder->name.empty() ? "(not back yet)" : d.holder->name;
     s.host = d.hello.host;
     s.pid = d.hello.pid;
     s.connected = d.session != nullptr;
     s.space = spaces.name_of(d.incarnation);
-    for (const auto& [n, g] : d.groups) { // first: leases in it wait for it
+    for (const auto& [n, g] : d.holder->groups) { // first: leases in it wait for it
         if (g.placed || g.closing || s.waiting++ > 0) continue;
         std::string asked;
         for (const auto& b : g.bundles) asked += fmt::format(" {{{}}}", sched::to_string(b));
         s.why = fmt::format("waits for placement group {}:{}", n, asked);
     }
-    for (const auto& [n, l] : d.leases) {
+    for (const auto& [n, l] : d.holder->leases) {
         if (l->state != detail::lease_state::waits) {
             s.workers += s.space.empty() || n != space_server_lease;
             continue;
         }
-        if (s.waiting++ == 0) s.why = schedule.why(l->request);
+        if (s.waiting++ == 0) s.why = leases.schedule().why(l->request);
     }
-    if (d.attempt_of.empty())
-        if (const auto* const l = held_up(d)) s.why = held_text(*l);
-    const auto known = jobs.find(d.attempt_of);
-    if (d.attempt_of.empty() || known == nullptr) return s;
+    if (d.holder->attempt_of.empty())
+        if (const auto* const l = waits.held_up(*d.holder)) s.why = waits.held_text(*l);
+    const auto known = jobs.find(d.holder->attempt_of);
+    if (d.holder->attempt_of.empty() || known == nullptr) return s;
     const auto& job = *known;
     s.job = job.what.id;
     s.connected = true; // it has no link that could be away
@@ -85,12 +61,12 @@ SKEIN_INLINE std::vector<job_status> head::state::programs() const {
     std::vector<job_status> out;
     std::map<std::string, std::size_t> by_job;
     for (const auto& [number, d] : drivers) {
-        if (d->attempt_of.empty()) continue;
-        by_job[d->attempt_of] = out.size();
+        if (d->holder->attempt_of.empty()) continue;
+        by_job[d->holder->attempt_of] = out.size();
         out.push_back(status_of(*d));
     }
     for (const auto& [number, d] : drivers) {
-        if (!d->attempt_of.empty()) continue;
+        if (!d->holder->attempt_of.empty()) continue;
         auto one = status_of(*d);
         const auto found = by_job.find(d->hello.job);
         if (found == by_job.end() || !one.space.empty()) {
@@ -127,8 +103,8 @@ SKEIN_INLINE head_counts head::counts() const {
     };
     for (const auto& [number, d] : state_->drivers) {
         add(out.calls, d->calls);
-        if (d->attempt_of.empty()) add(out.by_program[d->hello.name], d->calls);
-        for (const auto& [n, l] : d->leases) switch (l->state) {
+        if (d->holder->attempt_of.empty()) add(out.by_program[d->holder->name], d->calls);
+        for (const auto& [n, l] : d->holder->leases) switch (l->state) {
             case detail::lease_state::waits: ++out.leases_waiting; break;
             case detail::lease_state::granted: ++out.leases_granted; break;
             case detail::lease_state::expected: ++out.leases_expected; break;
@@ -141,6 +117,8 @@ SKEIN_INLINE head_counts head::counts() const {
                                   : out.other_links);
     return out;
 }
-SKEIN_INLINE std::uint64_t head::node_changes() const noexcept { return state_->node_changes; }
+SKEIN_INLINE std::uint64_t head::node_changes() const noexcept {
+    return state_->leases.changes() + state_->nodes.changes();
+}
 
 } // namespace skein::cluster

@@ -137,8 +137,6 @@ struct submitted_job {
     std::int64_t pid = 0;          ///< of its entry process, on its node
     std::uint64_t lease_of = 0;    ///< the newest attempt's driver
     std::uint64_t placed_on = 0;   ///< the incarnation of its node
-    /// Of the attempt that has just ended: its order was never sent, or never came.
-    bool never_began = false;
     std::int32_t exit_code = -1, signal = 0;
     std::int64_t submitted = 0, started = 0, ended = 0; ///< milliseconds since 1970
 
