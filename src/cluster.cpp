@@ -13,9 +13,11 @@
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/attempt_logs.hpp>
 #include <skein/cluster/detail/git_files.hpp>
+#include <skein/cluster/detail/head_client.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
+#include <skein/cluster/detail/heard_output.hpp>
 #include <skein/cluster/detail/ignore_rules.hpp>
 #include <skein/cluster/detail/job_book.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
@@ -48,6 +50,7 @@
 #include <skein/cluster/detail/attempt_logs.ipp>
 #include <skein/cluster/detail/git_files.ipp>
 #include <skein/cluster/detail/head.ipp>
+#include <skein/cluster/detail/head_client.ipp>
 #include <skein/cluster/detail/head_groups.ipp>
 #include <skein/cluster/detail/head_job_logs.ipp>
 #include <skein/cluster/detail/head_job_memory.ipp>
@@ -64,6 +67,7 @@
 #include <skein/cluster/detail/head_silence.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
 #include <skein/cluster/detail/head_status.ipp>
+#include <skein/cluster/detail/heard_output.ipp>
 #include <skein/cluster/detail/ignore_rules.ipp>
 #include <skein/cluster/detail/job_answers.ipp>
 #include <skein/cluster/detail/job_book.ipp>
@@ -74,7 +78,6 @@
 #include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_news.ipp>
-#include <skein/cluster/detail/leased_output.ipp>
 #include <skein/cluster/detail/leased_ranks.ipp>
 #include <skein/cluster/detail/leased_recalls.ipp>
 #include <skein/cluster/detail/leased_spaces.ipp>
