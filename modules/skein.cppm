@@ -105,6 +105,7 @@ using skein::is_metric_name;
 using skein::job_id;
 using skein::job_tag;
 using skein::join_path;
+using skein::joined;
 using skein::keyed_permutation;
 using skein::kill;
 using skein::known_names;

@@ -15,8 +15,10 @@
 #include <skein/cluster/detail/driver_waits.hpp>
 #include <skein/cluster/detail/fair_shares.hpp>
 #include <skein/cluster/detail/git_files.hpp>
+#include <skein/cluster/detail/head_client.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
+#include <skein/cluster/detail/heard_output.hpp>
 #include <skein/cluster/detail/ignore_rules.hpp>
 #include <skein/cluster/detail/job_book.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
@@ -54,6 +56,7 @@
 #include <skein/cluster/detail/fair_shares.ipp>
 #include <skein/cluster/detail/git_files.ipp>
 #include <skein/cluster/detail/head.ipp>
+#include <skein/cluster/detail/head_client.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_link.ipp>
@@ -63,6 +66,7 @@
 #include <skein/cluster/detail/head_orders.ipp>
 #include <skein/cluster/detail/head_spaces.ipp>
 #include <skein/cluster/detail/head_status.ipp>
+#include <skein/cluster/detail/heard_output.ipp>
 #include <skein/cluster/detail/ignore_rules.ipp>
 #include <skein/cluster/detail/job_answers.ipp>
 #include <skein/cluster/detail/job_book.ipp>
@@ -75,7 +79,6 @@
 #include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_news.ipp>
-#include <skein/cluster/detail/leased_output.ipp>
 #include <skein/cluster/detail/leased_ranks.ipp>
 #include <skein/cluster/detail/leased_recalls.ipp>
 #include <skein/cluster/detail/leased_spaces.ipp>

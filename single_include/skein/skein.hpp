@@ -1641,6 +1641,90 @@ private:
 
 } // namespace skein
 
+// ======== skein/core/known_names.hpp
+// The names that there are, for an error about one that there is not.
+//
+//     throw error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
+//                                              known_names(actors, "none has a name")));
+//
+// gives: there is no actor named "tabel"; there are: "log", "table" and 3 more
+
+
+#include <cstddef>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace skein {
+
+/// Gathers names in the order in which they are to be shown.
+class name_list {
+public:
+    static constexpr std::size_t shown = 8;
+
+    /// One more; control characters of it become '?'.
+    void add(std::string_view name);
+    /// `there are: "a", "b" and 3 more`; without any name `none`.
+    [[nodiscard]] std::string text(std::string_view none) const;
+
+private:
+    std::string list_;
+    std::size_t count_ = 0;
+};
+
+/// The names of a range of texts, or the keys of a map.
+template <class Names>
+[[nodiscard]] std::string known_names(const Names& names,
+                                      std::string_view none = "there are none") {
+    name_list list;
+    for (const auto& one : names) {
+        if constexpr (requires { one.first; })
+            list.add(one.first);
+        else
+            list.add(one);
+    }
+    return list.text(none);
+}
+
+/// All of a range: `a, b, c`.
+template <class Values>
+[[nodiscard]] std::string joined(const Values& values, std::string_view between) {
+    std::string out;
+    bool is_first = true;
+    for (const auto& one : values) {
+        if (!is_first) out += between;
+        is_first = false;
+        fmt::format_to(std::back_inserter(out), "{}", one);
+    }
+    return out;
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/known_names.ipp
+// The bodies of core/known_names.hpp.
+
+namespace skein {
+
+SKEIN_INLINE void name_list::add(std::string_view name) {
+    if (++count_ > shown) return;
+    list_ += count_ == 1 ? "\"" : ", \"";
+    for (const char c : name) list_ += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+    list_ += '"';
+}
+
+SKEIN_INLINE std::string name_list::text(std::string_view none) const {
+    if (count_ == 0) return std::string(none);
+    auto out = "there are: " + list_;
+    if (count_ > shown) out += " and " + std::to_string(count_ - shown) + " more";
+    return out;
+}
+
+} // namespace skein
+
 // ======== skein/proc/boot.hpp
 // The child's side of proc/children.hpp: what a process was started with.
 //
@@ -4433,7 +4517,6 @@ struct resource_config {
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace skein::spmd {
 
@@ -4692,7 +4775,7 @@ SKEIN_INLINE std::vector<host_group> sagemaker_groups(const std::string& text,
     if (config.groups.empty()) return {};
     if (mine.empty())
         throw refuse(fmt::format("has this host, {}, in no group; its groups have {}", here,
-                                 fmt::join(grouped, ", ")));
+                                 joined(grouped, ", ")));
     if (!config.current_group.empty() && config.current_group != mine)
         throw refuse(fmt::format("has this host, {}, in group {}, but calls {} its group", here,
                                  mine, config.current_group));
@@ -4702,7 +4785,7 @@ SKEIN_INLINE std::vector<host_group> sagemaker_groups(const std::string& text,
         if (*list == hosts || (list == &config.hosts && list->empty())) continue;
         throw refuse(fmt::format("and SM_HOSTS contradict each other: {} has {}, SM_HOSTS has {}",
                                  list == &grouped ? "its groups together" : "its list of hosts",
-                                 fmt::join(*list, ", "), fmt::join(hosts, ", ")));
+                                 joined(*list, ", "), joined(hosts, ", ")));
     }
     return std::move(config.groups);
 }
@@ -4720,20 +4803,19 @@ SKEIN_INLINE const host_group& group_to_train(const std::vector<host_group>& gro
         throw error(errc::invalid_argument,
                     fmt::format("SKEIN_TRAIN_GROUP={}: no such group of hosts (SageMaker launch), "
                                 "there are: {}",
-                                wanted,
-                                names.empty() ? "none" : fmt::to_string(fmt::join(names, ", "))));
+                                wanted, names.empty() ? "none" : joined(names, ", ")));
     if (found == groups.end())
         throw error(errc::invalid_argument,
                     fmt::format("SageMaker has started several groups of hosts, and none is called "
                                 "gpu: {}",
-                                fmt::join(names, ", ")))
+                                joined(names, ", ")))
             .with_hint("set SKEIN_TRAIN_GROUP to the group that trains, on all hosts; the others "
                        "help it");
     if (found->hosts.empty())
         throw error(errc::invalid_argument,
                     fmt::format("the group that trains, {}, has no hosts (SageMaker launch)", name))
             .with_hint(
-                fmt::format("set SKEIN_TRAIN_GROUP to another one of {}", fmt::join(names, ", ")));
+                fmt::format("set SKEIN_TRAIN_GROUP to another one of {}", joined(names, ", ")));
     return *found;
 }
 
@@ -5771,6 +5853,10 @@ namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
 inline constexpr std::uint32_t cluster_version = 11;
+
+namespace detail {
+inline constexpr std::uint64_t most_lost_after_ms = 7 * 86'400'000; ///< see node_welcome
+}
 
 /// In the environment of what comes from a job: the folder for runs of trainings.
 inline constexpr const char* runs_variable = "SKEIN_RUNS_DIR";
@@ -12468,10 +12554,6 @@ struct driver_calls {
 #include <vector>
 
 namespace skein::cluster {
-
-namespace detail {
-inline constexpr std::uint64_t most_lost_after_ms = 7 * 86'400'000; ///< see node_welcome
-}
 
 /// A node says who it is and what it holds; answered by node_welcome.
 struct node_hello {
@@ -20759,7 +20841,7 @@ SKEIN_INLINE void folder_scan::take_named(std::string path) {
                 throw error(errc::invalid_argument,
                             fmt::format("{} is in .git, which stays here", asked));
             names.emplace_back(name);
-            at = fmt::format("{}", fmt::join(names, "/"));
+            at = joined(names, "/");
             if (!look(at, is))
                 throw error(errc::not_found, fmt::format("{} is not in {}", asked, folder_))
                     .with_hint("make it first, or mend its name");
@@ -20769,7 +20851,7 @@ SKEIN_INLINE void folder_scan::take_named(std::string path) {
             break;
         }
         if (again) continue;
-        at = fmt::format("{}", fmt::join(names, "/"));
+        at = joined(names, "/");
         if (at.empty()) return walk("", false);
         if (!look(at, is)) throw errno_error(ENOENT, "look at", whole(at));
         take(at, is);
@@ -23150,6 +23232,23 @@ private:
 // The bodies of cluster/leased_ranks.hpp.
 
 
+// ======== skein/cluster/detail/head_client.hpp
+// A driver's side of its head: the leases and placement groups that it asks for, and what its
+// workers print.
+//
+// A lease is wanted, told (a head has heard of it), granted (it has a node), and ended (the head
+// says so). It stands here from want() until give_back(), with a link or without: the next hello
+// says all that is there, and what changed while that was under way is told after the welcome. A
+// hello has no place for the order of a rank: such a lease is wanted again, unless it was told and
+// its grant has not come, for then it may run.
+//
+//     struct pool : head_events { ... };              // what a grant and an end mean
+//     head_client head(loop, network, std::move(link), print, "workers", &stopping, events);
+//     scope.spawn(head.serve());                      // until `stopping` is set
+//     head.want({1, "cpu=1"});                        // events.on_granted, on_ended
+//     head.give_back(1);
+
+
 // ======== skein/cluster/detail/head_link.hpp
 // The link of an agent or a driver to the head: dialled, joined with a hello, and again after it
 // was lost.
@@ -23519,6 +23618,508 @@ SKEIN_INLINE task<void> head_link::part_from(head_link* self) {
     co_await closing;
     auto done = served->close();
     co_await done;
+}
+
+} // namespace skein::cluster::detail
+
+// ======== skein/cluster/detail/heard_output.hpp
+// What a driver's workers print, as it arrives there: printed in order, with the lines that are
+// missing counted.
+//
+// Lines of a worker have numbers. A worker is heard from its first lines until the head tells its
+// end and how many there were; a lost one has an end that nobody will tell.
+//
+//     struct client : output_events { ... };         // names of workers, and the way back
+//     heard_output output(print, events);
+//     output.hear(std::move(message));               // prints, then events.printed(node)
+//     output.end(lease, lines);                      // "... 3 lines of worker-7 were left out"
+//     auto heard = output.hear_out(true, most);      // what is on its way, and no more
+//     co_await heard;
+
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::cluster::detail {
+
+/// What heard output asks of the driver, and tells it.
+class output_events {
+public:
+    /// For people; empty: the worker of that lease is not known any more.
+    [[nodiscard]] virtual std::string name_of(std::uint64_t lease) const = 0;
+    /// The last lines of that node are printed: it may send more.
+    virtual void printed(std::uint64_t node) = 0;
+    /// A head is there that may send some.
+    [[nodiscard]] virtual bool is_output_coming() const = 0;
+
+protected:
+    output_events() = default;
+    output_events(const output_events&) = default;
+    output_events& operator=(const output_events&) = default;
+    ~output_events() = default;
+};
+
+/// Belongs to one loop.
+class heard_output {
+public:
+    /// Without `print` nothing is heard. The other two must outlive it.
+    heard_output(loop& on, proc::print_lines print, output_events& events)
+        : on_loop_(on), print_(std::move(print)), events_(events) {}
+
+    [[nodiscard]] bool is_wanted() const noexcept { return static_cast<bool>(print_); }
+    /// The worker of that lease has come: its end will be told.
+    void expect(std::uint64_t lease, const std::string& node);
+    /// The head sends as much as it was told that has been printed: few of these are here at a
+    /// time.
+    void hear(worker_output m);
+    /// The worker has ended after so many lines; those that nobody has sent are missing.
+    void end(std::uint64_t lease, std::uint64_t lines);
+    /// The head has said again which leases there are: no end of others will be told.
+    template <class Known>
+    void lose_others(const Known& known) {
+        for (auto& [lease, before] : heard_) before.is_lost = !known.contains(lease);
+        all_heard_.set();
+    }
+    /// Until all that has arrived is printed, or so long.
+    [[nodiscard]] task<void> until_printed(duration most) { return wait_printed(this, most); }
+    /// Ends it. `waits`: workers have left, and what they said last is on its way. So long at most:
+    /// a terminal may be slow, or a node cut off.
+    [[nodiscard]] task<void> hear_out(bool waits, duration most) {
+        return hear_last(this, waits, most);
+    }
+
+private:
+    /// What a worker has printed, until the head has told its end.
+    struct heard_lines {
+        std::uint64_t next = 1; ///< the number of its next line
+        std::string node;
+        bool is_lost = false; ///< nobody will tell its end
+    };
+
+    void start(std::vector<proc::worker_lines> lines, std::uint64_t node);
+    static task<void> print(heard_output* self, std::vector<proc::worker_lines> lines,
+                            std::uint64_t node);
+    static task<void> wait_printed(heard_output* self, duration most);
+    static task<void> hear_last(heard_output* self, bool waits, duration most);
+
+    loop& on_loop_;
+    proc::print_lines print_;
+    output_events& events_;
+    std::map<std::uint64_t, heard_lines> heard_; ///< by lease
+    event all_heard_, all_printed_;              ///< look again
+    std::size_t printing_now_ = 0;
+    bool is_deaf_ = false; ///< nothing is printed any more
+    scope printing_;
+};
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/heard_output.ipp
+// The bodies of cluster/detail/heard_output.hpp.
+
+
+#include <algorithm>
+#include <utility>
+
+namespace skein::cluster::detail {
+
+SKEIN_INLINE void heard_output::expect(std::uint64_t lease, const std::string& node) {
+    if (print_) heard_[lease].node = node;
+}
+
+SKEIN_INLINE void heard_output::hear(worker_output m) {
+    if (!print_ || is_deaf_) return;
+    std::vector<proc::worker_lines> all;
+    for (auto& some : m.from) {
+        proc::worker_lines out;
+        out.worker = events_.name_of(some.lease);
+        out.node = m.node_name;
+        if (!out.worker.empty()) {
+            auto& before = heard_[some.lease];
+            before.node = m.node_name;
+            out.left_out = some.first > before.next ? some.first - before.next : 0;
+            before.next = some.first + some.lines.size();
+        }
+        out.lines = std::move(some.lines);
+        all.push_back(std::move(out));
+    }
+    start(std::move(all), m.node);
+}
+
+SKEIN_INLINE void heard_output::end(std::uint64_t lease, std::uint64_t lines) {
+    const auto found = heard_.find(lease);
+    if (!print_ || is_deaf_ || (found == heard_.end() && lines == 0)) return;
+    proc::worker_lines rest;
+    rest.worker = events_.name_of(lease);
+    const auto before = found == heard_.end() ? heard_lines{} : found->second;
+    heard_.erase(lease);
+    all_heard_.set();
+    if (lines < before.next || rest.worker.empty()) return;
+    rest.node = before.node;
+    rest.left_out = lines + 1 - before.next;
+    std::vector<proc::worker_lines> all;
+    all.push_back(std::move(rest));
+    start(std::move(all), 0);
+}
+
+SKEIN_INLINE void heard_output::start(std::vector<proc::worker_lines> lines, std::uint64_t node) {
+    ++printing_now_;
+    printing_.spawn(print(this, std::move(lines), node));
+}
+
+SKEIN_INLINE task<void> heard_output::print(heard_output* self,
+                                            std::vector<proc::worker_lines> lines,
+                                            std::uint64_t node) {
+    auto printed = as_result(self->print_(std::move(lines)));
+    (void)co_await printed;
+    if (node != 0) self->events_.printed(node);
+    if (--self->printing_now_ == 0) self->all_printed_.set();
+}
+
+SKEIN_INLINE task<void> heard_output::wait_printed(heard_output* self, duration most) {
+    const auto until = deadline_after(self->on_loop_.now(), most);
+    while (self->printing_now_ != 0 && self->on_loop_.now() < until) {
+        self->all_printed_.reset();
+        auto printed = wait_at_most(&self->all_printed_, until - self->on_loop_.now());
+        co_await printed;
+    }
+}
+
+SKEIN_INLINE task<void> heard_output::hear_last(heard_output* self, bool waits, duration most) {
+    const auto until = deadline_after(self->on_loop_.now(), most);
+    const auto is_coming = [](const auto& one) { return !one.second.is_lost; };
+    while (waits && self->events_.is_output_coming() && self->on_loop_.now() < until &&
+           std::any_of(self->heard_.begin(), self->heard_.end(), is_coming)) {
+        self->all_heard_.reset();
+        auto heard = wait_at_most(&self->all_heard_, until - self->on_loop_.now());
+        co_await heard;
+    }
+    if (waits) {
+        auto printed = wait_printed(self, most);
+        co_await printed;
+    }
+    self->is_deaf_ = true;
+    self->printing_.cancel();
+    auto ended = as_result(self->printing_.join());
+    (void)co_await ended;
+}
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/head_client.hpp, continued
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace skein::cluster::detail {
+
+/// What a driver hears from its head: of leases and groups that it has asked for alone, but for
+/// on_ended and on_recalled, which tell of the space server's own lease, too.
+class head_events {
+public:
+    /// This driver, for a hello: all but `again`, `prints`, its leases and groups. There is a link.
+    [[nodiscard]] virtual driver_hello describe() = 0;
+    virtual void on_welcome(const driver_welcome& m) = 0;
+    /// Its worker, for people; empty: it is not known.
+    [[nodiscard]] virtual std::string worker_of(std::uint64_t lease) const = 0;
+    virtual void on_granted(const lease_granted& m) = 0;
+    virtual void on_ended(const lease_ended& m) = 0;
+    /// The link broke before the answer to a rank's order.
+    virtual void on_unanswered(std::uint64_t) {}
+    virtual void on_waits(const lease_waits&) {}
+    virtual void on_recalled(const lease_recalled& m) = 0;
+    virtual void on_group_placed(const group_placed& m) = 0;
+    virtual void on_group_waits(const group_waits& m) = 0;
+    virtual void on_group_refused(const group_refused& m) = 0;
+    virtual void on_cluster_changed(const cluster_changed&) {}
+    virtual void on_space_lost(const space_lost&) {}
+
+protected:
+    head_events() = default;
+    head_events(const head_events&) = default;
+    head_events& operator=(const head_events&) = default;
+    ~head_events() = default;
+};
+
+/// Belongs to one loop.
+class head_client final : output_events {
+public:
+    /// `goes_on` while the head is away, for people. All but the link's options must outlive it.
+    head_client(loop& on, net::network& via, head_link_options link, proc::print_lines print,
+                const char* goes_on, event* stopping, head_events& events);
+
+    /// Keeps the link until `stopping` is set.
+    ///   errors  closed: the cluster was stopped; those of joining, with what to do; cancelled
+    [[nodiscard]] task<void> serve() { return keep_joined(this); }
+    /// Says goodbye.
+    [[nodiscard]] task<void> part() { return link_.part(); }
+
+    void want(want_lease wish);
+    /// Its worker has come, maybe before the news of its grant.
+    void has_come(std::uint64_t lease);
+    /// It is not needed any more.
+    void give_back(std::uint64_t lease);
+    /// Has its worker end, and waits for that; one that is not there yet is given back.
+    void end(std::uint64_t lease, bool at_once);
+    void set_blocked(std::uint64_t lease, bool on);
+    /// One that was asked back is kept.
+    void keep(std::uint64_t lease) { tell_unless_stopping(keep_lease{lease}); }
+    void want_group(known_group group);
+    void drop_group(std::uint64_t group);
+    /// The head drops it with the driver, or the next hello does.
+    void forget_group(std::uint64_t group) { groups_.erase(group); }
+
+    /// What each link has once: see head_link.
+    template <class M>
+    bool tell(M m) {
+        return link_.tell(std::move(m));
+    }
+    template <class Reply, class M>
+    [[nodiscard]] task<Reply> ask(M m) {
+        return link_.template ask<Reply>(std::move(m));
+    }
+    [[nodiscard]] const head_link& link() const noexcept { return link_; }
+    /// The head hears what is asked for.
+    [[nodiscard]] bool is_asking() const noexcept {
+        return link_.is_joined() && !stopping_->is_set();
+    }
+    [[nodiscard]] heard_output& output() noexcept { return output_; }
+
+private:
+    struct asked_lease {
+        want_lease wish;
+        std::uint64_t node = 0; ///< the incarnation of its agent; 0: not granted yet
+        bool is_told = false, has_come = false, is_ended = false;
+        std::optional<bool> blocked, ends; ///< said again to the next head; ends: at once
+    };
+    struct asked_group {
+        known_group known;
+        bool is_told = false;
+    };
+
+    static task<void> keep_joined(head_client* self);
+    static task<void> say_hello(head_client* self);
+    [[nodiscard]] driver_hello hello();
+    [[nodiscard]] std::shared_ptr<net::request_service> make_service();
+    void serve_groups(net::request_service& of);
+    void lose_unanswered();
+    template <class M>
+    bool tell_unless_stopping(M m) {
+        return is_asking() && link_.tell(std::move(m));
+    }
+    void tell(asked_group& g);
+
+    std::string name_of(std::uint64_t lease) const override { return events_.worker_of(lease); }
+    void printed(std::uint64_t node) override { (void)link_.tell(output_printed{node}); }
+    bool is_output_coming() const override { return link_.is_joined(); }
+
+    net::address head_;
+    event* stopping_;
+    head_events& events_;
+    heard_output output_;
+    std::map<std::uint64_t, asked_lease> leases_;
+    std::map<std::uint64_t, asked_group> groups_;
+    head_link link_;
+};
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/head_client.ipp
+// The bodies of cluster/detail/head_client.hpp.
+
+
+#include <vector>
+
+namespace skein::cluster::detail {
+
+SKEIN_INLINE head_client::head_client(loop& on, net::network& via, head_link_options link,
+                                      proc::print_lines print, const char* goes_on, event* stopping,
+                                      head_events& events)
+    : head_(link.head), stopping_(stopping), events_(events), output_(on, std::move(print), *this),
+      link_(
+          on, via,
+          [&] {
+              link.make_service = [this] { return make_service(); };
+              link.say_hello = [this] { return say_hello(this); };
+              link.on_away = [at = to_string(head_), goes_on](const error& why, bool was_joined) {
+                  if (was_joined)
+                      logging::warn("cluster", fmt::format("the head is away; {} go on", goes_on),
+                                    {{"head", at}, {"why", why.what()}});
+              };
+              return std::move(link);
+          }(),
+          stopping) {}
+
+SKEIN_INLINE task<void> head_client::keep_joined(head_client* self) {
+    std::optional<error> fault;
+    try {
+        auto joining = self->link_.keep();
+        co_await joining;
+    } catch (const error& e) {
+        fault = e;
+    }
+    if (!fault && self->stopping_->is_set()) co_return;
+    if (!fault) throw error(errc::closed, "the cluster was stopped");
+    if (fault->code() == errc::cancelled || fault->text().starts_with("listen ")) throw *fault;
+    throw no_cluster_for_driver(self->head_, *fault);
+}
+
+SKEIN_INLINE driver_hello head_client::hello() {
+    auto h = events_.describe();
+    h.again = link_.was_welcomed();
+    h.prints = output_.is_wanted();
+    for (auto& [number, l] : leases_) {
+        if (l.node == 0 && l.wish.rank.is_there()) continue;
+        l.is_told = true;
+        const auto& w = l.wish;
+        const auto node = l.node == 0 && l.has_come ? unknown_node : l.node;
+        h.leases.push_back({number, w.demand, node, w.label, w.own, w.env, w.cwd});
+    }
+    for (auto& [number, g] : groups_) {
+        g.is_told = true;
+        h.groups.push_back(g.known);
+    }
+    return h;
+}
+
+SKEIN_INLINE task<void> head_client::say_hello(head_client* self) {
+    self->lose_unanswered();
+    const auto h = self->hello();
+    auto joining = self->link_.join<driver_welcome>(h);
+    const auto w = co_await joining;
+    // What has changed while the hello was under way.
+    auto& link = self->link_;
+    for (const auto& one : h.leases)
+        if (!self->leases_.contains(one.number) && one.number != space_server_lease)
+            (void)link.tell(return_lease{one.number});
+    for (const auto& g : h.groups)
+        if (!self->groups_.contains(g.number)) (void)link.tell(cluster::drop_group{g.number});
+    for (auto& [number, g] : self->groups_)
+        if (!g.is_told) self->tell(g);
+    for (auto& [number, l] : self->leases_)
+        if (!l.is_told) l.is_told = self->tell_unless_stopping(l.wish);
+    for (const auto& [number, l] : self->leases_) {
+        if (l.blocked) (void)link.tell(lease_blocked{number, *l.blocked});
+        if (l.ends) (void)link.tell(return_lease{number, *l.ends});
+    }
+    self->output_.lose_others(self->leases_);
+    self->events_.on_welcome(w);
+}
+
+SKEIN_INLINE void head_client::lose_unanswered() {
+    std::vector<std::uint64_t> lost;
+    for (const auto& [number, l] : leases_)
+        if (l.node == 0 && l.is_told && l.wish.rank.is_there()) lost.push_back(number);
+    for (const auto number : lost) events_.on_unanswered(number);
+}
+
+SKEIN_INLINE std::shared_ptr<net::request_service> head_client::make_service() {
+    auto out =
+        std::make_shared<net::request_service>(net::request_service::bounds(), cluster_budget());
+    // One that was given back is of no interest: the head hears so.
+    out->on_tell<lease_granted>([this](const lease_granted& m, const net::caller&) {
+        const auto found = leases_.find(m.lease);
+        if (found == leases_.end()) return;
+        found->second.node = m.node;
+        events_.on_granted(m);
+    });
+    out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) {
+        const auto found = leases_.find(m.lease);
+        if (m.lease != space_server_lease) output_.end(m.lease, m.lines);
+        if (found != leases_.end()) found->second.is_ended = true;
+        if (found != leases_.end() || m.lease == space_server_lease) events_.on_ended(m);
+    });
+    out->on_tell<worker_output>(
+        [this](worker_output m, const net::caller&) { output_.hear(std::move(m)); });
+    out->on_tell<lease_waits>([this](const lease_waits& m, const net::caller&) {
+        if (leases_.contains(m.lease)) events_.on_waits(m);
+    });
+    serve_groups(*out);
+    out->on_tell<space_lost>(
+        [this](const space_lost& m, const net::caller&) { events_.on_space_lost(m); });
+    out->on_tell<lease_recalled>(
+        [this](const lease_recalled& m, const net::caller&) { events_.on_recalled(m); });
+    out->on_tell<cluster_changed>(
+        [this](const cluster_changed& m, const net::caller&) { events_.on_cluster_changed(m); });
+    return out;
+}
+
+SKEIN_INLINE void head_client::serve_groups(net::request_service& of) {
+    of.on_tell<group_placed>([this](const group_placed& m, const net::caller&) {
+        const auto found = groups_.find(m.group);
+        if (found == groups_.end()) return;
+        auto& known = found->second.known;
+        if (m.bundles.size() != known.bundles.size()) return;
+        known.placed = m.bundles;
+        events_.on_group_placed(m);
+    });
+    of.on_tell<group_waits>([this](const group_waits& m, const net::caller&) {
+        if (groups_.contains(m.group)) events_.on_group_waits(m);
+    });
+    of.on_tell<group_refused>([this](const group_refused& m, const net::caller&) {
+        if (groups_.erase(m.group) != 0) events_.on_group_refused(m);
+    });
+}
+
+SKEIN_INLINE void head_client::want(want_lease wish) {
+    auto& l = leases_[wish.lease];
+    l.wish = std::move(wish);
+    l.is_told = tell_unless_stopping(l.wish); // else with the next hello
+}
+
+SKEIN_INLINE void head_client::has_come(std::uint64_t lease) {
+    if (const auto found = leases_.find(lease); found != leases_.end())
+        found->second.has_come = true;
+}
+
+SKEIN_INLINE void head_client::give_back(std::uint64_t lease) {
+    const auto found = leases_.find(lease);
+    if (found == leases_.end()) return;
+    const bool is_ended = found->second.is_ended;
+    leases_.erase(found);
+    if (!is_ended) tell_unless_stopping(return_lease{lease});
+}
+
+SKEIN_INLINE void head_client::end(std::uint64_t lease, bool at_once) {
+    const auto found = leases_.find(lease);
+    if (found == leases_.end()) return;
+    tell_unless_stopping(return_lease{lease, at_once});
+    found->second.ends = at_once;
+    if (found->second.node == 0 && !found->second.has_come) leases_.erase(found);
+}
+
+SKEIN_INLINE void head_client::set_blocked(std::uint64_t lease, bool on) {
+    leases_.at(lease).blocked = on;
+    tell_unless_stopping(lease_blocked{lease, on});
+}
+
+SKEIN_INLINE void head_client::want_group(known_group group) {
+    auto& g = groups_[group.number];
+    g.known = std::move(group);
+    tell(g);
+}
+
+SKEIN_INLINE void head_client::tell(asked_group& g) {
+    const auto& k = g.known;
+    g.is_told = tell_unless_stopping(cluster::want_group{k.number, k.strategy, k.bundles});
+}
+
+SKEIN_INLINE void head_client::drop_group(std::uint64_t group) {
+    groups_.erase(group);
+    tell_unless_stopping(cluster::drop_group{group});
 }
 
 } // namespace skein::cluster::detail
@@ -26851,76 +27452,6 @@ SKEIN_INLINE void schedule_state::drop_hopeless(std::uint32_t p) {
 // lacks, listings.
 
 
-// ======== skein/core/known_names.hpp
-// The names that there are, for an error about one that there is not.
-//
-//     throw error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
-//                                              known_names(actors, "none has a name")));
-//
-// gives: there is no actor named "tabel"; there are: "log", "table" and 3 more
-
-
-#include <cstddef>
-#include <string>
-#include <string_view>
-
-namespace skein {
-
-/// Gathers names in the order in which they are to be shown.
-class name_list {
-public:
-    static constexpr std::size_t shown = 8;
-
-    /// One more; control characters of it become '?'.
-    void add(std::string_view name);
-    /// `there are: "a", "b" and 3 more`; without any name `none`.
-    [[nodiscard]] std::string text(std::string_view none) const;
-
-private:
-    std::string list_;
-    std::size_t count_ = 0;
-};
-
-/// The names of a range of texts, or the keys of a map.
-template <class Names>
-[[nodiscard]] std::string known_names(const Names& names,
-                                      std::string_view none = "there are none") {
-    name_list list;
-    for (const auto& one : names) {
-        if constexpr (requires { one.first; })
-            list.add(one.first);
-        else
-            list.add(one);
-    }
-    return list.text(none);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/detail/known_names.ipp
-// The bodies of core/known_names.hpp.
-
-namespace skein {
-
-SKEIN_INLINE void name_list::add(std::string_view name) {
-    if (++count_ > shown) return;
-    list_ += count_ == 1 ? "\"" : ", \"";
-    for (const char c : name) list_ += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-    list_ += '"';
-}
-
-SKEIN_INLINE std::string name_list::text(std::string_view none) const {
-    if (count_ == 0) return std::string(none);
-    auto out = "there are: " + list_;
-    if (count_ > shown) out += " and " + std::to_string(count_ - shown) + " more";
-    return out;
-}
-
-} // namespace skein
-
-
-// ======== skein/sched/detail/scheduler_report.ipp, continued
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -27749,18 +28280,15 @@ SKEIN_INLINE program_place this_program(const net::address& head) {
     return out;
 }
 
-struct leased_ranks::state : std::enable_shared_from_this<leased_ranks::state> {
+struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::state>,
+                                   detail::head_events {
     /// A rank, from start() until its end was told.
     struct lease {
         std::uint64_t number = 0;
-        std::string label, name; ///< "@1/0"; "worker 3 on n2"
-        rank_order rank;
-        std::uint64_t node = 0; ///< the incarnation of its agent; 0: not granted yet
-        bool is_wished = false; ///< a head may have heard of it
-        bool asked = false, ends_now = false;
+        std::string name; ///< "worker 3 on n2"
+        bool is_granted = false, asked = false, ends_now = false;
         std::optional<proc::child_end> end;
         event over;
-        std::uint64_t next_line = 1; ///< that it has not been heard of
     };
     using lease_ptr = std::shared_ptr<lease>;
     class rank_child;
@@ -27768,41 +28296,45 @@ struct leased_ranks::state : std::enable_shared_from_this<leased_ranks::state> {
     state(loop& on, net::network& via, leased_ranks_options given);
 
     [[nodiscard]] detail::head_link_options link_options();
-    [[nodiscard]] std::shared_ptr<net::request_service> make_service();
-    [[nodiscard]] driver_hello hello() const;
-    static task<void> say_hello(state* self);
     static task<void> keep(state* self);
     static task<void> watch_head(state* self);
     void lose_all(const std::string& why);
     void lose_waiting(const std::string& why);
-    void lose_untold();
-    [[nodiscard]] want_lease wish(const lease& l) const;
     void end(const lease_ptr& l, proc::child_end how);
     void ask_to_end(lease& l, bool at_once);
-    void on_ended(const lease_ended& m);
-    void on_output(worker_output m);
-    static task<void> print(state* self, std::vector<proc::worker_lines> what, std::uint64_t node);
     [[nodiscard]] std::vector<spmd::rank_place> places();
     static task<std::vector<spmd::rank_place>> reserve(state* self, int ranks);
     void drop_group();
+
+    // of head_events
+    driver_hello describe() override;
+    void on_welcome(const driver_welcome& m) override;
+    std::string worker_of(std::uint64_t number) const override;
+    void on_granted(const lease_granted& m) override;
+    void on_ended(const lease_ended& m) override;
+    void on_unanswered(std::uint64_t number) override;
+    void on_recalled(const lease_recalled& m) override;
+    void on_group_placed(const group_placed& m) override;
+    void on_group_waits(const group_waits& m) override;
+    void on_group_refused(const group_refused& m) override;
 
     loop& on_loop;
     leased_ranks_options how;
     std::string demand; ///< of each rank
     event stopping, changed;
     duration ranks_lost_after = detail::ranks_lost_after; ///< or when this head's nodes wait longer
-    detail::head_link head;
+    detail::head_client head;
     std::optional<error> over; ///< the link to the head has ended for good
     std::optional<std::string> runs;
     bool this_host_only = false; ///< the head is reached there alone
     std::map<std::uint64_t, lease_ptr> leases;
     std::uint64_t last_number = 0, last_group = 0;
-    std::optional<known_group> group;
+    std::uint64_t group = 0;            ///< 0: none
+    std::vector<placed_bundle> placed;  ///< of that
     std::optional<std::string> waits;   ///< no nodes could hold the group
     std::optional<std::string> refused; ///< there can be no such group
     std::vector<std::size_t> bundle_of; ///< by rank
-    std::size_t printing = 0;
-    scope keeping, beside; ///< the link; what prints and looks
+    scope keeping, beside;              ///< the link; what looks
 };
 
 /// What a supervisor has of a rank.
@@ -27832,7 +28364,8 @@ private:
 };
 
 SKEIN_INLINE leased_ranks::state::state(loop& on, net::network& via, leased_ranks_options given)
-    : on_loop(on), how(std::move(given)), head(on, via, link_options(), &stopping) {
+    : on_loop(on), how(std::move(given)),
+      head(on, via, link_options(), how.print, "ranks", &stopping, *this) {
     if (how.demand.empty()) how.demand.cpu = 1;
     demand = sched::to_string(how.demand);
 }
@@ -27848,13 +28381,6 @@ SKEIN_INLINE detail::head_link_options leased_ranks::state::link_options() {
     o.incarnation = how.incarnation;
     o.join_within = how.join_within;
     o.times = how.times;
-    o.make_service = [this] { return make_service(); };
-    o.say_hello = [this] { return say_hello(this); };
-    o.on_away = [at = to_string(how.head)](const error& why, bool was_joined) {
-        if (was_joined)
-            logging::warn("cluster", "the head is away; ranks go on",
-                          {{"head", at}, {"why", why.what()}});
-    };
     return o;
 }
 
@@ -27862,12 +28388,12 @@ SKEIN_INLINE detail::head_link_options leased_ranks::state::link_options() {
 
 SKEIN_INLINE task<void> leased_ranks::state::keep(state* self) {
     try {
-        auto joining = self->head.keep();
+        auto joining = self->head.serve();
         co_await joining;
         self->over = error(errc::closed, "the cluster was stopped");
     } catch (const error& e) {
         if (e.code() == errc::cancelled) throw;
-        self->over = detail::no_cluster_for_driver(self->how.head, e);
+        self->over = e;
     }
     self->lose_all(self->over->text());
     self->changed.set();
@@ -27875,9 +28401,10 @@ SKEIN_INLINE task<void> leased_ranks::state::keep(state* self) {
 
 /// Nobody tells of their ends any more.
 SKEIN_INLINE task<void> leased_ranks::state::watch_head(state* self) {
+    const auto& link = self->head.link();
     for (;; co_await sleep_for(std::chrono::seconds(1)))
-        if (!self->head.is_joined() && self->head.was_welcomed() &&
-            self->on_loop.now() >= deadline_after(self->head.alone_since(), self->ranks_lost_after))
+        if (!link.is_joined() && link.was_welcomed() &&
+            self->on_loop.now() >= deadline_after(link.alone_since(), self->ranks_lost_after))
             self->lose_all("the head has been away for so long that its node has ended it");
 }
 
@@ -27891,59 +28418,51 @@ SKEIN_INLINE void leased_ranks::state::lose_all(const std::string& why) {
 SKEIN_INLINE void leased_ranks::state::lose_waiting(const std::string& why) {
     const auto all = leases;
     for (const auto& [number, l] : all) {
-        if (l->node != 0) continue;
-        (void)head.tell(return_lease{number, true});
+        if (l->is_granted) continue;
+        head.end(number, true);
         end(l, {proc::exit_status(), {}, "its place was lost before it had started: " + why});
     }
 }
 
 /// The link was lost between a wish and its answer. Whether the rank began, and has ended since, is
 /// not known, and nobody is to start it twice; the head takes back what the hello is without.
-SKEIN_INLINE void leased_ranks::state::lose_untold() {
-    const auto all = leases;
-    for (const auto& [number, l] : all)
-        if (l->node == 0 && l->is_wished)
-            end(l, {proc::exit_status(), {}, "the link to the head broke as it was being started"});
+SKEIN_INLINE void leased_ranks::state::on_unanswered(std::uint64_t number) {
+    end(lease_ptr(leases.at(number)),
+        {proc::exit_status(), {}, "the link to the head broke as it was being started"});
 }
 
-SKEIN_INLINE std::shared_ptr<net::request_service> leased_ranks::state::make_service() {
-    auto out = std::make_shared<net::request_service>(net::request_service::bounds(),
-                                                      detail::cluster_budget());
-    out->on_tell<lease_granted>([this](const lease_granted& m, const net::caller&) {
-        const auto found = leases.find(m.lease);
-        if (found == leases.end()) return; // it was given back; the head hears so
-        auto& l = *found->second;
-        if (std::exchange(l.node, m.node) == 0) l.name += " on " + m.node_name;
-    });
-    out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) { on_ended(m); });
-    out->on_tell<worker_output>(
-        [this](worker_output m, const net::caller&) { on_output(std::move(m)); });
-    out->on_tell<group_placed>([this](const group_placed& m, const net::caller&) {
-        if (!group || m.group != group->number) return; // it was dropped; the head hears so
-        if (m.bundles.size() == group->bundles.size()) group->placed = m.bundles;
-        changed.set();
-    });
-    out->on_tell<group_waits>([this](const group_waits& m, const net::caller&) {
-        if (!group || m.group != group->number) return;
-        if (!group->placed.empty()) return lose_waiting(m.why);
-        waits = m.why;
-        changed.set();
-    });
-    out->on_tell<group_refused>([this](const group_refused& m, const net::caller&) {
-        if (!group || m.group != group->number) return;
-        refused = m.why;
-        changed.set();
-    });
-    out->on_tell<lease_recalled>([this](const lease_recalled& m, const net::caller&) {
-        if (!m.withdrawn) (void)head.tell(keep_lease{m.lease}); // it ends with the training
-    });
-    out->on_tell<lease_waits>([](const lease_waits&, const net::caller&) {}); // its group has room
-    out->on_tell<cluster_changed>([](const cluster_changed&, const net::caller&) {});
-    out->on_tell<space_lost>([](const space_lost&, const net::caller&) {});
-    return out;
+SKEIN_INLINE std::string leased_ranks::state::worker_of(std::uint64_t number) const {
+    const auto found = leases.find(number);
+    return found == leases.end() ? std::string() : found->second->name;
 }
 
-SKEIN_INLINE driver_hello leased_ranks::state::hello() const {
+SKEIN_INLINE void leased_ranks::state::on_granted(const lease_granted& m) {
+    auto& l = *leases.at(m.lease);
+    if (!std::exchange(l.is_granted, true)) l.name += " on " + m.node_name;
+}
+
+/// It ends with the training.
+SKEIN_INLINE void leased_ranks::state::on_recalled(const lease_recalled& m) {
+    if (!m.withdrawn) head.keep(m.lease);
+}
+
+SKEIN_INLINE void leased_ranks::state::on_group_placed(const group_placed& m) {
+    placed = m.bundles;
+    changed.set();
+}
+
+SKEIN_INLINE void leased_ranks::state::on_group_waits(const group_waits& m) {
+    if (!placed.empty()) return lose_waiting(m.why);
+    waits = m.why;
+    changed.set();
+}
+
+SKEIN_INLINE void leased_ranks::state::on_group_refused(const group_refused& m) {
+    refused = m.why;
+    changed.set();
+}
+
+SKEIN_INLINE driver_hello leased_ranks::state::describe() {
     driver_hello h;
     h.name = how.name;
     h.host = how.host;
@@ -27954,64 +28473,24 @@ SKEIN_INLINE driver_hello leased_ranks::state::hello() const {
     h.job = how.program.job;
     h.has_ranks = true;
     if (!how.advertise.empty()) h.address = to_string(net::address::tcp(how.advertise, 1));
-    h.prints = static_cast<bool>(how.print);
-    h.again = head.was_welcomed();
-    if (group) h.groups.push_back(*group);
-    for (const auto& [number, l] : leases) {
-        if (l->node == 0) continue; // see say_hello()
-        known_lease k;
-        k.number = number;
-        k.demand = demand;
-        k.node = l->node;
-        k.label = l->label;
-        k.own = true;
-        h.leases.push_back(std::move(k));
-    }
     return h;
 }
 
-SKEIN_INLINE task<void> leased_ranks::state::say_hello(state* self) {
-    self->lose_untold();
-    const auto h = self->hello();
-    auto joining = self->head.join<driver_welcome>(h);
-    const auto w = co_await joining;
-    self->ranks_lost_after = std::max<duration>(
+SKEIN_INLINE void leased_ranks::state::on_welcome(const driver_welcome& m) {
+    ranks_lost_after = std::max<duration>(
         detail::ranks_lost_after,
-        std::chrono::milliseconds(std::min(w.lost_after_ms, detail::most_lost_after_ms)) +
+        std::chrono::milliseconds(std::min(m.lost_after_ms, detail::most_lost_after_ms)) +
             std::chrono::seconds(15));
-    // What has changed while the hello was under way.
-    for (const auto& one : h.leases)
-        if (!self->leases.contains(one.number)) (void)self->head.tell(return_lease{one.number});
-    const auto number = self->group ? self->group->number : 0;
-    for (const auto& g : h.groups)
-        if (g.number != number) (void)self->head.tell(cluster::drop_group{g.number});
-    const bool is_told = !h.groups.empty() && h.groups.front().number == number;
-    if (self->group && !is_told)
-        (void)self->head.tell(
-            cluster::want_group{number, self->group->strategy, self->group->bundles});
-    for (const auto& [n, l] : self->leases) {
-        if (!l->is_wished) l->is_wished = self->head.tell(self->wish(*l));
-        if (l->asked) (void)self->head.tell(return_lease{n, l->ends_now});
-    }
-    self->runs = w.runs;
-    self->this_host_only = self->head.notice().this_host_only;
-    self->changed.set();
+    runs = m.runs;
+    this_host_only = head.link().notice().this_host_only;
+    changed.set();
 }
 
 // ---- ranks --------------------------------------------------------------------------------------
 
-SKEIN_INLINE want_lease leased_ranks::state::wish(const lease& l) const {
-    want_lease out;
-    out.lease = l.number;
-    out.demand = demand;
-    out.label = l.label;
-    out.own = true;
-    out.rank = l.rank;
-    return out;
-}
-
 SKEIN_INLINE void leased_ranks::state::end(const lease_ptr& l, proc::child_end how_it_was) {
     leases.erase(l->number);
+    head.give_back(l->number);
     if (l->end) return;
     l->end = std::move(how_it_was);
     l->over.set();
@@ -28022,28 +28501,20 @@ SKEIN_INLINE void leased_ranks::state::ask_to_end(lease& l, bool at_once) {
     if (l.end || (l.asked && (l.ends_now || !at_once))) return;
     l.asked = true;
     l.ends_now = at_once;
-    (void)head.tell(return_lease{l.number, at_once});
+    head.end(l.number, at_once);
     const auto found = leases.find(l.number);
     if (found == leases.end()) return;
-    if (at_once && l.node != 0 && !head.is_joined()) // its group is over, and it ends with that
-        return end(lease_ptr(found->second),
-                   {proc::exit_status(), {}, "the head is away, and cannot have it ended"});
-    if (l.node == 0)
-        end(lease_ptr(found->second),
-            {proc::exit_status(), {}, "it had not been started yet", false, true});
+    const lease_ptr kept = found->second;
+    if (!l.is_granted)
+        return end(kept, {proc::exit_status(), {}, "it had not been started yet", false, true});
+    if (at_once && !head.link().is_joined()) // its group is over, and it ends with that
+        end(kept, {proc::exit_status(), {}, "the head is away, and cannot have it ended"});
 }
 
 SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
     const auto found = leases.find(m.lease);
     if (found == leases.end()) return;
     const auto l = found->second;
-    if (how.print && m.lines >= l->next_line) { // what nobody has sent
-        proc::worker_lines rest;
-        rest.worker = l->name;
-        rest.left_out = m.lines + 1 - l->next_line;
-        ++printing;
-        beside.spawn(print(this, {std::move(rest)}, 0));
-    }
     if (!m.started || (m.code < 0 && m.signal == 0))
         return end(
             l,
@@ -28052,41 +28523,10 @@ SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
     end(l, {status, m.how == status.describe() ? std::string() : m.how});
 }
 
-/// The head sends as much as it was told that has been printed: few of these are here at a time.
-SKEIN_INLINE void leased_ranks::state::on_output(worker_output m) {
-    if (!how.print) return;
-    std::vector<proc::worker_lines> all;
-    for (auto& some : m.from) {
-        proc::worker_lines out;
-        out.node = m.node_name;
-        if (const auto found = leases.find(some.lease); found != leases.end()) {
-            auto& l = *found->second;
-            out.worker = l.name;
-            out.left_out = some.first > l.next_line ? some.first - l.next_line : 0;
-            l.next_line = some.first + some.lines.size();
-        }
-        out.lines = std::move(some.lines);
-        all.push_back(std::move(out));
-    }
-    ++printing;
-    beside.spawn(print(this, std::move(all), m.node));
-}
-
-SKEIN_INLINE task<void> leased_ranks::state::print(state* self,
-                                                   std::vector<proc::worker_lines> what,
-                                                   std::uint64_t node) {
-    auto printed = as_result(self->how.print(std::move(what)));
-    (void)co_await printed;
-    if (node != 0) (void)self->head.tell(output_printed{node});
-    --self->printing;
-    self->changed.set();
-}
-
 // ---- places -------------------------------------------------------------------------------------
 
 /// Ranks of one node have numbers in a row, and the nodes come in the order of the bundles.
 SKEIN_INLINE std::vector<spmd::rank_place> leased_ranks::state::places() {
-    const auto& placed = group->placed;
     std::vector<std::uint64_t> nodes;
     for (const auto& b : placed)
         if (std::find(nodes.begin(), nodes.end(), b.node) == nodes.end()) nodes.push_back(b.node);
@@ -28107,20 +28547,21 @@ SKEIN_INLINE std::vector<spmd::rank_place> leased_ranks::state::places() {
 
 SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::state::reserve(state* self,
                                                                               int ranks) {
-    auto& g = self->group.emplace();
-    g.number = ++self->last_group;
+    known_group g;
+    self->group = g.number = ++self->last_group;
     g.strategy = static_cast<std::uint8_t>(sched::group_strategy::pack);
     g.bundles.assign(static_cast<std::size_t>(ranks), self->demand);
+    self->placed.clear();
     self->waits.reset();
     self->refused.reset();
-    (void)self->head.tell(cluster::want_group{g.number, g.strategy, g.bundles});
+    self->head.want_group(std::move(g));
     std::string said;
     const auto say = [&](std::string why) {
         if (why != said && self->how.on_wait) self->how.on_wait(why);
         said = std::move(why);
     };
     const auto patient = deadline_after(self->on_loop.now(), std::chrono::seconds(2));
-    while (g.placed.empty()) {
+    while (self->placed.empty()) {
         if (self->over) throw *self->over;
         if (self->refused) throw error(errc::exhausted, *self->refused);
         if (self->waits)
@@ -28137,9 +28578,7 @@ SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::state::reserve(st
 }
 
 SKEIN_INLINE void leased_ranks::state::drop_group() {
-    if (!group) return;
-    (void)head.tell(cluster::drop_group{group->number}); // else the next hello is without it
-    group.reset();
+    if (group != 0) head.drop_group(std::exchange(group, 0));
 }
 
 SKEIN_INLINE leased_ranks::leased_ranks(loop& on, net::network& via, leased_ranks_options how)
@@ -28192,26 +28631,31 @@ SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(int rank,
     l->number = ++self.last_number;
     l->name = fmt::format("worker {}", rank);
     const auto bundle = static_cast<int>(self.bundle_of.at(static_cast<std::size_t>(rank)));
-    l->label = sched::group_label(self.group->number, bundle);
+    want_lease wish;
+    wish.lease = l->number;
+    wish.demand = self.demand;
+    wish.label = sched::group_label(self.group, bundle);
+    wish.own = true;
+    auto& order = wish.rank;
     const auto joined = [](const auto& pair) { return pair.first + "=" + pair.second; };
-    for (const auto& one : what.variables) l->rank.place.push_back(joined(one));
-    for (const auto& one : what.env) l->rank.env.push_back(joined(one));
+    for (const auto& one : what.variables) order.place.push_back(joined(one));
+    for (const auto& one : what.env) order.env.push_back(joined(one));
     const auto names_runs = [](const auto& one) { return one.first == runs_variable; };
     if (std::none_of(what.env.begin(), what.env.end(), names_runs))
-        l->rank.env.push_back(fmt::format("{}={}", runs_variable,
-                                          self.how.runs.empty() ? *self.runs : self.how.runs));
-    l->rank.argv = what.argv.empty() ? own_arguments() : std::move(what.argv);
-    l->rank.port = what.group.port;
-    l->rank.attempt = static_cast<std::uint32_t>(what.attempt);
-    l->rank.threads = static_cast<std::uint16_t>(std::clamp(what.threads, 0, 0xffff));
+        order.env.push_back(fmt::format("{}={}", runs_variable,
+                                        self.how.runs.empty() ? *self.runs : self.how.runs));
+    order.argv = what.argv.empty() ? own_arguments() : std::move(what.argv);
+    order.port = what.group.port;
+    order.attempt = static_cast<std::uint32_t>(what.attempt);
+    order.threads = static_cast<std::uint16_t>(std::clamp(what.threads, 0, 0xffff));
     const auto most = std::min<time_span>(what.stop_grace, detail::most_stop_grace);
-    l->rank.stop_millis = static_cast<std::uint32_t>(
+    order.stop_millis = static_cast<std::uint32_t>(
         std::chrono::duration_cast<std::chrono::milliseconds>(duration(most)).count());
     self.leases.emplace(l->number, l);
     if (self.over)
         self.end(l, {proc::exit_status(), {}, self.over->text()});
     else
-        l->is_wished = self.head.tell(self.wish(*l)); // else with the next hello
+        self.head.want(std::move(wish));
     co_return std::make_unique<state::rank_child>(state_, l);
 }
 
@@ -28223,12 +28667,8 @@ SKEIN_INLINE void leased_ranks::release() {
 
 SKEIN_INLINE task<void> leased_ranks::close() {
     auto* const self = state_.get();
-    const auto until = deadline_after(self->on_loop.now(), self->how.times.dead_after);
-    while (self->printing != 0 && self->on_loop.now() < until) { // a terminal may be slow
-        self->changed.reset();
-        auto printed = detail::wait_at_most(&self->changed, until - self->on_loop.now());
-        co_await printed;
-    }
+    auto printed = self->head.output().until_printed(self->how.times.dead_after);
+    co_await printed; // a terminal may be slow
     self->stopping.set();
     auto left = as_result(with_timeout(self->keeping.join(), self->how.times.suspect_after));
     (void)co_await left; // it may be dialling a host that does not answer
@@ -28237,6 +28677,8 @@ SKEIN_INLINE task<void> leased_ranks::close() {
         auto ended = as_result(shield(some->join()));
         (void)co_await ended;
     }
+    auto deaf = as_result(shield(self->head.output().hear_out(false, {})));
+    (void)co_await deaf;
     auto parting = as_result(shield(self->head.part()));
     (void)co_await parting;
 }
@@ -49580,7 +50022,6 @@ void send(net::connection& link, std::uint16_t kind, const Body& body) {
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace skein::spmd {
 namespace detail {
@@ -49695,14 +50136,14 @@ SKEIN_INLINE task<void> group_server::watch_deadline() {
         co_await sleep_for(patience);
         if (running_ || outcome_) co_return;
         logging::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
-                                             fmt::join(missing(), ", "), options_.world_size));
+                                             joined(missing(), ", "), options_.world_size));
         left -= patience;
     }
     co_await sleep_for(left);
     if (running_ || outcome_) co_return;
-    abort(error(errc::timeout, fmt::format("rank {} of {} did not join within {:.3g} s",
-                                           fmt::join(missing(), ", "), options_.world_size,
-                                           to_seconds(options_.join_deadline)))
+    abort(error(errc::timeout,
+                fmt::format("rank {} of {} did not join within {:.3g} s", joined(missing(), ", "),
+                            options_.world_size, to_seconds(options_.join_deadline)))
               .with_hint("did all processes start, and can they reach this host?"),
           missing().front());
 }
@@ -51646,7 +52087,6 @@ SKEIN_INLINE void elastic_coordinator::finish(std::optional<error> failure, int 
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace skein::spmd {
 
@@ -52122,7 +52562,7 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     if (why.empty())
         why.emplace_back(view_.generation == 0 ? "the first workers are ready"
                                                : "a change is not wanted any more");
-    next.why = detail::clipped(fmt::format("{}", fmt::join(why, "; ")), detail::most_view_text);
+    next.why = detail::clipped(joined(why, "; "), detail::most_view_text);
     return next;
 }
 

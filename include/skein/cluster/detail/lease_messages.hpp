@@ -14,6 +14,10 @@ namespace skein::cluster {
 /// The version of these messages; head and peers must have the same.
 inline constexpr std::uint32_t cluster_version = 11;
 
+namespace detail {
+inline constexpr std::uint64_t most_lost_after_ms = 7 * 86'400'000; ///< see node_welcome
+}
+
 /// In the environment of what comes from a job: the folder for runs of trainings.
 inline constexpr const char* runs_variable = "SKEIN_RUNS_DIR";
 

@@ -58,7 +58,7 @@ SKEIN_INLINE void leased_workers::state::refuse_beside(const lease& l, const std
     if (found == leases.end() || l.wire) return;
     const auto gone = found->second;
     leases.erase(found);
-    give_back(gone);
+    head.give_back(gone->number);
     if (first == nullptr || stopping.is_set()) return;
     logging::warn(
         "cluster", "a worker has no second process: its tasks hold up those who wait there",
@@ -73,7 +73,7 @@ SKEIN_INLINE void leased_workers::state::drop_beside(const lease& of) {
         if (l->beside == of.number && !l->wire) waiting.push_back(l);
     for (const auto& l : waiting) {
         leases.erase(l->number);
-        give_back(l);
+        head.give_back(l->number);
     }
 }
 

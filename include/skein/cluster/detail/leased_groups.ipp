@@ -16,19 +16,15 @@ namespace skein::cluster {
 
 SKEIN_INLINE void leased_workers::state::want(const rt::worker_group& what) {
     auto& g = groups[what.number];
-    g.known.number = what.number;
-    g.known.strategy = static_cast<std::uint8_t>(what.strategy);
+    known_group known;
+    known.number = what.number;
+    known.strategy = static_cast<std::uint8_t>(what.strategy);
     for (const auto& b : what.bundles) {
-        g.known.bundles.push_back(sched::to_string(b));
+        known.bundles.push_back(sched::to_string(b));
         g.cpus += b.cpu;
     }
-    tell(g);
+    head.want_group(std::move(known));
     if (!stopping.is_set()) fill();
-}
-
-SKEIN_INLINE void leased_workers::state::tell(const group& g) {
-    if (!is_joined()) return; // with the next hello
-    (void)head.tell(cluster::want_group{g.known.number, g.known.strategy, g.known.bundles});
 }
 
 SKEIN_INLINE void leased_workers::state::drop(std::uint64_t number) {
@@ -36,6 +32,7 @@ SKEIN_INLINE void leased_workers::state::drop(std::uint64_t number) {
     if (found == groups.end() || std::exchange(found->second.closing, true)) return;
     if (stopping.is_set() || gave_up) { // all ends
         groups.erase(found);
+        head.forget_group(number);
         return driver.group_gone(number);
     }
     later.spawn(close_group(this, number));
@@ -56,7 +53,7 @@ SKEIN_INLINE task<void> leased_workers::state::close_group(state* self, std::uin
         for (const auto& l : idle) {
             if (!l->wire) { // its worker has not come yet
                 self->leases.erase(l->number);
-                self->give_back(l);
+                self->head.give_back(l->number);
             } else {
                 l->retiring = true;
                 self->later.spawn(retire(self, l, "its placement group is over"));
@@ -69,50 +66,36 @@ SKEIN_INLINE task<void> leased_workers::state::close_group(state* self, std::uin
     }
     std::erase_if(self->demands, is_of);
     self->groups.erase(number);
-    if (self->is_joined()) (void)self->head.tell(cluster::drop_group{number});
+    self->head.drop_group(number);
     self->driver.group_gone(number);
     self->fill();
 }
 
-SKEIN_INLINE void leased_workers::state::serve_groups(net::request_service& of) {
-    of.on_tell<group_placed>([this](const group_placed& m, const net::caller&) {
-        const auto found = groups.find(m.group);
-        if (found == groups.end()) return; // it was dropped; the head hears so
-        found->second.known.placed = m.bundles;
-        found->second.placed = true;
-        found->second.impossible = found->second.is_said = false;
-        found->second.why.clear();
-        driver.group_placed(m.group, true);
-        fill();
-    });
-    of.on_tell<group_waits>([this](const group_waits& m, const net::caller&) {
-        const auto found = groups.find(m.group);
-        if (found == groups.end()) return;
-        found->second.placed = false;
-        found->second.impossible = m.impossible;
-        driver.group_placed(m.group, false);
-        if (m.impossible)
-            found->second.why = m.why;
-        else
-            logging::warn("cluster", "a placement group has lost places and gets others",
-                          {{"group", m.group}, {"why", m.why}});
-        fill();
-    });
-    of.on_tell<group_refused>([this](const group_refused& m, const net::caller&) {
-        if (groups.erase(m.group) == 0) return;
-        driver.group_refused(m.group, error(errc::exhausted, m.why));
-    });
+SKEIN_INLINE void leased_workers::state::on_group_placed(const group_placed& m) {
+    auto& g = groups.at(m.group);
+    g.placed = true;
+    g.impossible = g.is_said = false;
+    g.why.clear();
+    driver.group_placed(m.group, true);
+    fill();
 }
 
-/// What has changed while a hello was under way.
-SKEIN_INLINE void leased_workers::state::tell_changed_groups(const driver_hello& h) {
-    std::set<std::uint64_t> told;
-    for (const auto& g : h.groups) {
-        told.insert(g.number);
-        if (!groups.contains(g.number)) (void)head.tell(cluster::drop_group{g.number});
-    }
-    for (const auto& [number, g] : groups)
-        if (!told.contains(number)) tell(g);
+SKEIN_INLINE void leased_workers::state::on_group_waits(const group_waits& m) {
+    auto& g = groups.at(m.group);
+    g.placed = false;
+    g.impossible = m.impossible;
+    driver.group_placed(m.group, false);
+    if (m.impossible)
+        g.why = m.why;
+    else
+        logging::warn("cluster", "a placement group has lost places and gets others",
+                      {{"group", m.group}, {"why", m.why}});
+    fill();
+}
+
+SKEIN_INLINE void leased_workers::state::on_group_refused(const group_refused& m) {
+    groups.erase(m.group);
+    driver.group_refused(m.group, error(errc::exhausted, m.why));
 }
 
 /// Cpus that the groups take, in steps; those that cannot be had count for nothing.

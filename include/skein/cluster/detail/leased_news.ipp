@@ -16,13 +16,13 @@ namespace skein::cluster {
 
 /// Of each demand once: that no node could hold it.
 SKEIN_INLINE void leased_workers::state::say_what_waits() {
-    if (!knows_size || !is_joined()) return; // when the size of the cluster is known
+    if (!knows_size || !head.is_asking()) return; // when the size of the cluster is known
     if (cluster_nodes == 0) return say_no_nodes();
     said_no_nodes = nodes_return = false;
     for (const auto& [number, l] : leases) {
         const auto why = std::exchange(l->why, {});
         if (why.empty() || l->node != 0) continue;
-        const auto k = known(*l);
+        const auto k = wish(*l);
         if (!said_why.insert(k.demand + ' ' + k.label).second) continue;
         logging::warn("cluster", "no node could hold what calls ask for: they wait",
                       {{"why", why}});

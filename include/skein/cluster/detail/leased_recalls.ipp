@@ -13,8 +13,7 @@
 namespace skein::cluster {
 
 SKEIN_INLINE void leased_workers::state::on_recalled(const lease_recalled& m) {
-    if (m.lease == space_server_lease && !m.withdrawn && is_joined())
-        (void)head.tell(keep_lease{m.lease});
+    if (m.lease == space_server_lease && !m.withdrawn) head.keep(m.lease);
     const auto found = leases.find(m.lease);
     if (found == leases.end() || stopping.is_set()) return;
     const auto l = found->second;
@@ -26,7 +25,7 @@ SKEIN_INLINE void leased_workers::state::on_recalled(const lease_recalled& m) {
     }
     if (l->beside != 0) return refuse_beside(*l, m.why);
     leases.erase(found); // its worker has not come yet
-    give_back(l);
+    head.give_back(m.lease);
     later.spawn(fill_later(this, how.times.child_restart_first));
 }
 
@@ -55,8 +54,7 @@ SKEIN_INLINE task<void> leased_workers::state::retire(state* self, lease_ptr l, 
         once_more = !outcome && !goes_on; // it was asked back again meanwhile
     }
     l->retiring = l->is_withdrawn = false;
-    if (!left && !goes_on && l->wire && self->is_joined())
-        (void)self->head.tell(keep_lease{l->number});
+    if (!left && !goes_on && l->wire) self->head.keep(l->number);
     logging::debug("cluster",
                    left      ? "a worker was given back"
                    : goes_on ? "a worker is not asked back any more"

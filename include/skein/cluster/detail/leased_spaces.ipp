@@ -10,7 +10,6 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
-#include <skein/proc/build_id.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/worker_link.hpp>
 
@@ -38,7 +37,7 @@ SKEIN_INLINE task<rt::space_place> leased_workers::state::find(state* self, std:
             throw error(errc::timeout,
                         fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}", space,
                                     to_seconds(most), why));
-        if (self->is_joined()) {
+        if (self->head.is_asking()) {
             auto asking = as_result(with_timeout(
                 self->head.ask<cluster::space_entered>(enter_space{space, space_server}), most));
             const auto there = co_await asking;
@@ -80,16 +79,6 @@ SKEIN_INLINE void leased_workers::state::on_space_lost(const space_lost& m) {
         return v.space == m.space && v.space_server == m.space_server;
     });
     rt::tell_space_server_ended(driver, m.space, m.space_server, m.how);
-}
-
-/// What a hello says of namespaces: the one that is kept here, and those that are visited.
-SKEIN_INLINE void leased_workers::state::tell_spaces(driver_hello& h) const {
-    h.again = head.was_welcomed();
-    h.build = proc::build_id();
-    h.space = how.space;
-    if (!how.space.empty())
-        h.leases.push_back({space_server_lease, {}, how.space_node, {}, true, {}, {}});
-    h.visits = visits;
 }
 
 SKEIN_INLINE task<rt::space_place> leased_workers::find_space(std::string space,

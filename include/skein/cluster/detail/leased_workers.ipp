@@ -10,6 +10,7 @@
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/network.hpp>
+#include <skein/proc/build_id.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/worker_link.hpp>
 
@@ -25,7 +26,7 @@ namespace skein::cluster {
 SKEIN_INLINE leased_workers::state::state(loop& on, net::network& via, rt::runtime& of,
                                           leased_workers_options given)
     : on_loop(on), network(via), driver(of), how(std::move(given)),
-      head(on, via, link_options(), &stopping) {
+      head(on, via, link_options(), how.print, "workers", &stopping, *this) {
     if (how.demand.empty()) how.demand.cpu = 1;
 }
 
@@ -40,13 +41,6 @@ SKEIN_INLINE detail::head_link_options leased_workers::state::link_options() {
     o.join_within = how.join_within;
     o.abandons = !how.space.empty();
     o.times = how.times;
-    o.make_service = [this] { return make_service(); };
-    o.say_hello = [this] { return say_hello(this); };
-    o.on_away = [at = to_string(how.head)](const error& why, bool was_joined) {
-        if (was_joined)
-            logging::warn("cluster", "the head is away; workers go on",
-                          {{"head", at}, {"why", why.what()}});
-    };
     return o;
 }
 
@@ -54,7 +48,7 @@ SKEIN_INLINE task<void> leased_workers::state::serve() {
     std::exception_ptr failure;
     try {
         fill();
-        auto joining = keep_joined(this);
+        auto joining = head.serve();
         co_await joining;
     } catch (const error& e) {
         if (e.code() == errc::cancelled) {
@@ -77,7 +71,8 @@ SKEIN_INLINE task<void> leased_workers::state::serve() {
     }
     auto gone = as_result(shield(served.join()));
     (void)co_await gone;
-    auto said = as_result(shield(hear_out(this, !failure && !gave_up)));
+    auto said =
+        as_result(shield(head.output().hear_out(!failure && !gave_up, how.times.suspect_after)));
     (void)co_await said;
     tell_calls_now();
     auto parted = shield(head.part());
@@ -92,7 +87,8 @@ SKEIN_INLINE void leased_workers::state::open_door() {
     auto options = rt::worker_connection(driver, ours);
     options.bounds.close_deadline = how.times.shutdown_grace;
     auto at = how.listen;
-    if (at.host.empty()) at = detail::driver_door(head.notice().this_host_only, how.head, at.port);
+    if (at.host.empty())
+        at = detail::driver_door(head.link().notice().this_host_only, how.head, at.port);
     net::acceptor_options bounds; // all workers of a cluster may come at once; they try again
     bounds.places = 64;
     bounds.places_per_address = 32;
@@ -116,50 +112,25 @@ SKEIN_INLINE void leased_workers::state::give_up(error why) {
 
 // ---- the link to the head -----------------------------------------------------------------------
 
-SKEIN_INLINE task<void> leased_workers::state::keep_joined(state* self) {
-    std::optional<error> fault;
-    try {
-        auto joining = self->head.keep();
-        co_await joining;
-    } catch (const error& e) {
-        fault = e;
-    }
-    if (!fault && self->stopping.is_set()) co_return;
-    if (!fault) throw error(errc::closed, "the cluster was stopped");
-    if (fault->code() == errc::cancelled || fault->text().starts_with("listen ")) throw *fault;
-    throw detail::no_cluster_for_driver(self->how.head, *fault);
+SKEIN_INLINE void leased_workers::state::on_waits(const lease_waits& m) {
+    const auto found = leases.find(m.lease);
+    if (found == leases.end()) return;
+    if (m.is_held_up) return say_held_up(m.why);
+    if (found->second->beside != 0) return refuse_beside(*found->second, m.why);
+    found->second->why = m.why;
+    if (!std::exchange(found->second->impossible, true)) fill();
+    say_what_waits();
 }
 
-SKEIN_INLINE std::shared_ptr<net::request_service> leased_workers::state::make_service() {
-    auto out = std::make_shared<net::request_service>(net::request_service::bounds(),
-                                                      detail::cluster_budget());
-    out->on_tell<lease_granted>(
-        [this](const lease_granted& m, const net::caller&) { on_granted(m); });
-    out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) { on_ended(m); });
-    out->on_tell<worker_output>(
-        [this](worker_output m, const net::caller&) { on_output(std::move(m)); });
-    out->on_tell<lease_waits>([this](const lease_waits& m, const net::caller&) {
-        const auto found = leases.find(m.lease);
-        if (found == leases.end()) return;
-        if (m.is_held_up) return say_held_up(m.why);
-        if (found->second->beside != 0) return refuse_beside(*found->second, m.why);
-        found->second->why = m.why;
-        if (!std::exchange(found->second->impossible, true)) fill();
-        say_what_waits();
-    });
-    serve_groups(*out);
-    out->on_tell<space_lost>([this](const space_lost& m, const net::caller&) { on_space_lost(m); });
-    out->on_tell<lease_recalled>(
-        [this](const lease_recalled& m, const net::caller&) { on_recalled(m); });
-    out->on_tell<cluster_changed>([this](const cluster_changed& m, const net::caller&) {
-        cluster_cpus = m.cpus;
-        cluster_nodes = m.nodes;
-        if (is_joined()) fill();
-    });
-    return out;
+SKEIN_INLINE void leased_workers::state::on_cluster_changed(const cluster_changed& m) {
+    cluster_cpus = m.cpus;
+    cluster_nodes = m.nodes;
+    if (head.is_asking()) fill();
 }
 
-SKEIN_INLINE driver_hello leased_workers::state::hello() const {
+SKEIN_INLINE driver_hello leased_workers::state::describe() {
+    if (!door) open_door();
+    knows_size = false;
     const auto& who = driver.name();
     driver_hello h;
     h.name = how.name;
@@ -176,49 +147,29 @@ SKEIN_INLINE driver_hello leased_workers::state::hello() const {
                         (!how.listen.host.empty() && how.listen.host != "*" && !at.is_loopback());
     if (h.address.empty() && is_own) h.address = to_string(at);
     h.port = at.port;
-    h.prints = static_cast<bool>(how.print);
-    tell_spaces(h);
-    for (const auto& [number, l] : leases)
-        if (l->beside == 0 || !l->where.empty()) h.leases.push_back(known(*l));
-    for (const auto& [number, g] : groups) h.groups.push_back(g.known);
+    // What it says of namespaces: the one that is kept here, and those that are visited.
+    h.build = proc::build_id();
+    h.space = how.space;
+    if (!how.space.empty())
+        h.leases.push_back({space_server_lease, {}, how.space_node, {}, true, {}, {}});
+    h.visits = visits;
     return h;
 }
 
-SKEIN_INLINE known_lease leased_workers::state::known(const lease& l) const {
-    const auto node = l.node == 0 && l.wire ? unknown_node : l.node;
-    if (l.beside != 0) return {l.number, {}, node, l.where, true, {}, {}}; // it takes no room there
-    if (!l.demand) return {l.number, sched::to_string(how.demand), node, {}, false, {}, {}};
+SKEIN_INLINE want_lease leased_workers::state::wish(const lease& l) const {
+    if (l.beside != 0) return {l.number, {}, l.where, true, {}, {}, {}}; // it takes no room there
+    if (!l.demand) return {l.number, sched::to_string(how.demand), {}, false, {}, {}, {}};
     const auto& own = demands.at(l.demand);
-    return {l.number,           own.text, node,
-            own.what.label,     true,     sched::variables_as_text(own.what.env),
-            own.what.env.folder};
+    const auto& env = own.what.env;
+    return {l.number,   own.text, own.what.label, true, sched::variables_as_text(env),
+            env.folder, {}};
 }
 
-SKEIN_INLINE task<void> leased_workers::state::say_hello(state* self) {
-    if (!self->door) self->open_door();
-    const auto h = self->hello();
-    self->knows_size = false;
-    auto joining = self->head.join<cluster::driver_welcome>(h);
-    const auto w = co_await joining;
-    // What has changed while the hello was under way.
-    std::set<std::uint64_t> told;
-    for (const auto& one : h.leases) {
-        told.insert(one.number);
-        if (!self->leases.contains(one.number) && one.number != space_server_lease)
-            (void)self->head.tell(return_lease{one.number});
-    }
-    self->tell_changed_groups(h);
-    for (const auto& [number, l] : self->leases)
-        if (!told.contains(number)) self->want(l);
-    for (const auto& [number, l] : self->leases) {
-        if (l->was_blocked) (void)self->head.tell(lease_blocked{number, l->blocked});
-        if (l->ends_now) (void)self->head.tell(return_lease{number, true});
-    }
-    self->mark_unknown();
-    self->cluster_cpus = w.cpus;
-    self->cluster_nodes = w.nodes;
-    self->knows_size = self->nodes_return = true;
-    self->fill();
+SKEIN_INLINE void leased_workers::state::on_welcome(const driver_welcome& m) {
+    cluster_cpus = m.cpus;
+    cluster_nodes = m.nodes;
+    knows_size = nodes_return = true;
+    fill();
 }
 
 // ---- leases -------------------------------------------------------------------------------------
@@ -274,7 +225,7 @@ SKEIN_INLINE void leased_workers::state::fill() {
         --have;
         const auto l = at->second;
         at = leases.erase(at);
-        give_back(l);
+        head.give_back(l->number);
     }
     take_back_withdrawn();
     count_expected();
@@ -310,7 +261,7 @@ SKEIN_INLINE void leased_workers::state::fill_own(own_leases& own) {
     }
     for (; !waiting.empty() && all > own.what.wanted; waiting.pop_back(), --all) {
         leases.erase(waiting.back()->number);
-        give_back(waiting.back());
+        head.give_back(waiting.back()->number);
     }
     if (all > own.what.wanted && !std::exchange(own.watched, true))
         later.spawn(release_idle(this, own.what.demand));
@@ -344,18 +295,10 @@ SKEIN_INLINE task<void> leased_workers::state::release_idle(state* self, sched::
     own.watched = false;
 }
 
-SKEIN_INLINE bool leased_workers::state::is_joined() const noexcept {
-    return head.is_joined() && !stopping.is_set();
-}
+SKEIN_INLINE void leased_workers::state::want(const lease_ptr& l) { head.want(wish(*l)); }
 
-SKEIN_INLINE void leased_workers::state::want(const lease_ptr& l) {
-    if (!is_joined() || (l->beside != 0 && l->where.empty())) return; // later
-    const auto k = known(*l);
-    (void)head.tell(want_lease{k.number, k.demand, k.label, k.own, k.env, k.cwd});
-}
-
-SKEIN_INLINE void leased_workers::state::give_back(const lease_ptr& l) {
-    if (is_joined() && !l->ended) (void)head.tell(return_lease{l->number});
+SKEIN_INLINE std::string leased_workers::state::worker_of(std::uint64_t number) const {
+    return fmt::format("worker-{}", number);
 }
 
 /// New actors wait for workers that are about to come.
@@ -372,7 +315,7 @@ SKEIN_INLINE void leased_workers::state::on_granted(const lease_granted& m) {
     found->second->node_name = m.node_name;
     found->second->labels = m.labels;
     found->second->impossible = false;
-    if (const auto k = known(*found->second); !said_why.empty())
+    if (const auto k = wish(*found->second); !said_why.empty())
         said_why.erase(k.demand + ' ' + k.label);
     if (const auto wire = found->second->wire) driver.set_labels(*wire, m.labels);
     if (found->second->demand) fill(); // there may be room for one more
@@ -384,11 +327,9 @@ SKEIN_INLINE void leased_workers::state::on_ended(const lease_ended& m) {
     if (m.lease == space_server_lease && !how.space.empty())
         return give_up(
             error(errc::aborted, "the cluster does not count on this space server: " + m.how));
-    hear_end(m);
     const auto found = leases.find(m.lease);
     if (found == leases.end()) return;
     const auto l = found->second;
-    l->ended = true;
     l->how = m.how;
     l->end_told.set();
     if (l->wire) { // its last replies may be on the way
@@ -397,6 +338,7 @@ SKEIN_INLINE void leased_workers::state::on_ended(const lease_ended& m) {
     }
     if (l->beside != 0) return refuse_beside(*l, m.how);
     leases.erase(found);
+    head.give_back(m.lease);
     if (m.of_node && !m.started) return on_other_node(*l);
     on_failed_start(l, m.is_lasting, m.started);
 }
@@ -489,7 +431,7 @@ SKEIN_INLINE task<void> leased_workers::state::serve_one(state* self, net::link:
         co_return;
     }
     const auto l = self->lease_of(wire->peer().name);
-    if (l == nullptr || l->wire != nullptr || l->ended || self->stopping.is_set()) {
+    if (l == nullptr || l->wire != nullptr || l->end_told.is_set() || self->stopping.is_set()) {
         wire->abort(error(errc::refused, wire->peer_name() + " has no lease (any more)"));
         co_return;
     }
@@ -499,8 +441,9 @@ SKEIN_INLINE task<void> leased_workers::state::serve_one(state* self, net::link:
         co_return;
     }
     l->wire = wire;
+    self->head.has_come(l->number);
     if (l->beside != 0) self->later.spawn(leave_when_idle(self, l));
-    if (self->how.print) self->heard[l->number].node = l->node_name;
+    self->head.output().expect(l->number, l->node_name);
     self->failed_starts = 0;
     const auto of_node = detail::failed_start_text(l->node_name);
     std::erase_if(self->said_failures,
@@ -517,7 +460,7 @@ SKEIN_INLINE task<void> leased_workers::state::serve_one(state* self, net::link:
     }
     l->wire = nullptr;
     self->leases.erase(l->number);
-    self->give_back(l);
+    self->head.give_back(l->number);
     self->drop_beside(*l);
     self->fill();
     if (failure) std::rethrow_exception(failure);
@@ -527,10 +470,11 @@ SKEIN_INLINE task<void> leased_workers::state::serve_one(state* self, net::link:
 SKEIN_INLINE task<std::string> leased_workers::state::how_it_ended(state* self, lease_ptr l) {
     const auto pid = l->wire ? l->wire->peer().pid : 0;
     const bool left = l->wire && l->wire->ending() == net::link_end::orderly;
-    if (self->is_joined()) {
+    if (self->head.is_asking()) {
         auto told = detail::wait_at_most(&l->end_told, self->how.times.suspect_after);
         co_await told;
-        auto printed = until_printed(self, self->how.times.exit_grace_stopping); // its last words
+        auto printed = // its last words
+            self->head.output().until_printed(self->how.times.exit_grace_stopping);
         co_await printed;
     }
     if (!left) self->say_lost(*l, pid);
@@ -556,8 +500,7 @@ SKEIN_INLINE void leased_workers::blocked(const net::channel& worker, bool on) {
     for (const auto& [number, l] : state_->leases) {
         if (l->wire.get() != &worker || l->beside != 0 || std::exchange(l->blocked, on) == on)
             continue;
-        l->was_blocked = true;
-        if (state_->is_joined()) (void)state_->head.tell(lease_blocked{number, on});
+        state_->head.set_blocked(number, on);
         state_->fill();
         return;
     }
@@ -565,7 +508,7 @@ SKEIN_INLINE void leased_workers::blocked(const net::channel& worker, bool on) {
 SKEIN_INLINE void leased_workers::end_now(const net::channel& worker) {
     for (const auto& [number, l] : state_->leases) {
         if (l->wire.get() != &worker || std::exchange(l->ends_now, true)) continue;
-        if (state_->is_joined()) (void)state_->head.tell(return_lease{number, true});
+        state_->head.end(number, true);
         return;
     }
 }

@@ -2,9 +2,9 @@
 #pragma once
 // What a driver knows of its leases.
 
-#include <skein/cluster/detail/head_link.hpp>
+#include <skein/cluster/detail/head_client.hpp>
+#include <skein/cluster/detail/load_messages.hpp>
 #include <skein/cluster/leased_workers.hpp>
-#include <skein/cluster/messages.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
@@ -20,7 +20,7 @@
 
 namespace skein::cluster {
 
-struct leased_workers::state {
+struct leased_workers::state final : detail::head_events {
     struct lease {
         std::uint64_t number = 0;
         std::uint64_t node = 0; ///< the incarnation of its agent; 0: not granted yet
@@ -31,17 +31,15 @@ struct leased_workers::state {
         std::string where;      ///< of such a one: its node's label, as soon as that is known
         net::link::handle wire; ///< to its worker, while that is served
         std::optional<time_point> broken_since; ///< its connection is
-        bool ended = false;                     ///< the head says so
         bool retiring = false;
         bool is_withdrawn = false;               ///< the head does not ask it back any more
         std::optional<cancel_source> retirement; ///< while that is under way
         bool blocked = false;                    ///< all that runs there waits for others
-        bool was_blocked = false;                ///< and the head may have heard so
         bool ends_now = false;                   ///< its process is to be killed
         bool impossible = false;                 ///< no node could hold it, the head says
         std::string why;                         ///< the same in words, until it is said
         std::string how;                         ///< it ended
-        event end_told;
+        event end_told;                          ///< by the head
 
         /// For all tasks, and counted as a worker.
         [[nodiscard]] bool is_shared() const noexcept { return !demand && beside == 0; }
@@ -58,7 +56,6 @@ struct leased_workers::state {
 
     /// A placement group.
     struct group {
-        known_group known;
         sched::amount cpus; ///< of all its bundles
         bool placed = false, impossible = false;
         bool closing = false; ///< nobody holds it: close_group() is at work
@@ -84,7 +81,7 @@ struct leased_workers::state {
     bool said_no_nodes = false;     ///< since the last one went
     std::set<std::string> said_why; ///< demands that no node holds, with their labels
     event stopping;
-    detail::head_link head;
+    detail::head_client head;
     bool gave_up = false;
     std::optional<error> gave_up_why;
     bool visits_only = false;   ///< there are no calls for workers of its own yet
@@ -106,40 +103,21 @@ struct leased_workers::state {
         std::optional<time_point> broken_since;
     };
     std::vector<space_client> space_clients;
-    /// What a worker has printed, until the head has told its end.
-    struct heard_lines {
-        std::uint64_t next = 1; ///< the number of its next line
-        std::string node;
-        bool is_lost = false; ///< nobody will tell its end
-    };
-    std::map<std::uint64_t, heard_lines> heard; ///< by lease
-    event all_heard, all_printed;               ///< look again
-    std::size_t printing_now = 0;
-    bool is_deaf = false; ///< nothing is printed any more
-    scope printing;
 
     task<void> serve();
     [[nodiscard]] detail::head_link_options link_options();
     void open_door();
-    static task<void> keep_joined(state* self);
-    static task<void> say_hello(state* self);
-    [[nodiscard]] bool is_joined() const noexcept;
-    [[nodiscard]] std::shared_ptr<net::request_service> make_service();
-    [[nodiscard]] driver_hello hello() const;
     void give_up(error why);
 
     [[nodiscard]] std::size_t target() const noexcept;
     [[nodiscard]] std::size_t shared() const noexcept;
-    [[nodiscard]] known_lease known(const lease& l) const;
+    [[nodiscard]] want_lease wish(const lease& l) const;
     void want_workers(const rt::worker_demand& what);
     void fill_own(own_leases& own);
     static task<void> release_idle(state* self, sched::demand_id demand);
     void fill();
     void want(const lease_ptr& l);
-    void give_back(const lease_ptr& l);
     void count_expected();
-    void on_granted(const lease_granted& m);
-    void on_ended(const lease_ended& m);
     void on_failed_start(const lease_ptr& l, bool is_lasting, bool has_run);
     void on_other_node(const lease& l);
     static void say_held_up(const std::string& why);
@@ -164,7 +142,6 @@ struct leased_workers::state {
     static task<void> leave_when_idle(state* self, lease_ptr l);
 
     // leased_recalls.ipp
-    void on_recalled(const lease_recalled& m);
     void take_back_withdrawn();
     static task<void> retire(state* self, lease_ptr l, std::string why);
 
@@ -175,28 +152,29 @@ struct leased_workers::state {
 
     // leased_groups.ipp
     void want(const rt::worker_group& what);
-    void tell(const group& g);
     void drop(std::uint64_t number);
     static task<void> close_group(state* self, std::uint64_t number);
-    void serve_groups(net::request_service& of);
-    void tell_changed_groups(const driver_hello& h);
     [[nodiscard]] std::int64_t group_cpus(bool any_blocked) const noexcept;
 
     // leased_spaces.ipp: namespaces
     static task<rt::space_place> find(state* self, std::string space, std::uint64_t space_server);
     [[nodiscard]] rt::space_place place_of(const std::string& space, const space_entered& there);
-    void tell_spaces(driver_hello& h) const;
     static task<void> serve_space_client(state* self, net::link::handle wire);
     void look_at_space_clients(time_point now);
-    void on_space_lost(const space_lost& m);
 
-    // leased_output.ipp: what workers print
-    void on_output(worker_output m);
-    void hear_end(const lease_ended& m);
-    void mark_unknown();
-    static task<void> print(state* self, std::vector<proc::worker_lines> what, std::uint64_t node);
-    static task<void> until_printed(state* self, duration most);
-    static task<void> hear_out(state* self, bool waits);
+    // of head_events
+    driver_hello describe() override;
+    void on_welcome(const driver_welcome& m) override;
+    std::string worker_of(std::uint64_t number) const override;
+    void on_granted(const lease_granted& m) override;
+    void on_ended(const lease_ended& m) override;
+    void on_waits(const lease_waits& m) override;
+    void on_recalled(const lease_recalled& m) override;
+    void on_group_placed(const group_placed& m) override;
+    void on_group_waits(const group_waits& m) override;
+    void on_group_refused(const group_refused& m) override;
+    void on_cluster_changed(const cluster_changed& m) override;
+    void on_space_lost(const space_lost& m) override;
 };
 
 } // namespace skein::cluster

@@ -11,10 +11,6 @@
 
 namespace skein::cluster {
 
-namespace detail {
-inline constexpr std::uint64_t most_lost_after_ms = 7 * 86'400'000; ///< see node_welcome
-}
-
 /// A node says who it is and what it holds; answered by node_welcome.
 struct node_hello {
     static constexpr std::uint16_t number = 1;

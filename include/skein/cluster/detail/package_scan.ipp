@@ -4,6 +4,7 @@
 
 #include <skein/cluster/detail/git_files.hpp>
 #include <skein/cluster/detail/ignore_rules.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/unique_fd.hpp>
@@ -279,7 +280,7 @@ SKEIN_INLINE void folder_scan::take_named(std::string path) {
                 throw error(errc::invalid_argument,
                             fmt::format("{} is in .git, which stays here", asked));
             names.emplace_back(name);
-            at = fmt::format("{}", fmt::join(names, "/"));
+            at = joined(names, "/");
             if (!look(at, is))
                 throw error(errc::not_found, fmt::format("{} is not in {}", asked, folder_))
                     .with_hint("make it first, or mend its name");
@@ -289,7 +290,7 @@ SKEIN_INLINE void folder_scan::take_named(std::string path) {
             break;
         }
         if (again) continue;
-        at = fmt::format("{}", fmt::join(names, "/"));
+        at = joined(names, "/");
         if (at.empty()) return walk("", false);
         if (!look(at, is)) throw errno_error(ENOENT, "look at", whole(at));
         take(at, is);
