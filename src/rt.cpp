@@ -15,6 +15,8 @@
 #include <skein/rt/detail/demand_lines.hpp>
 #include <skein/rt/detail/dispatch.hpp>
 #include <skein/rt/detail/executor.hpp>
+#include <skein/rt/detail/group_desk.hpp>
+#include <skein/rt/detail/group_handles.hpp>
 #include <skein/rt/detail/groups.hpp>
 #include <skein/rt/detail/lease_book.hpp>
 #include <skein/rt/detail/lent_cores.hpp>
@@ -36,6 +38,8 @@
 #include <skein/rt/detail/dispatch.ipp>
 #include <skein/rt/detail/executor.ipp>
 #include <skein/rt/detail/failures.ipp>
+#include <skein/rt/detail/group_desk.ipp>
+#include <skein/rt/detail/group_handles.ipp>
 #include <skein/rt/detail/groups.ipp>
 #include <skein/rt/detail/lease_book.ipp>
 #include <skein/rt/detail/lent_cores.ipp>
@@ -55,9 +59,6 @@
 #include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>
-#include <skein/rt/detail/runtime_group_desk.ipp>
-#include <skein/rt/detail/runtime_group_handles.ipp>
-#include <skein/rt/detail/runtime_groups.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_meetings.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>

@@ -33746,6 +33746,7 @@ struct worker_info;
 
 namespace detail {
 
+class group_handles;
 class group_state;
 struct actor_entry;
 struct actor_terms;
@@ -34013,8 +34014,8 @@ public:
     void kill_actor(actor_id id);
     void leave_actor();
 
-    /// For placement_group; in detail/group_desk.hpp.
-    struct group_desk;
+    /// For placement_group.
+    [[nodiscard]] detail::group_handles& groups() noexcept;
 
     /// The queue of a handle that is decoded here.
     [[nodiscard]] counted_ptr<detail::actor_queue> borrow_actor(actor_id id,
@@ -34071,6 +34072,7 @@ private:
     [[nodiscard]] bool is_held(actor_id id, const detail::actor_entry& entry) const;
     void let_go(actor_id id);
     void end_actor(actor_id id, std::uint16_t tell, const failure* why);
+    void end_actors(const detail::group_state& group);
     void actor_is_placed(actor_id id);
     void send_waiting(actor_id id);
     void tell_holds();
@@ -34080,6 +34082,7 @@ private:
 
     void set_demand(detail::call_base& call, const actor_options& how);
     void keep_demand(const detail::call_base& call);
+    void join_group(detail::call_base& call);
     void line_up(counted_ptr<detail::call_base> call);
     void actor_left(peer& at);
 
@@ -34123,6 +34126,8 @@ private:
     [[nodiscard]] static task<void> serve_caller(runtime* self, std::shared_ptr<net::channel> wire);
     void cut_caller(std::uint64_t incarnation);
     void tell_driver_first() noexcept;
+    void ask_driver(const counted_ptr<detail::call_base>& call, std::string name,
+                    std::uint16_t kind, detail::encoder body);
     [[nodiscard]] task<void> leave_others();
     // The driver's side, in detail/runtime_meetings.ipp:
     [[nodiscard]] bool on_worker_asks(peer& from, const net::frame_view& f);
@@ -34232,10 +34237,26 @@ namespace skein::rt::detail {
 
 namespace skein::rt {
 
-class runtime;
 using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
+
+class group_state;
+
+/// Whom a group's handles ask about it.
+class group_home {
+public:
+    /// A worker that its driver has told of the group: it is to be asked.
+    [[nodiscard]] virtual bool is_elsewhere(const group_state& group) const noexcept = 0;
+    /// Asks the driver, and waits until all bundles have places, or nothing of the group is left.
+    [[nodiscard]] virtual task<void> ask(counted_ptr<group_state> group, bool for_end) = 0;
+    virtual void end(group_state& group, const error& why) = 0;
+    /// The last use is gone.
+    virtual void drop(group_state& group) noexcept = 0;
+
+protected:
+    ~group_home() = default;
+};
 
 /// A placement group as those see it who hold it: handles, tasks that are to run in it, actors that
 /// live in it.
@@ -34246,8 +34267,8 @@ public:
         if (--uses_ == 0) last_use_gone();
     }
 
-    runtime* owner = nullptr; ///< nullptr: the runtime has ended
-    std::uint64_t number = 0; ///< 0: it was never asked for
+    group_home* home = nullptr; ///< nullptr: the runtime has ended
+    std::uint64_t number = 0;   ///< 0: it was never asked for
     std::vector<sched::resources> bundles;
     bool placed = false;
     bool is_gone = false;     ///< nothing of it is left
@@ -37248,74 +37269,68 @@ struct runtime::followers {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/group_desk.hpp
-// What runtimes do about placement groups: bodies in runtime_groups.ipp, of names and of workers in
-// runtime_group_desk.ipp, of handles in calls in runtime_group_handles.ipp.
+// group_desk: the placement groups of a driver. It makes them, asks the source of workers for
+// their places, ends them, and answers the workers that hold them.
+//
+//     asked for       the source of workers looks for places of all bundles
+//     placed          all bundles have places; back to `asked for` when a node with some is lost
+//     over            removed, refused, or the program ends: `why` says it, what is inside ends
+//     gone            over, and the source has said that nothing of it is left
+//
+// A worker asks by messages (detail/group_message.hpp) under a number of its own or of the driver.
+//
+//     group_desk desk(dispatch, replies, home, above);
+//     const auto group = desk.make(wish);      // its state says what is wrong with the wish
+//     desk.placed(group->number, true);        // the source of workers has places
+//     desk.on_question(worker, slot, body);    // throws what ends the worker's link
+//     desk.end(*group, why);
 
 
+// ======== skein/rt/detail/group_message.hpp
+// What a worker asks its driver about placement groups, and the answer: frames of the kind
+// message_group.
+
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-namespace skein::rt {
+namespace skein::rt::detail {
 
-namespace detail {
-struct group_question;
-struct group_answer;
-enum class group_matter : std::uint8_t;
-/// What a worker is told of a group, under the driver's number.
-[[nodiscard]] group_answer told_of(const group_state& group, std::uint64_t number);
-
-/// A group by its name as a label in the call of a worker.
-[[nodiscard]] std::string named_group_label(const location& on);
-} // namespace detail
-
-/// Its functions are part of runtime.
-struct runtime::group_desk {
-    using state_ptr = counted_ptr<detail::group_state>;
-
-    // For placement_group.
-    [[nodiscard]] static state_ptr make(runtime& self, const std::vector<std::string>& bundles,
-                                        sched::group_strategy how, std::string_view name,
-                                        bool get_if_exists);
-    [[nodiscard]] static task<state_ptr> look_up(runtime* self, std::string name);
-    [[nodiscard]] static task<void> ask_and_wait(state_ptr group, bool for_end);
-    [[nodiscard]] static bool is_elsewhere(const detail::group_state& group) noexcept;
-    [[nodiscard]] static bool is_worker(const runtime& self) noexcept;
-    [[nodiscard]] static result<void> take_handle(runtime& self, const detail::group_answer& told,
-                                                  state_ptr& into);
-    static void drop(runtime& self, detail::group_state& state) noexcept;
-    static void end(runtime& self, detail::group_state& group, const error& why);
-
-    // For calls.
-    static void join(runtime& self, detail::call_base& call);
-    [[nodiscard]] static state_ptr of(const runtime& self, sched::demand_id demand);
-    static void keep(runtime& self, detail::call_base& call, std::uint64_t number);
-
-    static void changed(runtime& self, detail::group_state& state);
-    static void fail_all(runtime& self, const error& why);
-    static void on_question(runtime& self, peer& from, const net::frame_view& f);
-    static void take_back(runtime& self, peer& from, slot_id slot);
-    [[nodiscard]] static state_ptr take_answer(runtime& self, byte_span answer);
-
-private:
-    static void tell_drop(runtime& self, std::uint64_t number);
-    static void tell(runtime& self, detail::group_matter matter, detail::group_question what);
-    static void find_for(runtime& self, peer& from, slot_id slot, const std::string& name);
-    static void make_for(runtime& self, peer& from, const detail::group_question& what);
-    static void hold_for(runtime& self, peer& from, std::uint64_t number);
-    [[nodiscard]] static state_ptr enter_told(runtime& self, const detail::group_answer& told);
-    static void refuse(runtime& self, std::uint64_t number, const error& why);
-    static void forget(runtime& self, std::uint64_t number);
-    static void ask(runtime& self, const counted_ptr<detail::call_base>& call,
-                    const detail::group_question& what, std::string name);
-    static void end_waits(runtime& self, peer& from, detail::group_state& state,
-                          std::optional<slot_id> slot, const error& why);
-    friend class runtime;
+enum class group_matter : std::uint8_t {
+    find = 0,    ///< the group of that name, which the worker holds from now on; a reply has it
+    ready = 1,   ///< a reply comes when all its bundles have places
+    remove = 2,  ///< it ends; a reply comes when nothing of it is left
+    release = 3, ///< so often it was told of it, and there is no handle any more; no reply
+    make = 4,    ///< one with a number of the worker's, which holds it once from now on; no reply
+    hold = 5,    ///< a handle to it has come in a call, and counts as told once; no reply
 };
 
-} // namespace skein::rt
+/// Numbers that workers give to groups which they make: each its own, from here on. Its driver has
+/// others for them.
+inline constexpr std::uint64_t first_of_worker = std::uint64_t{1} << 63;
+/// Of one worker, at a time.
+inline constexpr std::size_t most_made_groups = 16'384, most_held_groups = 4 * most_made_groups;
+inline constexpr std::size_t most_bundles = 4'096; ///< of one group
+
+struct group_question {
+    std::uint8_t matter = 0; ///< a group_matter
+    std::uint64_t number = 0;
+    std::uint64_t incarnation = 0, call = 0; ///< the id of the call that waits; 0: none
+    std::uint32_t times = 0;
+    std::string name;
+    std::uint8_t strategy = 0; ///< with make, as the next two
+    bool get_if_exists = false;
+    std::vector<std::string> bundles;
+};
+
+struct group_answer {
+    std::uint64_t number = 0;
+    bool placed = false;
+    std::vector<std::string> bundles;
+};
+
+} // namespace skein::rt::detail
 
 // ======== skein/rt/detail/groups.hpp
 // groups: the placement groups that a process knows, by number and by name; of a driver also which
@@ -37434,54 +37449,6 @@ private:
 // Bodies of rt/detail/groups.hpp.
 
 
-// ======== skein/rt/detail/group_message.hpp
-// What a worker asks its driver about placement groups, and the answer: frames of the kind
-// message_group.
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-
-namespace skein::rt::detail {
-
-enum class group_matter : std::uint8_t {
-    find = 0,    ///< the group of that name, which the worker holds from now on; a reply has it
-    ready = 1,   ///< a reply comes when all its bundles have places
-    remove = 2,  ///< it ends; a reply comes when nothing of it is left
-    release = 3, ///< so often it was told of it, and there is no handle any more; no reply
-    make = 4,    ///< one with a number of the worker's, which holds it once from now on; no reply
-    hold = 5,    ///< a handle to it has come in a call, and counts as told once; no reply
-};
-
-/// Numbers that workers give to groups which they make: each its own, from here on. Its driver has
-/// others for them.
-inline constexpr std::uint64_t first_of_worker = std::uint64_t{1} << 63;
-/// Of one worker, at a time.
-inline constexpr std::size_t most_made_groups = 16'384, most_held_groups = 4 * most_made_groups;
-inline constexpr std::size_t most_bundles = 4'096; ///< of one group
-
-struct group_question {
-    std::uint8_t matter = 0; ///< a group_matter
-    std::uint64_t number = 0;
-    std::uint64_t incarnation = 0, call = 0; ///< the id of the call that waits; 0: none
-    std::uint32_t times = 0;
-    std::string name;
-    std::uint8_t strategy = 0; ///< with make, as the next two
-    bool get_if_exists = false;
-    std::vector<std::string> bundles;
-};
-
-struct group_answer {
-    std::uint64_t number = 0;
-    bool placed = false;
-    std::vector<std::string> bundles;
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/groups.ipp, continued
 #include <algorithm>
 #include <charconv>
 #include <utility>
@@ -37489,6 +37456,81 @@ struct group_answer {
 #include <fmt/format.h>
 
 namespace skein::rt::detail {
+
+// ---- a group ---------------------------------------------------------------------------------
+
+SKEIN_INLINE void group_state::last_use_gone() noexcept {
+    if (home != nullptr) home->drop(*this);
+    delete this;
+}
+
+SKEIN_INLINE std::optional<error> misfit(const group_state& group, const sched::resources& need,
+                                         int bundle) {
+    const auto count = group.bundles.size();
+    const auto asked = need.empty() ? std::string("nothing") : to_string(need);
+    if (bundle < 0) {
+        const bool any = std::any_of(group.bundles.begin(), group.bundles.end(),
+                                     [&](const auto& b) { return fits(need, b); });
+        if (any) return std::nullopt;
+        std::string all;
+        for (std::size_t b = 0; b < count && b < 8; ++b)
+            all += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(group.bundles[b]));
+        if (count > 8) all += fmt::format(" and {} more", count - 8);
+        return error(errc::invalid_argument,
+                     fmt::format("it asks for {}, which no bundle of placement group {} has: {}",
+                                 asked, group.number, all))
+            .with_hint("ask for less, or make a bundle larger; a task asks for .cpus = 1 if "
+                       "nothing is said");
+    }
+    const auto index = static_cast<std::size_t>(bundle);
+    if (index >= count)
+        return error(errc::invalid_argument,
+                     fmt::format("placement group {} has no bundle {}: there are {}", group.number,
+                                 bundle, count))
+            .with_hint("bundles are counted from 0");
+    if (fits(need, group.bundles[index])) return std::nullopt;
+    return error(errc::invalid_argument,
+                 fmt::format("it asks for {}, and bundle {} of placement group {} is {}", asked,
+                             bundle, group.number, to_string(group.bundles[index])))
+        .with_hint("ask for less, or make the bundle larger; a task asks for .cpus = 1 if nothing "
+                   "is said");
+}
+
+SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
+    if (!group) throw error(errc::invalid_argument, "an empty placement_group is waited for");
+    if (!group->why && group->home != nullptr && group->home->is_elsewhere(*group)) {
+        auto asked = group->home->ask(group, false);
+        co_await asked;
+        co_return;
+    }
+    while (!group->placed) {
+        if (group->why) throw *group->why;
+        if (group->home == nullptr) throw error(errc::closed, "the runtime has ended");
+        group->changed.reset();
+        auto changed = group->changed.wait();
+        co_await changed;
+    }
+    if (group->why) throw *group->why;
+}
+
+SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
+    if (!group || group->home == nullptr) co_return;
+    const error why(errc::closed, fmt::format("placement group {} was removed", group->number));
+    if (group->home->is_elsewhere(*group)) {
+        if (!group->why) group->why = why; // what is put into it from here fails at once
+        auto asked = group->home->ask(group, true);
+        co_await asked;
+        co_return;
+    }
+    group->home->end(*group, why);
+    while (!group->is_gone && group->home != nullptr) {
+        group->changed.reset();
+        auto changed = group->changed.wait();
+        co_await changed;
+    }
+}
+
+// ---- the table -------------------------------------------------------------------------------
 
 SKEIN_INLINE group_entry* groups::find(std::uint64_t number) {
     const auto found = entries_.find(number);
@@ -37645,6 +37687,913 @@ SKEIN_INLINE std::size_t groups::count_aliases(peer_id worker) const {
 } // namespace skein::rt::detail
 
 
+// ======== skein/rt/detail/group_desk.hpp, continued
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace skein::rt::detail {
+
+/// What the desk tells who has the workers and actors of the program.
+class group_events {
+public:
+    /// nullptr: it is lost.
+    [[nodiscard]] virtual peer* worker_at(peer_id number) = 0;
+    /// A group is asked for: workers are started, if they are not.
+    virtual void workers_are_needed() = 0;
+    /// A group is over: so are the actors that live in it.
+    virtual void end_actors(const group_state& group) = 0;
+    /// What waits for places in it fails.
+    virtual void refuse_demand(sched::demand_id demand, const error& why) = 0;
+    /// A call that waits for a group has left its cores to others.
+    virtual void cores_are_free() = 0;
+
+protected:
+    ~group_events() = default;
+};
+
+/// Why a group cannot be made as it is wished for, but for names that are taken; into: its bundles.
+[[nodiscard]] std::optional<error> misread(const group_question& wish, group_state& into);
+/// What a worker is told of a group, under the driver's number.
+[[nodiscard]] group_answer told_of(const group_state& group, std::uint64_t number);
+
+class group_desk {
+public:
+    using state_ptr = groups::state_ptr;
+
+    /// home: of the handles of this process
+    group_desk(dispatch& parts, replies& answers, group_home& home, group_events& above) noexcept
+        : dispatch_(parts), replies_(answers), home_(home), above_(above) {}
+
+    [[nodiscard]] groups& table() noexcept { return known_; }
+    [[nodiscard]] const groups& table() const noexcept { return known_; }
+
+    /// A group, or that of the same name if the wish allows it.
+    [[nodiscard]] state_ptr make(const group_question& wish);
+    /// One that is not in the table yet; first: of the numbers to which its own belongs.
+    [[nodiscard]] state_ptr new_group(std::uint64_t first);
+    /// It can never be: it enters the table as over.
+    state_ptr refuse_new(const state_ptr& made, const error& why);
+    void end(group_state& group, const error& why);
+    /// Nobody holds it here any more.
+    void drop(group_state& group) noexcept;
+
+    /// Null: a demand of no group.
+    [[nodiscard]] state_ptr of(sched::demand_id demand) const;
+    /// The call is to run in that group, and holds it until it is over.
+    ///   errors  not_found, and what the group has ended with
+    [[nodiscard]] std::optional<error> keep(call_base& call, std::uint64_t number) const;
+
+    // What the source of workers says:
+    void placed(std::uint64_t number, bool on);
+    void refused(std::uint64_t number, const error& why);
+    void gone(std::uint64_t number);
+
+    /// The program ends.
+    void close() noexcept { closing_ = true; }
+    /// There are no workers for new groups.
+    void give_up(const error& why) { given_up_ = why; }
+    /// All groups are over.
+    void fail_all(const error& why);
+
+    // Workers:
+    /// One asks, or gives back what it holds.
+    void on_question(peer& from, slot_id slot, byte_span body);
+    /// One waits no more for that answer, if it is one about groups.
+    void cancel(peer& from, slot_id slot);
+
+private:
+    void find_for(peer& from, slot_id slot, const std::string& name);
+    void make_for(const peer& from, const group_question& wish);
+    void hold_for(const peer& from, std::uint64_t number);
+    void release_for(peer& from, const group_question& what, std::uint64_t number);
+    void wait_for(peer& from, slot_id slot, const group_question& what, std::uint64_t number);
+    void end_waits(peer& from, group_state& group, std::optional<slot_id> slot, const error& why);
+    void changed(group_state& group);
+    void tell_drop(std::uint64_t number);
+    void forget(std::uint64_t number);
+
+    dispatch& dispatch_;
+    replies& replies_;
+    group_home& home_;
+    group_events& above_;
+    groups known_;
+    std::optional<error> given_up_;
+    bool closing_ = false;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/group_desk.ipp
+// Bodies of rt/detail/group_desk.hpp. docs/design/0012-groups.md
+
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+inline constexpr std::size_t longest_group_name = 255;
+/// Of workers, for one group: a greedy one gets no more of the driver's memory.
+inline constexpr std::size_t most_group_waits = 4'096;
+
+/// What a group asks for, read into `into`.
+[[nodiscard]] inline result<void> read_bundles(const std::vector<std::string>& texts,
+                                               std::vector<sched::resources>& into) {
+    if (texts.empty() || texts.size() > most_bundles)
+        return error(errc::invalid_argument,
+                     fmt::format("a placement group of {} bundles", texts.size()))
+            .with_hint(fmt::format("1 to {}", most_bundles));
+    for (std::size_t b = 0; b < texts.size(); ++b) {
+        auto read = sched::parse_resources(texts[b]);
+        result<void> good = read ? check_demand(*read) : result<void>(read.error());
+        if (good && read->empty())
+            good =
+                error(errc::invalid_argument, "it asks for nothing").with_hint("\"cpu=1,gpu=1\"");
+        if (!good) {
+            const auto& why = good.error();
+            error said(why.code(), fmt::format("bundle {} of a placement group, \"{}\": {}", b,
+                                               texts[b], why.text()));
+            if (!why.hint().empty()) said.with_hint(why.hint());
+            return said;
+        }
+        into.push_back(std::move(*read));
+    }
+    return {};
+}
+
+SKEIN_INLINE std::optional<error> misread(const group_question& wish, group_state& into) {
+    const auto& name = wish.name;
+    if (name.size() > longest_group_name || name.find('\n') != name.npos)
+        return error(errc::invalid_argument,
+                     fmt::format("the name of a placement group has {} bytes or a line break",
+                                 name.size()))
+            .with_hint(fmt::format("one line, at most {} bytes", longest_group_name));
+    if (wish.get_if_exists && name.empty())
+        return error(errc::invalid_argument, ".get_if_exists needs a .name");
+    if (auto read = read_bundles(wish.bundles, into.bundles); !read) return read.error();
+    return std::nullopt;
+}
+
+SKEIN_INLINE group_answer told_of(const group_state& group, std::uint64_t number) {
+    group_answer told;
+    told.number = number;
+    told.placed = group.placed;
+    for (const auto& b : group.bundles) told.bundles.push_back(to_string(b));
+    return told;
+}
+
+// ---- making and ending -------------------------------------------------------------------------
+
+SKEIN_INLINE group_desk::state_ptr group_desk::new_group(std::uint64_t first) {
+    state_ptr made(new group_state);
+    made->home = &home_;
+    made->number = known_.new_number() + first;
+    return made;
+}
+
+SKEIN_INLINE group_desk::state_ptr group_desk::refuse_new(const state_ptr& made, const error& why) {
+    known_.enter(*made);
+    refused(made->number, why);
+    return made;
+}
+
+SKEIN_INLINE group_desk::state_ptr group_desk::make(const group_question& wish) {
+    auto made = new_group(0);
+    if (auto known = known_.named(wish.name)) {
+        if (wish.get_if_exists) return known;
+        return refuse_new(
+            made, error(errc::already_exists,
+                        fmt::format("there is a placement group named \"{}\" already", wish.name))
+                      .with_hint("get_placement_group gives it; .get_if_exists = true makes it "
+                                 "only if it is missing"));
+    }
+    if (const auto why = misread(wish, *made)) return refuse_new(made, *why);
+    if (given_up_) return refuse_new(made, *given_up_);
+    auto* const source = dispatch_.source();
+    if (source == nullptr || closing_)
+        return refuse_new(
+            made, error(errc::closed, "a placement group is made while there are no workers"));
+    known_.enter(*made);
+    made->name = wish.name;
+    known_.name(*made);
+    above_.workers_are_needed();
+    source->want_group(
+        {made->number, static_cast<sched::group_strategy>(wish.strategy), made->bundles});
+    return made;
+}
+
+SKEIN_INLINE void group_desk::drop(group_state& group) noexcept {
+    known_.forget_name(group);
+    tell_drop(group.number);
+    forget(group.number);
+}
+
+SKEIN_INLINE void group_desk::tell_drop(std::uint64_t number) {
+    auto& entry = *known_.find(number);
+    auto* const source = dispatch_.source();
+    if (entry.is_gone || std::exchange(entry.dropped, true)) return;
+    if (source == nullptr || closing_) {
+        entry.is_gone = true; // all ends
+        return;
+    }
+    source->drop_group(number);
+}
+
+SKEIN_INLINE void group_desk::end(group_state& group, const error& why) {
+    const state_ptr hold(&group);
+    if (group.why) return;
+    group.why = why;
+    group.placed = false;
+    known_.forget_name(group);
+    changed(group);
+    above_.end_actors(group);
+    std::vector<sched::demand_id> inside; // what waits for a place in it fails
+    dispatch_.demands().for_each_in_group(group.number,
+                                          [&](auto demand) { inside.push_back(demand); });
+    for (const auto demand : inside) above_.refuse_demand(demand, why);
+    tell_drop(group.number);
+    if (!known_.find(group.number)->is_gone) return;
+    group.is_gone = true;
+    changed(group);
+}
+
+/// Its numbers serve others when nobody uses them any more.
+SKEIN_INLINE void group_desk::forget(std::uint64_t number) {
+    const auto* const entry = known_.find(number);
+    if (entry == nullptr || entry->state != nullptr || !entry->is_gone) return;
+    if (dispatch_.forget_group(number)) known_.erase(number);
+}
+
+SKEIN_INLINE void group_desk::fail_all(const error& why) {
+    for (const auto& group : known_.held()) {
+        if (!closing_) {
+            end(*group, why);
+            continue;
+        }
+        if (!group->why) group->why = why;
+        group->is_gone = known_.find(group->number)->is_gone = true;
+        changed(*group);
+    }
+}
+
+// ---- calls -------------------------------------------------------------------------------------
+
+SKEIN_INLINE group_desk::state_ptr group_desk::of(sched::demand_id demand) const {
+    const auto number = dispatch_.demands().at(demand).group;
+    return number == 0 ? state_ptr() : known_.state_of(number);
+}
+
+SKEIN_INLINE std::optional<error> group_desk::keep(call_base& call, std::uint64_t number) const {
+    auto group = known_.state_of(number);
+    if (!group)
+        return error(errc::not_found, fmt::format("there is no placement group {}", number))
+            .with_hint("it ends with the last handle to it");
+    if (group->why) return group->why;
+    call.keep(std::make_shared<state_ptr>(std::move(group)));
+    return std::nullopt;
+}
+
+// ---- what the source of workers says -----------------------------------------------------------
+
+SKEIN_INLINE void group_desk::placed(std::uint64_t number, bool on) {
+    const auto group = known_.state_of(number);
+    if (!group || group->why) return;
+    group->placed = on;
+    changed(*group);
+}
+
+SKEIN_INLINE void group_desk::refused(std::uint64_t number, const error& why) {
+    auto* const entry = known_.find(number);
+    if (entry == nullptr) return;
+    entry->is_gone = true;
+    if (auto* const group = entry->state; group != nullptr) end(*group, why);
+    gone(number);
+}
+
+SKEIN_INLINE void group_desk::gone(std::uint64_t number) {
+    auto* const entry = known_.find(number);
+    if (entry == nullptr) return;
+    entry->is_gone = true;
+    if (const state_ptr group(entry->state); group) {
+        group->is_gone = true;
+        changed(*group);
+    }
+    forget(number);
+}
+
+// ---- workers -----------------------------------------------------------------------------------
+
+SKEIN_INLINE void group_desk::on_question(peer& from, slot_id slot, byte_span body) {
+    const auto what = wire::decode<group_question>(body);
+    if (!what || what->matter > static_cast<std::uint8_t>(group_matter::hold) ||
+        what->strategy > static_cast<std::uint8_t>(sched::group_strategy::strict_spread))
+        throw error(errc::malformed,
+                    fmt::format("a question about a placement group that cannot be read from {}",
+                                from.who));
+    const auto matter = static_cast<group_matter>(what->matter);
+    if (matter == group_matter::find) return find_for(from, slot, what->name);
+    if (matter == group_matter::make) return make_for(from, *what);
+    if (matter == group_matter::hold) return hold_for(from, what->number);
+    const auto number = known_.number_of(from.number, what->number);
+    if (!known_.is_held_by(from.number, number))
+        throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
+                                                 "not hold",
+                                                 from.who, what->number));
+    if (matter == group_matter::release) return release_for(from, *what, number);
+    wait_for(from, slot, *what, number);
+}
+
+/// A worker has a name, and holds the group from now on.
+SKEIN_INLINE void group_desk::find_for(peer& from, slot_id slot, const std::string& name) {
+    const auto found = known_.named(name);
+    if (!found) return replies_.reply_failure(from, slot, {known_.no_such(name), nullptr});
+    known_.hold(from.number, found->number);
+    const auto answer = told_of(*found, found->number);
+    replies_.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
+}
+
+/// A worker makes a group, as the program would: all that is wrong with it is told by what waits
+/// for it.
+SKEIN_INLINE void group_desk::make_for(const peer& from, const group_question& wish) {
+    if (wish.number < first_of_worker || known_.has_alias(from.number, wish.number))
+        throw error(errc::malformed,
+                    fmt::format("{} makes a placement group with the number {}, which is none for "
+                                "a new one",
+                                from.who, wish.number));
+    const auto made = known_.count_aliases(from.number);
+    if (made >= most_made_groups) // it had to refuse that itself
+        throw error(errc::malformed,
+                    fmt::format("{} makes more than {} placement groups", from.who, made));
+    const auto group = make(wish);
+    known_.enter_alias(from.number, wish.number, group->number);
+    known_.hold(from.number, group->number);
+}
+
+/// A worker has got a handle from somebody else. The group may have ended with him meanwhile, and
+/// if there never was one, he has lied, and not this worker.
+SKEIN_INLINE void group_desk::hold_for(const peer& from, std::uint64_t number) {
+    if (number == 0 || number >= first_of_worker)
+        throw error(errc::malformed, fmt::format("{} holds placement group {}, which is no number "
+                                                 "of its driver's",
+                                                 from.who, number));
+    const auto count = known_.count_held(from.number);
+    if (count >= most_held_groups && !known_.is_held_by(from.number, number))
+        throw error(errc::exhausted,
+                    fmt::format("{} holds more than {} placement groups", from.who, count));
+    known_.hold(from.number, number, true);
+}
+
+SKEIN_INLINE void group_desk::release_for(peer& from, const group_question& what,
+                                          std::uint64_t number) {
+    const auto group = known_.for_workers(number);
+    if (what.times == 0 || !known_.give_back(from.number, number, what.times))
+        throw error(errc::malformed, fmt::format("{} gives handles to placement group {} back "
+                                                 "that it has not",
+                                                 from.who, what.number));
+    known_.forget_alias(from.number, what.number);
+    if (known_.is_held_by(from.number, number) || !group) return;
+    end_waits(from, *group, {},
+              error(errc::closed, fmt::format("placement group {} was given back, wait for it with "
+                                              "a handle to it",
+                                              group->number)));
+}
+
+/// A worker waits until the group has its places, or, as it is to end, until nothing of it is left.
+SKEIN_INLINE void group_desk::wait_for(peer& from, slot_id slot, const group_question& what,
+                                       std::uint64_t number) {
+    const auto group = known_.for_workers(number);
+    const bool for_end = what.matter == static_cast<std::uint8_t>(group_matter::remove);
+    if (!group && for_end)
+        return replies_.reply(from, slot, [&](wire::writer& w) { w.fixed(what.number); });
+    if (!group)
+        return replies_.reply_failure(
+            from, slot,
+            {error(errc::closed,
+                   fmt::format("placement group {} had ended before its handle came", what.number))
+                 .with_hint("who passes a handle holds the group until the call has ended"),
+             nullptr});
+    if (group->askers.size() >= most_group_waits)
+        return replies_.reply_failure(
+            from, slot,
+            {error(errc::exhausted, fmt::format("{} calls wait for placement group {} already",
+                                                group->askers.size(), group->number))
+                 .with_hint("wait once, before the calls that need it are made"),
+             nullptr});
+    const call_id parent({what.incarnation, what.call});
+    group->askers.push_back({from.number, slot, parent, for_end});
+    dispatch_.cores().begin_wait(from.room, parent); // its core is others' meanwhile
+    if (for_end)
+        end(*group,
+            error(errc::closed, fmt::format("placement group {} was removed", group->number)));
+    changed(*group);
+    if (dispatch_.waits()) above_.cores_are_free();
+}
+
+/// A worker waits no more: for that answer, or, if none is named, for any about this group.
+SKEIN_INLINE void group_desk::end_waits(peer& from, group_state& group, std::optional<slot_id> slot,
+                                        const error& why) {
+    for (const auto& one : group.take_askers(from.number, slot)) {
+        dispatch_.cores().end_wait(from.room, one.parent);
+        replies_.reply_failure(from, one.slot, {why, nullptr});
+    }
+}
+
+SKEIN_INLINE void group_desk::cancel(peer& from, slot_id slot) {
+    if (const auto group = known_.asked_by(from.number, slot))
+        end_waits(
+            from, *group, slot,
+            error(errc::cancelled,
+                  fmt::format("the wait for placement group {} was cancelled", group->number)));
+}
+
+/// What a group is has changed: whoever waits for that hears of it.
+SKEIN_INLINE void group_desk::changed(group_state& group) {
+    const state_ptr hold(&group);
+    group.changed.set();
+    const auto is_inside = [&](const peer& worker) {
+        const auto demand = worker.room.demand;
+        return demand && dispatch_.demands().at(demand).group == group.number;
+    };
+    std::vector<group_state::asker> rest;
+    for (const auto& one : std::exchange(group.askers, {})) {
+        auto* const to = above_.worker_at(one.link);
+        if (to == nullptr) continue;
+        const bool is_over = group.why.has_value();
+        const bool is_answered =
+            one.for_end ? group.is_gone || (is_over && is_inside(*to)) : is_over || group.placed;
+        if (!is_answered) {
+            rest.push_back(one);
+            continue;
+        }
+        dispatch_.cores().end_wait(to->room, one.parent);
+        if (is_over && !one.for_end)
+            replies_.reply_failure(*to, one.slot, {*group.why, nullptr});
+        else
+            replies_.reply(*to, one.slot, [&](wire::writer& w) { w.fixed(group.number); });
+    }
+    group.askers.insert(group.askers.begin(), rest.begin(), rest.end());
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/group_handles.hpp
+// group_handles: what handles to placement groups ask of their process: a driver's group_desk, or,
+// at a worker, the driver. A worker gives a group that it makes a number of its own, and counts
+// with its driver which groups have handles here (borrows, of detail/holds.hpp).
+//
+//     group_handles handles(desk, replies, above);
+//     handles.follow(&driver);                        // a worker has met its driver
+//     auto group = handles.make({"cpu=1"}, sched::group_strategy::pack, "web", false);
+//     co_await handles.ask(group, false);             // until it is placed
+
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::sched {
+enum class group_strategy : std::uint8_t;
+}
+
+namespace skein::rt::detail {
+
+class group_desk;
+class groups;
+class replies;
+
+/// What group_handles tell who makes the calls of the process.
+class driver_questions {
+public:
+    /// A worker asks its driver: the answer settles the call. body: written when it has an owner.
+    virtual void ask_driver(counted_ptr<call_base> call, std::string name, std::uint16_t kind,
+                            encoder body) = 0;
+
+protected:
+    ~driver_questions() = default;
+};
+
+class group_handles final : public group_home {
+public:
+    using state_ptr = counted_ptr<group_state>;
+
+    group_handles(group_desk& desk, replies& answers, driver_questions& above) noexcept
+        : desk_(desk), replies_(answers), above_(above) {}
+
+    /// The driver that this worker has from now on; nullptr: none.
+    void follow(peer* driver) noexcept { driver_ = driver; }
+    [[nodiscard]] bool has_driver() const noexcept { return driver_ != nullptr; }
+
+    [[nodiscard]] state_ptr make(const std::vector<std::string>& bundles, sched::group_strategy how,
+                                 std::string_view name, bool get_if_exists);
+    ///   errors  not_found
+    [[nodiscard]] task<state_ptr> look_up(std::string name);
+    /// A worker has got a handle in the arguments of a call, whose caller holds the group until
+    /// the answer.
+    [[nodiscard]] result<void> take(const group_answer& told, state_ptr& into);
+    /// The driver's answer to look_up(). Null: it cannot be read.
+    [[nodiscard]] state_ptr take_answer(byte_span answer);
+
+    [[nodiscard]] bool is_elsewhere(const group_state& group) const noexcept override;
+    [[nodiscard]] task<void> ask(state_ptr group, bool for_end) override;
+    void end(group_state& group, const error& why) override;
+    void drop(group_state& group) noexcept override;
+
+private:
+    void ask_driver(const counted_ptr<call_base>& call, group_question what, std::string name);
+    void tell_driver(group_matter matter, group_question what);
+    [[nodiscard]] state_ptr enter(const group_answer& told);
+    [[nodiscard]] groups& table() const noexcept;
+
+    group_desk& desk_;
+    replies& replies_;
+    driver_questions& above_;
+    peer* driver_ = nullptr;
+    borrows<std::uint64_t> borrowed_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/group_handles.ipp
+// Bodies of rt/detail/group_handles.hpp. docs/design/0012-groups.md
+
+
+// ======== skein/rt/ref.hpp
+// ref<T>: the value of a remote call, now or later.
+//
+// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any
+// number of times. The call runs whether or not anybody looks: dropping a ref does not cancel it.
+// If the call fails after its last ref was dropped, the error is logged as a warning.
+//
+//     auto row = skein::remote<&load>(7);          // runs now
+//     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
+//     float x = co_await s;
+
+
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace skein {
+
+template <class T>
+class ref;
+
+namespace rt::detail {
+
+/// A call and its value.
+template <class T>
+class ref_state : public call_base {
+public:
+    using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+    std::optional<stored> value;
+
+    // The runtime counts a call as a call_base, users count it as what it is: a failure that no
+    // user can see any more is logged.
+    void add_use() noexcept {
+        ++watchers_;
+        call_base::add_use();
+    }
+    void drop_use() noexcept {
+        --watchers_;
+        call_base::drop_use();
+    }
+    /// Ends the call with a value of this process: that of a method of an actor here.
+    template <class... V>
+    void finish_with(V&&... result) {
+        value.emplace(std::forward<V>(result)...);
+        finished();
+    }
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        if constexpr (std::is_void_v<T>) {
+            (void)bytes;
+            value.emplace();
+            return {};
+        } else {
+            wire::reader in(bytes);
+            auto decoded = wire::detail::fresh<T>();
+            if (!wire::detail::read(in, decoded) || !in.finish()) [[unlikely]]
+                return in.status();
+            value.emplace(std::move(decoded));
+            return {};
+        }
+    }
+};
+
+void cancel_call(call_base& call, bool by_force) noexcept;
+/// Throws not_supported for methods.
+void check_force(const function_record& fn);
+
+/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
+template <class T, bool Move>
+class ref_awaiter : public waiter {
+public:
+    explicit ref_awaiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
+    bool await_ready() const noexcept { return state_->is_done(); }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        state_->waiters.push_back(*this);
+        return true;
+    }
+    T await_resume() {
+        // A value that is there is delivered even to a cancelled task.
+        if (!state_->is_done()) throw_if_cancelled();
+        if (state_->failed()) state_->why().raise();
+        if constexpr (!std::is_void_v<T>) {
+            if constexpr (Move) {
+                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
+                    return std::move(*state_->value);
+            }
+            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
+        }
+    }
+
+private:
+    counted_ptr<ref_state<T>> state_;
+};
+
+} // namespace rt::detail
+
+/// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
+template <class T>
+class ref {
+public:
+    using value_type = T;
+
+    ref() noexcept = default;
+    explicit ref(counted_ptr<rt::detail::ref_state<T>> call) noexcept : state_(std::move(call)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+    /// True when awaiting it would not suspend.
+    [[nodiscard]] bool ready() const noexcept { return state_->is_done(); }
+
+    /// Suspends until the call is done, resumes from the loop's queue; gives a copy of the value.
+    ///   errors  remote_error (the function threw), worker_lost, timeout (.deadline), cancelled
+    auto operator co_await() const& noexcept {
+        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
+                      "skein: this result cannot be copied: co_await std::move(ref) takes it out");
+        return rt::detail::ref_awaiter<T, false>(state_);
+    }
+    /// The same, but takes the value out when this is the last ref to it.
+    auto operator co_await() && noexcept {
+        return rt::detail::ref_awaiter<T, true>(std::move(state_));
+    }
+
+    /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
+    /// The ref then fails with errc::cancelled, unless a value comes first.
+    void cancel() const noexcept { rt::detail::cancel_call(*state_, false); }
+    /// The same for a task that may not listen, a plain function that computes: when it has not
+    /// ended a tenth of a second later, its worker's process is ended, and another one started in
+    /// its place. Calls that it has made are cancelled so, too. What else runs on that worker is
+    /// lost with it, as when it dies (tasks run again). A worker that actors live on is not ended:
+    /// the log says so, and the task goes on to its end.
+    ///   errors  not_supported: a call of an actor, see kill()
+    void cancel_by_force() const {
+        if (state_->fn != nullptr) rt::detail::check_force(*state_->fn);
+        rt::detail::cancel_call(*state_, true);
+    }
+
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] T get() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: a ref has no get(): auto value = co_await ref, inside a coroutine; "
+                      "threads make calls through a skein::session, and get() a pending");
+    }
+
+    [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
+        return state_;
+    }
+
+private:
+    counted_ptr<rt::detail::ref_state<T>> state_;
+};
+
+/// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
+template <class T>
+[[nodiscard]] task<T> as_task(ref<T> r) {
+    co_return co_await std::move(r);
+}
+
+/// Waits for the outcome and gives it as a value or error instead of throwing.
+template <class T>
+[[nodiscard]] task<result<T>> as_result(ref<T> r) {
+    return as_result(as_task(std::move(r)));
+}
+
+/// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
+template <class T>
+[[nodiscard]] task<T> with_timeout(ref<T> r, time_span limit) {
+    return with_timeout(as_task(std::move(r)), limit);
+}
+
+} // namespace skein
+
+
+
+// ======== skein/rt/detail/group_handles.ipp, continued
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+/// The question for a name.
+class group_call final : public ref_state<void> {
+public:
+    explicit group_call(group_handles& by) noexcept : by_(by) {}
+    counted_ptr<group_state> found;
+
+    void give_back(runtime&, byte_span bytes) override { (void)by_.take_answer(bytes); }
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        found = by_.take_answer(bytes);
+        if (!found)
+            return error(errc::malformed, "an answer about a placement group cannot be read");
+        return ref_state<void>::take_value({});
+    }
+
+private:
+    group_handles& by_;
+};
+
+/// The question whether it has its places, or nothing of it is left; the answer says the driver's
+/// number of it.
+class group_wait final : public ref_state<void> {
+public:
+    explicit group_wait(counted_ptr<group_state> group) : group_(std::move(group)) {}
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        wire::reader in(bytes);
+        if (!in.fixed(group_->at_driver) || !in.finish()) return in.status();
+        return ref_state<void>::take_value({});
+    }
+
+private:
+    counted_ptr<group_state> group_;
+};
+
+SKEIN_INLINE groups& group_handles::table() const noexcept { return desk_.table(); }
+
+SKEIN_INLINE group_handles::state_ptr group_handles::make(const std::vector<std::string>& bundles,
+                                                          sched::group_strategy how,
+                                                          std::string_view name,
+                                                          bool get_if_exists) {
+    group_question wish;
+    wish.name = name;
+    wish.strategy = static_cast<std::uint8_t>(how);
+    wish.get_if_exists = get_if_exists;
+    wish.bundles = bundles;
+    if (driver_ == nullptr) return desk_.make(wish);
+    const auto made = desk_.new_group(first_of_worker);
+    if (const auto why = misread(wish, *made)) return desk_.refuse_new(made, *why);
+    const auto count = table().size();
+    if (count >= most_made_groups)
+        return desk_.refuse_new(
+            made,
+            error(errc::exhausted, fmt::format("this worker holds {} placement groups", count))
+                .with_hint("a group ends with its last handle"));
+    table().enter(*made);
+    wish.number = made->number;
+    borrowed_.hold(made->number);
+    tell_driver(group_matter::make, std::move(wish));
+    return made;
+}
+
+SKEIN_INLINE task<group_handles::state_ptr> group_handles::look_up(std::string name) {
+    if (driver_ == nullptr) {
+        auto found = table().named(name);
+        if (!found) throw table().no_such(name);
+        co_return found;
+    }
+    counted_ptr<group_call> call(new group_call(*this));
+    group_question what;
+    what.matter = static_cast<std::uint8_t>(group_matter::find);
+    what.name = name;
+    ask_driver(call, std::move(what), fmt::format("get_placement_group(\"{}\")", name));
+    const ref<void> answered(call);
+    co_await answered;
+    co_return call->found;
+}
+
+SKEIN_INLINE bool group_handles::is_elsewhere(const group_state& group) const noexcept {
+    return driver_ != nullptr && borrowed_.is_counted(group.number);
+}
+
+SKEIN_INLINE void group_handles::ask_driver(const counted_ptr<call_base>& call, group_question what,
+                                            std::string name) {
+    const auto body = [&](wire::writer& to) {
+        if (call->parent) {
+            what.incarnation = call->parent->who.id.value().incarnation;
+            what.call = call->parent->who.id.value().number;
+        }
+        wire::encode(to, what);
+    };
+    above_.ask_driver(call, std::move(name), message_group, body);
+}
+
+/// Until the group has its places, or nothing of it is left.
+SKEIN_INLINE task<void> group_handles::ask(state_ptr group, bool for_end) {
+    counted_ptr<group_wait> call(new group_wait(group));
+    group_question what;
+    what.matter = static_cast<std::uint8_t>(for_end ? group_matter::remove : group_matter::ready);
+    what.number = group->number;
+    ask_driver(
+        call, std::move(what),
+        fmt::format("{} of placement group {}", for_end ? "the end" : "the wait", group->number));
+    const ref<void> answered(call);
+    try {
+        co_await answered;
+    } catch (...) {
+        answered.cancel(); // the driver has taken its core for others, until it is told
+        throw;
+    }
+    group->placed = !for_end;
+}
+
+/// The driver has to know, and does not answer. No reply that leaves from now on comes there
+/// before.
+SKEIN_INLINE void group_handles::tell_driver(group_matter matter, group_question what) {
+    if (!driver_->wire->is_open()) return; // until the link is settled
+    what.matter = static_cast<std::uint8_t>(matter);
+    replies_.told_driver();
+    driver_->wire->send(message_group, 0, 0, wire::encode(what), {});
+}
+
+SKEIN_INLINE group_handles::state_ptr group_handles::take_answer(byte_span answer) {
+    const auto read = wire::decode<group_answer>(answer);
+    if (!read || read->number == 0) return {};
+    auto group = enter(*read);
+    if (!group) return {};
+    group->placed = read->placed;
+    borrowed_.hold(group->number);
+    return group;
+}
+
+/// The group of which the driver or a caller has told. Null: that cannot be read.
+SKEIN_INLINE group_handles::state_ptr group_handles::enter(const group_answer& told) {
+    if (auto known = table().state_of(told.number)) return known;
+    state_ptr group(new group_state);
+    for (const auto& text : told.bundles) {
+        auto bundle = sched::parse_resources(text);
+        if (!bundle) return {};
+        group->bundles.push_back(std::move(*bundle));
+    }
+    group->home = this;
+    group->number = told.number;
+    group->placed = told.placed;
+    table().enter(*group);
+    return group;
+}
+
+SKEIN_INLINE result<void> group_handles::take(const group_answer& told, state_ptr& into) {
+    const auto count = table().size();
+    if (count >= most_made_groups && !table().state_of(told.number))
+        return error(errc::exhausted, fmt::format("this worker holds {} placement groups", count))
+            .with_hint("a group is held until its last handle is gone");
+    into = enter(told);
+    if (!into) return error(errc::malformed, "a handle to a placement group of no demands");
+    if (!borrowed_.lend(told.number)) return {};
+    group_question what;
+    what.number = told.number;
+    tell_driver(group_matter::hold, what); // the caller lets go when it is answered
+    return {};
+}
+
+SKEIN_INLINE void group_handles::end(group_state& group, const error& why) {
+    desk_.end(group, why);
+}
+
+SKEIN_INLINE void group_handles::drop(group_state& group) noexcept {
+    auto* const entry = table().find(group.number);
+    if (entry == nullptr) return;
+    entry->state = nullptr;
+    const auto times = borrowed_.let_go(group.number);
+    if (driver_ == nullptr && times == 0) return desk_.drop(group);
+    table().erase(group.number);
+    if (times == 0 || driver_ == nullptr) return;
+    group_question what;
+    what.number = group.number;
+    what.times = times;
+    tell_driver(group_matter::release, std::move(what));
+}
+
+} // namespace skein::rt::detail
+
+
 // ======== skein/rt/detail/runtime_state.hpp, continued
 #include <algorithm>
 #include <cstdint>
@@ -37750,12 +38699,26 @@ struct runtime::state {
     ~state();
 
     /// What the parts of this process tell its runtime.
-    struct listener final : detail::reply_events, detail::actor_events {
+    struct listener final : detail::reply_events,
+                            detail::actor_events,
+                            detail::group_events,
+                            detail::driver_questions {
         explicit listener(runtime& of) noexcept : self(of) {}
         void tell_holds() override { self.tell_holds(); }
         void keep_lent(const detail::lent_actors& all) override;
         [[nodiscard]] std::string title_of(actor_id id) const override;
         void actor_has_left(actor_id id) override;
+        [[nodiscard]] peer* worker_at(peer_id number) override { return self.link_at(number); }
+        void workers_are_needed() override { self.state_->begin_work(); }
+        void end_actors(const detail::group_state& group) override { self.end_actors(group); }
+        void refuse_demand(sched::demand_id demand, const error& why) override {
+            self.refuse_demand(demand, why);
+        }
+        void cores_are_free() override { self.pump_leases(); }
+        void ask_driver(counted_ptr<detail::call_base> call, std::string name, std::uint16_t kind,
+                        detail::encoder body) override {
+            self.ask_driver(call, std::move(name), kind, body);
+        }
         runtime& self;
     } heard;
 
@@ -37777,8 +38740,8 @@ struct runtime::state {
 
     std::unordered_map<actor_id, detail::actor_queue*> actor_queues;
     detail::actors_state actors;
-    detail::groups groups;
-    detail::borrows<std::uint64_t> borrowed_groups; ///< of a worker
+    detail::group_desk groups;
+    detail::group_handles group_handles;
     detail::replies replies; ///< of what runs here, and of calls that are passed on
     detail::local_actors local_actors;
     detail::executor executor;
@@ -37848,7 +38811,7 @@ struct runtime::dispatch_hearer {
     }
     /// A group that has ended.
     [[nodiscard]] std::optional<error> end_of(sched::demand_id demand) const {
-        const auto group = group_desk::of(self, demand);
+        const auto group = self.state_->groups.of(demand);
         return group ? group->why : std::nullopt;
     }
 };
@@ -39170,7 +40133,8 @@ SKEIN_INLINE void no_current_runtime() {
 
 SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
     : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
-      anchor(new detail::runtime_anchor(self)), replies(name, anchor, actors.borrowed, heard),
+      anchor(new detail::runtime_anchor(self)), groups(dispatch, replies, group_handles, heard),
+      group_handles(groups, replies, heard), replies(name, anchor, actors.borrowed, heard),
       local_actors(heard), executor(anchor, replies, local_actors) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
@@ -39195,7 +40159,7 @@ SKEIN_INLINE runtime::~runtime() {
     state_->dispatch.ask(nullptr); // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, queue] : state_->actor_queues) queue->owner = nullptr;
-    for (const auto& group : state_->groups.held()) group->owner = nullptr;
+    for (const auto& group : state_->groups.table().held()) group->home = nullptr;
     state_->anchor->self = nullptr;
     if (current_ == this) current_ = nullptr;
 }
@@ -39221,6 +40185,7 @@ SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept {
 SKEIN_INLINE std::size_t runtime::pending() const noexcept {
     return state_->stats.submitted - state_->stats.done;
 }
+SKEIN_INLINE detail::group_handles& runtime::groups() noexcept { return state_->group_handles; }
 SKEIN_INLINE std::size_t runtime::actors() const noexcept { return state_->local_actors.size(); }
 SKEIN_INLINE std::size_t runtime::running() const noexcept { return state_->executor.running(); }
 SKEIN_INLINE bool runtime::is_driver() const noexcept { return state_->upstream == nullptr; }
@@ -39634,11 +40599,12 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
 
 SKEIN_INLINE void runtime::give_up(error why) {
     state_->given_up = why;
+    state_->groups.give_up(why);
     state_->start_workers = {};
     for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
     state_->dispatch.tell_all();
-    group_desk::fail_all(*this, why);
+    state_->groups.fail_all(why);
 }
 
 // ---- actors ------------------------------------------------------------------------------------
@@ -39906,17 +40872,28 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::find_actor(
         refuse(*call, detail::wrong_type(name, is.name(), type.name()));
         return {};
     }
-    if (!prepare(*call)) return {};
-    call->slot = take_slot(call);
-    call->on = state_->upstream;
-    call->state = detail::phase::queued;
-    if (!state_->upstream->wire->is_open()) return {}; // until the link is settled
-    wire::writer body;
-    wire::encode(body, std::string(type.name()));
-    wire::encode(body, std::string(name));
-    state_->upstream->wire->send(detail::message_find, 0, call->slot.value(), body.bytes(), {});
-    call->state = detail::phase::sent;
+    const auto question = [&](wire::writer& to) {
+        wire::encode(to, std::string(type.name()));
+        wire::encode(to, std::string(name));
+    };
+    ask_driver(call, call->name(), detail::message_find, question);
     return {};
+}
+
+/// Worker: its driver's answer settles the call.
+SKEIN_INLINE void runtime::ask_driver(const counted_ptr<detail::call_base>& call, std::string name,
+                                      std::uint16_t kind, detail::encoder body) {
+    call->extra().name = std::move(name);
+    if (!prepare(*call)) return;
+    auto& up = *state_->upstream;
+    call->slot = take_slot(call);
+    call->on = &up;
+    call->state = detail::phase::queued;
+    if (!up.wire->is_open()) return; // until the link is settled
+    wire::writer written;
+    body(written);
+    up.wire->send(kind, 0, call->slot.value(), written.bytes(), {});
+    call->state = detail::phase::sent;
 }
 
 /// Driver: a worker asks for an actor.
@@ -41131,7 +42108,7 @@ SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
         entry->plan->demand = call.demand;
         if (call.rare) entry->plan->beside = call.rare->beside;
     }
-    entry->group = group_desk::of(*this, call.demand);
+    entry->group = state_->groups.of(call.demand);
 }
 
 /// Driver: to the end of its line.
@@ -41167,6 +42144,14 @@ SKEIN_INLINE void runtime::refuse_demand(sched::demand_id demand, const error& w
     dispatch_hearer hears{*this};
     state_->dispatch.refuse_demand(demand, why, hears);
 }
+
+SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
+    state_->groups.placed(number, on);
+}
+SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
+    state_->groups.refused(number, why);
+}
+SKEIN_INLINE void runtime::group_gone(std::uint64_t number) { state_->groups.gone(number); }
 
 SKEIN_INLINE void runtime::lend(std::uint32_t cores) {
     state_->dispatch.cores().lend(cores);
@@ -41305,6 +42290,20 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     }
 }
 
+/// Driver: the group in which they live is over.
+SKEIN_INLINE void runtime::end_actors(const detail::group_state& group) {
+    std::vector<actor_id> inside;
+    for (const auto& [id, entry] : state_->actors.entries)
+        if (entry.group.get() == &group) inside.push_back(id);
+    std::sort(inside.begin(), inside.end());
+    for (const auto id : inside) {
+        const failure told{error(group.why->code(), fmt::format("{} has ended: {}", actor_title(id),
+                                                                group.why->text())),
+                           nullptr};
+        end_actor(id, detail::message_kill, &told);
+    }
+}
+
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
     if (state_->awaits_space_server) {
         state_->kills.push_back(id);
@@ -41408,7 +42407,25 @@ namespace detail {
     return said;
 }
 
+/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with
+/// what is made there.
+[[nodiscard]] inline std::string named_group_label(const location& on) {
+    const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
+    return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
+}
+
 } // namespace detail
+
+/// Driver: what a call asks for must be in its group, which it keeps from now on.
+SKEIN_INLINE void runtime::join_group(detail::call_base& call) {
+    const auto& demand = state_->dispatch.demands().at(call.demand);
+    if (demand.group == 0) return;
+    auto& bad = call.extra().bad_options;
+    if (auto why = state_->groups.keep(call, demand.group)) bad = std::move(why);
+    if (bad) return;
+    bad = detail::misfit(*state_->groups.table().state_of(demand.group), demand.need,
+                         demand.bundle);
+}
 
 /// What a task needs that says where it is to run.
 SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
@@ -41423,7 +42440,7 @@ SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_bas
     }
     call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
-    if (self.state_->upstream == nullptr) group_desk::join(self, call);
+    if (self.state_->upstream == nullptr) self.join_group(call);
 }
 
 /// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver
@@ -41434,11 +42451,12 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
     if (on.is_actor() && on.actor()) {
         follow(self, call, on.actor());
     } else if (is_driver) {
-        auto why = self.state_->groups.resolve(on);
+        auto why = self.state_->groups.table().resolve(on);
         if (why) call.extra().bad_options = std::move(why);
         return !call.rare || !call.rare->bad_options;
     } else if (on.is_group() && on.group() != 0) {
-        group_desk::keep(self, call, on.group());
+        if (auto why = self.state_->groups.keep(call, on.group()))
+            call.extra().bad_options = std::move(why);
         call.extra().label = sched::group_label(on.group(), on.bundle());
         if (on.has_children()) call.extra().label += '+';
     } else if (on.is_named_group() && !on.text().empty()) {
@@ -41577,7 +42595,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_find: return on_actor_frame(*from, f);
     case detail::message_group:
         if (state_->upstream != nullptr) break;
-        return group_desk::on_question(*this, *from, f);
+        return state_->groups.on_question(*from, slot_id(f.id), f.body);
     default: break;
     }
     if (state_->upstream == nullptr ? on_worker_asks(*from, f) : on_driver_says(*from, f)) return;
@@ -41670,7 +42688,7 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second, by_force);
     else if (state_->upstream == nullptr)
-        group_desk::take_back(*this, from, id);
+        state_->groups.cancel(from, id);
 }
 
 namespace detail {
@@ -41702,7 +42720,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
     if (label == sched::anywhere_label) label.clear();
     const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
-    if (auto why = state_->groups.resolve_label(caller.number, label)) {
+    if (auto why = state_->groups.table().resolve_label(caller.number, label)) {
         call.extra().bad_options = std::move(why);
         return;
     }
@@ -41725,7 +42743,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     }
     call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
-    group_desk::join(*this, call);
+    join_group(call);
     if (for_life) keep_demand(call);
 }
 
@@ -41867,946 +42885,11 @@ SKEIN_INLINE void direct_state::give(counted_ptr<call_base> call, given_maker ma
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/runtime_group_desk.ipp
-// Part of the bodies of rt/runtime.hpp: what a worker asks about placement groups, and what its
-// driver answers. Who holds them is counted as for actors (detail/holds.hpp), names and numbers are
-// in detail/groups.hpp. docs/design/0012-groups.md
-
-
-// ======== skein/rt/ref.hpp
-// ref<T>: the value of a remote call, now or later.
-//
-// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any
-// number of times. The call runs whether or not anybody looks: dropping a ref does not cancel it.
-// If the call fails after its last ref was dropped, the error is logged as a warning.
-//
-//     auto row = skein::remote<&load>(7);          // runs now
-//     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
-//     float x = co_await s;
-
-
-#include <optional>
-#include <type_traits>
-#include <utility>
-#include <variant>
-
-namespace skein {
-
-template <class T>
-class ref;
-
-namespace rt::detail {
-
-/// A call and its value.
-template <class T>
-class ref_state : public call_base {
-public:
-    using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
-    std::optional<stored> value;
-
-    // The runtime counts a call as a call_base, users count it as what it is: a failure that no
-    // user can see any more is logged.
-    void add_use() noexcept {
-        ++watchers_;
-        call_base::add_use();
-    }
-    void drop_use() noexcept {
-        --watchers_;
-        call_base::drop_use();
-    }
-    /// Ends the call with a value of this process: that of a method of an actor here.
-    template <class... V>
-    void finish_with(V&&... result) {
-        value.emplace(std::forward<V>(result)...);
-        finished();
-    }
-
-protected:
-    result<void> take_value(byte_span bytes) override {
-        if constexpr (std::is_void_v<T>) {
-            (void)bytes;
-            value.emplace();
-            return {};
-        } else {
-            wire::reader in(bytes);
-            auto decoded = wire::detail::fresh<T>();
-            if (!wire::detail::read(in, decoded) || !in.finish()) [[unlikely]]
-                return in.status();
-            value.emplace(std::move(decoded));
-            return {};
-        }
-    }
-};
-
-void cancel_call(call_base& call, bool by_force) noexcept;
-/// Throws not_supported for methods.
-void check_force(const function_record& fn);
-
-/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
-template <class T, bool Move>
-class ref_awaiter : public waiter {
-public:
-    explicit ref_awaiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
-    bool await_ready() const noexcept { return state_->is_done(); }
-    template <skein::detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        if (!arm(h)) return false;
-        state_->waiters.push_back(*this);
-        return true;
-    }
-    T await_resume() {
-        // A value that is there is delivered even to a cancelled task.
-        if (!state_->is_done()) throw_if_cancelled();
-        if (state_->failed()) state_->why().raise();
-        if constexpr (!std::is_void_v<T>) {
-            if constexpr (Move) {
-                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
-                    return std::move(*state_->value);
-            }
-            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
-        }
-    }
-
-private:
-    counted_ptr<ref_state<T>> state_;
-};
-
-} // namespace rt::detail
-
-/// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
-template <class T>
-class ref {
-public:
-    using value_type = T;
-
-    ref() noexcept = default;
-    explicit ref(counted_ptr<rt::detail::ref_state<T>> call) noexcept : state_(std::move(call)) {}
-
-    /// False if default-constructed or moved from.
-    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
-    /// True when awaiting it would not suspend.
-    [[nodiscard]] bool ready() const noexcept { return state_->is_done(); }
-
-    /// Suspends until the call is done, resumes from the loop's queue; gives a copy of the value.
-    ///   errors  remote_error (the function threw), worker_lost, timeout (.deadline), cancelled
-    auto operator co_await() const& noexcept {
-        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
-                      "skein: this result cannot be copied: co_await std::move(ref) takes it out");
-        return rt::detail::ref_awaiter<T, false>(state_);
-    }
-    /// The same, but takes the value out when this is the last ref to it.
-    auto operator co_await() && noexcept {
-        return rt::detail::ref_awaiter<T, true>(std::move(state_));
-    }
-
-    /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
-    /// The ref then fails with errc::cancelled, unless a value comes first.
-    void cancel() const noexcept { rt::detail::cancel_call(*state_, false); }
-    /// The same for a task that may not listen, a plain function that computes: when it has not
-    /// ended a tenth of a second later, its worker's process is ended, and another one started in
-    /// its place. Calls that it has made are cancelled so, too. What else runs on that worker is
-    /// lost with it, as when it dies (tasks run again). A worker that actors live on is not ended:
-    /// the log says so, and the task goes on to its end.
-    ///   errors  not_supported: a call of an actor, see kill()
-    void cancel_by_force() const {
-        if (state_->fn != nullptr) rt::detail::check_force(*state_->fn);
-        rt::detail::cancel_call(*state_, true);
-    }
-
-    /// Says what to write instead.
-    template <class Never = void>
-    [[noreturn]] T get() const {
-        static_assert(!std::is_void_v<Never>,
-                      "skein: a ref has no get(): auto value = co_await ref, inside a coroutine; "
-                      "threads make calls through a skein::session, and get() a pending");
-    }
-
-    [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
-        return state_;
-    }
-
-private:
-    counted_ptr<rt::detail::ref_state<T>> state_;
-};
-
-/// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
-template <class T>
-[[nodiscard]] task<T> as_task(ref<T> r) {
-    co_return co_await std::move(r);
-}
-
-/// Waits for the outcome and gives it as a value or error instead of throwing.
-template <class T>
-[[nodiscard]] task<result<T>> as_result(ref<T> r) {
-    return as_result(as_task(std::move(r)));
-}
-
-/// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
-template <class T>
-[[nodiscard]] task<T> with_timeout(ref<T> r, time_span limit) {
-    return with_timeout(as_task(std::move(r)), limit);
-}
-
-} // namespace skein
-
-
-
-// ======== skein/rt/detail/runtime_group_desk.ipp, continued
-#include <algorithm>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// The question for a name.
-class group_call final : public ref_state<void> {
-public:
-    counted_ptr<group_state> found;
-
-    void give_back(runtime& of, byte_span bytes) override {
-        (void)runtime::group_desk::take_answer(of, bytes);
-    }
-
-protected:
-    result<void> take_value(byte_span bytes) override {
-        found = runtime::group_desk::take_answer(*owner, bytes);
-        if (!found)
-            return error(errc::malformed, "an answer about a placement group cannot be read");
-        return ref_state<void>::take_value({});
-    }
-};
-
-/// The question whether it has its places, or nothing of it is left; the answer says the driver's
-/// number of it.
-class group_wait final : public ref_state<void> {
-public:
-    explicit group_wait(counted_ptr<group_state> group) : group_(std::move(group)) {}
-
-protected:
-    result<void> take_value(byte_span bytes) override {
-        wire::reader in(bytes);
-        if (!in.fixed(group_->at_driver) || !in.finish()) return in.status();
-        return ref_state<void>::take_value({});
-    }
-
-private:
-    counted_ptr<group_state> group_;
-};
-
-/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with
-/// what is made there.
-SKEIN_INLINE std::string named_group_label(const location& on) {
-    const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
-    return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<runtime::group_desk::state_ptr> runtime::group_desk::look_up(runtime* self,
-                                                                               std::string name) {
-    auto& state = *self->state_;
-    if (state.upstream == nullptr) {
-        auto found = state.groups.named(name);
-        if (!found) throw state.groups.no_such(name);
-        co_return found;
-    }
-    counted_ptr<detail::group_call> call(new detail::group_call);
-    detail::group_question what;
-    what.matter = static_cast<std::uint8_t>(detail::group_matter::find);
-    what.name = name;
-    ask(*self, call, what, fmt::format("get_placement_group(\"{}\")", name));
-    const ref<void> answered(call);
-    co_await answered;
-    co_return call->found;
-}
-
-// ---- a worker's side ---------------------------------------------------------------------------
-
-SKEIN_INLINE bool runtime::group_desk::is_elsewhere(const detail::group_state& group) noexcept {
-    return group.owner != nullptr && group.owner->state_->upstream != nullptr &&
-           group.owner->state_->borrowed_groups.is_counted(group.number);
-}
-
-/// Worker: asks the driver; the call has its answer.
-SKEIN_INLINE void runtime::group_desk::ask(runtime& self,
-                                           const counted_ptr<detail::call_base>& call,
-                                           const detail::group_question& what, std::string name) {
-    call->extra().name = std::move(name);
-    if (!self.prepare(*call)) return;
-    auto told = what;
-    if (call->parent) {
-        told.incarnation = call->parent->who.id.value().incarnation;
-        told.call = call->parent->who.id.value().number;
-    }
-    auto& up = *self.state_->upstream;
-    call->slot = self.take_slot(call);
-    call->on = &up;
-    call->state = detail::phase::queued;
-    if (!up.wire->is_open()) return; // until the link is settled
-    up.wire->send(detail::message_group, 0, call->slot.value(), wire::encode(told), {});
-    call->state = detail::phase::sent;
-}
-
-/// Worker: until the group has its places, or nothing of it is left.
-SKEIN_INLINE task<void> runtime::group_desk::ask_and_wait(state_ptr group, bool for_end) {
-    counted_ptr<detail::group_wait> call(new detail::group_wait(group));
-    detail::group_question what;
-    what.matter = static_cast<std::uint8_t>(for_end ? detail::group_matter::remove
-                                                    : detail::group_matter::ready);
-    what.number = group->number;
-    const counted_ptr<detail::call_base> asked(call.get());
-    ask(*group->owner, asked, what,
-        fmt::format("{} of placement group {}", for_end ? "the end" : "the wait", group->number));
-    const ref<void> answered(call);
-    try {
-        co_await answered;
-    } catch (...) {
-        answered.cancel(); // the driver has taken its core for others, until it is told
-        throw;
-    }
-    group->placed = !for_end;
-}
-
-/// Worker: the driver has to know, and does not answer. No reply that leaves from now on comes
-/// there before.
-SKEIN_INLINE void runtime::group_desk::tell(runtime& self, detail::group_matter matter,
-                                            detail::group_question what) {
-    auto& up = *self.state_->upstream;
-    if (!up.wire->is_open()) return; // until the link is settled
-    what.matter = static_cast<std::uint8_t>(matter);
-    self.tell_driver_first();
-    up.wire->send(detail::message_group, 0, 0, wire::encode(what), {});
-}
-
-SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::take_answer(runtime& self,
-                                                                             byte_span answer) {
-    const auto read = wire::decode<detail::group_answer>(answer);
-    if (!read || read->number == 0) return {};
-    auto state = enter_told(self, *read);
-    if (!state) return {};
-    state->placed = read->placed;
-    self.state_->borrowed_groups.hold(state->number);
-    return state;
-}
-
-/// A call that is to run in it keeps it until it is over.
-SKEIN_INLINE void runtime::group_desk::keep(runtime& self, detail::call_base& call,
-                                            std::uint64_t number) {
-    auto group = self.state_->groups.state_of(number);
-    if (!group) {
-        call.extra().bad_options =
-            error(errc::not_found, fmt::format("there is no placement group {}", number))
-                .with_hint("it ends with the last handle to it");
-    } else if (group->why) {
-        call.extra().bad_options = *group->why;
-    } else {
-        call.keep(std::make_shared<state_ptr>(std::move(group)));
-    }
-}
-
-// ---- the driver's side -------------------------------------------------------------------------
-
-namespace detail {
-
-/// Of workers, for one group: a greedy one gets no more of the driver's memory.
-inline constexpr std::size_t most_group_waits = 4'096;
-
-[[nodiscard]] inline group_question read_question(const peer& from, byte_span body) {
-    auto read = wire::decode<group_question>(body);
-    if (!read || read->matter > static_cast<std::uint8_t>(group_matter::hold) ||
-        read->strategy > static_cast<std::uint8_t>(sched::group_strategy::strict_spread))
-        throw error(errc::malformed,
-                    fmt::format("a question about a placement group that cannot be read from {}",
-                                from.who));
-    return std::move(*read);
-}
-
-} // namespace detail
-
-/// A worker has a name, and holds the group from now on.
-SKEIN_INLINE void runtime::group_desk::find_for(runtime& self, peer& from, slot_id slot,
-                                                const std::string& name) {
-    auto& groups = self.state_->groups;
-    const auto found = groups.named(name);
-    if (!found) return self.reply_failure(from, slot, {groups.no_such(name), nullptr});
-    groups.hold(from.number, found->number);
-    const auto answer = detail::told_of(*found, found->number);
-    self.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
-}
-
-/// A worker asks, or gives back what it holds.
-SKEIN_INLINE void runtime::group_desk::on_question(runtime& self, peer& from,
-                                                   const net::frame_view& f) {
-    using matter = detail::group_matter;
-    const auto what = detail::read_question(from, f.body);
-    const slot_id slot(f.id);
-    if (what.matter == static_cast<std::uint8_t>(matter::find))
-        return find_for(self, from, slot, what.name);
-    if (what.matter == static_cast<std::uint8_t>(matter::make)) return make_for(self, from, what);
-    if (what.matter == static_cast<std::uint8_t>(matter::hold))
-        return hold_for(self, from, what.number);
-    auto& groups = self.state_->groups;
-    const auto number = groups.number_of(from.number, what.number);
-    if (!groups.is_held_by(from.number, number))
-        throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
-                                                 "not hold",
-                                                 from.who, what.number));
-    const auto state = groups.for_workers(number);
-    if (what.matter == static_cast<std::uint8_t>(matter::release)) {
-        if (what.times == 0 || !groups.give_back(from.number, number, what.times))
-            throw error(errc::malformed, fmt::format("{} gives handles to placement group {} back "
-                                                     "that it has not",
-                                                     from.who, what.number));
-        groups.forget_alias(from.number, what.number);
-        if (groups.is_held_by(from.number, number) || !state) return;
-        return end_waits(
-            self, from, *state, {},
-            error(errc::closed, fmt::format("placement group {} was given back, wait for it with "
-                                            "a handle to it",
-                                            state->number)));
-    }
-    const bool for_end = what.matter == static_cast<std::uint8_t>(matter::remove);
-    if (!state && for_end)
-        return self.reply(from, slot, [&](wire::writer& w) { w.fixed(what.number); });
-    if (!state)
-        return self.reply_failure(
-            from, slot,
-            {error(errc::closed,
-                   fmt::format("placement group {} had ended before its handle came", what.number))
-                 .with_hint("who passes a handle holds the group until the call has ended"),
-             nullptr});
-    if (state->askers.size() >= detail::most_group_waits)
-        return self.reply_failure(
-            from, slot,
-            {error(errc::exhausted, fmt::format("{} calls wait for placement group {} already",
-                                                state->askers.size(), state->number))
-                 .with_hint("wait once, before the calls that need it are made"),
-             nullptr});
-    const call_id parent({what.incarnation, what.call});
-    state->askers.push_back({from.number, slot, parent, for_end});
-    self.state_->dispatch.cores().begin_wait(from.room, parent); // its core is others' meanwhile
-    if (for_end)
-        end(self, *state,
-            error(errc::closed, fmt::format("placement group {} was removed", state->number)));
-    changed(self, *state);
-    if (self.state_->dispatch.waits()) self.pump_leases();
-}
-
-/// A worker makes a group, as the program would: all that is wrong with it is told by what waits
-/// for it.
-SKEIN_INLINE void runtime::group_desk::make_for(runtime& self, peer& from,
-                                                const detail::group_question& what) {
-    auto& groups = self.state_->groups;
-    if (what.number < detail::first_of_worker || groups.has_alias(from.number, what.number))
-        throw error(errc::malformed,
-                    fmt::format("{} makes a placement group with the number {}, which is none for "
-                                "a new one",
-                                from.who, what.number));
-    const auto made = groups.count_aliases(from.number);
-    if (made >= detail::most_made_groups) // it had to refuse that itself
-        throw error(errc::malformed,
-                    fmt::format("{} makes more than {} placement groups", from.who, made));
-    const auto state = make(self, what.bundles, static_cast<sched::group_strategy>(what.strategy),
-                            what.name, what.get_if_exists);
-    groups.enter_alias(from.number, what.number, state->number);
-    groups.hold(from.number, state->number);
-}
-
-/// A worker waits no more: for that answer, or, if none is named, for any about this group.
-SKEIN_INLINE void runtime::group_desk::end_waits(runtime& self, peer& from,
-                                                 detail::group_state& state,
-                                                 std::optional<slot_id> slot, const error& why) {
-    for (const auto& one : state.take_askers(from.number, slot)) {
-        self.state_->dispatch.cores().end_wait(from.room, one.parent);
-        self.reply_failure(from, one.slot, {why, nullptr});
-    }
-}
-
-/// The same of one that was cancelled, if it is one.
-SKEIN_INLINE void runtime::group_desk::take_back(runtime& self, peer& from, slot_id slot) {
-    if (const auto group = self.state_->groups.asked_by(from.number, slot))
-        end_waits(
-            self, from, *group, slot,
-            error(errc::cancelled,
-                  fmt::format("the wait for placement group {} was cancelled", group->number)));
-}
-
-/// What a group is has changed: whoever waits for that hears of it.
-SKEIN_INLINE void runtime::group_desk::changed(runtime& self, detail::group_state& state) {
-    const state_ptr hold(&state);
-    state.changed.set();
-    auto& dispatch = self.state_->dispatch;
-    const auto is_inside = [&](const peer& worker) {
-        const auto demand = worker.room.demand;
-        return demand && dispatch.demands().at(demand).group == state.number;
-    };
-    std::vector<detail::group_state::asker> rest;
-    for (const auto& one : std::exchange(state.askers, {})) {
-        auto* const to = self.link_at(one.link);
-        if (to == nullptr) continue; // it is lost
-        const bool is_over = state.why.has_value();
-        const bool is_answered =
-            one.for_end ? state.is_gone || (is_over && is_inside(*to)) : is_over || state.placed;
-        if (!is_answered) {
-            rest.push_back(one);
-            continue;
-        }
-        dispatch.cores().end_wait(to->room, one.parent);
-        if (is_over && !one.for_end)
-            self.reply_failure(*to, one.slot, {*state.why, nullptr});
-        else
-            self.reply(*to, one.slot, [&](wire::writer& w) { w.fixed(state.number); });
-    }
-    state.askers.insert(state.askers.begin(), rest.begin(), rest.end());
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_group_handles.ipp
-// Part of the bodies of rt/runtime.hpp: handles to placement groups in the arguments of calls. Who
-// calls holds the group until the call has ended; who gets the handle tells the driver of it before
-// it answers. docs/design/0012-groups.md
-
-
-#include <cstdint>
-#include <memory>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-SKEIN_INLINE group_answer told_of(const group_state& group, std::uint64_t number) {
-    group_answer told;
-    told.number = number;
-    told.placed = group.placed;
-    for (const auto& b : group.bundles) told.bundles.push_back(to_string(b));
-    return told;
-}
-
-SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>& group) {
-    if (!group) return wire::encode(to, group_answer());
-    auto* const call = runtime::encoding();
-    if (call == nullptr)
-        throw error(errc::not_supported,
-                    fmt::format("not supported: a handle to placement group {} outside of the "
-                                "arguments of a call",
-                                group->number))
-            .with_hint("results and saved states have its name, for get_placement_group()");
-    if (group->owner == nullptr || group->owner != call->owner)
-        throw error(errc::not_supported,
-                    fmt::format("not supported: a handle to placement group {} travels to another "
-                                "program or namespace, where it is not known",
-                                group->number));
-    const auto number = group->number < first_of_worker ? group->number : group->at_driver;
-    if (number == 0) {
-        if (group->why) throw *group->why;
-        throw error(errc::not_supported,
-                    "not supported: a handle to a placement group that this worker has made "
-                    "travels before its ready() has ended")
-            .with_hint("co_await group.ready() first, or give the group a name and pass that");
-    }
-    wire::encode(to, told_of(*group, number));
-    call->keep(std::make_shared<counted_ptr<group_state>>(group));
-}
-
-SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_state>& into) {
-    group_answer told;
-    if (auto read = wire::decode(from, told); !read) return read;
-    if (told.number == 0) return {};
-    if (told.number >= first_of_worker || told.bundles.size() > most_bundles)
-        return error(errc::malformed, "a handle to no placement group");
-    auto* const here = runtime::executing();
-    if (here == nullptr || !runtime::group_desk::is_worker(*here))
-        return error(errc::not_supported, "not supported: a handle to a placement group that is "
-                                          "decoded outside of the arguments of a call");
-    return runtime::group_desk::take_handle(*here, told, into);
-}
-
-} // namespace detail
-
-SKEIN_INLINE bool runtime::group_desk::is_worker(const runtime& self) noexcept {
-    return self.state_->upstream != nullptr;
-}
-
-/// Worker: the group of which the driver or a caller has told. None: that cannot be read.
-SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::enter_told(
-    runtime& self, const detail::group_answer& told) {
-    auto& groups = self.state_->groups;
-    if (auto known = groups.state_of(told.number)) return known;
-    state_ptr state(new detail::group_state);
-    for (const auto& text : told.bundles) {
-        auto bundle = sched::parse_resources(text);
-        if (!bundle) return {};
-        state->bundles.push_back(std::move(*bundle));
-    }
-    state->owner = &self;
-    state->number = told.number;
-    state->placed = told.placed;
-    groups.enter(*state);
-    return state;
-}
-
-/// Worker: a handle has come in the arguments of a call, whose caller holds the group until the
-/// answer.
-SKEIN_INLINE result<void> runtime::group_desk::take_handle(runtime& self,
-                                                           const detail::group_answer& told,
-                                                           state_ptr& into) {
-    auto& state = *self.state_;
-    const auto count = state.groups.size();
-    if (count >= detail::most_made_groups && !state.groups.state_of(told.number))
-        return error(errc::exhausted, fmt::format("this worker holds {} placement groups", count))
-            .with_hint("a group is held until its last handle is gone");
-    into = enter_told(self, told);
-    if (!into) return error(errc::malformed, "a handle to a placement group of no demands");
-    if (!state.borrowed_groups.lend(told.number)) return {};
-    detail::group_question what;
-    what.number = told.number;
-    tell(self, detail::group_matter::hold, what); // the caller lets go when it is answered
-    return {};
-}
-
-/// Driver: a worker has got a handle from somebody else. The group may have ended with him
-/// meanwhile, and if there never was one, he has lied, and not this worker.
-SKEIN_INLINE void runtime::group_desk::hold_for(runtime& self, peer& from, std::uint64_t number) {
-    auto& groups = self.state_->groups;
-    if (number == 0 || number >= detail::first_of_worker)
-        throw error(errc::malformed, fmt::format("{} holds placement group {}, which is no number "
-                                                 "of its driver's",
-                                                 from.who, number));
-    const auto count = groups.count_held(from.number);
-    if (count >= detail::most_held_groups && !groups.is_held_by(from.number, number))
-        throw error(errc::exhausted,
-                    fmt::format("{} holds more than {} placement groups", from.who, count));
-    groups.hold(from.number, number, true);
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_groups.ipp
-// Part of the bodies of rt/runtime.hpp: placement groups. The source of workers finds places for
-// them and says what becomes of them; here is who holds them, and what waits for them.
-// docs/design/0012-groups.md
-
-
-#include <algorithm>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-inline constexpr std::size_t longest_group_name = 255;
-
-SKEIN_INLINE void group_state::last_use_gone() noexcept {
-    if (owner != nullptr) runtime::group_desk::drop(*owner, *this);
-    delete this;
-}
-
-SKEIN_INLINE std::optional<error> misfit(const group_state& group, const sched::resources& need,
-                                         int bundle) {
-    const auto count = group.bundles.size();
-    const auto asked = need.empty() ? std::string("nothing") : to_string(need);
-    if (bundle < 0) {
-        const bool any = std::any_of(group.bundles.begin(), group.bundles.end(),
-                                     [&](const auto& b) { return fits(need, b); });
-        if (any) return std::nullopt;
-        std::string all;
-        for (std::size_t b = 0; b < count && b < 8; ++b)
-            all += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(group.bundles[b]));
-        if (count > 8) all += fmt::format(" and {} more", count - 8);
-        return error(errc::invalid_argument,
-                     fmt::format("it asks for {}, which no bundle of placement group {} has: {}",
-                                 asked, group.number, all))
-            .with_hint("ask for less, or make a bundle larger; a task asks for .cpus = 1 if "
-                       "nothing is said");
-    }
-    const auto index = static_cast<std::size_t>(bundle);
-    if (index >= count)
-        return error(errc::invalid_argument,
-                     fmt::format("placement group {} has no bundle {}: there are {}", group.number,
-                                 bundle, count))
-            .with_hint("bundles are counted from 0");
-    if (fits(need, group.bundles[index])) return std::nullopt;
-    return error(errc::invalid_argument,
-                 fmt::format("it asks for {}, and bundle {} of placement group {} is {}", asked,
-                             bundle, group.number, to_string(group.bundles[index])))
-        .with_hint("ask for less, or make the bundle larger; a task asks for .cpus = 1 if nothing "
-                   "is said");
-}
-
-/// What a group asks for, read into `into`.
-[[nodiscard]] inline result<void> read_bundles(const std::vector<std::string>& texts,
-                                               std::vector<sched::resources>& into) {
-    if (texts.empty() || texts.size() > most_bundles)
-        return error(errc::invalid_argument,
-                     fmt::format("a placement group of {} bundles", texts.size()))
-            .with_hint(fmt::format("1 to {}", most_bundles));
-    for (std::size_t b = 0; b < texts.size(); ++b) {
-        auto read = sched::parse_resources(texts[b]);
-        result<void> good = read ? check_demand(*read) : result<void>(read.error());
-        if (good && read->empty())
-            good =
-                error(errc::invalid_argument, "it asks for nothing").with_hint("\"cpu=1,gpu=1\"");
-        if (!good) {
-            const auto& why = good.error();
-            error said(why.code(), fmt::format("bundle {} of a placement group, \"{}\": {}", b,
-                                               texts[b], why.text()));
-            if (!why.hint().empty()) said.with_hint(why.hint());
-            return said;
-        }
-        into.push_back(std::move(*read));
-    }
-    return {};
-}
-
-SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
-    if (!group) throw error(errc::invalid_argument, "an empty placement_group is waited for");
-    if (!group->why && runtime::group_desk::is_elsewhere(*group)) {
-        auto asked = runtime::group_desk::ask_and_wait(group, false);
-        co_await asked;
-        co_return;
-    }
-    while (!group->placed) {
-        if (group->why) throw *group->why;
-        if (group->owner == nullptr) throw error(errc::closed, "the runtime has ended");
-        group->changed.reset();
-        auto changed = group->changed.wait();
-        co_await changed;
-    }
-    if (group->why) throw *group->why;
-}
-
-SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
-    if (!group || group->owner == nullptr) co_return;
-    const error why(errc::closed, fmt::format("placement group {} was removed", group->number));
-    if (runtime::group_desk::is_elsewhere(*group)) {
-        if (!group->why) group->why = why; // what is put into it from here fails at once
-        auto asked = runtime::group_desk::ask_and_wait(group, true);
-        co_await asked;
-        co_return;
-    }
-    runtime::group_desk::end(*group->owner, *group, why);
-    while (!group->is_gone && group->owner != nullptr) {
-        group->changed.reset();
-        auto changed = group->changed.wait();
-        co_await changed;
-    }
-}
-
-} // namespace detail
-
-SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::make(
-    runtime& self, const std::vector<std::string>& bundles, sched::group_strategy how,
-    std::string_view name, bool get_if_exists) {
-    auto& state = *self.state_;
-    auto& groups = state.groups;
-    state_ptr made(new detail::group_state);
-    made->owner = &self;
-    const bool is_worker = state.upstream != nullptr;
-    made->number = groups.new_number() + (is_worker ? detail::first_of_worker : 0);
-    const auto fail = [&](const error& why) {
-        groups.enter(*made);
-        self.group_refused(made->number, why);
-        return made;
-    };
-    if (name.size() > detail::longest_group_name || name.find('\n') != name.npos)
-        return fail(
-            error(errc::invalid_argument,
-                  fmt::format("the name of a placement group has {} bytes or a line break",
-                              name.size()))
-                .with_hint(fmt::format("one line, at most {} bytes", detail::longest_group_name)));
-    if (auto known = groups.named(name)) {
-        if (get_if_exists) return known;
-        return fail(error(errc::already_exists,
-                          fmt::format("there is a placement group named \"{}\" already", name))
-                        .with_hint("get_placement_group gives it; .get_if_exists = true makes it "
-                                   "only if it is missing"));
-    }
-    if (get_if_exists && name.empty())
-        return fail(error(errc::invalid_argument, ".get_if_exists needs a .name"));
-    if (auto read = detail::read_bundles(bundles, made->bundles); !read) return fail(read.error());
-    if (is_worker && groups.size() >= detail::most_made_groups)
-        return fail(error(errc::exhausted,
-                          fmt::format("this worker holds {} placement groups", groups.size()))
-                        .with_hint("a group ends with its last handle"));
-    if (is_worker) {
-        groups.enter(*made);
-        detail::group_question what;
-        what.name = name;
-        what.strategy = static_cast<std::uint8_t>(how);
-        what.get_if_exists = get_if_exists;
-        what.bundles = bundles;
-        what.number = made->number;
-        state.borrowed_groups.hold(made->number);
-        tell(self, detail::group_matter::make, std::move(what));
-        return made;
-    }
-    if (state.given_up) return fail(*state.given_up);
-    auto* const source = state.dispatch.source();
-    if (source == nullptr || state.closing)
-        return fail(error(errc::closed, "a placement group is made while there are no workers"));
-    groups.enter(*made);
-    made->name = name;
-    groups.name(*made);
-    state.begin_work();
-    source->want_group({made->number, how, made->bundles});
-    return made;
-}
-
-/// What a call asks for must be in its group, which it keeps from now on.
-SKEIN_INLINE void runtime::group_desk::join(runtime& self, detail::call_base& call) {
-    const auto& demand = self.state_->dispatch.demands().at(call.demand);
-    if (demand.group == 0) return;
-    keep(self, call, demand.group);
-    if (call.extra().bad_options) return;
-    const auto group = self.state_->groups.state_of(demand.group);
-    call.extra().bad_options = detail::misfit(*group, demand.need, demand.bundle);
-}
-
-/// Driver: the group in which an actor with this demand lives, if it is one.
-SKEIN_INLINE runtime::group_desk::state_ptr runtime::group_desk::of(const runtime& self,
-                                                                    sched::demand_id demand) {
-    const auto number = self.state_->dispatch.demands().at(demand).group;
-    return number == 0 ? state_ptr() : self.state_->groups.state_of(number);
-}
-
-/// Nobody holds it here any more.
-SKEIN_INLINE void runtime::group_desk::drop(runtime& self, detail::group_state& group) noexcept {
-    auto& state = *self.state_;
-    auto* const entry = state.groups.find(group.number);
-    if (entry == nullptr) return;
-    entry->state = nullptr;
-    const auto times = state.borrowed_groups.let_go(group.number);
-    if (state.upstream != nullptr || times > 0) { // the driver's
-        state.groups.erase(group.number);
-        if (times == 0 || state.upstream == nullptr) return;
-        detail::group_question what;
-        what.number = group.number;
-        what.times = times;
-        return tell(self, detail::group_matter::release, std::move(what));
-    }
-    state.groups.forget_name(group);
-    tell_drop(self, group.number);
-    forget(self, group.number);
-}
-
-SKEIN_INLINE void runtime::group_desk::tell_drop(runtime& self, std::uint64_t number) {
-    auto& state = *self.state_;
-    auto& entry = *state.groups.find(number);
-    auto* const source = state.dispatch.source();
-    if (entry.is_gone || std::exchange(entry.dropped, true)) return;
-    if (source == nullptr || state.closing) {
-        entry.is_gone = true; // all ends
-        return;
-    }
-    source->drop_group(number);
-}
-
-SKEIN_INLINE void runtime::group_desk::end(runtime& self, detail::group_state& group,
-                                           const error& why) {
-    const state_ptr hold(&group);
-    if (group.why) return;
-    group.why = why;
-    group.placed = false;
-    self.state_->groups.forget_name(group);
-    changed(self, group);
-    std::vector<actor_id> inside;
-    for (const auto& [id, entry] : self.state_->actors.entries)
-        if (entry.group.get() == &group) inside.push_back(id);
-    std::sort(inside.begin(), inside.end());
-    for (const auto id : inside) {
-        const failure told{
-            error(why.code(), fmt::format("{} has ended: {}", self.actor_title(id), why.text())),
-            nullptr};
-        self.end_actor(id, detail::message_kill, &told);
-    }
-    refuse(self, group.number, why);
-    tell_drop(self, group.number);
-    if (!self.state_->groups.find(group.number)->is_gone) return;
-    group.is_gone = true;
-    changed(self, group);
-}
-
-/// What waits for a place in it fails.
-SKEIN_INLINE void runtime::group_desk::refuse(runtime& self, std::uint64_t number,
-                                              const error& why) {
-    std::vector<sched::demand_id> inside;
-    self.state_->dispatch.demands().for_each_in_group(
-        number, [&](auto demand) { inside.push_back(demand); });
-    for (const auto demand : inside) self.refuse_demand(demand, why);
-}
-
-/// Its numbers serve others when nobody uses them any more.
-SKEIN_INLINE void runtime::group_desk::forget(runtime& self, std::uint64_t number) {
-    auto& groups = self.state_->groups;
-    const auto* const entry = groups.find(number);
-    if (entry == nullptr || entry->state != nullptr || !entry->is_gone) return;
-    if (!self.state_->dispatch.forget_group(number)) return;
-    groups.erase(number);
-}
-
-// ---- what the source of workers says -----------------------------------------------------------
-
-SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
-    const auto group = state_->groups.state_of(number);
-    if (!group || group->why) return;
-    group->placed = on;
-    group_desk::changed(*this, *group);
-}
-
-SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
-    auto* const entry = state_->groups.find(number);
-    if (entry == nullptr) return;
-    entry->is_gone = true;
-    if (auto* const group = entry->state; group != nullptr) group_desk::end(*this, *group, why);
-    group_gone(number);
-}
-
-SKEIN_INLINE void runtime::group_gone(std::uint64_t number) {
-    auto* const entry = state_->groups.find(number);
-    if (entry == nullptr) return;
-    entry->is_gone = true;
-    if (const group_desk::state_ptr group(entry->state); group) {
-        group->is_gone = true;
-        group_desk::changed(*this, *group);
-    }
-    group_desk::forget(*this, number);
-}
-
-/// Driver: the program ends, or there are no workers for it.
-SKEIN_INLINE void runtime::group_desk::fail_all(runtime& self, const error& why) {
-    auto& state = *self.state_;
-    for (const auto& group : state.groups.held()) {
-        if (!state.closing) {
-            end(self, *group, why);
-            continue;
-        }
-        if (!group->why) group->why = why;
-        group->is_gone = state.groups.find(group->number)->is_gone = true;
-        changed(self, *group);
-    }
-}
-
-} // namespace skein::rt
-
 // ======== skein/rt/detail/runtime_handles.ipp
 // Part of the bodies of rt/runtime.hpp: who holds handles to actors.
 //
 // An actor ends when nobody holds a handle to it: detail/holds.hpp counts them, here is what
-// follows for actors, and how handles travel.
+// follows for actors, and how handles to actors and placement groups travel.
 
 
 #include <algorithm>
@@ -42973,6 +43056,45 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_qu
     }
     if ((said & detached_handle) != 0) into->is_detached = true;
     return {};
+}
+
+SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>& group) {
+    if (!group) return wire::encode(to, group_answer());
+    auto* const call = runtime::encoding();
+    if (call == nullptr)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a handle to placement group {} outside of the "
+                                "arguments of a call",
+                                group->number))
+            .with_hint("results and saved states have its name, for get_placement_group()");
+    if (group->home == nullptr || group->home != &call->owner->groups())
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a handle to placement group {} travels to another "
+                                "program or namespace, where it is not known",
+                                group->number));
+    const auto number = group->number < first_of_worker ? group->number : group->at_driver;
+    if (number == 0) {
+        if (group->why) throw *group->why;
+        throw error(errc::not_supported,
+                    "not supported: a handle to a placement group that this worker has made "
+                    "travels before its ready() has ended")
+            .with_hint("co_await group.ready() first, or give the group a name and pass that");
+    }
+    wire::encode(to, told_of(*group, number));
+    call->keep(std::make_shared<counted_ptr<group_state>>(group));
+}
+
+SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_state>& into) {
+    group_answer told;
+    if (auto read = wire::decode(from, told); !read) return read;
+    if (told.number == 0) return {};
+    if (told.number >= first_of_worker || told.bundles.size() > most_bundles)
+        return error(errc::malformed, "a handle to no placement group");
+    auto* const here = runtime::executing();
+    if (here == nullptr || !here->groups().has_driver())
+        return error(errc::not_supported, "not supported: a handle to a placement group that is "
+                                          "decoded outside of the arguments of a call");
+    return here->groups().take(told, into);
 }
 
 } // namespace detail
@@ -43387,6 +43509,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     auto l = attach(std::move(wire), std::move(page));
     state_->upstream = l.get();
     state_->replies.follow(l.get());
+    state_->group_handles.follow(l.get());
     state_->executor.add_caller(*l);
     detail::space_state::meet(*this, *l->wire);
     for (const auto& door : state_->direct->doors)
@@ -43401,6 +43524,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
         how = co_await asked;
     }
     state_->closing = true;
+    state_->groups.close();
     state_->executor.close();
     if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
         for (const auto& one : state_->direct->callers)
@@ -43424,6 +43548,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     state_->executor.remove_caller(*l);
     state_->upstream = nullptr;
     state_->replies.follow(nullptr);
+    state_->group_handles.follow(nullptr);
 }
 
 namespace detail {
@@ -43439,13 +43564,14 @@ SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
 
 SKEIN_INLINE task<void> runtime::close() {
     state_->closing = true;
+    state_->groups.close();
     state_->executor.close();
     state_->dispatch.book().lent_changed().set();
     const error why(errc::closed, "the program ended before the call was done");
     state_->start_workers = {};
     for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    group_desk::fail_all(*this, why);
+    state_->groups.fail_all(why);
     for (std::size_t i = 0; i < state_->slots.size(); ++i) {
         const auto call = state_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
@@ -43508,7 +43634,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     run_again(lost);
     resume_restarts(lost);
     if (l.room.demand) state_->dispatch.tell_demand(l.room.demand);
-    state_->groups.lose(l.number, state_->actors.late.contains(l.number));
+    state_->groups.table().lose(l.number, state_->actors.late.contains(l.number));
 }
 
 /// Takes the calls that were at the link out of their slots.
@@ -43759,7 +43885,7 @@ SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
     auto& actors = state_->actors;
     for (const auto lost : actors.late.settle(restarted)) {
         for (const auto id : actors.held.lose(lost)) let_go(id);
-        state_->groups.lose_lent(lost);
+        state_->groups.table().lose_lent(lost);
     }
 }
 
@@ -44215,6 +44341,7 @@ SKEIN_INLINE void space_state::give_up(space_visit& v, const error& why) {
     }
     v.is_over = true;
     space_client.closing = true;
+    space_client.groups.close();
     space_client.executor.close();
     v.self->close_queues();
     v.over.set();
@@ -49165,8 +49292,8 @@ public:
         : placement_group(std::move(bundles), placement_options{how, {}, false}) {}
     /// The same with a name. One that is taken is told by ready(), too: already_exists.
     placement_group(std::vector<std::string> bundles, placement_options how)
-        : state_(desk::make(rt::runtime::current(), bundles, how.strategy, how.name,
-                            how.get_if_exists)) {}
+        : state_(rt::runtime::current().groups().make(bundles, how.strategy, how.name,
+                                                      how.get_if_exists)) {}
 
     /// False if default-constructed or moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(state_); }
@@ -49202,7 +49329,6 @@ public:
     friend bool operator==(const placement_group&, const placement_group&) = default;
 
 private:
-    using desk = rt::runtime::group_desk;
     friend task<placement_group> get_placement_group(std::string_view name);
     friend wire::codec<placement_group>;
     explicit placement_group(counted_ptr<rt::detail::group_state> state) noexcept
@@ -49218,8 +49344,7 @@ private:
 /// The placement group of that name, in any process of the program; who gets it holds it.
 ///   errors  not_found (the text lists some names that there are), closed (the program ends)
 [[nodiscard]] inline task<placement_group> get_placement_group(std::string_view name) {
-    return placement_group::from(
-        rt::runtime::group_desk::look_up(&rt::runtime::current(), std::string(name)));
+    return placement_group::from(rt::runtime::current().groups().look_up(std::string(name)));
 }
 
 } // namespace skein

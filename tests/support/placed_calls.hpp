@@ -64,7 +64,7 @@ using call_ptr = skein::counted_ptr<skein::rt::detail::call_base>;
 }
 
 /// Remembers what it is asked for.
-class asked_source final : public skein::rt::worker_source {
+class asked_source : public skein::rt::worker_source {
 public:
     std::vector<std::size_t> wanted; ///< as want() was told
     std::vector<bool> blocks;        ///< as blocked() was told

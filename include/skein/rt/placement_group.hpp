@@ -27,7 +27,7 @@
 #include <skein/rt/runtime.hpp> // before its parts
 
 #include <skein/core/task.hpp>
-#include <skein/rt/detail/group_desk.hpp>
+#include <skein/rt/detail/group_handles.hpp>
 #include <skein/rt/detail/groups_state.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/sched/scheduler.hpp>
@@ -65,8 +65,8 @@ public:
         : placement_group(std::move(bundles), placement_options{how, {}, false}) {}
     /// The same with a name. One that is taken is told by ready(), too: already_exists.
     placement_group(std::vector<std::string> bundles, placement_options how)
-        : state_(desk::make(rt::runtime::current(), bundles, how.strategy, how.name,
-                            how.get_if_exists)) {}
+        : state_(rt::runtime::current().groups().make(bundles, how.strategy, how.name,
+                                                      how.get_if_exists)) {}
 
     /// False if default-constructed or moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(state_); }
@@ -102,7 +102,6 @@ public:
     friend bool operator==(const placement_group&, const placement_group&) = default;
 
 private:
-    using desk = rt::runtime::group_desk;
     friend task<placement_group> get_placement_group(std::string_view name);
     friend wire::codec<placement_group>;
     explicit placement_group(counted_ptr<rt::detail::group_state> state) noexcept
@@ -118,8 +117,7 @@ private:
 /// The placement group of that name, in any process of the program; who gets it holds it.
 ///   errors  not_found (the text lists some names that there are), closed (the program ends)
 [[nodiscard]] inline task<placement_group> get_placement_group(std::string_view name) {
-    return placement_group::from(
-        rt::runtime::group_desk::look_up(&rt::runtime::current(), std::string(name)));
+    return placement_group::from(rt::runtime::current().groups().look_up(std::string(name)));
 }
 
 } // namespace skein

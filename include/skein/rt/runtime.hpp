@@ -211,8 +211,8 @@ public:
     void kill_actor(actor_id id);
     void leave_actor();
 
-    /// For placement_group; in detail/group_desk.hpp.
-    struct group_desk;
+    /// For placement_group.
+    [[nodiscard]] detail::group_handles& groups() noexcept;
 
     /// The queue of a handle that is decoded here.
     [[nodiscard]] counted_ptr<detail::actor_queue> borrow_actor(actor_id id,
@@ -269,6 +269,7 @@ private:
     [[nodiscard]] bool is_held(actor_id id, const detail::actor_entry& entry) const;
     void let_go(actor_id id);
     void end_actor(actor_id id, std::uint16_t tell, const failure* why);
+    void end_actors(const detail::group_state& group);
     void actor_is_placed(actor_id id);
     void send_waiting(actor_id id);
     void tell_holds();
@@ -278,6 +279,7 @@ private:
 
     void set_demand(detail::call_base& call, const actor_options& how);
     void keep_demand(const detail::call_base& call);
+    void join_group(detail::call_base& call);
     void line_up(counted_ptr<detail::call_base> call);
     void actor_left(peer& at);
 
@@ -321,6 +323,8 @@ private:
     [[nodiscard]] static task<void> serve_caller(runtime* self, std::shared_ptr<net::channel> wire);
     void cut_caller(std::uint64_t incarnation);
     void tell_driver_first() noexcept;
+    void ask_driver(const counted_ptr<detail::call_base>& call, std::string name,
+                    std::uint16_t kind, detail::encoder body);
     [[nodiscard]] task<void> leave_others();
     // The driver's side, in detail/runtime_meetings.ipp:
     [[nodiscard]] bool on_worker_asks(peer& from, const net::frame_view& f);
@@ -387,9 +391,6 @@ private:
 #include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>
-#include <skein/rt/detail/runtime_group_desk.ipp>
-#include <skein/rt/detail/runtime_group_handles.ipp>
-#include <skein/rt/detail/runtime_groups.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_meetings.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>

@@ -1,75 +1,126 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What runtimes do about placement groups: bodies in runtime_groups.ipp, of names and of workers in
-// runtime_group_desk.ipp, of handles in calls in runtime_group_handles.ipp.
+// group_desk: the placement groups of a driver. It makes them, asks the source of workers for
+// their places, ends them, and answers the workers that hold them.
+//
+//     asked for       the source of workers looks for places of all bundles
+//     placed          all bundles have places; back to `asked for` when a node with some is lost
+//     over            removed, refused, or the program ends: `why` says it, what is inside ends
+//     gone            over, and the source has said that nothing of it is left
+//
+// A worker asks by messages (detail/group_message.hpp) under a number of its own or of the driver.
+//
+//     group_desk desk(dispatch, replies, home, above);
+//     const auto group = desk.make(wish);      // its state says what is wrong with the wish
+//     desk.placed(group->number, true);        // the source of workers has places
+//     desk.on_question(worker, slot, body);    // throws what ends the worker's link
+//     desk.end(*group, why);
 
+#include <skein/core/bytes.hpp>
 #include <skein/core/counted_ptr.hpp>
-#include <skein/core/task.hpp>
-#include <skein/rt/detail/groups_state.hpp>
-#include <skein/rt/options.hpp>
-#include <skein/rt/runtime.hpp>
+#include <skein/core/error.hpp>
+#include <skein/rt/detail/dispatch.hpp>
+#include <skein/rt/detail/group_message.hpp>
+#include <skein/rt/detail/groups.hpp>
+#include <skein/rt/detail/peer.hpp>
+#include <skein/rt/detail/replies.hpp>
 
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
-namespace skein::rt {
+namespace skein::rt::detail {
 
-namespace detail {
-struct group_question;
-struct group_answer;
-enum class group_matter : std::uint8_t;
+/// What the desk tells who has the workers and actors of the program.
+class group_events {
+public:
+    /// nullptr: it is lost.
+    [[nodiscard]] virtual peer* worker_at(peer_id number) = 0;
+    /// A group is asked for: workers are started, if they are not.
+    virtual void workers_are_needed() = 0;
+    /// A group is over: so are the actors that live in it.
+    virtual void end_actors(const group_state& group) = 0;
+    /// What waits for places in it fails.
+    virtual void refuse_demand(sched::demand_id demand, const error& why) = 0;
+    /// A call that waits for a group has left its cores to others.
+    virtual void cores_are_free() = 0;
+
+protected:
+    ~group_events() = default;
+};
+
+/// Why a group cannot be made as it is wished for, but for names that are taken; into: its bundles.
+[[nodiscard]] std::optional<error> misread(const group_question& wish, group_state& into);
 /// What a worker is told of a group, under the driver's number.
 [[nodiscard]] group_answer told_of(const group_state& group, std::uint64_t number);
 
-/// A group by its name as a label in the call of a worker.
-[[nodiscard]] std::string named_group_label(const location& on);
-} // namespace detail
+class group_desk {
+public:
+    using state_ptr = groups::state_ptr;
 
-/// Its functions are part of runtime.
-struct runtime::group_desk {
-    using state_ptr = counted_ptr<detail::group_state>;
+    /// home: of the handles of this process
+    group_desk(dispatch& parts, replies& answers, group_home& home, group_events& above) noexcept
+        : dispatch_(parts), replies_(answers), home_(home), above_(above) {}
 
-    // For placement_group.
-    [[nodiscard]] static state_ptr make(runtime& self, const std::vector<std::string>& bundles,
-                                        sched::group_strategy how, std::string_view name,
-                                        bool get_if_exists);
-    [[nodiscard]] static task<state_ptr> look_up(runtime* self, std::string name);
-    [[nodiscard]] static task<void> ask_and_wait(state_ptr group, bool for_end);
-    [[nodiscard]] static bool is_elsewhere(const detail::group_state& group) noexcept;
-    [[nodiscard]] static bool is_worker(const runtime& self) noexcept;
-    [[nodiscard]] static result<void> take_handle(runtime& self, const detail::group_answer& told,
-                                                  state_ptr& into);
-    static void drop(runtime& self, detail::group_state& state) noexcept;
-    static void end(runtime& self, detail::group_state& group, const error& why);
+    [[nodiscard]] groups& table() noexcept { return known_; }
+    [[nodiscard]] const groups& table() const noexcept { return known_; }
 
-    // For calls.
-    static void join(runtime& self, detail::call_base& call);
-    [[nodiscard]] static state_ptr of(const runtime& self, sched::demand_id demand);
-    static void keep(runtime& self, detail::call_base& call, std::uint64_t number);
+    /// A group, or that of the same name if the wish allows it.
+    [[nodiscard]] state_ptr make(const group_question& wish);
+    /// One that is not in the table yet; first: of the numbers to which its own belongs.
+    [[nodiscard]] state_ptr new_group(std::uint64_t first);
+    /// It can never be: it enters the table as over.
+    state_ptr refuse_new(const state_ptr& made, const error& why);
+    void end(group_state& group, const error& why);
+    /// Nobody holds it here any more.
+    void drop(group_state& group) noexcept;
 
-    static void changed(runtime& self, detail::group_state& state);
-    static void fail_all(runtime& self, const error& why);
-    static void on_question(runtime& self, peer& from, const net::frame_view& f);
-    static void take_back(runtime& self, peer& from, slot_id slot);
-    [[nodiscard]] static state_ptr take_answer(runtime& self, byte_span answer);
+    /// Null: a demand of no group.
+    [[nodiscard]] state_ptr of(sched::demand_id demand) const;
+    /// The call is to run in that group, and holds it until it is over.
+    ///   errors  not_found, and what the group has ended with
+    [[nodiscard]] std::optional<error> keep(call_base& call, std::uint64_t number) const;
+
+    // What the source of workers says:
+    void placed(std::uint64_t number, bool on);
+    void refused(std::uint64_t number, const error& why);
+    void gone(std::uint64_t number);
+
+    /// The program ends.
+    void close() noexcept { closing_ = true; }
+    /// There are no workers for new groups.
+    void give_up(const error& why) { given_up_ = why; }
+    /// All groups are over.
+    void fail_all(const error& why);
+
+    // Workers:
+    /// One asks, or gives back what it holds.
+    void on_question(peer& from, slot_id slot, byte_span body);
+    /// One waits no more for that answer, if it is one about groups.
+    void cancel(peer& from, slot_id slot);
 
 private:
-    static void tell_drop(runtime& self, std::uint64_t number);
-    static void tell(runtime& self, detail::group_matter matter, detail::group_question what);
-    static void find_for(runtime& self, peer& from, slot_id slot, const std::string& name);
-    static void make_for(runtime& self, peer& from, const detail::group_question& what);
-    static void hold_for(runtime& self, peer& from, std::uint64_t number);
-    [[nodiscard]] static state_ptr enter_told(runtime& self, const detail::group_answer& told);
-    static void refuse(runtime& self, std::uint64_t number, const error& why);
-    static void forget(runtime& self, std::uint64_t number);
-    static void ask(runtime& self, const counted_ptr<detail::call_base>& call,
-                    const detail::group_question& what, std::string name);
-    static void end_waits(runtime& self, peer& from, detail::group_state& state,
-                          std::optional<slot_id> slot, const error& why);
-    friend class runtime;
+    void find_for(peer& from, slot_id slot, const std::string& name);
+    void make_for(const peer& from, const group_question& wish);
+    void hold_for(const peer& from, std::uint64_t number);
+    void release_for(peer& from, const group_question& what, std::uint64_t number);
+    void wait_for(peer& from, slot_id slot, const group_question& what, std::uint64_t number);
+    void end_waits(peer& from, group_state& group, std::optional<slot_id> slot, const error& why);
+    void changed(group_state& group);
+    void tell_drop(std::uint64_t number);
+    void forget(std::uint64_t number);
+
+    dispatch& dispatch_;
+    replies& replies_;
+    group_home& home_;
+    group_events& above_;
+    groups known_;
+    std::optional<error> given_up_;
+    bool closing_ = false;
 };
 
-} // namespace skein::rt
+} // namespace skein::rt::detail
+
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/group_desk.ipp>
+#endif

@@ -15,6 +15,81 @@
 
 namespace skein::rt::detail {
 
+// ---- a group ---------------------------------------------------------------------------------
+
+SKEIN_INLINE void group_state::last_use_gone() noexcept {
+    if (home != nullptr) home->drop(*this);
+    delete this;
+}
+
+SKEIN_INLINE std::optional<error> misfit(const group_state& group, const sched::resources& need,
+                                         int bundle) {
+    const auto count = group.bundles.size();
+    const auto asked = need.empty() ? std::string("nothing") : to_string(need);
+    if (bundle < 0) {
+        const bool any = std::any_of(group.bundles.begin(), group.bundles.end(),
+                                     [&](const auto& b) { return fits(need, b); });
+        if (any) return std::nullopt;
+        std::string all;
+        for (std::size_t b = 0; b < count && b < 8; ++b)
+            all += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(group.bundles[b]));
+        if (count > 8) all += fmt::format(" and {} more", count - 8);
+        return error(errc::invalid_argument,
+                     fmt::format("it asks for {}, which no bundle of placement group {} has: {}",
+                                 asked, group.number, all))
+            .with_hint("ask for less, or make a bundle larger; a task asks for .cpus = 1 if "
+                       "nothing is said");
+    }
+    const auto index = static_cast<std::size_t>(bundle);
+    if (index >= count)
+        return error(errc::invalid_argument,
+                     fmt::format("placement group {} has no bundle {}: there are {}", group.number,
+                                 bundle, count))
+            .with_hint("bundles are counted from 0");
+    if (fits(need, group.bundles[index])) return std::nullopt;
+    return error(errc::invalid_argument,
+                 fmt::format("it asks for {}, and bundle {} of placement group {} is {}", asked,
+                             bundle, group.number, to_string(group.bundles[index])))
+        .with_hint("ask for less, or make the bundle larger; a task asks for .cpus = 1 if nothing "
+                   "is said");
+}
+
+SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
+    if (!group) throw error(errc::invalid_argument, "an empty placement_group is waited for");
+    if (!group->why && group->home != nullptr && group->home->is_elsewhere(*group)) {
+        auto asked = group->home->ask(group, false);
+        co_await asked;
+        co_return;
+    }
+    while (!group->placed) {
+        if (group->why) throw *group->why;
+        if (group->home == nullptr) throw error(errc::closed, "the runtime has ended");
+        group->changed.reset();
+        auto changed = group->changed.wait();
+        co_await changed;
+    }
+    if (group->why) throw *group->why;
+}
+
+SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
+    if (!group || group->home == nullptr) co_return;
+    const error why(errc::closed, fmt::format("placement group {} was removed", group->number));
+    if (group->home->is_elsewhere(*group)) {
+        if (!group->why) group->why = why; // what is put into it from here fails at once
+        auto asked = group->home->ask(group, true);
+        co_await asked;
+        co_return;
+    }
+    group->home->end(*group, why);
+    while (!group->is_gone && group->home != nullptr) {
+        group->changed.reset();
+        auto changed = group->changed.wait();
+        co_await changed;
+    }
+}
+
+// ---- the table -------------------------------------------------------------------------------
+
 SKEIN_INLINE group_entry* groups::find(std::uint64_t number) {
     const auto found = entries_.find(number);
     return found == entries_.end() ? nullptr : &found->second;

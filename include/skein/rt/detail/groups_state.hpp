@@ -23,10 +23,26 @@
 
 namespace skein::rt {
 
-class runtime;
 using slot_id = strong_id<struct slot_tag>;
 
 namespace detail {
+
+class group_state;
+
+/// Whom a group's handles ask about it.
+class group_home {
+public:
+    /// A worker that its driver has told of the group: it is to be asked.
+    [[nodiscard]] virtual bool is_elsewhere(const group_state& group) const noexcept = 0;
+    /// Asks the driver, and waits until all bundles have places, or nothing of the group is left.
+    [[nodiscard]] virtual task<void> ask(counted_ptr<group_state> group, bool for_end) = 0;
+    virtual void end(group_state& group, const error& why) = 0;
+    /// The last use is gone.
+    virtual void drop(group_state& group) noexcept = 0;
+
+protected:
+    ~group_home() = default;
+};
 
 /// A placement group as those see it who hold it: handles, tasks that are to run in it, actors that
 /// live in it.
@@ -37,8 +53,8 @@ public:
         if (--uses_ == 0) last_use_gone();
     }
 
-    runtime* owner = nullptr; ///< nullptr: the runtime has ended
-    std::uint64_t number = 0; ///< 0: it was never asked for
+    group_home* home = nullptr; ///< nullptr: the runtime has ended
+    std::uint64_t number = 0;   ///< 0: it was never asked for
     std::vector<sched::resources> bundles;
     bool placed = false;
     bool is_gone = false;     ///< nothing of it is left

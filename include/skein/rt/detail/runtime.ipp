@@ -33,7 +33,8 @@ SKEIN_INLINE void no_current_runtime() {
 
 SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
     : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
-      anchor(new detail::runtime_anchor(self)), replies(name, anchor, actors.borrowed, heard),
+      anchor(new detail::runtime_anchor(self)), groups(dispatch, replies, group_handles, heard),
+      group_handles(groups, replies, heard), replies(name, anchor, actors.borrowed, heard),
       local_actors(heard), executor(anchor, replies, local_actors) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
@@ -58,7 +59,7 @@ SKEIN_INLINE runtime::~runtime() {
     state_->dispatch.ask(nullptr); // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, queue] : state_->actor_queues) queue->owner = nullptr;
-    for (const auto& group : state_->groups.held()) group->owner = nullptr;
+    for (const auto& group : state_->groups.table().held()) group->home = nullptr;
     state_->anchor->self = nullptr;
     if (current_ == this) current_ = nullptr;
 }
@@ -84,6 +85,7 @@ SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept {
 SKEIN_INLINE std::size_t runtime::pending() const noexcept {
     return state_->stats.submitted - state_->stats.done;
 }
+SKEIN_INLINE detail::group_handles& runtime::groups() noexcept { return state_->group_handles; }
 SKEIN_INLINE std::size_t runtime::actors() const noexcept { return state_->local_actors.size(); }
 SKEIN_INLINE std::size_t runtime::running() const noexcept { return state_->executor.running(); }
 SKEIN_INLINE bool runtime::is_driver() const noexcept { return state_->upstream == nullptr; }
@@ -497,11 +499,12 @@ SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
 
 SKEIN_INLINE void runtime::give_up(error why) {
     state_->given_up = why;
+    state_->groups.give_up(why);
     state_->start_workers = {};
     for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
     state_->dispatch.tell_all();
-    group_desk::fail_all(*this, why);
+    state_->groups.fail_all(why);
 }
 
 // ---- actors ------------------------------------------------------------------------------------

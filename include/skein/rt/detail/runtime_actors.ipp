@@ -233,17 +233,28 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::find_actor(
         refuse(*call, detail::wrong_type(name, is.name(), type.name()));
         return {};
     }
-    if (!prepare(*call)) return {};
-    call->slot = take_slot(call);
-    call->on = state_->upstream;
-    call->state = detail::phase::queued;
-    if (!state_->upstream->wire->is_open()) return {}; // until the link is settled
-    wire::writer body;
-    wire::encode(body, std::string(type.name()));
-    wire::encode(body, std::string(name));
-    state_->upstream->wire->send(detail::message_find, 0, call->slot.value(), body.bytes(), {});
-    call->state = detail::phase::sent;
+    const auto question = [&](wire::writer& to) {
+        wire::encode(to, std::string(type.name()));
+        wire::encode(to, std::string(name));
+    };
+    ask_driver(call, call->name(), detail::message_find, question);
     return {};
+}
+
+/// Worker: its driver's answer settles the call.
+SKEIN_INLINE void runtime::ask_driver(const counted_ptr<detail::call_base>& call, std::string name,
+                                      std::uint16_t kind, detail::encoder body) {
+    call->extra().name = std::move(name);
+    if (!prepare(*call)) return;
+    auto& up = *state_->upstream;
+    call->slot = take_slot(call);
+    call->on = &up;
+    call->state = detail::phase::queued;
+    if (!up.wire->is_open()) return; // until the link is settled
+    wire::writer written;
+    body(written);
+    up.wire->send(kind, 0, call->slot.value(), written.bytes(), {});
+    call->state = detail::phase::sent;
 }
 
 /// Driver: a worker asks for an actor.

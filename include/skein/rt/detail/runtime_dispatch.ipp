@@ -33,7 +33,7 @@ SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
         entry->plan->demand = call.demand;
         if (call.rare) entry->plan->beside = call.rare->beside;
     }
-    entry->group = group_desk::of(*this, call.demand);
+    entry->group = state_->groups.of(call.demand);
 }
 
 /// Driver: to the end of its line.
@@ -69,6 +69,14 @@ SKEIN_INLINE void runtime::refuse_demand(sched::demand_id demand, const error& w
     dispatch_hearer hears{*this};
     state_->dispatch.refuse_demand(demand, why, hears);
 }
+
+SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
+    state_->groups.placed(number, on);
+}
+SKEIN_INLINE void runtime::group_refused(std::uint64_t number, const error& why) {
+    state_->groups.refused(number, why);
+}
+SKEIN_INLINE void runtime::group_gone(std::uint64_t number) { state_->groups.gone(number); }
 
 SKEIN_INLINE void runtime::lend(std::uint32_t cores) {
     state_->dispatch.cores().lend(cores);

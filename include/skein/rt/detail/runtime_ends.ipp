@@ -94,6 +94,20 @@ SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const fail
     }
 }
 
+/// Driver: the group in which they live is over.
+SKEIN_INLINE void runtime::end_actors(const detail::group_state& group) {
+    std::vector<actor_id> inside;
+    for (const auto& [id, entry] : state_->actors.entries)
+        if (entry.group.get() == &group) inside.push_back(id);
+    std::sort(inside.begin(), inside.end());
+    for (const auto id : inside) {
+        const failure told{error(group.why->code(), fmt::format("{} has ended: {}", actor_title(id),
+                                                                group.why->text())),
+                           nullptr};
+        end_actor(id, detail::message_kill, &told);
+    }
+}
+
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
     if (state_->awaits_space_server) {
         state_->kills.push_back(id);

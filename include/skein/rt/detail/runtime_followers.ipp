@@ -32,7 +32,25 @@ namespace detail {
     return said;
 }
 
+/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with
+/// what is made there.
+[[nodiscard]] inline std::string named_group_label(const location& on) {
+    const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
+    return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
+}
+
 } // namespace detail
+
+/// Driver: what a call asks for must be in its group, which it keeps from now on.
+SKEIN_INLINE void runtime::join_group(detail::call_base& call) {
+    const auto& demand = state_->dispatch.demands().at(call.demand);
+    if (demand.group == 0) return;
+    auto& bad = call.extra().bad_options;
+    if (auto why = state_->groups.keep(call, demand.group)) bad = std::move(why);
+    if (bad) return;
+    bad = detail::misfit(*state_->groups.table().state_of(demand.group), demand.need,
+                         demand.bundle);
+}
 
 /// What a task needs that says where it is to run.
 SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
@@ -47,7 +65,7 @@ SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_bas
     }
     call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
-    if (self.state_->upstream == nullptr) group_desk::join(self, call);
+    if (self.state_->upstream == nullptr) self.join_group(call);
 }
 
 /// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver
@@ -58,11 +76,12 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
     if (on.is_actor() && on.actor()) {
         follow(self, call, on.actor());
     } else if (is_driver) {
-        auto why = self.state_->groups.resolve(on);
+        auto why = self.state_->groups.table().resolve(on);
         if (why) call.extra().bad_options = std::move(why);
         return !call.rare || !call.rare->bad_options;
     } else if (on.is_group() && on.group() != 0) {
-        group_desk::keep(self, call, on.group());
+        if (auto why = self.state_->groups.keep(call, on.group()))
+            call.extra().bad_options = std::move(why);
         call.extra().label = sched::group_label(on.group(), on.bundle());
         if (on.has_children()) call.extra().label += '+';
     } else if (on.is_named_group() && !on.text().empty()) {

@@ -40,7 +40,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_find: return on_actor_frame(*from, f);
     case detail::message_group:
         if (state_->upstream != nullptr) break;
-        return group_desk::on_question(*this, *from, f);
+        return state_->groups.on_question(*from, slot_id(f.id), f.body);
     default: break;
     }
     if (state_->upstream == nullptr ? on_worker_asks(*from, f) : on_driver_says(*from, f)) return;
@@ -133,7 +133,7 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id, bool by_force) {
     if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
         cancel(*found->second, by_force);
     else if (state_->upstream == nullptr)
-        group_desk::take_back(*this, from, id);
+        state_->groups.cancel(from, id);
 }
 
 namespace detail {
@@ -165,7 +165,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
         label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
     if (label == sched::anywhere_label) label.clear();
     const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
-    if (auto why = state_->groups.resolve_label(caller.number, label)) {
+    if (auto why = state_->groups.table().resolve_label(caller.number, label)) {
         call.extra().bad_options = std::move(why);
         return;
     }
@@ -188,7 +188,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     }
     call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
-    group_desk::join(*this, call);
+    join_group(call);
     if (for_life) keep_demand(call);
 }
 

@@ -28,6 +28,7 @@ struct worker_info;
 
 namespace detail {
 
+class group_handles;
 class group_state;
 struct actor_entry;
 struct actor_terms;

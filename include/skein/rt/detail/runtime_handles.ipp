@@ -3,11 +3,13 @@
 // Part of the bodies of rt/runtime.hpp: who holds handles to actors.
 //
 // An actor ends when nobody holds a handle to it: detail/holds.hpp counts them, here is what
-// follows for actors, and how handles travel.
+// follows for actors, and how handles to actors and placement groups travel.
 
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/runtime_state.hpp>
 #include <skein/rt/detail/space_state.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
 #include <skein/wire/reader.hpp>
 #include <skein/wire/writer.hpp>
 
@@ -175,6 +177,45 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_qu
     }
     if ((said & detached_handle) != 0) into->is_detached = true;
     return {};
+}
+
+SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>& group) {
+    if (!group) return wire::encode(to, group_answer());
+    auto* const call = runtime::encoding();
+    if (call == nullptr)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a handle to placement group {} outside of the "
+                                "arguments of a call",
+                                group->number))
+            .with_hint("results and saved states have its name, for get_placement_group()");
+    if (group->home == nullptr || group->home != &call->owner->groups())
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a handle to placement group {} travels to another "
+                                "program or namespace, where it is not known",
+                                group->number));
+    const auto number = group->number < first_of_worker ? group->number : group->at_driver;
+    if (number == 0) {
+        if (group->why) throw *group->why;
+        throw error(errc::not_supported,
+                    "not supported: a handle to a placement group that this worker has made "
+                    "travels before its ready() has ended")
+            .with_hint("co_await group.ready() first, or give the group a name and pass that");
+    }
+    wire::encode(to, told_of(*group, number));
+    call->keep(std::make_shared<counted_ptr<group_state>>(group));
+}
+
+SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_state>& into) {
+    group_answer told;
+    if (auto read = wire::decode(from, told); !read) return read;
+    if (told.number == 0) return {};
+    if (told.number >= first_of_worker || told.bundles.size() > most_bundles)
+        return error(errc::malformed, "a handle to no placement group");
+    auto* const here = runtime::executing();
+    if (here == nullptr || !here->groups().has_driver())
+        return error(errc::not_supported, "not supported: a handle to a placement group that is "
+                                          "decoded outside of the arguments of a call");
+    return here->groups().take(told, into);
 }
 
 } // namespace detail

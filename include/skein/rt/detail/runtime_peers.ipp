@@ -209,6 +209,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     auto l = attach(std::move(wire), std::move(page));
     state_->upstream = l.get();
     state_->replies.follow(l.get());
+    state_->group_handles.follow(l.get());
     state_->executor.add_caller(*l);
     detail::space_state::meet(*this, *l->wire);
     for (const auto& door : state_->direct->doors)
@@ -223,6 +224,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
         how = co_await asked;
     }
     state_->closing = true;
+    state_->groups.close();
     state_->executor.close();
     if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
         for (const auto& one : state_->direct->callers)
@@ -246,6 +248,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     state_->executor.remove_caller(*l);
     state_->upstream = nullptr;
     state_->replies.follow(nullptr);
+    state_->group_handles.follow(nullptr);
 }
 
 namespace detail {
@@ -261,13 +264,14 @@ SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
 
 SKEIN_INLINE task<void> runtime::close() {
     state_->closing = true;
+    state_->groups.close();
     state_->executor.close();
     state_->dispatch.book().lent_changed().set();
     const error why(errc::closed, "the program ended before the call was done");
     state_->start_workers = {};
     for (const auto& call : state_->take_waiting())
         if (!call->is_done()) refuse(*call, why);
-    group_desk::fail_all(*this, why);
+    state_->groups.fail_all(why);
     for (std::size_t i = 0; i < state_->slots.size(); ++i) {
         const auto call = state_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
@@ -330,7 +334,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     run_again(lost);
     resume_restarts(lost);
     if (l.room.demand) state_->dispatch.tell_demand(l.room.demand);
-    state_->groups.lose(l.number, state_->actors.late.contains(l.number));
+    state_->groups.table().lose(l.number, state_->actors.late.contains(l.number));
 }
 
 /// Takes the calls that were at the link out of their slots.

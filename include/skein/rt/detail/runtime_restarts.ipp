@@ -173,7 +173,7 @@ SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
     auto& actors = state_->actors;
     for (const auto lost : actors.late.settle(restarted)) {
         for (const auto id : actors.held.lose(lost)) let_go(id);
-        state_->groups.lose_lent(lost);
+        state_->groups.table().lose_lent(lost);
     }
 }
 

@@ -296,6 +296,7 @@ SKEIN_INLINE void space_state::give_up(space_visit& v, const error& why) {
     }
     v.is_over = true;
     space_client.closing = true;
+    space_client.groups.close();
     space_client.executor.close();
     v.self->close_queues();
     v.over.set();

@@ -19,7 +19,7 @@
 #include <skein/rt/detail/follower_state.hpp>
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/group_desk.hpp>
-#include <skein/rt/detail/groups.hpp>
+#include <skein/rt/detail/group_handles.hpp>
 #include <skein/rt/detail/local_actors.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
@@ -132,12 +132,26 @@ struct runtime::state {
     ~state();
 
     /// What the parts of this process tell its runtime.
-    struct listener final : detail::reply_events, detail::actor_events {
+    struct listener final : detail::reply_events,
+                            detail::actor_events,
+                            detail::group_events,
+                            detail::driver_questions {
         explicit listener(runtime& of) noexcept : self(of) {}
         void tell_holds() override { self.tell_holds(); }
         void keep_lent(const detail::lent_actors& all) override;
         [[nodiscard]] std::string title_of(actor_id id) const override;
         void actor_has_left(actor_id id) override;
+        [[nodiscard]] peer* worker_at(peer_id number) override { return self.link_at(number); }
+        void workers_are_needed() override { self.state_->begin_work(); }
+        void end_actors(const detail::group_state& group) override { self.end_actors(group); }
+        void refuse_demand(sched::demand_id demand, const error& why) override {
+            self.refuse_demand(demand, why);
+        }
+        void cores_are_free() override { self.pump_leases(); }
+        void ask_driver(counted_ptr<detail::call_base> call, std::string name, std::uint16_t kind,
+                        detail::encoder body) override {
+            self.ask_driver(call, std::move(name), kind, body);
+        }
         runtime& self;
     } heard;
 
@@ -159,8 +173,8 @@ struct runtime::state {
 
     std::unordered_map<actor_id, detail::actor_queue*> actor_queues;
     detail::actors_state actors;
-    detail::groups groups;
-    detail::borrows<std::uint64_t> borrowed_groups; ///< of a worker
+    detail::group_desk groups;
+    detail::group_handles group_handles;
     detail::replies replies; ///< of what runs here, and of calls that are passed on
     detail::local_actors local_actors;
     detail::executor executor;
@@ -230,7 +244,7 @@ struct runtime::dispatch_hearer {
     }
     /// A group that has ended.
     [[nodiscard]] std::optional<error> end_of(sched::demand_id demand) const {
-        const auto group = group_desk::of(self, demand);
+        const auto group = self.state_->groups.of(demand);
         return group ? group->why : std::nullopt;
     }
 };
