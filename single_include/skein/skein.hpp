@@ -23125,7 +23125,7 @@ private:
 // its grant has not come, for then it may run.
 //
 //     struct pool : head_events { ... };              // what a grant and an end mean
-//     head_client head(loop, network, std::move(link), print, "workers", &stopping, events);
+//     head_client head(loop, network, std::move(link), print, "workers", &stopping, events, groups);
 //     scope.spawn(head.serve());                      // until `stopping` is set
 //     head.want({1, "cpu=1"});                        // events.on_granted, on_ended
 //     head.give_back(1);
@@ -23707,8 +23707,22 @@ SKEIN_INLINE task<void> heard_output::hear_last(heard_output* self, bool waits, 
 
 namespace skein::cluster::detail {
 
-/// What a driver hears from its head: of leases and groups that it has asked for alone, but for
-/// on_ended and on_recalled, which tell of the space server's own lease, too.
+/// What a driver hears of the groups that it has asked for.
+class group_events {
+public:
+    virtual void on_group_placed(const group_placed& m) = 0;
+    virtual void on_group_waits(const group_waits& m) = 0;
+    virtual void on_group_refused(const group_refused& m) = 0;
+
+protected:
+    group_events() = default;
+    group_events(const group_events&) = default;
+    group_events& operator=(const group_events&) = default;
+    ~group_events() = default;
+};
+
+/// What it hears else: of leases that it has asked for, and on_ended and on_recalled also of the
+/// space server's own one.
 class head_events {
 public:
     /// This driver, for a hello: all but `again`, `prints`, its leases and groups. There is a link.
@@ -23722,9 +23736,6 @@ public:
     virtual void on_unanswered(std::uint64_t) {}
     virtual void on_waits(const lease_waits&) {}
     virtual void on_recalled(const lease_recalled& m) = 0;
-    virtual void on_group_placed(const group_placed& m) = 0;
-    virtual void on_group_waits(const group_waits& m) = 0;
-    virtual void on_group_refused(const group_refused& m) = 0;
     virtual void on_cluster_changed(const cluster_changed&) {}
     virtual void on_space_lost(const space_lost&) {}
 
@@ -23740,7 +23751,7 @@ class head_client final : output_events {
 public:
     /// `goes_on` while the head is away, for people. All but the link's options must outlive it.
     head_client(loop& on, net::network& via, head_link_options link, proc::print_lines print,
-                const char* goes_on, event* stopping, head_events& events);
+                const char* goes_on, event* stopping, head_events& events, group_events& groups);
 
     /// Keeps the link until `stopping` is set.
     ///   errors  closed: the cluster was stopped; those of joining, with what to do; cancelled
@@ -23763,11 +23774,7 @@ public:
     /// The head drops it with the driver, or the next hello does.
     void forget_group(std::uint64_t group) { groups_.erase(group); }
 
-    /// What each link has once: see head_link.
-    template <class M>
-    bool tell(M m) {
-        return link_.tell(std::move(m));
-    }
+    /// See head_link.
     template <class Reply, class M>
     [[nodiscard]] task<Reply> ask(M m) {
         return link_.template ask<Reply>(std::move(m));
@@ -23778,6 +23785,8 @@ public:
         return link_.is_joined() && !stopping_->is_set();
     }
     [[nodiscard]] heard_output& output() noexcept { return output_; }
+    /// How many calls there were, for the head's numbers, if that is news.
+    void tell_calls(const driver_calls& now);
 
 private:
     struct asked_lease {
@@ -23810,9 +23819,11 @@ private:
     net::address head_;
     event* stopping_;
     head_events& events_;
+    group_events& group_events_;
     heard_output output_;
     std::map<std::uint64_t, asked_lease> leases_;
     std::map<std::uint64_t, asked_group> groups_;
+    driver_calls told_calls_;
     head_link link_;
 };
 
@@ -23829,8 +23840,9 @@ namespace skein::cluster::detail {
 
 SKEIN_INLINE head_client::head_client(loop& on, net::network& via, head_link_options link,
                                       proc::print_lines print, const char* goes_on, event* stopping,
-                                      head_events& events)
-    : head_(link.head), stopping_(stopping), events_(events), output_(on, std::move(print), *this),
+                                      head_events& events, group_events& groups)
+    : head_(link.head), stopping_(stopping), events_(events), group_events_(groups),
+      output_(on, std::move(print), *this),
       link_(
           on, via,
           [&] {
@@ -23946,13 +23958,13 @@ SKEIN_INLINE void head_client::serve_groups(net::request_service& of) {
         auto& known = found->second.known;
         if (m.bundles.size() != known.bundles.size()) return;
         known.placed = m.bundles;
-        events_.on_group_placed(m);
+        group_events_.on_group_placed(m);
     });
     of.on_tell<group_waits>([this](const group_waits& m, const net::caller&) {
-        if (groups_.contains(m.group)) events_.on_group_waits(m);
+        if (groups_.contains(m.group)) group_events_.on_group_waits(m);
     });
     of.on_tell<group_refused>([this](const group_refused& m, const net::caller&) {
-        if (groups_.erase(m.group) != 0) events_.on_group_refused(m);
+        if (groups_.erase(m.group) != 0) group_events_.on_group_refused(m);
     });
 }
 
@@ -23986,6 +23998,11 @@ SKEIN_INLINE void head_client::end(std::uint64_t lease, bool at_once) {
 SKEIN_INLINE void head_client::set_blocked(std::uint64_t lease, bool on) {
     leases_.at(lease).blocked = on;
     tell_unless_stopping(lease_blocked{lease, on});
+}
+
+SKEIN_INLINE void head_client::tell_calls(const driver_calls& now) {
+    if (now.submitted == told_calls_.submitted && now.done == told_calls_.done) return;
+    if (link_.tell(now)) told_calls_ = now;
 }
 
 SKEIN_INLINE void head_client::want_group(known_group group) {
@@ -28163,7 +28180,8 @@ SKEIN_INLINE program_place this_program(const net::address& head) {
 }
 
 struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::state>,
-                                   detail::head_events {
+                                   detail::head_events,
+                             detail::group_events {
     /// A rank, from start() until its end was told.
     struct lease {
         std::uint64_t number = 0;
@@ -28188,7 +28206,7 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     static task<std::vector<spmd::rank_place>> reserve(state* self, int ranks);
     void drop_group();
 
-    // of head_events
+    // of head_events and group_events
     driver_hello describe() override;
     void on_welcome(const driver_welcome& m) override;
     std::string worker_of(std::uint64_t number) const override;
@@ -28247,7 +28265,7 @@ private:
 
 SKEIN_INLINE leased_ranks::state::state(loop& on, net::network& via, leased_ranks_options given)
     : on_loop(on), how(std::move(given)),
-      head(on, via, link_options(), how.print, "ranks", &stopping, *this) {
+      head(on, via, link_options(), how.print, "ranks", &stopping, *this, *this) {
     if (how.demand.empty()) how.demand.cpu = 1;
     demand = sched::to_string(how.demand);
 }
