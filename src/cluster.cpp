@@ -30,6 +30,7 @@
 #include <skein/cluster/detail/package_files.hpp>
 #include <skein/cluster/detail/package_service.hpp>
 #include <skein/cluster/detail/start_failures.hpp>
+#include <skein/cluster/detail/start_order.hpp>
 #include <skein/cluster/detail/visited_spaces.hpp>
 #include <skein/cluster/detail/worker_news.hpp>
 #include <skein/cluster/head.hpp>
@@ -97,6 +98,7 @@
 #include <skein/cluster/detail/package_store.ipp>
 #include <skein/cluster/detail/space_server.ipp>
 #include <skein/cluster/detail/start_failures.ipp>
+#include <skein/cluster/detail/start_order.ipp>
 #include <skein/cluster/detail/tools.ipp>
 #include <skein/cluster/detail/visited_spaces.ipp>
 #include <skein/cluster/detail/worker_news.ipp>
