@@ -12,6 +12,7 @@
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/attempt_logs.hpp>
+#include <skein/cluster/detail/broken_links.hpp>
 #include <skein/cluster/detail/driver_waits.hpp>
 #include <skein/cluster/detail/fair_shares.hpp>
 #include <skein/cluster/detail/git_files.hpp>
@@ -24,6 +25,7 @@
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/job_runner.hpp>
 #include <skein/cluster/detail/lease_table.hpp>
+#include <skein/cluster/detail/leased_groups.hpp>
 #include <skein/cluster/detail/marked_processes.hpp>
 #include <skein/cluster/detail/namespaces.hpp>
 #include <skein/cluster/detail/node_loads.hpp>
@@ -31,6 +33,10 @@
 #include <skein/cluster/detail/output_relay.hpp>
 #include <skein/cluster/detail/package_files.hpp>
 #include <skein/cluster/detail/package_service.hpp>
+#include <skein/cluster/detail/start_failures.hpp>
+#include <skein/cluster/detail/start_order.hpp>
+#include <skein/cluster/detail/visited_spaces.hpp>
+#include <skein/cluster/detail/worker_news.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/job_progress.hpp>
@@ -52,6 +58,7 @@
 #include <skein/cluster/detail/agent_orders.ipp>
 #include <skein/cluster/detail/agent_output.ipp>
 #include <skein/cluster/detail/attempt_logs.ipp>
+#include <skein/cluster/detail/broken_links.ipp>
 #include <skein/cluster/detail/driver_waits.ipp>
 #include <skein/cluster/detail/fair_shares.ipp>
 #include <skein/cluster/detail/git_files.ipp>
@@ -75,13 +82,9 @@
 #include <skein/cluster/detail/job_runner.ipp>
 #include <skein/cluster/detail/jobs.ipp>
 #include <skein/cluster/detail/lease_table.ipp>
-#include <skein/cluster/detail/leased_beside.ipp>
-#include <skein/cluster/detail/leased_broken.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
-#include <skein/cluster/detail/leased_news.ipp>
+#include <skein/cluster/detail/leased_pool.ipp>
 #include <skein/cluster/detail/leased_ranks.ipp>
-#include <skein/cluster/detail/leased_recalls.ipp>
-#include <skein/cluster/detail/leased_spaces.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #include <skein/cluster/detail/load_history.ipp>
 #include <skein/cluster/detail/marked_processes.ipp>
@@ -96,4 +99,8 @@
 #include <skein/cluster/detail/package_service.ipp>
 #include <skein/cluster/detail/package_store.ipp>
 #include <skein/cluster/detail/space_server.ipp>
+#include <skein/cluster/detail/start_failures.ipp>
+#include <skein/cluster/detail/start_order.ipp>
 #include <skein/cluster/detail/tools.ipp>
+#include <skein/cluster/detail/visited_spaces.ipp>
+#include <skein/cluster/detail/worker_news.ipp>

@@ -5962,7 +5962,7 @@ struct driver_hello {
     std::string folder;     ///< working directory; as the executable
     std::string job;        ///< it belongs to what was submitted under this id; "": to nothing
     std::uint16_t port = 0; ///< on which it listens for workers
-    std::string address;    ///< all of it, where the host is no secret; "": see start_worker_order
+    std::string address;    ///< all of it, where the host is no secret; "": see driver_program
     std::vector<known_lease> leases;
     std::vector<known_group> groups;
     bool prints = false;     ///< it takes what its workers print; else that appears at their agent
@@ -6102,7 +6102,7 @@ struct enter_space {
     std::uint64_t space_server = 0; ///< this one or none; 0: whichever there is
 };
 
-/// Where the space server listens; as in start_worker_order.
+/// Where the space server listens; as in driver_program.
 struct space_entered {
     static constexpr std::uint16_t number = 31;
     std::uint64_t space_server = 0; ///< its incarnation
@@ -12549,6 +12549,213 @@ struct driver_calls {
 // Between a node's agent and the head. Both hellos may come again; see cluster/messages.hpp.
 
 
+// ======== skein/cluster/detail/start_order.hpp
+// What an agent is to start: a worker, a rank or the space server of a driver, or the entry process
+// of a job.
+//
+//     start_worker_order order;
+//     order.kind = entry_start{"train-1", 1, {"python", "train.py"}};
+//     if (const auto* const entry = order.entry()) ...
+
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace skein::cluster {
+
+/// Of a driver: what is started of it, and where it listens.
+struct driver_program {
+    std::string executable, program; ///< argv[0]
+    /// Empty host: it runs on the head's host, which each node knows by another address, so that
+    /// the agent takes the one under which it has reached the head.
+    std::string host, address; ///< the address: instead of host and port
+    std::uint16_t port = 0;
+    std::string env; ///< see want_lease; its folder is that of the order
+    /// It came out of this job: package and variables of the order are that one's, and a path that
+    /// is not absolute begins in its folder. Empty: out of none.
+    std::string job;
+};
+
+struct worker_start {
+    driver_program of;
+};
+
+struct rank_start {
+    driver_program of;
+    rank_order rank;
+    /// By which the head sees the node, so that ranks of other nodes may reach this one there;
+    /// empty: it is on the head's host, see driver_program.
+    std::string node_host;
+};
+
+struct space_server_start {
+    driver_program of;
+    std::string space; ///< the namespace
+};
+
+struct entry_start {
+    std::string job;
+    std::uint32_t attempt = 0;
+    std::vector<std::string> command;
+    std::uint64_t first_line = 1; ///< of this attempt, in that job
+    std::uint64_t grace_ms = 0;   ///< see job_request
+};
+
+/// An agent is to start a process.
+struct start_worker_order {
+    static constexpr std::uint16_t number = 11;
+    lease_name lease;
+    std::string demand;
+    std::uint64_t gpus = 0;
+    std::string folder, name;           ///< "worker-3"
+    bool prints = false;                ///< see driver_hello
+    std::vector<std::string> variables; ///< "NAME=value", of the job
+    std::string package;                ///< the folder that it runs in, see package.hpp
+    std::int64_t submitted = 0;         ///< the job, in milliseconds since 1970
+    std::variant<worker_start, rank_start, space_server_start, entry_start> kind;
+
+    [[nodiscard]] const rank_start* rank() const noexcept { return std::get_if<rank_start>(&kind); }
+    [[nodiscard]] const space_server_start* space_server() const noexcept {
+        return std::get_if<space_server_start>(&kind);
+    }
+    [[nodiscard]] const entry_start* entry() const noexcept {
+        return std::get_if<entry_start>(&kind);
+    }
+    /// nullptr: it is an entry process, which may be anything.
+    [[nodiscard]] const driver_program* driver() const noexcept;
+    /// Whose entry process it is, or out of which its driver came; empty: none.
+    [[nodiscard]] const std::string& job() const noexcept;
+};
+
+} // namespace skein::cluster
+
+/// All fields of all kinds in a row, those of other kinds empty.
+template <>
+struct skein::wire::codec<skein::cluster::start_worker_order> {
+    static void encode(writer& out, const cluster::start_worker_order& order);
+    static result<void> decode(reader& in, cluster::start_worker_order& order);
+};
+
+
+// ======== skein/cluster/detail/start_order.ipp
+// The bodies of cluster/detail/start_order.hpp.
+
+
+#include <utility>
+
+namespace skein::cluster {
+
+namespace detail {
+
+/// An order on the wire.
+struct flat_start_order {
+    lease_name lease;
+    std::string demand;
+    std::uint64_t gpus = 0;
+    std::string executable, program, folder, name, driver_host, driver_address;
+    std::uint16_t driver_port = 0;
+    bool prints = false;
+    std::string env, space, job;
+    std::uint32_t attempt = 0;
+    std::vector<std::string> command, variables;
+    std::string package;
+    std::int64_t submitted = 0;
+    std::string of_job;
+    rank_order rank;
+    std::string node_host;
+    std::uint64_t first_line = 1, grace_ms = 0;
+};
+
+} // namespace detail
+
+SKEIN_INLINE const driver_program* start_worker_order::driver() const noexcept {
+    if (const auto* const one = std::get_if<worker_start>(&kind)) return &one->of;
+    if (const auto* const one = rank()) return &one->of;
+    if (const auto* const one = space_server()) return &one->of;
+    return nullptr;
+}
+
+SKEIN_INLINE const std::string& start_worker_order::job() const noexcept {
+    const auto* const of = driver();
+    return of != nullptr ? of->job : entry()->job;
+}
+
+} // namespace skein::cluster
+
+namespace skein::wire {
+
+SKEIN_INLINE void codec<cluster::start_worker_order>::encode(
+    writer& out, const cluster::start_worker_order& order) {
+    cluster::detail::flat_start_order flat;
+    flat.lease = order.lease;
+    flat.demand = order.demand;
+    flat.gpus = order.gpus;
+    flat.folder = order.folder;
+    flat.name = order.name;
+    flat.prints = order.prints;
+    flat.variables = order.variables;
+    flat.package = order.package;
+    flat.submitted = order.submitted;
+    if (const auto* const of = order.driver()) {
+        flat.executable = of->executable;
+        flat.program = of->program;
+        flat.driver_host = of->host;
+        flat.driver_address = of->address;
+        flat.driver_port = of->port;
+        flat.env = of->env;
+        flat.of_job = of->job;
+    }
+    if (const auto* const one = order.space_server()) flat.space = one->space;
+    if (const auto* const one = order.rank()) {
+        flat.rank = one->rank;
+        flat.node_host = one->node_host;
+    }
+    if (const auto* const one = order.entry()) {
+        flat.job = one->job;
+        flat.attempt = one->attempt;
+        flat.command = one->command;
+        flat.first_line = one->first_line;
+        flat.grace_ms = one->grace_ms;
+    }
+    wire::encode(out, flat);
+}
+
+SKEIN_INLINE result<void> codec<cluster::start_worker_order>::decode(
+    reader& in, cluster::start_worker_order& order) {
+    cluster::detail::flat_start_order flat;
+    if (!detail::read(in, flat)) return in.status();
+    order.lease = flat.lease;
+    order.demand = std::move(flat.demand);
+    order.gpus = flat.gpus;
+    order.folder = std::move(flat.folder);
+    order.name = std::move(flat.name);
+    order.prints = flat.prints;
+    order.variables = std::move(flat.variables);
+    order.package = std::move(flat.package);
+    order.submitted = flat.submitted;
+    cluster::driver_program of{
+        std::move(flat.executable),     std::move(flat.program), std::move(flat.driver_host),
+        std::move(flat.driver_address), flat.driver_port,        std::move(flat.env),
+        std::move(flat.of_job)};
+    if (!flat.space.empty())
+        order.kind = cluster::space_server_start{std::move(of), std::move(flat.space)};
+    else if (!flat.job.empty())
+        order.kind = cluster::entry_start{std::move(flat.job), flat.attempt,
+                                          std::move(flat.command), flat.first_line, flat.grace_ms};
+    else if (flat.rank.is_there())
+        order.kind =
+            cluster::rank_start{std::move(of), std::move(flat.rank), std::move(flat.node_host)};
+    else
+        order.kind = cluster::worker_start{std::move(of)};
+    return in.status();
+}
+
+} // namespace skein::wire
+
+
+// ======== skein/cluster/detail/node_messages.hpp, continued
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12579,38 +12786,6 @@ struct node_welcome {
     /// A node that the head has not heard for so long is given up: without a head for so long, or
     /// as long as it would have waited anyway, it ends what it runs.
     std::uint64_t lost_after_ms = 0;
-};
-
-/// An agent is to start a worker.
-struct start_worker_order {
-    static constexpr std::uint16_t number = 11;
-    lease_name lease;
-    std::string demand;
-    std::uint64_t gpus = 0;
-    std::string executable, program, folder;
-    std::string name; ///< "worker-3"
-    /// Where its driver listens. Empty host: it runs on the head's host, which each node knows by
-    /// another address, so that the agent takes the one under which it has reached the head.
-    std::string driver_host, driver_address; ///< the address: instead of host and port
-    std::uint16_t driver_port = 0;
-    bool prints = false;                  ///< see driver_hello
-    std::string env;                      ///< see want_lease; its folder is `folder`
-    std::string space;                    ///< not a worker: the space server of this namespace
-    std::string job;                      ///< not a worker: the entry process of this job
-    std::uint32_t attempt = 0;            ///< of that job
-    std::vector<std::string> command{};   ///< of that process
-    std::vector<std::string> variables{}; ///< "NAME=value", of that process
-    std::string package{};                ///< the folder that it runs in, see package.hpp
-    std::int64_t submitted = 0;           ///< that job, in milliseconds since 1970
-    /// Of what was submitted under this id; the package and variables above are that one's, and a
-    /// path that is not absolute begins in its folder.
-    std::string of_job{};
-    rank_order rank{}; ///< not a worker: this rank
-    /// By which the head sees the node, so that ranks of other nodes may reach this one there;
-    /// empty: it is on the head's host, see driver_host.
-    std::string node_host{};
-    std::uint64_t first_line = 1; ///< of this attempt, in that job
-    std::uint64_t grace_ms = 0;   ///< see job_request
 };
 
 /// An agent is to end a worker; the answer is worker_ended.
@@ -23243,7 +23418,7 @@ private:
 // its grant has not come, for then it may run.
 //
 //     struct pool : head_events { ... };              // what a grant and an end mean
-//     head_client head(loop, network, std::move(link), print, "workers", &stopping, events);
+//     head_client head(loop, network, std::move(link), print, "workers", &stopping, events, groups);
 //     scope.spawn(head.serve());                      // until `stopping` is set
 //     head.want({1, "cpu=1"});                        // events.on_granted, on_ended
 //     head.give_back(1);
@@ -23825,8 +24000,22 @@ SKEIN_INLINE task<void> heard_output::hear_last(heard_output* self, bool waits, 
 
 namespace skein::cluster::detail {
 
-/// What a driver hears from its head: of leases and groups that it has asked for alone, but for
-/// on_ended and on_recalled, which tell of the space server's own lease, too.
+/// What a driver hears of the groups that it has asked for.
+class group_events {
+public:
+    virtual void on_group_placed(const group_placed& m) = 0;
+    virtual void on_group_waits(const group_waits& m) = 0;
+    virtual void on_group_refused(const group_refused& m) = 0;
+
+protected:
+    group_events() = default;
+    group_events(const group_events&) = default;
+    group_events& operator=(const group_events&) = default;
+    ~group_events() = default;
+};
+
+/// What it hears else: of leases that it has asked for, and on_ended and on_recalled also of the
+/// space server's own one.
 class head_events {
 public:
     /// This driver, for a hello: all but `again`, `prints`, its leases and groups. There is a link.
@@ -23840,9 +24029,6 @@ public:
     virtual void on_unanswered(std::uint64_t) {}
     virtual void on_waits(const lease_waits&) {}
     virtual void on_recalled(const lease_recalled& m) = 0;
-    virtual void on_group_placed(const group_placed& m) = 0;
-    virtual void on_group_waits(const group_waits& m) = 0;
-    virtual void on_group_refused(const group_refused& m) = 0;
     virtual void on_cluster_changed(const cluster_changed&) {}
     virtual void on_space_lost(const space_lost&) {}
 
@@ -23858,7 +24044,7 @@ class head_client final : output_events {
 public:
     /// `goes_on` while the head is away, for people. All but the link's options must outlive it.
     head_client(loop& on, net::network& via, head_link_options link, proc::print_lines print,
-                const char* goes_on, event* stopping, head_events& events);
+                const char* goes_on, event* stopping, head_events& events, group_events& groups);
 
     /// Keeps the link until `stopping` is set.
     ///   errors  closed: the cluster was stopped; those of joining, with what to do; cancelled
@@ -23881,11 +24067,7 @@ public:
     /// The head drops it with the driver, or the next hello does.
     void forget_group(std::uint64_t group) { groups_.erase(group); }
 
-    /// What each link has once: see head_link.
-    template <class M>
-    bool tell(M m) {
-        return link_.tell(std::move(m));
-    }
+    /// See head_link.
     template <class Reply, class M>
     [[nodiscard]] task<Reply> ask(M m) {
         return link_.template ask<Reply>(std::move(m));
@@ -23896,6 +24078,8 @@ public:
         return link_.is_joined() && !stopping_->is_set();
     }
     [[nodiscard]] heard_output& output() noexcept { return output_; }
+    /// How many calls there were, for the head's numbers, if that is news.
+    void tell_calls(const driver_calls& now);
 
 private:
     struct asked_lease {
@@ -23928,9 +24112,11 @@ private:
     net::address head_;
     event* stopping_;
     head_events& events_;
+    group_events& group_events_;
     heard_output output_;
     std::map<std::uint64_t, asked_lease> leases_;
     std::map<std::uint64_t, asked_group> groups_;
+    driver_calls told_calls_;
     head_link link_;
 };
 
@@ -23940,15 +24126,15 @@ private:
 // ======== skein/cluster/detail/head_client.ipp
 // The bodies of cluster/detail/head_client.hpp.
 
-
 #include <vector>
 
 namespace skein::cluster::detail {
 
 SKEIN_INLINE head_client::head_client(loop& on, net::network& via, head_link_options link,
                                       proc::print_lines print, const char* goes_on, event* stopping,
-                                      head_events& events)
-    : head_(link.head), stopping_(stopping), events_(events), output_(on, std::move(print), *this),
+                                      head_events& events, group_events& groups)
+    : head_(link.head), stopping_(stopping), events_(events), group_events_(groups),
+      output_(on, std::move(print), *this),
       link_(
           on, via,
           [&] {
@@ -24064,13 +24250,13 @@ SKEIN_INLINE void head_client::serve_groups(net::request_service& of) {
         auto& known = found->second.known;
         if (m.bundles.size() != known.bundles.size()) return;
         known.placed = m.bundles;
-        events_.on_group_placed(m);
+        group_events_.on_group_placed(m);
     });
     of.on_tell<group_waits>([this](const group_waits& m, const net::caller&) {
-        if (groups_.contains(m.group)) events_.on_group_waits(m);
+        if (groups_.contains(m.group)) group_events_.on_group_waits(m);
     });
     of.on_tell<group_refused>([this](const group_refused& m, const net::caller&) {
-        if (groups_.erase(m.group) != 0) events_.on_group_refused(m);
+        if (groups_.erase(m.group) != 0) group_events_.on_group_refused(m);
     });
 }
 
@@ -24104,6 +24290,11 @@ SKEIN_INLINE void head_client::end(std::uint64_t lease, bool at_once) {
 SKEIN_INLINE void head_client::set_blocked(std::uint64_t lease, bool on) {
     leases_.at(lease).blocked = on;
     tell_unless_stopping(lease_blocked{lease, on});
+}
+
+SKEIN_INLINE void head_client::tell_calls(const driver_calls& now) {
+    if (now.submitted == told_calls_.submitted && now.done == told_calls_.done) return;
+    if (link_.tell(now)) told_calls_ = now;
 }
 
 SKEIN_INLINE void head_client::want_group(known_group group) {
@@ -24278,8 +24469,7 @@ SKEIN_INLINE std::string find_command(const std::string& word, const std::string
 
 SKEIN_INLINE std::string folder_of_job(const std::string& storage,
                                        const start_worker_order& order) {
-    return fmt::format("{}/jobs/{}-{:x}", storage, order.job.empty() ? order.of_job : order.job,
-                       order.submitted);
+    return fmt::format("{}/jobs/{}-{:x}", storage, order.job(), order.submitted);
 }
 
 SKEIN_INLINE void make_room_for_jobs(const std::string& folder) {
@@ -28281,7 +28471,8 @@ SKEIN_INLINE program_place this_program(const net::address& head) {
 }
 
 struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::state>,
-                                   detail::head_events {
+                                   detail::head_events,
+                                   detail::group_events {
     /// A rank, from start() until its end was told.
     struct lease {
         std::uint64_t number = 0;
@@ -28306,7 +28497,7 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     static task<std::vector<spmd::rank_place>> reserve(state* self, int ranks);
     void drop_group();
 
-    // of head_events
+    // of head_events and group_events
     driver_hello describe() override;
     void on_welcome(const driver_welcome& m) override;
     std::string worker_of(std::uint64_t number) const override;
@@ -28365,7 +28556,7 @@ private:
 
 SKEIN_INLINE leased_ranks::state::state(loop& on, net::network& via, leased_ranks_options given)
     : on_loop(on), how(std::move(given)),
-      head(on, via, link_options(), how.print, "ranks", &stopping, *this) {
+      head(on, via, link_options(), how.print, "ranks", &stopping, *this, *this) {
     if (how.demand.empty()) how.demand.cpu = 1;
     demand = sched::to_string(how.demand);
 }

@@ -33,7 +33,6 @@ struct fake_driver final : cluster::detail::output_events {
 /// What is heard, printed in 10 ms.
 struct world {
     sim::loop loop{5};
-    loop::use here{loop};
     fake_driver driver;
     std::vector<std::string> printed;
     cluster::detail::heard_output output{
@@ -56,16 +55,17 @@ struct world {
         }
         output.hear(std::move(m));
     }
-    /// How long it took to hear all.
-    static task<void> hear_out(world* w, duration* took) {
+    /// How long it took to hear all, after this.
+    static task<void> hear_out(world* w, const std::function<void()>* what, duration* took) {
+        (*what)();
         const auto begun = w->loop.now();
         auto heard = w->output.hear_out(true, 2s);
         co_await heard;
         *took = w->loop.now() - begun;
     }
-    duration end() {
+    duration after(const std::function<void()>& what) {
         duration took{};
-        loop.run(hear_out(this, &took));
+        loop.run(hear_out(this, &what, &took));
         return took;
     }
 };
@@ -74,11 +74,13 @@ using texts = std::vector<std::string>;
 
 TEST_CASE("lines are printed in order, and the node hears when the last ones are", "[cluster]") {
     world w;
-    w.hear(1, 1, {"a", "b"});
-    w.hear(1, 3, {"c"});
-    w.output.end(1, 3);
-    CHECK(w.driver.told.empty());
-    CHECK(w.end() < 1s);
+    const auto took = w.after([&] {
+        w.hear(1, 1, {"a", "b"});
+        w.hear(1, 3, {"c"});
+        w.output.end(1, 3);
+        CHECK(w.driver.told.empty());
+    });
+    CHECK(took < 1s);
     CHECK(w.printed == texts{"worker-1 a", "worker-1 b", "worker-1 c"});
     CHECK(w.driver.told == std::vector<std::uint64_t>{7, 7});
 }
@@ -86,11 +88,13 @@ TEST_CASE("lines are printed in order, and the node hears when the last ones are
 TEST_CASE("lines that nobody has sent are counted, between others and at a worker's end",
           "[cluster]") {
     world w;
-    w.hear(1, 4, {"d"});
-    w.output.end(1, 6);
-    w.output.end(2, 5); // no line of it has come
-    w.output.end(3, 0);
-    CHECK(w.end() < 1s);
+    const auto took = w.after([&] {
+        w.hear(1, 4, {"d"});
+        w.output.end(1, 6);
+        w.output.end(2, 5); // no line of it has come
+        w.output.end(3, 0);
+    });
+    CHECK(took < 1s);
     CHECK(w.printed ==
           texts{"worker-1 lacks 3", "worker-1 d", "worker-1 lacks 2", "worker-2 lacks 5"});
 }
@@ -98,27 +102,28 @@ TEST_CASE("lines that nobody has sent are counted, between others and at a worke
 TEST_CASE("lines of a worker that is not known any more are printed and not counted", "[cluster]") {
     world w;
     w.driver.unknown = {1};
-    w.hear(1, 4, {"d"});
-    w.output.end(1, 6);
-    CHECK(w.end() < 1s);
+    const auto took = w.after([&] {
+        w.hear(1, 4, {"d"});
+        w.output.end(1, 6);
+    });
+    CHECK(took < 1s);
     CHECK(w.printed == texts{" d"});
 }
 
 TEST_CASE("the end of a worker that was there is waited for, not that of a lost one", "[cluster]") {
-    const std::set<std::uint64_t> none;
     world waits;
-    waits.output.expect(1, "n1");
-    CHECK(waits.end() == 2s);
+    CHECK(waits.after([&] { waits.output.expect(1, "n1"); }) == 2s);
 
     world lost;
-    lost.output.expect(1, "n1");
-    lost.output.lose_others(none); // a head that was started again does not know it
-    CHECK(lost.end() == 0s);
+    const std::set<std::uint64_t> none;
+    CHECK(lost.after([&] {
+        lost.output.expect(1, "n1");
+        lost.output.lose_others(none); // a head that was started again does not know it
+    }) == 0s);
 
     world alone;
-    alone.output.expect(1, "n1");
     alone.driver.is_joined = false;
-    CHECK(alone.end() == 0s);
+    CHECK(alone.after([&] { alone.output.expect(1, "n1"); }) == 0s);
     alone.hear(1, 1, {"late"}); // nothing is printed any more
     CHECK(alone.printed.empty());
 }

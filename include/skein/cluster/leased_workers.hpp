@@ -123,11 +123,6 @@ private:
 } // namespace skein::cluster
 
 #if SKEIN_HEADER_ONLY
-#include <skein/cluster/detail/leased_beside.ipp>
-#include <skein/cluster/detail/leased_broken.ipp>
-#include <skein/cluster/detail/leased_groups.ipp>
-#include <skein/cluster/detail/leased_news.ipp>
-#include <skein/cluster/detail/leased_recalls.ipp>
-#include <skein/cluster/detail/leased_spaces.ipp>
+#include <skein/cluster/detail/leased_pool.ipp>
 #include <skein/cluster/detail/leased_workers.ipp>
 #endif

@@ -131,9 +131,14 @@ SKEIN_INLINE node_hello agent::state::hello() const {
     h.again = head.was_welcomed();
     h.alone_ms = static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::milliseconds>(duration(how.orphan_grace)).count());
-    for (const auto& [name, w] : workers)
-        h.holds.push_back({name, w->order.demand, w->order.gpus, w->order.space, w->order.job,
+    for (const auto& [name, w] : workers) {
+        const auto* const server = w->order.space_server();
+        const auto* const entry = w->order.entry();
+        h.holds.push_back({name, w->order.demand, w->order.gpus,
+                           server != nullptr ? server->space : std::string(),
+                           entry != nullptr ? entry->job : std::string(),
                            w->process != nullptr ? w->process->pid() : 0});
+    }
     return h;
 }
 
@@ -248,9 +253,9 @@ SKEIN_INLINE task<void> agent::state::live(state* self, lease_name lease) {
     co_await sending;
     what.lines = w->said.total();
     if (const auto words = w->said.last_errors();
-        !words.empty() && !w->asked_to_stop && !w->order.rank.is_there())
+        !words.empty() && !w->asked_to_stop && w->order.rank() == nullptr)
         what.how += "; it had printed: " + words;
-    const bool is_entry = !w->order.job.empty();
+    const bool is_entry = w->order.entry() != nullptr;
     self->workers.erase(lease);
     self->forget_output(lease.driver);
     if (is_entry) self->remember_end(what);
@@ -259,18 +264,18 @@ SKEIN_INLINE task<void> agent::state::live(state* self, lease_name lease) {
 
 /// What it needs on this node's disk.
 SKEIN_INLINE task<void> agent::state::prepare(state* self, worker* w) {
-    if (w->order.job.empty() && w->order.of_job.empty()) co_return;
-    auto preparing = w->order.job.empty() ? prepare_of_job(self, w) : prepare_entry(self, w);
+    if (w->order.job().empty()) co_return;
+    auto preparing = w->order.entry() != nullptr ? prepare_entry(self, w) : prepare_of_job(self, w);
     co_await preparing;
 }
 
 /// While its process runs.
 SKEIN_INLINE void agent::state::watch(worker* w, scope& beside, std::string* silent) {
-    if (!w->order.job.empty())
+    if (w->order.entry() != nullptr)
         entry_runs(w, beside);
     else if (w->has_own_folder)
         beside.spawn(watch_rows(this, w));
-    if (w->order.job.empty() && w->order.space.empty() && !w->order.rank.is_there())
+    if (std::holds_alternative<worker_start>(w->order.kind))
         beside.spawn(end_silent(this, w, silent));
 }
 
@@ -335,7 +340,7 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         auto ending = as_result(shield(end_now(self, w, process.get(), &out)));
         (void)co_await ending;
     }
-    if (!w->order.job.empty()) {
+    if (w->order.entry() != nullptr) {
         auto swept = as_result(shield(end_what_is_left(self, w)));
         (void)co_await swept;
     }
@@ -350,17 +355,18 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
 SKEIN_INLINE task<void> agent::state::end_now(state* self, worker* w, proc::child* process,
                                               ended_lease* into) {
     const auto& how = self->how;
-    const bool is_entry = !w->order.job.empty(), is_rank = w->order.rank.is_there();
+    const bool is_entry = w->order.entry() != nullptr;
+    const auto* const rank = w->order.rank();
     if (is_entry) {
         auto asking = ask_entry_to_end(self, w);
         co_await asking;
     }
     time_span until_asked = how.times.exit_grace, until_killed = how.stop_grace;
     if (is_entry) std::tie(until_asked, until_killed) = std::pair(self->grace_of(*w), time_span());
-    if (is_rank) {
+    if (rank != nullptr) {
         until_asked = {};
         // Without a head its supervisor counts it as lost soon.
-        until_killed = std::min<duration>(std::chrono::milliseconds(w->order.rank.stop_millis),
+        until_killed = std::min<duration>(std::chrono::milliseconds(rank->rank.stop_millis),
                                           self->is_orphaned ? detail::orphan_stop_grace
                                                             : detail::most_stop_grace);
     }

@@ -31,7 +31,8 @@ namespace detail {
 
 /// "SKEIN_JOB_MARK=train.1.5f3c..."
 [[nodiscard]] inline std::string job_mark(const start_worker_order& order) {
-    return fmt::format("{}={}.{}.{:016x}", job_mark_variable, order.job, order.attempt,
+    const auto& entry = *order.entry();
+    return fmt::format("{}={}.{}.{:016x}", job_mark_variable, entry.job, entry.attempt,
                        order.lease.driver);
 }
 
@@ -88,11 +89,12 @@ SKEIN_INLINE task<void> agent::state::prepare_of_job(state* self, worker* w) {
     auto opening = open_storage(self, w);
     co_await opening;
     const auto& order = w->order;
-    if (!detail::is_in_job(order.executable) && !detail::is_in_job(order.folder)) co_return;
+    const auto& of = *order.driver();
+    if (!detail::is_in_job(of.executable) && !detail::is_in_job(order.folder)) co_return;
     if (order.submitted == 0)
         throw error(
             errc::not_found,
-            fmt::format("the head does not know the job {} any more, nor its folder", order.of_job))
+            fmt::format("the head does not know the job {} any more, nor its folder", of.job))
             .with_hint("start the head with --state DIR: the next one knows the jobs of this one");
     if (w->storage.empty())
         throw error(errc::not_supported, "not supported: this node keeps no files of jobs")
@@ -119,7 +121,7 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
     auto path = std::string();
     for (const auto& v : order.variables)
         if (v.starts_with("PATH=")) path = v.substr(5);
-    w->executable = detail::find_command(order.command.front(), w->folder, path);
+    w->executable = detail::find_command(order.entry()->command.front(), w->folder, path);
     auto logging_it = begin_log(self, w);
     co_await logging_it;
     if (w->folder.empty()) co_return;
@@ -197,13 +199,14 @@ SKEIN_INLINE task<void> agent::state::fetch_blob(state* self, sha256_digest dige
 
 SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) const {
     const auto& order = w.order;
+    const auto& entry = *order.entry();
     proc::child_options child;
     child.name = order.name;
     child.socket = false;
     child.reads_output = true;
     child.executable = w.executable;
     child.cwd = w.folder;
-    child.argv = order.command;
+    child.argv = entry.command;
     const auto add = [&](std::string name, std::string value) {
         child.env.emplace_back(std::move(name), std::move(value));
     };
@@ -214,8 +217,8 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
         const auto split = v.find('=');
         if (split != v.npos) add(v.substr(0, split), v.substr(split + 1));
     }
-    add("SKEIN_JOB", order.job);
-    add("SKEIN_JOB_ATTEMPT", fmt::to_string(order.attempt));
+    add("SKEIN_JOB", entry.job);
+    add("SKEIN_JOB_ATTEMPT", fmt::to_string(entry.attempt));
     if (w.has_own_folder) add(detail::job_folder_variable, w.folder);
     const auto mark = detail::job_mark(order);
     add(detail::job_mark_variable, mark.substr(mark.find('=') + 1));
@@ -244,8 +247,9 @@ SKEIN_INLINE void agent::state::remember_end(const ended_lease& what) {
 
 /// From SIGTERM to the kill.
 SKEIN_INLINE time_span agent::state::grace_of(const worker& w) const {
-    if (w.order.grace_ms == 0) return how.stop_grace;
-    return std::chrono::milliseconds(std::min(w.order.grace_ms, detail::most_grace_ms));
+    const auto wanted = w.order.entry()->grace_ms;
+    if (wanted == 0) return how.stop_grace;
+    return std::chrono::milliseconds(std::min(wanted, detail::most_grace_ms));
 }
 
 /// What it has started is asked, too: a shell that is asked alone ends alone. Each process once: a

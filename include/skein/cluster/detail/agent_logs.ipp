@@ -25,27 +25,26 @@ inline constexpr std::size_t most_logged = std::size_t{256} << 10; ///< bytes of
 SKEIN_INLINE task<void> agent::state::begin_log(state* self, worker* w) {
     if (w->storage.empty()) co_return;
     if (self->logs == nullptr) self->logs = std::make_shared<attempt_logs>(w->storage + "/logs");
-    const auto& order = w->order;
-    auto opening =
-        as_result(net::offload([logs = self->logs, first = order.first_line,
-                                name = attempt_name{order.job, order.submitted, order.attempt}] {
-            return logs->begin(name, first);
-        }));
+    const auto& entry = *w->order.entry();
+    const attempt_name name{entry.job, w->order.submitted, entry.attempt};
+    auto opening = as_result(net::offload(
+        [logs = self->logs, name, first = entry.first_line] { return logs->begin(name, first); }));
     auto opened = co_await opening;
     if (!opened) { // it runs without
         logging::warn("agent", "what a job prints is not written into a file",
-                      {{"job", order.job}, {"why", opened.error().what()}});
+                      {{"job", entry.job}, {"why", opened.error().what()}});
         co_return;
     }
     w->log = std::move(*opened);
     w->said.on_line([w](std::uint64_t number, const proc::output_line& line) {
-        w->unwritten.add(w->order.first_line - 1 + number, line.is_error, line.text);
+        w->unwritten.add(w->order.entry()->first_line - 1 + number, line.is_error, line.text);
         w->to_write.set();
     });
 }
 
 /// Until no more comes.
 SKEIN_INLINE task<void> agent::state::write_log(state* self, worker* w) {
+    const auto& entry = *w->order.entry();
     bool was_told = false;
     for (;;) {
         auto waiting = detail::wait_for(&w->to_write);
@@ -60,13 +59,13 @@ SKEIN_INLINE task<void> agent::state::write_log(state* self, worker* w) {
         const auto written = co_await writing;
         if (!written && !std::exchange(was_told, true))
             logging::warn("agent", "lines of a job are missing in its file",
-                          {{"job", w->order.job}, {"why", written.error().what()}});
+                          {{"job", entry.job}, {"why", written.error().what()}});
         if (w->is_read) w->to_write.set(); // the last ones may have come meanwhile
     }
     if (w->table != nullptr && !w->table->file().empty() && self->logs != nullptr) {
         auto keeping = as_result(
             net::offload([logs = self->logs, run = w->table->run(), file = w->table->file(),
-                          name = attempt_name{w->order.job, w->order.submitted, w->order.attempt}] {
+                          name = attempt_name{entry.job, w->order.submitted, entry.attempt}] {
                 logs->keep_table(name, run, file);
             }));
         (void)co_await keeping;

@@ -40,41 +40,42 @@ inline void add_variables(const std::vector<std::string>& all,
 
 /// Paths in the folder of a job are where that is on this node.
 SKEIN_INLINE std::string agent::state::path_in_job(const worker& w, const std::string& path) {
-    if (w.order.of_job.empty() || !detail::is_in_job(path)) return path;
+    if (w.order.job().empty() || !detail::is_in_job(path)) return path;
     return path == "." ? w.folder : w.folder + "/" + path;
 }
 
 /// On the head's host: where this host reaches the head it reaches the driver.
-SKEIN_INLINE net::address agent::state::driver_of(const start_worker_order& order,
+SKEIN_INLINE net::address agent::state::driver_of(const driver_program& driver,
                                                   std::uint16_t port) const {
-    if (!order.driver_address.empty()) {
-        auto at = net::address::parse(order.driver_address).value();
-        if (port != order.driver_port) at.port = port;
+    if (!driver.address.empty()) {
+        auto at = net::address::parse(driver.address).value();
+        if (port != driver.port) at.port = port;
         return at;
     }
-    return net::address::tcp(order.driver_host.empty() ? how.head.host : order.driver_host, port);
+    return net::address::tcp(driver.host.empty() ? how.head.host : driver.host, port);
 }
 
 /// It is a driver: it has the cluster's token, and runs nothing of its program.
 SKEIN_INLINE proc::child_options agent::state::space_server_to_start(const worker& w) const {
     const auto& order = w.order;
+    const auto& [of, space] = *order.space_server();
     space_server_order boot;
     boot.token = to_buffer(how.secret.bytes());
     boot.head = to_string(how.head);
-    boot.space = order.space;
+    boot.space = space;
     boot.incarnation = order.lease.driver;
     boot.node = how.incarnation;
-    boot.executable = path_in_job(w, order.executable);
-    boot.program = order.program;
+    boot.executable = path_in_job(w, of.executable);
+    boot.program = of.program;
     boot.folder = path_in_job(w, order.folder);
     proc::child_options child;
     child.role = rt::space_server_role;
-    child.name = "space server of " + order.space;
+    child.name = "space server of " + space;
     child.message = wire::encode(boot);
     child.socket = false;
     child.executable = boot.executable;
     child.cwd = boot.folder;
-    child.argv = {order.program, "--skein-space-server=" + order.space};
+    child.argv = {of.program, "--skein-space-server=" + space};
     return child;
 }
 
@@ -84,20 +85,20 @@ SKEIN_INLINE void agent::state::add_job_environment(const worker& w,
     child.env.emplace_back("SKEIN_ADDRESS", to_string(how.head));
     if (!w.token_file.empty()) child.env.emplace_back("SKEIN_TOKEN_FILE", w.token_file);
     detail::add_variables(w.order.variables, child.env);
-    child.env.emplace_back("SKEIN_JOB", w.order.of_job);
+    child.env.emplace_back("SKEIN_JOB", w.order.job());
     if (w.has_own_folder) child.env.emplace_back(detail::job_folder_variable, w.folder);
     if (!marked.storage().empty())
         child.env.emplace_back(detail::node_mark_variable, marked.storage());
 }
 
 /// A rank is told its place, and where its group meets.
-SKEIN_INLINE void agent::state::be_rank(const start_worker_order& order, const net::token& secret,
+SKEIN_INLINE void agent::state::be_rank(const rank_start& order, const net::token& secret,
                                         proc::child_options& child) const {
     const auto& rank = order.rank;
     std::vector<std::pair<std::string, std::string>> place;
     detail::add_variables(rank.place, place);
     std::map<std::string, std::string> mine(place.begin(), place.end());
-    mine[spmd::group_variable] = to_string(driver_of(order, rank.port));
+    mine[spmd::group_variable] = to_string(driver_of(order.of, rank.port));
     mine[spmd::token_variable] = detail::group_secret(secret, rank.attempt).to_hex();
     // Names of hosts need not be known to each other, as those of containers; addresses work.
     auto here = order.node_host;
@@ -113,8 +114,9 @@ SKEIN_INLINE void agent::state::be_rank(const start_worker_order& order, const n
 
 SKEIN_INLINE proc::child_options agent::state::what_to_start(const worker& w) const {
     const auto& order = w.order;
-    if (!order.space.empty()) return space_server_to_start(w);
-    if (!order.job.empty()) return entry_to_start(w);
+    if (order.space_server() != nullptr) return space_server_to_start(w);
+    if (order.entry() != nullptr) return entry_to_start(w);
+    const auto& of = *order.driver();
     const auto secret = detail::job_secret(how.secret, order.lease.driver);
     const auto demand = sched::parse_resources(order.demand);
     const auto cpus = demand ? demand->cpu.in_steps() / sched::amount::steps : 1;
@@ -122,11 +124,11 @@ SKEIN_INLINE proc::child_options agent::state::what_to_start(const worker& w) co
     child.name = order.name;
     child.socket = false;
     child.reads_output = order.prints;
-    child.executable = path_in_job(w, order.executable);
+    child.executable = path_in_job(w, of.executable);
     child.cwd = path_in_job(w, order.folder);
     child.threads = static_cast<int>(std::clamp<std::int64_t>(cpus, 1, UINT16_MAX));
-    if (!order.of_job.empty()) add_job_environment(w, child);
-    auto env = sched::parse_task_environment(order.env, {});
+    if (!of.job.empty()) add_job_environment(w, child);
+    auto env = sched::parse_task_environment(of.env, {});
     if (!env) throw env.error();
     child.env.insert(child.env.end(), env->variables.begin(), env->variables.end());
     if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
@@ -134,20 +136,20 @@ SKEIN_INLINE proc::child_options agent::state::what_to_start(const worker& w) co
     if (demand && (demand->gpu || total.gpu)) // a worker sees the gpus of its lease alone
         child.env.emplace_back(proc::gpus_variable,
                                proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
-    if (order.rank.is_there()) {
-        be_rank(order, secret, child);
+    if (const auto* const rank = order.rank()) {
+        be_rank(*rank, secret, child);
         return child;
     }
     rt::worker_order boot;
     boot.token = to_buffer(secret.bytes());
-    boot.address = to_string(driver_of(order, order.driver_port));
+    boot.address = to_string(driver_of(of, of.port));
     boot.cpus = static_cast<std::uint16_t>(child.threads);
     boot.resumes = true;
     boot.is_read = order.prints;
     boot.head_host = how.head.host;
     child.role = rt::worker_role;
     child.message = wire::encode(boot);
-    child.argv = {order.program, "--skein-worker=" + order.name};
+    child.argv = {of.program, "--skein-worker=" + order.name};
     child.threads =
         demand ? static_cast<int>(std::max<std::uint32_t>(sched::whole_cores(demand->cpu), 1)) : 1;
     return child;

@@ -68,7 +68,8 @@ SKEIN_INLINE void agent::state::send_output(std::uint64_t driver) {
         some.lease = lease;
         some.first = w->said.next();
         some.lines = w->said.take(left - proc::line_queue::line_cost);
-        if (!w->order.job.empty()) w->sent = some; // the head has the ones before: it asks for more
+        if (w->order.entry() != nullptr)
+            w->sent = some; // the head has the ones before: it asks for more
         left -= std::min(left, proc::line_queue::line_cost);
         for (const auto& line : some.lines)
             left -= std::min(left, line.text.size() + proc::line_queue::line_cost);
@@ -83,7 +84,7 @@ SKEIN_INLINE void agent::state::send_output(std::uint64_t driver) {
 /// What a worker said last is worth a moment: its driver prints it before it hears of the end. What
 /// a job said last is worth more: the head keeps it, and one that is away may come back.
 SKEIN_INLINE task<void> agent::state::send_last_words(state* self, worker* w) {
-    const bool is_kept = !w->order.job.empty();
+    const bool is_kept = w->order.entry() != nullptr;
     const auto begin = self->on_loop.now();
     const auto moment = duration(self->how.times.suspect_after) / 2;
     const auto until = deadline_after(begin, is_kept ? self->patience() : moment);

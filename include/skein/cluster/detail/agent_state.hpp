@@ -98,10 +98,10 @@ struct agent::state {
 
     // agent_orders.ipp: what they are started with
     [[nodiscard]] static std::string path_in_job(const worker& w, const std::string& path);
-    [[nodiscard]] net::address driver_of(const start_worker_order& order, std::uint16_t port) const;
+    [[nodiscard]] net::address driver_of(const driver_program& driver, std::uint16_t port) const;
     [[nodiscard]] proc::child_options space_server_to_start(const worker& w) const;
     void add_job_environment(const worker& w, proc::child_options& child) const;
-    void be_rank(const start_worker_order& order, const net::token& secret,
+    void be_rank(const rank_start& order, const net::token& secret,
                  proc::child_options& child) const;
     [[nodiscard]] proc::child_options what_to_start(const worker& w) const;
 

@@ -60,7 +60,7 @@ struct driver_hello {
     std::string folder;     ///< working directory; as the executable
     std::string job;        ///< it belongs to what was submitted under this id; "": to nothing
     std::uint16_t port = 0; ///< on which it listens for workers
-    std::string address;    ///< all of it, where the host is no secret; "": see start_worker_order
+    std::string address;    ///< all of it, where the host is no secret; "": see driver_program
     std::vector<known_lease> leases;
     std::vector<known_group> groups;
     bool prints = false;     ///< it takes what its workers print; else that appears at their agent
@@ -200,7 +200,7 @@ struct enter_space {
     std::uint64_t space_server = 0; ///< this one or none; 0: whichever there is
 };
 
-/// Where the space server listens; as in start_worker_order.
+/// Where the space server listens; as in driver_program.
 struct space_entered {
     static constexpr std::uint16_t number = 31;
     std::uint64_t space_server = 0; ///< its incarnation

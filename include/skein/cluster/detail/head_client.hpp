@@ -10,7 +10,7 @@
 // its grant has not come, for then it may run.
 //
 //     struct pool : head_events { ... };              // what a grant and an end mean
-//     head_client head(loop, network, std::move(link), print, "workers", &stopping, events);
+//     head_client head(loop, network, std::move(link), print, "workers", &stopping, events, groups);
 //     scope.spawn(head.serve());                      // until `stopping` is set
 //     head.want({1, "cpu=1"});                        // events.on_granted, on_ended
 //     head.give_back(1);
@@ -19,6 +19,7 @@
 #include <skein/cluster/detail/driver_messages.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/heard_output.hpp>
+#include <skein/cluster/detail/load_messages.hpp>
 #include <skein/core/event.hpp>
 
 #include <cstdint>
@@ -30,8 +31,22 @@
 
 namespace skein::cluster::detail {
 
-/// What a driver hears from its head: of leases and groups that it has asked for alone, but for
-/// on_ended and on_recalled, which tell of the space server's own lease, too.
+/// What a driver hears of the groups that it has asked for.
+class group_events {
+public:
+    virtual void on_group_placed(const group_placed& m) = 0;
+    virtual void on_group_waits(const group_waits& m) = 0;
+    virtual void on_group_refused(const group_refused& m) = 0;
+
+protected:
+    group_events() = default;
+    group_events(const group_events&) = default;
+    group_events& operator=(const group_events&) = default;
+    ~group_events() = default;
+};
+
+/// What it hears else: of leases that it has asked for, and on_ended and on_recalled also of the
+/// space server's own one.
 class head_events {
 public:
     /// This driver, for a hello: all but `again`, `prints`, its leases and groups. There is a link.
@@ -45,9 +60,6 @@ public:
     virtual void on_unanswered(std::uint64_t) {}
     virtual void on_waits(const lease_waits&) {}
     virtual void on_recalled(const lease_recalled& m) = 0;
-    virtual void on_group_placed(const group_placed& m) = 0;
-    virtual void on_group_waits(const group_waits& m) = 0;
-    virtual void on_group_refused(const group_refused& m) = 0;
     virtual void on_cluster_changed(const cluster_changed&) {}
     virtual void on_space_lost(const space_lost&) {}
 
@@ -63,7 +75,7 @@ class head_client final : output_events {
 public:
     /// `goes_on` while the head is away, for people. All but the link's options must outlive it.
     head_client(loop& on, net::network& via, head_link_options link, proc::print_lines print,
-                const char* goes_on, event* stopping, head_events& events);
+                const char* goes_on, event* stopping, head_events& events, group_events& groups);
 
     /// Keeps the link until `stopping` is set.
     ///   errors  closed: the cluster was stopped; those of joining, with what to do; cancelled
@@ -86,11 +98,7 @@ public:
     /// The head drops it with the driver, or the next hello does.
     void forget_group(std::uint64_t group) { groups_.erase(group); }
 
-    /// What each link has once: see head_link.
-    template <class M>
-    bool tell(M m) {
-        return link_.tell(std::move(m));
-    }
+    /// See head_link.
     template <class Reply, class M>
     [[nodiscard]] task<Reply> ask(M m) {
         return link_.template ask<Reply>(std::move(m));
@@ -101,6 +109,8 @@ public:
         return link_.is_joined() && !stopping_->is_set();
     }
     [[nodiscard]] heard_output& output() noexcept { return output_; }
+    /// How many calls there were, for the head's numbers, if that is news.
+    void tell_calls(const driver_calls& now);
 
 private:
     struct asked_lease {
@@ -133,9 +143,11 @@ private:
     net::address head_;
     event* stopping_;
     head_events& events_;
+    group_events& group_events_;
     heard_output output_;
     std::map<std::uint64_t, asked_lease> leases_;
     std::map<std::uint64_t, asked_group> groups_;
+    driver_calls told_calls_;
     head_link link_;
 };
 

@@ -2,15 +2,15 @@
 #pragma once
 // The bodies of cluster/detail/head_client.hpp.
 
-
 #include <vector>
 
 namespace skein::cluster::detail {
 
 SKEIN_INLINE head_client::head_client(loop& on, net::network& via, head_link_options link,
                                       proc::print_lines print, const char* goes_on, event* stopping,
-                                      head_events& events)
-    : head_(link.head), stopping_(stopping), events_(events), output_(on, std::move(print), *this),
+                                      head_events& events, group_events& groups)
+    : head_(link.head), stopping_(stopping), events_(events), group_events_(groups),
+      output_(on, std::move(print), *this),
       link_(
           on, via,
           [&] {
@@ -126,13 +126,13 @@ SKEIN_INLINE void head_client::serve_groups(net::request_service& of) {
         auto& known = found->second.known;
         if (m.bundles.size() != known.bundles.size()) return;
         known.placed = m.bundles;
-        events_.on_group_placed(m);
+        group_events_.on_group_placed(m);
     });
     of.on_tell<group_waits>([this](const group_waits& m, const net::caller&) {
-        if (groups_.contains(m.group)) events_.on_group_waits(m);
+        if (groups_.contains(m.group)) group_events_.on_group_waits(m);
     });
     of.on_tell<group_refused>([this](const group_refused& m, const net::caller&) {
-        if (groups_.erase(m.group) != 0) events_.on_group_refused(m);
+        if (groups_.erase(m.group) != 0) group_events_.on_group_refused(m);
     });
 }
 
@@ -166,6 +166,11 @@ SKEIN_INLINE void head_client::end(std::uint64_t lease, bool at_once) {
 SKEIN_INLINE void head_client::set_blocked(std::uint64_t lease, bool on) {
     leases_.at(lease).blocked = on;
     tell_unless_stopping(lease_blocked{lease, on});
+}
+
+SKEIN_INLINE void head_client::tell_calls(const driver_calls& now) {
+    if (now.submitted == told_calls_.submitted && now.done == told_calls_.done) return;
+    if (link_.tell(now)) told_calls_ = now;
 }
 
 SKEIN_INLINE void head_client::want_group(known_group group) {

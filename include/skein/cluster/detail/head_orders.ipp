@@ -30,22 +30,17 @@ SKEIN_INLINE start_worker_order head::state::order_of(const detail::lease& l) co
     m.lease = {d.incarnation, l.number};
     m.demand = sched::to_string(l.demand);
     m.gpus = l.gpus.bits();
-    m.executable = d.hello.executable;
-    m.program = d.hello.program;
     m.folder = l.cwd.empty() ? d.hello.folder : l.cwd;
-    m.env = l.env;
-    m.name = fmt::format("worker-{}", l.number);
-    if (l.number == space_server_lease) m.space = spaces.name_of(d.incarnation);
-    m.driver_host = d.seen_from;
-    m.driver_port = d.hello.port;
-    m.driver_address = d.hello.address;
+    m.name = fmt::format("{}-{}", l.rank.is_there() ? "rank" : "worker", l.number);
     m.prints = d.hello.prints;
-    m.rank = l.rank;
-    if (m.rank.is_there()) {
-        m.name = fmt::format("rank-{}", l.number);
-        m.node_host = links.at(l.at->incarnation)->seen_from;
-    }
-    m.of_job = d.hello.job;
+    driver_program of{d.hello.executable, d.hello.program, d.seen_from, d.hello.address,
+                      d.hello.port,       l.env,           d.hello.job};
+    if (l.number == space_server_lease)
+        m.kind = space_server_start{std::move(of), spaces.name_of(d.incarnation)};
+    else if (l.rank.is_there())
+        m.kind = rank_start{std::move(of), l.rank, links.at(l.at->incarnation)->seen_from};
+    else
+        m.kind = worker_start{std::move(of)};
     if (const auto* const job = job_behind(d)) {
         m.package = job->what.package;
         m.submitted = job->submitted;

@@ -65,8 +65,7 @@ SKEIN_INLINE std::string find_command(const std::string& word, const std::string
 
 SKEIN_INLINE std::string folder_of_job(const std::string& storage,
                                        const start_worker_order& order) {
-    return fmt::format("{}/jobs/{}-{:x}", storage, order.job.empty() ? order.of_job : order.job,
-                       order.submitted);
+    return fmt::format("{}/jobs/{}-{:x}", storage, order.job(), order.submitted);
 }
 
 SKEIN_INLINE void make_room_for_jobs(const std::string& folder) {

@@ -176,14 +176,11 @@ SKEIN_INLINE start_worker_order job_runner::order_at(const entry_place& place,
     m.folder = job.what.folder;
     m.name = "job " + job.what.id;
     m.prints = true;
-    m.job = job.what.id;
-    m.attempt = job.attempt;
-    m.command = job.what.command;
     m.variables = variables_of(job);
     m.package = job.what.package;
     m.submitted = job.submitted;
-    m.first_line = job.lines_before + 1;
-    m.grace_ms = job.what.grace_ms;
+    m.kind = entry_start{job.what.id, job.attempt, job.what.command, job.lines_before + 1,
+                         job.what.grace_ms};
     return m;
 }
 

@@ -66,7 +66,8 @@ SKEIN_INLINE program_place this_program(const net::address& head) {
 }
 
 struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::state>,
-                                   detail::head_events {
+                                   detail::head_events,
+                                   detail::group_events {
     /// A rank, from start() until its end was told.
     struct lease {
         std::uint64_t number = 0;
@@ -91,7 +92,7 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     static task<std::vector<spmd::rank_place>> reserve(state* self, int ranks);
     void drop_group();
 
-    // of head_events
+    // of head_events and group_events
     driver_hello describe() override;
     void on_welcome(const driver_welcome& m) override;
     std::string worker_of(std::uint64_t number) const override;
@@ -150,7 +151,7 @@ private:
 
 SKEIN_INLINE leased_ranks::state::state(loop& on, net::network& via, leased_ranks_options given)
     : on_loop(on), how(std::move(given)),
-      head(on, via, link_options(), how.print, "ranks", &stopping, *this) {
+      head(on, via, link_options(), how.print, "ranks", &stopping, *this, *this) {
     if (how.demand.empty()) how.demand.cpu = 1;
     demand = sched::to_string(how.demand);
 }

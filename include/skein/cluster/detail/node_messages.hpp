@@ -4,6 +4,7 @@
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/detail/lease_messages.hpp>
+#include <skein/cluster/detail/start_order.hpp>
 
 #include <cstdint>
 #include <string>
@@ -35,38 +36,6 @@ struct node_welcome {
     /// A node that the head has not heard for so long is given up: without a head for so long, or
     /// as long as it would have waited anyway, it ends what it runs.
     std::uint64_t lost_after_ms = 0;
-};
-
-/// An agent is to start a worker.
-struct start_worker_order {
-    static constexpr std::uint16_t number = 11;
-    lease_name lease;
-    std::string demand;
-    std::uint64_t gpus = 0;
-    std::string executable, program, folder;
-    std::string name; ///< "worker-3"
-    /// Where its driver listens. Empty host: it runs on the head's host, which each node knows by
-    /// another address, so that the agent takes the one under which it has reached the head.
-    std::string driver_host, driver_address; ///< the address: instead of host and port
-    std::uint16_t driver_port = 0;
-    bool prints = false;                  ///< see driver_hello
-    std::string env;                      ///< see want_lease; its folder is `folder`
-    std::string space;                    ///< not a worker: the space server of this namespace
-    std::string job;                      ///< not a worker: the entry process of this job
-    std::uint32_t attempt = 0;            ///< of that job
-    std::vector<std::string> command{};   ///< of that process
-    std::vector<std::string> variables{}; ///< "NAME=value", of that process
-    std::string package{};                ///< the folder that it runs in, see package.hpp
-    std::int64_t submitted = 0;           ///< that job, in milliseconds since 1970
-    /// Of what was submitted under this id; the package and variables above are that one's, and a
-    /// path that is not absolute begins in its folder.
-    std::string of_job{};
-    rank_order rank{}; ///< not a worker: this rank
-    /// By which the head sees the node, so that ranks of other nodes may reach this one there;
-    /// empty: it is on the head's host, see driver_host.
-    std::string node_host{};
-    std::uint64_t first_line = 1; ///< of this attempt, in that job
-    std::uint64_t grace_ms = 0;   ///< see job_request
 };
 
 /// An agent is to end a worker; the answer is worker_ended.
