@@ -9,6 +9,7 @@
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
 #endif
 
+#include <skein/rt/detail/actor_owner.hpp>
 #include <skein/rt/detail/arrived_call.hpp>
 #include <skein/rt/detail/backlog.hpp>
 #include <skein/rt/detail/call.hpp>
@@ -31,6 +32,7 @@
 #include <skein/rt/worker_link.hpp>
 #include <skein/rt/worker_source.hpp>
 
+#include <skein/rt/detail/actor_owner.ipp>
 #include <skein/rt/detail/arrived_call.ipp>
 #include <skein/rt/detail/backlog.ipp>
 #include <skein/rt/detail/call.ipp>
@@ -56,13 +58,11 @@
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_dispatch.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
-#include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_meetings.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
-#include <skein/rt/detail/runtime_restarts.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/runtime_spaces.ipp>
 #include <skein/rt/detail/worker_link.ipp>

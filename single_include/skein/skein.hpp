@@ -32849,7 +32849,7 @@ struct credit_taken {
 /// The part of a call that knows nothing of its result type.
 class call_base : public list_node<call_base> {
 public:
-    /// What few calls have; in detail/runtime_state.hpp.
+    /// What few calls have; in detail/call_rarities.hpp.
     struct rarities;
     struct free_rarities {
         void operator()(rarities* r) const noexcept;
@@ -33911,8 +33911,6 @@ using peer_id = strong_id<struct peer_tag>;
 // ======== skein/rt/detail/runtime_fwd.hpp
 // What rt/runtime.hpp names and does not need to know.
 
-#include <cstdint>
-
 namespace skein::net {
 class channel;
 class link_endpoint;
@@ -33922,14 +33920,6 @@ struct address;
 struct frame_view;
 } // namespace skein::net
 
-namespace skein::wire {
-class reader;
-}
-
-namespace skein::sched {
-enum class group_strategy : std::uint8_t;
-}
-
 namespace skein::rt {
 
 class worker_source;
@@ -33938,14 +33928,11 @@ struct worker_info;
 namespace detail {
 
 class group_handles;
-class group_state;
-struct actor_entry;
-struct actor_terms;
+class replies;
 struct call_head;
 struct space_state;
 struct direct_state;
 struct direct_target;
-struct worker_end;
 struct worker_hello;
 
 [[noreturn]] void no_current_runtime(); // says what to do, in runtime.ipp
@@ -34214,17 +34201,12 @@ public:
     /// The same of a handle that the driver counts as held here.
     [[nodiscard]] counted_ptr<detail::actor_queue> hold_actor(actor_id id,
                                                               std::uint32_t max_pending);
-    /// A handle is encoded in a result; of an actor of a namespace that is not this one's.
-    void lend_actor(actor_id id);
-    void lend_abroad(counted_ptr<detail::actor_queue> queue);
+    /// The outcomes of what runs here, and the handles in them.
+    [[nodiscard]] detail::replies& answers() noexcept;
     void create_failed(actor_id id, const failure& why);
     /// What the tasks of this process that are no call belong to.
     [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
-    void reply(peer& to, slot_id id, detail::encoder encode);
-    /// A value that is encoded already.
-    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
-    void reply_failure(peer& to, slot_id id, const failure& why);
     void count_outcome(bool failed) noexcept;
     /// Of a worker's call that its driver does not know of.
     void direct_call_ended(detail::call_base& call) noexcept;
@@ -34247,44 +34229,18 @@ private:
     void on_cancel(peer& from, slot_id id, bool by_force);
     void force_soon(detail::call_base& call);
     [[nodiscard]] bool waits_at(const peer& at, const detail::call_base& call) const;
-    void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
 
-    // Actors; restarts are in detail/runtime_restarts.ipp.
-    void on_actor_frame(peer& from, const net::frame_view& f);
-    void on_snapshot(peer& from, const net::frame_view& f);
-    void on_release(peer& from, byte_span body);
-    void on_find(peer& from, const net::frame_view& f);
-    [[nodiscard]] bool admit_actor(peer& from, const net::frame_view& f, const function_record& fn,
-                                   const detail::call_head& head, wire::reader& in);
-    [[nodiscard]] std::optional<error> take_name(actor_id id, const detail::actor_terms& terms,
-                                                 const std::type_info& type, actor_id& known);
-    [[nodiscard]] error no_such_actor(std::string_view name) const;
-    [[nodiscard]] bool is_held(actor_id id, const detail::actor_entry& entry) const;
-    void let_go(actor_id id);
-    void end_actor(actor_id id, std::uint16_t tell, const failure* why);
-    void end_actors(const detail::group_state& group);
-    void actor_is_placed(actor_id id);
-    void send_waiting(actor_id id);
     void tell_holds();
     [[nodiscard]] error is_closing(const std::string& call) const;
-    static void send_actor(peer& to, std::uint16_t kind, actor_id id);
-    void reply_handle(peer& to, slot_id id, actor_id actor);
 
     void set_demand(detail::call_base& call, const actor_options& how);
-    void keep_demand(const detail::call_base& call);
     void join_group(detail::call_base& call);
-    void line_up(counted_ptr<detail::call_base> call);
-    void actor_left(peer& at);
 
-    void remember_plan(detail::call_base& call);
     [[nodiscard]] bool keeps_body(const detail::call_base& call) const;
-    void begin_restarts(peer& l, losses& into);
     [[nodiscard]] bool take_moved(const counted_ptr<detail::call_base>& call, bool sent,
                                   losses& into);
     void resume_restarts(losses& lost);
-    void make_again(actor_id id);
-    void give_late_holds_back(actor_id restarted);
     void adopt_child(detail::call_base& call);
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
@@ -34316,9 +34272,6 @@ private:
     static task<void> serve_door(runtime* self, net::link_endpoint* door);
     [[nodiscard]] static task<void> serve_caller(runtime* self, std::shared_ptr<net::channel> wire);
     void cut_caller(std::uint64_t incarnation);
-    void tell_driver_first() noexcept;
-    void ask_driver(const counted_ptr<detail::call_base>& call, std::string name,
-                    std::uint16_t kind, detail::encoder body);
     [[nodiscard]] task<void> leave_others();
     // The driver's side, in detail/runtime_meetings.ipp:
     [[nodiscard]] bool on_worker_asks(peer& from, const net::frame_view& f);
@@ -34378,8 +34331,29 @@ private:
 // The state of rt/runtime.hpp: what only the bodies of runtime and of its calls see.
 
 
-// ======== skein/rt/detail/actors_state.hpp
-// What a driver knows of the actors of its program. Part of detail/runtime_state.hpp.
+// ======== skein/rt/detail/actor_owner.hpp
+// actor_owner: the actors of a driver's program: their names, where each one lives, who holds it,
+// what waits for it, and what it takes to make it again.
+//
+//     being made      no worker yet: its calls wait, and so does what is to run where it is
+//     placed          it lives on a worker
+//     made again      its worker was lost, and `.restarts` allows it: as being made
+//     ended           forgotten: nobody holds it, it was killed or left, its constructor failed, or
+//                     its worker was lost for good; who waits for it hears why
+//
+// A worker's constructor, handles and questions come as frames; calls and handles of this process
+// are the business of those above.
+//
+//     actor_owner actors(dispatch, groups, replies, above);
+//     actors.declare(id, terms, type);       // a constructor is called: a name may be taken
+//     actors.settle(worker, call, false);    // it lives there: what waits goes
+//     actors.kill(id);
+//     auto lost = actors.lose(worker);       // its link has broken
+//     for (auto id : lost.moving) actors.make_again(id);
+
+
+// ======== skein/rt/detail/actor_entry.hpp
+// actor_entry: what a driver knows of one actor of its program, see detail/actor_owner.hpp.
 
 
 // ======== skein/rt/detail/actor_name.hpp
@@ -34507,274 +34481,16 @@ void encode_group(wire::writer& to, const counted_ptr<group_state>& group);
 } // namespace detail
 } // namespace skein::rt
 
-// ======== skein/rt/detail/holds.hpp
-// holds, borrows: the count of who holds handles to a thing that lives elsewhere: an actor, a
-// placement group, whatever else has an id.
-//
-// A thing has one owner (the driver), which ends it when nobody holds it. Every other process is a
-// holder, and counts with the owner: each time that the owner has told it of a handle, or was told
-// by it, both add one. A holder whose last handle is gone gives all of that back at once. So a
-// handle that is on its way to a holder is never lost to a release that crosses it: the release has
-// the smaller number, and the owner keeps the difference.
-//
-//     holds<actor_id> held;                  // the owner's side
-//     held.add(worker, thing);               // a reply with a handle leaves for it
-//     if (!held.give_back(worker, thing, 1)) ...;              // more than it has: it lies
-//     if (!held.is_held(thing)) ...;                           // the thing may end
-//
-//     borrows<actor_id> borrowed;            // a holder's side
-//     borrowed.borrow(thing);                // its first handle here, in the arguments of a call
-//     for (auto id : borrowed.tell()) ...;   // before the reply: the owner is to count these
-//     if (auto times = borrowed.let_go(thing); times > 0) ...; // the last handle is gone
-//
-// States of a thing at a holder:
-//
-//     unknown --borrow()--> borrowed --tell()--> counted --let_go()--> unknown
-//        |                     |    \--hold()-----^  ^
-//        |                     \--let_go()--> unknown|
-//        \------------hold(), lend()-----------------/
-//
-// Who calls these sends the messages, and ends the things: what is to be done is in the results.
 
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <unordered_map>
-#include <unordered_set>
-#include <utility>
-#include <vector>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// The owner's side: which process holds which thing, and how often it was told so. The handles of
-/// the owner's own process are not counted here.
-template <class Id>
-class holds {
-public:
-    /// A handle to the thing is told to that process, or by it. is_lent: the handle came to it in
-    /// the arguments of a call.
-    void add(peer_id holder, Id thing, bool is_lent = false) {
-        auto& all = things_[thing];
-        auto found = find(all, holder);
-        if (found == all.end()) {
-            ++counts_[holder];
-            found = all.insert(all.end(), {holder, 0, false});
-        }
-        ++found->times;
-        found->is_lent = found->is_lent || is_lent;
-    }
-    /// That process gives handles back. False: it has not so many, and nothing changes.
-    [[nodiscard]] bool give_back(peer_id holder, Id thing, std::uint32_t times) {
-        const auto at = things_.find(thing);
-        if (at == things_.end()) return false;
-        const auto found = find(at->second, holder);
-        if (found == at->second.end() || found->times < times) return false;
-        found->times -= times;
-        if (found->times > 0) return true;
-        at->second.erase(found);
-        if (at->second.empty()) things_.erase(at);
-        count_down(holder);
-        return true;
-    }
-    /// The thing has ended: what processes still give back of it is unknown from now on.
-    void forget(Id thing) {
-        const auto at = things_.find(thing);
-        if (at == things_.end()) return;
-        for (const auto& one : at->second) count_down(one.by);
-        things_.erase(at);
-    }
-    /// A process is lost, with all its handles. Gives the things that nobody holds any more, in
-    /// order.
-    [[nodiscard]] std::vector<Id> lose(peer_id holder) {
-        return lose_some(holder, [](const entry&) { return true; });
-    }
-    /// The same, but handles that were lent to it count until lose(): an actor that lived there and
-    /// is made again elsewhere has them again.
-    [[nodiscard]] std::vector<Id> lose_but_lent(peer_id holder) {
-        return lose_some(holder, [](const entry& one) { return !one.is_lent; });
-    }
-
-    [[nodiscard]] bool is_held(Id thing) const { return things_.contains(thing); }
-    /// Some process holds the thing besides that one.
-    [[nodiscard]] bool is_held_besides(peer_id holder, Id thing) const {
-        const auto at = things_.find(thing);
-        return at != things_.end() && (at->second.size() > 1 || at->second.front().by != holder);
-    }
-    [[nodiscard]] bool is_held_by(peer_id holder, Id thing) const {
-        const auto at = things_.find(thing);
-        return at != things_.end() &&
-               std::any_of(at->second.begin(), at->second.end(),
-                           [&](const entry& one) { return one.by == holder; });
-    }
-    /// The number of things that a process holds.
-    [[nodiscard]] std::size_t count(peer_id holder) const {
-        const auto at = counts_.find(holder);
-        return at == counts_.end() ? 0 : at->second;
-    }
-
-private:
-    struct entry {
-        peer_id by;
-        std::uint32_t times = 0; ///< at least 1
-        bool is_lent = false;
-    };
-    using entries = std::vector<entry>;
-
-    [[nodiscard]] static typename entries::iterator find(entries& all, peer_id holder) {
-        return std::find_if(all.begin(), all.end(), [&](auto& one) { return one.by == holder; });
-    }
-    void count_down(peer_id holder) {
-        const auto at = counts_.find(holder);
-        if (--at->second == 0) counts_.erase(at);
-    }
-    template <class IsOver>
-    [[nodiscard]] std::vector<Id> lose_some(peer_id holder, IsOver is_over) {
-        std::vector<Id> unheld;
-        auto left = count(holder);
-        for (auto at = things_.begin(); at != things_.end() && left > 0;) {
-            auto& all = at->second;
-            const auto found = find(all, holder);
-            if (found != all.end()) --left;
-            if (found != all.end() && is_over(*found)) {
-                all.erase(found);
-                count_down(holder);
-            }
-            if (!all.empty()) {
-                ++at;
-                continue;
-            }
-            unheld.push_back(at->first);
-            at = things_.erase(at);
-        }
-        std::sort(unheld.begin(), unheld.end());
-        return unheld;
-    }
-
-    std::unordered_map<Id, entries> things_;          ///< that somebody holds
-    std::unordered_map<peer_id, std::size_t> counts_; ///< of the entries, by who holds
-};
-
-/// A holder's side: the things to which there are handles in this process, and how often their
-/// owner knows of that.
-template <class Id>
-class borrows {
-public:
-    /// The first handle to the thing is here. It came in a call: who made that holds the thing
-    /// until the answer, and the owner does not know of the handle.
-    void borrow(Id thing) { untold_.insert(thing); }
-    /// A handle is here that the owner has counted.
-    void hold(Id thing) {
-        untold_.erase(thing);
-        ++counted_[thing].times;
-    }
-    /// A handle has come in a call, and the owner is told of that at once, as often as the thing
-    /// comes anew. False: it was told before.
-    [[nodiscard]] bool lend(Id thing) {
-        untold_.erase(thing);
-        auto& known = counted_[thing];
-        if (std::exchange(known.is_lent, true)) return false;
-        ++known.times;
-        return true;
-    }
-    /// Some handles are here that the owner does not know of.
-    [[nodiscard]] bool has_untold() const noexcept { return !untold_.empty(); }
-    /// Gives the things of those handles, in order: the owner is to be told once of each.
-    [[nodiscard]] std::vector<Id> tell() {
-        std::vector<Id> all(untold_.begin(), untold_.end());
-        untold_.clear();
-        std::sort(all.begin(), all.end());
-        for (const auto thing : all) ++counted_[thing].times;
-        return all;
-    }
-    /// The last handle to the thing is gone. Gives how often the owner knows of it, which gets just
-    /// that back.
-    [[nodiscard]] std::uint32_t let_go(Id thing) {
-        const auto at = counted_.find(thing);
-        if (at == counted_.end()) {
-            untold_.erase(thing);
-            return 0;
-        }
-        const auto times = at->second.times;
-        counted_.erase(at);
-        return times;
-    }
-    /// The owner knows of handles here.
-    [[nodiscard]] bool is_counted(Id thing) const { return counted_.contains(thing); }
-
-private:
-    struct entry {
-        std::uint32_t times = 0; ///< at least 1
-        bool is_lent = false;
-    };
-    std::unordered_map<Id, entry> counted_;
-    std::unordered_set<Id> untold_;
-};
-
-/// Processes that are lost, and the actors of theirs that are made again: until all of them are
-/// back, or ended, the handles that they have again elsewhere count as held by the lost process.
-class late_holders {
-public:
-    void await(peer_id lost, std::vector<actor_id> actors) { waits_[lost] = std::move(actors); }
-    [[nodiscard]] bool contains(peer_id lost) const { return waits_.contains(lost); }
-    /// An actor is back, or ended. Gives the processes of which no other is awaited: what they held
-    /// is over now.
-    [[nodiscard]] std::vector<peer_id> settle(actor_id actor) {
-        std::vector<peer_id> over;
-        for (auto& [lost, awaited] : waits_) {
-            std::erase(awaited, actor);
-            if (awaited.empty()) over.push_back(lost);
-        }
-        for (const auto lost : over) waits_.erase(lost);
-        return over;
-    }
-
-private:
-    std::map<peer_id, std::vector<actor_id>> waits_;
-};
-
-/// Things to which handles are in the result that is being encoded: who gets the result holds them.
-/// Kept: a handle to a thing of another namespace, which has a count of its own.
-template <class Id, class Kept>
-class lent_handles {
-public:
-    /// A result begins.
-    void clear() noexcept {
-        known_.clear();
-        foreign_.clear();
-    }
-    void add(Id thing) {
-        if (std::find(known_.begin(), known_.end(), thing) == known_.end()) known_.push_back(thing);
-    }
-    void add_foreign(Kept handle) { foreign_.push_back(std::move(handle)); }
-    [[nodiscard]] bool empty() const noexcept { return known_.empty() && foreign_.empty(); }
-    /// Each once, in the order of the result.
-    [[nodiscard]] const std::vector<Id>& known() const noexcept { return known_; }
-    [[nodiscard]] const std::vector<Kept>& foreign() const noexcept { return foreign_; }
-
-private:
-    std::vector<Id> known_;
-    std::vector<Kept> foreign_;
-};
-
-} // namespace detail
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/actors_state.hpp, continued
+// ======== skein/rt/detail/actor_entry.hpp, continued
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <typeinfo>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -34836,76 +34552,7 @@ protected:
     result<void> take_value(byte_span) override { return {}; }
 };
 
-struct actors_state {
-    std::unordered_map<actor_id, actor_entry> entries;
-    std::map<std::string, actor_id, std::less<>> names;
-    holds<actor_id> held;       ///< by workers; a handle of this process has its queue
-    late_holders late;          ///< lost workers whose actors are made again
-    borrows<actor_id> borrowed; ///< of a worker
-
-    [[nodiscard]] actor_entry* find(actor_id id) {
-        const auto at = entries.find(id);
-        return at != entries.end() ? &at->second : nullptr;
-    }
-};
-
 } // namespace detail
-} // namespace skein::rt
-
-// ======== skein/rt/detail/credit_state.hpp
-// How much a process sends to actors and workers ahead of what they have begun. Part of
-// detail/runtime_state.hpp; how it works stands in detail/runtime_credits.ipp.
-
-
-#include <cstddef>
-#include <cstdint>
-
-namespace skein::rt {
-
-namespace detail {
-/// A call leaves: what is left of its deadline now goes into its head. In runtime_send.ipp.
-void stamp_deadline(const call_base& call, mut_byte_span body);
-} // namespace detail
-
-/// How much this process sends ahead of what has begun; in runtime_credits.ipp.
-struct runtime::credits {
-    /// Few enough that the actor does not run dry meanwhile, many enough that the way to the line
-    /// costs little.
-    static constexpr std::uint32_t most_batch = 32;
-
-    [[nodiscard]] static bool has(const state& of, const detail::credit_line& line) noexcept;
-    static void line_up(runtime& self, counted_ptr<detail::call_base> call);
-    [[nodiscard]] static mut_byte_span take_arguments(detail::actor_queue& queue,
-                                                      detail::call_base& call) noexcept;
-    static void send(runtime& self, detail::actor_queue& queue,
-                     counted_ptr<detail::call_base> call);
-    [[nodiscard]] static bool is_spent(const state& of, const detail::actor_queue& queue) noexcept;
-    static void look_ahead(const detail::actor_queue& queue) noexcept;
-    [[nodiscard]] static bool stands_aside(const state& of, const detail::actor_queue& queue,
-                                           const detail::call_base& call) noexcept;
-    static void take(state& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;
-    [[nodiscard]] static counted_ptr<detail::actor_queue> give(state& of, peer& from,
-                                                               detail::call_base& call) noexcept;
-    static void on_started(runtime& self, peer& from, slot_id id);
-    static void on_held(runtime& self, peer& from, slot_id id);
-    static void on_passed(runtime& self, peer& from, slot_id id);
-    static void keep(detail::call_base& call);
-    static void leave(state& of, detail::actor_queue& queue);
-    static void sort(detail::actor_queue& queue);
-    static void send_held(runtime& self, detail::actor_queue& queue);
-    static void forget(detail::actor_queue& queue, detail::call_base& call);
-    static void fail_all(runtime& self, const error& why);
-    static void tell_credit(const state& of, detail::actor_queue& queue) noexcept;
-    [[nodiscard]] static bool has_credit(const state& of,
-                                         const detail::actor_queue& queue) noexcept;
-    static void waits_here(runtime& self, detail::call_base& call);
-
-private:
-    [[nodiscard]] static detail::actor_queue* queue_of(state& of, actor_id id,
-                                                       detail::actor_queue* known,
-                                                       std::uint32_t line) noexcept;
-};
-
 } // namespace skein::rt
 
 // ======== skein/rt/detail/dispatch.hpp
@@ -35976,6 +35623,2376 @@ void dispatch::refuse_demand(sched::demand_id demand, const error& why, Above& a
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/group_desk.hpp
+// group_desk: the placement groups of a driver. It makes them, asks the source of workers for
+// their places, ends them, and answers the workers that hold them.
+//
+//     asked for       the source of workers looks for places of all bundles
+//     placed          all bundles have places; back to `asked for` when a node with some is lost
+//     over            removed, refused, or the program ends: `why` says it, what is inside ends
+//     gone            over, and the source has said that nothing of it is left
+//
+// A worker asks by messages (detail/group_message.hpp) under a number of its own or of the driver.
+//
+//     group_desk desk(dispatch, replies, home, above);
+//     const auto group = desk.make(wish);      // its state says what is wrong with the wish
+//     desk.placed(group->number, true);        // the source of workers has places
+//     desk.on_question(worker, slot, body);    // throws what ends the worker's link
+//     desk.end(*group, why);
+
+
+// ======== skein/rt/detail/group_message.hpp
+// What a worker asks its driver about placement groups, and the answer: frames of the kind
+// message_group.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::rt::detail {
+
+enum class group_matter : std::uint8_t {
+    find = 0,    ///< the group of that name, which the worker holds from now on; a reply has it
+    ready = 1,   ///< a reply comes when all its bundles have places
+    remove = 2,  ///< it ends; a reply comes when nothing of it is left
+    release = 3, ///< so often it was told of it, and there is no handle any more; no reply
+    make = 4,    ///< one with a number of the worker's, which holds it once from now on; no reply
+    hold = 5,    ///< a handle to it has come in a call, and counts as told once; no reply
+};
+
+/// Numbers that workers give to groups which they make: each its own, from here on. Its driver has
+/// others for them.
+inline constexpr std::uint64_t first_of_worker = std::uint64_t{1} << 63;
+/// Of one worker, at a time.
+inline constexpr std::size_t most_made_groups = 16'384, most_held_groups = 4 * most_made_groups;
+inline constexpr std::size_t most_bundles = 4'096; ///< of one group
+
+struct group_question {
+    std::uint8_t matter = 0; ///< a group_matter
+    std::uint64_t number = 0;
+    std::uint64_t incarnation = 0, call = 0; ///< the id of the call that waits; 0: none
+    std::uint32_t times = 0;
+    std::string name;
+    std::uint8_t strategy = 0; ///< with make, as the next two
+    bool get_if_exists = false;
+    std::vector<std::string> bundles;
+};
+
+struct group_answer {
+    std::uint64_t number = 0;
+    bool placed = false;
+    std::vector<std::string> bundles;
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/groups.hpp
+// groups: the placement groups that a process knows, by number and by name; of a driver also which
+// of its workers hold them, and under which numbers those know them.
+//
+// A group is a group_state with a count of its uses: handles, calls that are to run in it, actors
+// that live in it. The table does not keep it alive, but for workers that hold it.
+//
+//     groups known;
+//     group->number = known.new_number();
+//     known.enter(*group);                       // found by its number from now on
+//     known.name(*group);                        // and by its name
+//     known.hold(worker, group->number);         // a handle leaves for a worker: the group lasts
+//     if (!known.give_back(worker, group->number, 1)) ...; // more than it has: it lies
+//
+// States of an entry; who places groups is the source of workers:
+//
+//     held --last use gone--> dropped (the source is told, the name is free) --gone--> no entry
+//       \--removed or refused--> held, without a name; gone when the source has said so
+
+
+// ======== skein/rt/detail/holds.hpp
+// holds, borrows: the count of who holds handles to a thing that lives elsewhere: an actor, a
+// placement group, whatever else has an id.
+//
+// A thing has one owner (the driver), which ends it when nobody holds it. Every other process is a
+// holder, and counts with the owner: each time that the owner has told it of a handle, or was told
+// by it, both add one. A holder whose last handle is gone gives all of that back at once. So a
+// handle that is on its way to a holder is never lost to a release that crosses it: the release has
+// the smaller number, and the owner keeps the difference.
+//
+//     holds<actor_id> held;                  // the owner's side
+//     held.add(worker, thing);               // a reply with a handle leaves for it
+//     if (!held.give_back(worker, thing, 1)) ...;              // more than it has: it lies
+//     if (!held.is_held(thing)) ...;                           // the thing may end
+//
+//     borrows<actor_id> borrowed;            // a holder's side
+//     borrowed.borrow(thing);                // its first handle here, in the arguments of a call
+//     for (auto id : borrowed.tell()) ...;   // before the reply: the owner is to count these
+//     if (auto times = borrowed.let_go(thing); times > 0) ...; // the last handle is gone
+//
+// States of a thing at a holder:
+//
+//     unknown --borrow()--> borrowed --tell()--> counted --let_go()--> unknown
+//        |                     |    \--hold()-----^  ^
+//        |                     \--let_go()--> unknown|
+//        \------------hold(), lend()-----------------/
+//
+// Who calls these sends the messages, and ends the things: what is to be done is in the results.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// The owner's side: which process holds which thing, and how often it was told so. The handles of
+/// the owner's own process are not counted here.
+template <class Id>
+class holds {
+public:
+    /// A handle to the thing is told to that process, or by it. is_lent: the handle came to it in
+    /// the arguments of a call.
+    void add(peer_id holder, Id thing, bool is_lent = false) {
+        auto& all = things_[thing];
+        auto found = find(all, holder);
+        if (found == all.end()) {
+            ++counts_[holder];
+            found = all.insert(all.end(), {holder, 0, false});
+        }
+        ++found->times;
+        found->is_lent = found->is_lent || is_lent;
+    }
+    /// That process gives handles back. False: it has not so many, and nothing changes.
+    [[nodiscard]] bool give_back(peer_id holder, Id thing, std::uint32_t times) {
+        const auto at = things_.find(thing);
+        if (at == things_.end()) return false;
+        const auto found = find(at->second, holder);
+        if (found == at->second.end() || found->times < times) return false;
+        found->times -= times;
+        if (found->times > 0) return true;
+        at->second.erase(found);
+        if (at->second.empty()) things_.erase(at);
+        count_down(holder);
+        return true;
+    }
+    /// The thing has ended: what processes still give back of it is unknown from now on.
+    void forget(Id thing) {
+        const auto at = things_.find(thing);
+        if (at == things_.end()) return;
+        for (const auto& one : at->second) count_down(one.by);
+        things_.erase(at);
+    }
+    /// A process is lost, with all its handles. Gives the things that nobody holds any more, in
+    /// order.
+    [[nodiscard]] std::vector<Id> lose(peer_id holder) {
+        return lose_some(holder, [](const entry&) { return true; });
+    }
+    /// The same, but handles that were lent to it count until lose(): an actor that lived there and
+    /// is made again elsewhere has them again.
+    [[nodiscard]] std::vector<Id> lose_but_lent(peer_id holder) {
+        return lose_some(holder, [](const entry& one) { return !one.is_lent; });
+    }
+
+    [[nodiscard]] bool is_held(Id thing) const { return things_.contains(thing); }
+    /// Some process holds the thing besides that one.
+    [[nodiscard]] bool is_held_besides(peer_id holder, Id thing) const {
+        const auto at = things_.find(thing);
+        return at != things_.end() && (at->second.size() > 1 || at->second.front().by != holder);
+    }
+    [[nodiscard]] bool is_held_by(peer_id holder, Id thing) const {
+        const auto at = things_.find(thing);
+        return at != things_.end() &&
+               std::any_of(at->second.begin(), at->second.end(),
+                           [&](const entry& one) { return one.by == holder; });
+    }
+    /// The number of things that a process holds.
+    [[nodiscard]] std::size_t count(peer_id holder) const {
+        const auto at = counts_.find(holder);
+        return at == counts_.end() ? 0 : at->second;
+    }
+
+private:
+    struct entry {
+        peer_id by;
+        std::uint32_t times = 0; ///< at least 1
+        bool is_lent = false;
+    };
+    using entries = std::vector<entry>;
+
+    [[nodiscard]] static typename entries::iterator find(entries& all, peer_id holder) {
+        return std::find_if(all.begin(), all.end(), [&](auto& one) { return one.by == holder; });
+    }
+    void count_down(peer_id holder) {
+        const auto at = counts_.find(holder);
+        if (--at->second == 0) counts_.erase(at);
+    }
+    template <class IsOver>
+    [[nodiscard]] std::vector<Id> lose_some(peer_id holder, IsOver is_over) {
+        std::vector<Id> unheld;
+        auto left = count(holder);
+        for (auto at = things_.begin(); at != things_.end() && left > 0;) {
+            auto& all = at->second;
+            const auto found = find(all, holder);
+            if (found != all.end()) --left;
+            if (found != all.end() && is_over(*found)) {
+                all.erase(found);
+                count_down(holder);
+            }
+            if (!all.empty()) {
+                ++at;
+                continue;
+            }
+            unheld.push_back(at->first);
+            at = things_.erase(at);
+        }
+        std::sort(unheld.begin(), unheld.end());
+        return unheld;
+    }
+
+    std::unordered_map<Id, entries> things_;          ///< that somebody holds
+    std::unordered_map<peer_id, std::size_t> counts_; ///< of the entries, by who holds
+};
+
+/// A holder's side: the things to which there are handles in this process, and how often their
+/// owner knows of that.
+template <class Id>
+class borrows {
+public:
+    /// The first handle to the thing is here. It came in a call: who made that holds the thing
+    /// until the answer, and the owner does not know of the handle.
+    void borrow(Id thing) { untold_.insert(thing); }
+    /// A handle is here that the owner has counted.
+    void hold(Id thing) {
+        untold_.erase(thing);
+        ++counted_[thing].times;
+    }
+    /// A handle has come in a call, and the owner is told of that at once, as often as the thing
+    /// comes anew. False: it was told before.
+    [[nodiscard]] bool lend(Id thing) {
+        untold_.erase(thing);
+        auto& known = counted_[thing];
+        if (std::exchange(known.is_lent, true)) return false;
+        ++known.times;
+        return true;
+    }
+    /// Some handles are here that the owner does not know of.
+    [[nodiscard]] bool has_untold() const noexcept { return !untold_.empty(); }
+    /// Gives the things of those handles, in order: the owner is to be told once of each.
+    [[nodiscard]] std::vector<Id> tell() {
+        std::vector<Id> all(untold_.begin(), untold_.end());
+        untold_.clear();
+        std::sort(all.begin(), all.end());
+        for (const auto thing : all) ++counted_[thing].times;
+        return all;
+    }
+    /// The last handle to the thing is gone. Gives how often the owner knows of it, which gets just
+    /// that back.
+    [[nodiscard]] std::uint32_t let_go(Id thing) {
+        const auto at = counted_.find(thing);
+        if (at == counted_.end()) {
+            untold_.erase(thing);
+            return 0;
+        }
+        const auto times = at->second.times;
+        counted_.erase(at);
+        return times;
+    }
+    /// The owner knows of handles here.
+    [[nodiscard]] bool is_counted(Id thing) const { return counted_.contains(thing); }
+
+private:
+    struct entry {
+        std::uint32_t times = 0; ///< at least 1
+        bool is_lent = false;
+    };
+    std::unordered_map<Id, entry> counted_;
+    std::unordered_set<Id> untold_;
+};
+
+/// Processes that are lost, and the actors of theirs that are made again: until all of them are
+/// back, or ended, the handles that they have again elsewhere count as held by the lost process.
+class late_holders {
+public:
+    void await(peer_id lost, std::vector<actor_id> actors) { waits_[lost] = std::move(actors); }
+    [[nodiscard]] bool contains(peer_id lost) const { return waits_.contains(lost); }
+    /// An actor is back, or ended. Gives the processes of which no other is awaited: what they held
+    /// is over now.
+    [[nodiscard]] std::vector<peer_id> settle(actor_id actor) {
+        std::vector<peer_id> over;
+        for (auto& [lost, awaited] : waits_) {
+            std::erase(awaited, actor);
+            if (awaited.empty()) over.push_back(lost);
+        }
+        for (const auto lost : over) waits_.erase(lost);
+        return over;
+    }
+
+private:
+    std::map<peer_id, std::vector<actor_id>> waits_;
+};
+
+/// Things to which handles are in the result that is being encoded: who gets the result holds them.
+/// Kept: a handle to a thing of another namespace, which has a count of its own.
+template <class Id, class Kept>
+class lent_handles {
+public:
+    /// A result begins.
+    void clear() noexcept {
+        known_.clear();
+        foreign_.clear();
+    }
+    void add(Id thing) {
+        if (std::find(known_.begin(), known_.end(), thing) == known_.end()) known_.push_back(thing);
+    }
+    void add_foreign(Kept handle) { foreign_.push_back(std::move(handle)); }
+    [[nodiscard]] bool empty() const noexcept { return known_.empty() && foreign_.empty(); }
+    /// Each once, in the order of the result.
+    [[nodiscard]] const std::vector<Id>& known() const noexcept { return known_; }
+    [[nodiscard]] const std::vector<Kept>& foreign() const noexcept { return foreign_; }
+
+private:
+    std::vector<Id> known_;
+    std::vector<Kept> foreign_;
+};
+
+} // namespace detail
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/groups.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// Kept until nobody holds the group and whoever placed it has said that nothing of it is left.
+struct group_entry {
+    group_state* state = nullptr;         ///< nullptr: nobody holds it
+    counted_ptr<group_state> for_workers; ///< while some of them hold it
+    bool dropped = false;                 ///< the source of workers has been told
+    bool is_gone = false;
+};
+
+class groups {
+public:
+    using state_ptr = counted_ptr<group_state>;
+
+    [[nodiscard]] std::uint64_t new_number() noexcept { return ++last_; }
+    void enter(group_state& group) { entries_[group.number].state = &group; }
+    /// nullptr: there is none of that number.
+    [[nodiscard]] group_entry* find(std::uint64_t number);
+    [[nodiscard]] const group_entry* find(std::uint64_t number) const;
+    /// Null: there is none of that number, or nobody holds it.
+    [[nodiscard]] state_ptr state_of(std::uint64_t number) const;
+    void erase(std::uint64_t number) { entries_.erase(number); }
+    [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
+    /// Those that are held, kept alive: what follows may end some of them.
+    [[nodiscard]] std::vector<state_ptr> held() const;
+
+    // Names, at a driver:
+    /// Null: no group has that name.
+    [[nodiscard]] state_ptr named(std::string_view name) const;
+    void name(const group_state& group);
+    void forget_name(const group_state& group);
+    /// not_found, with the names that there are.
+    [[nodiscard]] error no_such(std::string_view name) const;
+    /// A name in a location becomes a number.
+    ///   errors  not_found
+    [[nodiscard]] std::optional<error> resolve(location& on) const;
+    /// The same of the label in a worker's call: a name, or a number that the worker gave.
+    ///   errors  not_found, invalid_argument
+    [[nodiscard]] std::optional<error> resolve_label(peer_id worker, std::string& label) const;
+
+    // Workers that hold groups, at a driver:
+    /// A worker is told of a group, or tells of it.
+    ///   is_lent  the handle came to it in a call
+    void hold(peer_id worker, std::uint64_t number, bool is_lent = false);
+    /// It gives handles back; who calls this keeps the group. False: it has not so many.
+    [[nodiscard]] bool give_back(peer_id worker, std::uint64_t number, std::uint32_t times);
+    /// It is lost, with what it holds. keeps_lent: but for what it got in calls, until lose_lent().
+    void lose(peer_id worker, bool keeps_lent);
+    /// That is over, too. Nothing happens if the worker has kept nothing, or lose() is still to come.
+    void lose_lent(peer_id worker);
+    [[nodiscard]] bool is_held_by(peer_id worker, std::uint64_t number) const {
+        return held_.is_held_by(worker, number);
+    }
+    [[nodiscard]] std::size_t count_held(peer_id worker) const { return held_.count(worker); }
+    /// Null: it had ended before a worker told of it.
+    [[nodiscard]] state_ptr for_workers(std::uint64_t number) const;
+    /// The group about which that question of a worker waits for an answer, if it does.
+    [[nodiscard]] state_ptr asked_by(peer_id worker, slot_id slot) const;
+
+    // Numbers that workers gave to groups of theirs, at a driver:
+    void enter_alias(peer_id worker, std::uint64_t its, std::uint64_t number) {
+        aliases_[worker].emplace(its, number);
+    }
+    void forget_alias(peer_id worker, std::uint64_t its);
+    /// This process's number for a worker's; the same if it is none that the worker gave.
+    [[nodiscard]] std::uint64_t number_of(peer_id worker, std::uint64_t its) const;
+    [[nodiscard]] bool has_alias(peer_id worker, std::uint64_t its) const;
+    [[nodiscard]] std::size_t count_aliases(peer_id worker) const;
+
+private:
+    void let_go(std::uint64_t number);
+
+    std::map<std::uint64_t, group_entry> entries_;
+    std::map<std::string, std::uint64_t, std::less<>> names_;
+    std::uint64_t last_ = 0;
+    holds<std::uint64_t> held_; ///< by workers
+    std::set<peer_id> late_;    ///< lost ones that have kept what they got in calls
+    std::map<peer_id, std::map<std::uint64_t, std::uint64_t>> aliases_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/groups.ipp
+// Bodies of rt/detail/groups.hpp.
+
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+// ---- a group ---------------------------------------------------------------------------------
+
+SKEIN_INLINE void group_state::last_use_gone() noexcept {
+    if (home != nullptr) home->drop(*this);
+    delete this;
+}
+
+SKEIN_INLINE std::optional<error> misfit(const group_state& group, const sched::resources& need,
+                                         int bundle) {
+    const auto count = group.bundles.size();
+    const auto asked = need.empty() ? std::string("nothing") : to_string(need);
+    if (bundle < 0) {
+        const bool any = std::any_of(group.bundles.begin(), group.bundles.end(),
+                                     [&](const auto& b) { return fits(need, b); });
+        if (any) return std::nullopt;
+        std::string all;
+        for (std::size_t b = 0; b < count && b < 8; ++b)
+            all += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(group.bundles[b]));
+        if (count > 8) all += fmt::format(" and {} more", count - 8);
+        return error(errc::invalid_argument,
+                     fmt::format("it asks for {}, which no bundle of placement group {} has: {}",
+                                 asked, group.number, all))
+            .with_hint("ask for less, or make a bundle larger; a task asks for .cpus = 1 if "
+                       "nothing is said");
+    }
+    const auto index = static_cast<std::size_t>(bundle);
+    if (index >= count)
+        return error(errc::invalid_argument,
+                     fmt::format("placement group {} has no bundle {}: there are {}", group.number,
+                                 bundle, count))
+            .with_hint("bundles are counted from 0");
+    if (fits(need, group.bundles[index])) return std::nullopt;
+    return error(errc::invalid_argument,
+                 fmt::format("it asks for {}, and bundle {} of placement group {} is {}", asked,
+                             bundle, group.number, to_string(group.bundles[index])))
+        .with_hint("ask for less, or make the bundle larger; a task asks for .cpus = 1 if nothing "
+                   "is said");
+}
+
+SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
+    if (!group) throw error(errc::invalid_argument, "an empty placement_group is waited for");
+    if (!group->why && group->home != nullptr && group->home->is_elsewhere(*group)) {
+        auto asked = group->home->ask(group, false);
+        co_await asked;
+        co_return;
+    }
+    while (!group->placed) {
+        if (group->why) throw *group->why;
+        if (group->home == nullptr) throw error(errc::closed, "the runtime has ended");
+        group->changed.reset();
+        auto changed = group->changed.wait();
+        co_await changed;
+    }
+    if (group->why) throw *group->why;
+}
+
+SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
+    if (!group || group->home == nullptr) co_return;
+    const error why(errc::closed, fmt::format("placement group {} was removed", group->number));
+    if (group->home->is_elsewhere(*group)) {
+        if (!group->why) group->why = why; // what is put into it from here fails at once
+        auto asked = group->home->ask(group, true);
+        co_await asked;
+        co_return;
+    }
+    group->home->end(*group, why);
+    while (!group->is_gone && group->home != nullptr) {
+        group->changed.reset();
+        auto changed = group->changed.wait();
+        co_await changed;
+    }
+}
+
+// ---- the table -------------------------------------------------------------------------------
+
+SKEIN_INLINE group_entry* groups::find(std::uint64_t number) {
+    const auto found = entries_.find(number);
+    return found == entries_.end() ? nullptr : &found->second;
+}
+
+SKEIN_INLINE const group_entry* groups::find(std::uint64_t number) const {
+    const auto found = entries_.find(number);
+    return found == entries_.end() ? nullptr : &found->second;
+}
+
+SKEIN_INLINE groups::state_ptr groups::state_of(std::uint64_t number) const {
+    const auto* const entry = find(number);
+    return entry == nullptr ? state_ptr() : state_ptr(entry->state);
+}
+
+SKEIN_INLINE std::vector<groups::state_ptr> groups::held() const {
+    std::vector<state_ptr> out;
+    for (const auto& [number, entry] : entries_)
+        if (entry.state != nullptr) out.emplace_back(entry.state);
+    return out;
+}
+
+// ---- names -------------------------------------------------------------------------------------
+
+SKEIN_INLINE groups::state_ptr groups::named(std::string_view name) const {
+    const auto found = names_.find(name);
+    return found == names_.end() ? state_ptr() : state_of(found->second);
+}
+
+SKEIN_INLINE void groups::name(const group_state& group) {
+    if (!group.name.empty()) names_.emplace(group.name, group.number);
+}
+
+SKEIN_INLINE void groups::forget_name(const group_state& group) {
+    const auto found = names_.find(group.name);
+    if (found != names_.end() && found->second == group.number) names_.erase(found);
+}
+
+SKEIN_INLINE error groups::no_such(std::string_view name) const {
+    return error(errc::not_found, fmt::format("there is no placement group named \"{}\"; {}", name,
+                                              known_names(names_, "none has a name")))
+        .with_hint("a group has its name from its options until it is removed, or nobody holds it");
+}
+
+SKEIN_INLINE std::optional<error> groups::resolve(location& on) const {
+    if (!on.is_named_group()) return std::nullopt;
+    const auto found = names_.find(on.text());
+    if (found == names_.end()) return no_such(on.text());
+    const bool children = on.has_children();
+    on = location::in_group(found->second, on.bundle());
+    if (children) on = on.with_children();
+    return std::nullopt;
+}
+
+SKEIN_INLINE std::optional<error> groups::resolve_label(peer_id worker, std::string& label) const {
+    if (label.starts_with('@') && count_aliases(worker) > 0) {
+        const bool captures = label.ends_with('+');
+        const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
+        std::uint64_t number = 0;
+        int bundle = -1;
+        if (sched::parse_group_label(named, number, bundle))
+            label = sched::group_label(number_of(worker, number), bundle) + (captures ? "+" : "");
+    }
+    if (!label.starts_with("@=")) return std::nullopt;
+    const auto slash = std::min(label.find('/'), label.size());
+    auto which = std::string_view(label).substr(2, slash - 2);
+    const bool children = which.ends_with('+');
+    if (children) which.remove_suffix(1);
+    int bundle = -1;
+    const auto* const first = which.data();
+    const auto* const last = first + which.size();
+    const auto [read_to, bad] = std::from_chars(first, last, bundle);
+    if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", label));
+    auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
+    if (auto why = resolve(on)) return why;
+    label = sched::group_label(on.group(), bundle) + (children ? "+" : "");
+    return std::nullopt;
+}
+
+// ---- workers -----------------------------------------------------------------------------------
+
+SKEIN_INLINE void groups::hold(peer_id worker, std::uint64_t number, bool is_lent) {
+    held_.add(worker, number, is_lent);
+    auto* const entry = find(number);
+    if (entry != nullptr && !entry->for_workers) entry->for_workers = state_ptr(entry->state);
+}
+
+SKEIN_INLINE bool groups::give_back(peer_id worker, std::uint64_t number, std::uint32_t times) {
+    if (!held_.give_back(worker, number, times)) return false;
+    if (!held_.is_held(number)) let_go(number);
+    return true;
+}
+
+SKEIN_INLINE void groups::lose(peer_id worker, bool keeps_lent) {
+    aliases_.erase(worker);
+    if (keeps_lent) late_.insert(worker);
+    for (const auto number : keeps_lent ? held_.lose_but_lent(worker) : held_.lose(worker))
+        let_go(number);
+}
+
+SKEIN_INLINE void groups::lose_lent(peer_id worker) {
+    if (late_.erase(worker) == 0) return;
+    for (const auto number : held_.lose(worker)) let_go(number);
+}
+
+SKEIN_INLINE groups::state_ptr groups::for_workers(std::uint64_t number) const {
+    const auto* const entry = find(number);
+    return entry == nullptr ? state_ptr() : entry->for_workers;
+}
+
+SKEIN_INLINE groups::state_ptr groups::asked_by(peer_id worker, slot_id slot) const {
+    for (const auto& [number, entry] : entries_) {
+        if (entry.state == nullptr) continue;
+        const auto& askers = entry.state->askers;
+        if (std::any_of(askers.begin(), askers.end(),
+                        [&](const auto& one) { return one.link == worker && one.slot == slot; }))
+            return state_ptr(entry.state);
+    }
+    return {};
+}
+
+/// No worker holds it: that may have been its last use, which erases the entry.
+SKEIN_INLINE void groups::let_go(std::uint64_t number) {
+    auto* const entry = find(number);
+    if (entry == nullptr) return;
+    const auto last = std::exchange(entry->for_workers, {});
+}
+
+SKEIN_INLINE void groups::forget_alias(peer_id worker, std::uint64_t its) {
+    const auto all = aliases_.find(worker);
+    if (all != aliases_.end()) all->second.erase(its);
+}
+
+SKEIN_INLINE std::uint64_t groups::number_of(peer_id worker, std::uint64_t its) const {
+    if (its < first_of_worker) return its;
+    const auto all = aliases_.find(worker);
+    if (all == aliases_.end()) return its;
+    const auto found = all->second.find(its);
+    return found == all->second.end() ? its : found->second;
+}
+
+SKEIN_INLINE bool groups::has_alias(peer_id worker, std::uint64_t its) const {
+    const auto all = aliases_.find(worker);
+    return all != aliases_.end() && all->second.contains(its);
+}
+
+SKEIN_INLINE std::size_t groups::count_aliases(peer_id worker) const {
+    const auto all = aliases_.find(worker);
+    return all == aliases_.end() ? 0 : all->second.size();
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/peer.hpp
+// peer: a link to another process, with all that the runtime keeps of who is at its other end. Part
+// of detail/runtime_state.hpp.
+
+
+// ======== skein/rt/detail/inbound_calls.hpp
+// What this process runs for one peer: coroutine calls under way, and what was heard of calls that
+// have not begun. Kept by the executor beside the link over which their replies go.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_set>
+
+namespace skein::rt::detail {
+
+/// A coroutine call from its first step, or its place in a line for it, to its reply.
+struct running_call {
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+    skein::detail::cancel_state stop;
+    counted_ptr<call_context> context;
+    bool told = false;      ///< the submitter knows that it has started
+    bool waits = false;     ///< it has not, see start_gate
+    bool held = false;      ///< and the submitter knows that
+    std::uint64_t news = 0; ///< driver_news::of_new_call() when it began
+
+    /// Cancels it and what it has called.
+    void end(bool by_force) {
+        stop.request();
+        context->cancel_children(by_force);
+    }
+};
+
+struct inbound_calls {
+    id_map<slot_id, std::unique_ptr<running_call>> running;
+    std::unordered_set<slot_id> cancelled; ///< of those in the backlog
+    bool is_paused = false;                ///< nothing is read from the peer for a while
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/peer.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct direct_state; // in detail/direct_state.hpp
+
+/// What a peer is to this process.
+enum class peer_role : std::uint8_t {
+    program,  ///< a worker to its driver, or the driver to its worker
+    dialled,  ///< another worker, whose actors are called from here
+    accepted, ///< another worker, which calls actors that live here
+    here,     ///< this worker itself; without a connection
+};
+
+/// A peer has sent what cannot be: ends its link.
+[[nodiscard]] inline error malformed(std::string text) {
+    return {errc::malformed, std::move(text)};
+}
+
+} // namespace detail
+
+/// A connection as the runtime sees it. Owned by the task that serves it.
+struct peer {
+    std::shared_ptr<net::channel> wire; ///< none of a worker itself
+    detail::direct_state* loopback = nullptr;
+    detail::peer_role role = detail::peer_role::program;
+    peer_id number;
+    std::string who;               ///< "worker-2 (pid 4711 at host)"
+    std::uint64_t incarnation = 0; ///< of its process, as it says
+    bool up = true;
+    bool is_space_client = false;      ///< another program: nothing runs there
+    error why{errc::closed, "closed"}; ///< once it has ended
+    std::string ended_for;             ///< by force, and for which call
+    call_id forced;                    ///< that call
+    bool orderly = false;
+    event ended;
+
+    detail::worker_room room; ///< of a driver's worker: what dispatch knows of it
+    /// What calls have of their line's credit that were taken back, and that the worker has still
+    /// to pass by.
+    struct passing {
+        actor_id target; ///< none: a task
+        detail::credit_taken taken;
+    };
+    std::unordered_map<slot_id, passing> taken_back;
+
+    // What the worker has begun, and the tasks that can be taken back from it, in the order in
+    // which they were sent; some are done.
+    struct waiting_task {
+        slot_id slot;
+        std::uint64_t order;
+    };
+    proc::claims page;
+    std::uint64_t sent = 0; ///< calls
+    std::deque<waiting_task> tasks;
+    std::size_t prune_at = 2 * proc::claims::entries;
+    std::size_t asks = 0; ///< questions for namespaces that have no answer
+
+    // What runs for this peer: here, and calls that the driver passed on for a worker.
+    detail::inbound_calls inbound;
+    std::unordered_map<slot_id, detail::call_base*> forwarded;
+
+    // A worker, as its driver knows it, to others that call its actors.
+    std::string near_address, far_address;
+    std::vector<peer_id> told_where;   ///< who knows these
+    std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
+    bool calls_directly = false;       ///< it has calls at others without an outcome
+
+    /// Its link has ended.
+    void set_down() noexcept { up = room.up = false; }
+    [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
+    void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
+    void send(net::frame f);
+    /// A method of this process has its result, for a call of this process.
+    void finish_here(slot_id id, detail::finisher finish);
+    void abort(error reason) noexcept {
+        if (wire) wire->abort(std::move(reason));
+    }
+
+    /// A task was sent. Those that ended out of order are forgotten now and then.
+    void remember_task(waiting_task one) {
+        tasks.push_back(one);
+        if (tasks.size() < prune_at) return;
+        prune_at = std::max<std::size_t>(2 * proc::claims::entries, 2 * prune_tasks());
+    }
+    /// Forgets the tasks that the worker has begun; gives how many are left to take back.
+    std::size_t prune_tasks() {
+        while (!tasks.empty() && page.has_begun(tasks.front().order)) tasks.pop_front();
+        return tasks.size();
+    }
+};
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/replies.hpp
+// replies: the outcomes of calls on their way back to who has called.
+//
+// A value is encoded into memory that is used again, a failure is a text that travels. Three ways
+// lead back:
+//
+//     a link          the reply is a frame
+//     this process    a value goes to its call as it is, if that is as good as decoding its bytes
+//     the driver      of a worker: a reply to another worker that must come behind what the driver
+//                     was told, see driver_news
+//
+// Handles in a value are collected while it is encoded: who gets the value holds them from then on.
+//
+//     replies out(here, home, borrowed, above);
+//     out.reply(to, slot, [](wire::writer& w) { wire::encode(w, 7); });
+//     out.reply_failure(to, slot, why);
+
+
+// ======== skein/rt/detail/driver_news.hpp
+// What the driver of a worker has to know before a reply of that worker leaves.
+//
+// A worker tells its driver who holds a handle and which actor has left. A reply to another worker
+// takes another way, and must not come before that: it goes to the driver behind the news, which
+// passes it on. Two replies are concerned: the next one after the news, and that of each call that
+// had begun before the news, for it may have been of the handles of that call.
+//
+//     nothing told    replies go straight to their callers
+//     told            the next reply goes by way of the driver; then only those of older calls
+//
+// The driver must also know whether the worker waits for others: it hears so before a reply sets
+// off what counts on an idle worker.
+//
+//     driver_news news;
+//     const auto born = news.of_new_call(); // a call begins
+//     news.told();                          // the driver was told of a handle
+//     news.take_next();                     // the next reply follows
+//     news.came_after(born);                // and so does that of the call, whenever it ends
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace skein::rt::detail {
+
+class driver_news {
+public:
+    /// The driver was told something that the next reply must not overtake.
+    void told() noexcept {
+        is_next_ = true;
+        ++count_;
+    }
+    /// Whether the reply that leaves now is the one after the news.
+    [[nodiscard]] bool take_next() noexcept { return std::exchange(is_next_, false); }
+    /// How much the driver knew when a call began. What the call's arguments have told it is
+    /// younger than the call.
+    [[nodiscard]] std::uint64_t of_new_call() const noexcept { return count_ - (is_next_ ? 1 : 0); }
+    [[nodiscard]] bool came_after(std::uint64_t call) const noexcept { return count_ != call; }
+    [[nodiscard]] bool has_any() const noexcept { return count_ != 0; }
+
+    // Calls of actors on other workers, which do not go through the driver:
+    void call_began() noexcept { ++calls_; }
+    /// True: it was the last one, and the driver is to hear that there are none.
+    [[nodiscard]] bool call_ended() noexcept {
+        return --calls_ == 0 && std::exchange(is_told_busy_, false);
+    }
+    /// True: there are some, and the driver is to hear it; it knows from now on.
+    [[nodiscard]] bool take_busy() noexcept {
+        return calls_ > 0 && !std::exchange(is_told_busy_, true);
+    }
+
+private:
+    bool is_next_ = false;
+    bool is_told_busy_ = false;
+    std::uint64_t count_ = 0; ///< how often the driver was told
+    std::size_t calls_ = 0;   ///< without an outcome
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/replies.hpp, continued
+#include <cstdint>
+#include <utility>
+
+namespace skein::rt::detail {
+
+/// The actors whose handles are in one value; foreign: those of other namespaces.
+using lent_actors = lent_handles<actor_id, counted_ptr<actor_queue>>;
+
+/// What replies ask of who keeps the handles of this process.
+class reply_events {
+public:
+    /// The driver is to hear of the handles here that it does not know of.
+    virtual void tell_holds() = 0;
+    /// The value with these handles is for this process: they live until it has been read.
+    virtual void keep_lent(const lent_actors& all) = 0;
+
+protected:
+    ~reply_events() = default;
+};
+
+class replies {
+public:
+    ///   here      the process, as failures name it
+    ///   home      the runtime that codecs of handles see
+    ///   borrowed  handles here of which the driver may not know; must outlive it
+    replies(process_name here, counted_ptr<runtime_anchor> home, const borrows<actor_id>& borrowed,
+            reply_events& above);
+
+    /// The driver that this worker has from now on; nullptr: none.
+    void follow(peer* driver) noexcept { driver_ = driver; }
+    /// The driver was told something that the next reply must not overtake.
+    void told_driver() noexcept {
+        if (driver_ != nullptr) news_.told();
+    }
+    [[nodiscard]] driver_news& news() noexcept { return news_; }
+    /// Handles came as arguments, and the driver does not know that they are held here.
+    [[nodiscard]] bool has_untold_handles() const noexcept { return borrowed_.has_untold(); }
+
+    void reply(peer& to, slot_id id, encoder encode);
+    /// The value of a call of this process, as it is. False: another process has called.
+    [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
+    /// A value that is encoded already. lends: its handles stand behind it.
+    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
+    void reply_failure(peer& to, slot_id id, const failure& why);
+    /// The exception that is being handled is what the call of `fn` has thrown.
+    void reply_thrown(peer& to, slot_id id, const function_record& fn);
+
+    // A handle is in the value that is being encoded:
+    void lend(actor_id id) { lent_.add(id); }
+    void lend_abroad(counted_ptr<actor_queue> queue) { lent_.add_foreign(std::move(queue)); }
+
+private:
+    void send(peer& to, std::uint16_t outcome, slot_id id);
+    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
+    void relay(const peer& to, std::uint16_t outcome, slot_id id);
+
+    process_name here_;
+    counted_ptr<runtime_anchor> home_;
+    const borrows<actor_id>& borrowed_;
+    reply_events& above_;
+    peer* driver_ = nullptr;
+    driver_news news_;
+    lent_actors lent_;
+    wire::writer scratch_; ///< the encoded outcome
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/replies.ipp
+// Bodies of rt/detail/replies.hpp.
+
+
+// ======== skein/rt/detail/direct_message.hpp
+// What workers and their driver say to each other so that workers can call the actors of others
+// directly.
+//
+//     where   body = where_question: where is that actor?               worker -> driver
+//     there   body = where_answer                                        driver -> worker
+//     lost    id = incarnation of a worker: the link to it broke          worker -> driver
+//     end     body = worker_end: it has ended, or it lives                driver -> worker
+//     relay   id, flags = those of a reply, body = relay_head + its body worker -> driver -> worker
+//     busy    flags = 1: it has direct calls without an outcome, 0: none  worker -> driver
+//     waits   flags = 1, 0; body = call_id: that task waits for some      worker -> driver
+//     cut     id = incarnation of a worker: no direct link of it counts any more   driver -> worker
+//
+// A relay is a reply that must not come before what the worker has told its driver ahead of it.
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// What a worker tells of itself when it dials another one, and that one back.
+struct direct_hello {
+    std::uint64_t incarnation = 0; ///< its own
+    std::uint64_t wanted = 0;      ///< whom it takes the other one for; 0 in the answer
+    std::uint64_t generation = 0;  ///< grows with every link of the two; 0 in the answer
+};
+/// What direct links are for, see net::identity.
+inline constexpr const char* direct_purpose = "calls between workers";
+
+struct where_question {
+    unique_number actor;
+    /// The worker there cannot be reached: its calls go through the driver from now on.
+    bool is_cut_off = false;
+};
+
+enum class whereabouts : std::uint8_t {
+    gone = 0,
+    through_driver = 1, ///< and so it stays
+    at_worker = 2,
+};
+
+struct where_answer {
+    unique_number actor;
+    std::uint8_t verdict = 0; ///< a whereabouts
+    std::uint64_t incarnation = 0;
+    std::string who; ///< "worker-2 (pid 4711 at host)"; of one that is gone: how it ended, or ""
+    std::vector<std::string> addresses; ///< in the order in which they are tried
+};
+
+struct worker_end {
+    std::uint64_t incarnation = 0;
+    bool has_ended = false;
+    std::string how; ///< "worker-2 (pid 4711 at host) was lost: killed by signal 9 (SIGKILL)"
+};
+
+/// In front of a reply that goes through the driver. 16 bytes, so that the value stays aligned.
+struct relay_head {
+    std::uint64_t worker = 0; ///< incarnation: whom it is for; from the driver: whom it is from
+
+    static constexpr std::size_t bytes = 16;
+    void encode(wire::writer& to) const {
+        to.fixed(worker);
+        to.fixed(std::uint64_t{0});
+    }
+    [[nodiscard]] bool decode(wire::reader& from) {
+        std::uint64_t zero = 0;
+        return from.fixed(worker) && from.fixed(zero) && zero == 0;
+    }
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/replies.ipp, continued
+#include <exception>
+#include <utility>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE replies::replies(process_name here, counted_ptr<runtime_anchor> home,
+                              const borrows<actor_id>& borrowed, reply_events& above)
+    : here_(std::move(here)), home_(std::move(home)), borrowed_(borrowed), above_(above) {}
+
+SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    lent_.clear();
+    {
+        const replying_mark by(home_->self);
+        encode(scratch_);
+    }
+    if (lent_.empty()) return send(to, reply_ok, id);
+    if (to.role == peer_role::here) {
+        above_.keep_lent(lent_);
+        return send(to, reply_ok, id);
+    }
+    lending_reply::append(scratch_, lent_.known());
+    send(to, reply_lends, id);
+}
+
+SKEIN_INLINE bool replies::reply_here(peer& to, slot_id id, finisher finish) {
+    if (to.role != peer_role::here) return false;
+    to.finish_here(id, finish);
+    return true;
+}
+
+SKEIN_INLINE void replies::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    scratch_.raw(value);
+    send(to, lends ? reply_lends : reply_ok, id);
+}
+
+SKEIN_INLINE void replies::reply_failure(peer& to, slot_id id, const failure& why) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    encode_failure(scratch_, why);
+    send(to, reply_failed, id);
+}
+
+SKEIN_INLINE void replies::reply_thrown(peer& to, slot_id id, const function_record& fn) {
+    reply_failure(to, id, failure_of(std::current_exception(), fn, here_));
+}
+
+/// The memory of a large reply goes with it, so that it is given back.
+SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
+    if (driver_ != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
+    if (scratch_.size() < limit::inline_bytes)
+        return to.send(message_reply, outcome, id.value(), scratch_.bytes());
+    net::frame f;
+    f.kind = message_reply;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(scratch_).take();
+    to.send(std::move(f));
+}
+
+/// Tells the driver of a worker what it has to know before a reply leaves. True: the reply goes
+/// through the driver, too.
+SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
+    if (to.role == peer_role::here) return false;
+    if (has_untold_handles()) {
+        above_.tell_holds();
+        told_driver();
+    }
+    const bool first = news_.take_next();
+    if (to.role == peer_role::accepted) {
+        if (first || outcome == reply_lends) return true;
+        if (!news_.has_any()) return false;
+        const auto* const call =
+            to.inbound.running.find(id); // that news may have been of its handles
+        return call != nullptr && news_.came_after((*call)->news);
+    }
+    if (news_.take_busy() && to.is_open()) to.send(message_busy, 1, 0, {});
+    return false;
+}
+
+SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id id) {
+    if (!driver_->is_open()) return;
+    wire::writer body;
+    relay_head{to.incarnation}.encode(body);
+    body.raw(scratch_.bytes());
+    net::frame f;
+    f.kind = message_relay;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(body).take();
+    driver_->send(std::move(f));
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/group_desk.hpp, continued
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace skein::rt::detail {
+
+/// What the desk tells who has the workers and actors of the program.
+class group_events {
+public:
+    /// nullptr: it is lost.
+    [[nodiscard]] virtual peer* worker_at(peer_id number) = 0;
+    /// A group is asked for: workers are started, if they are not.
+    virtual void workers_are_needed() = 0;
+    /// A group is over: so are the actors that live in it.
+    virtual void end_actors(const group_state& group) = 0;
+    /// What waits for places in it fails.
+    virtual void refuse_demand(sched::demand_id demand, const error& why) = 0;
+    /// A call that waits for a group has left its cores to others.
+    virtual void cores_are_free() = 0;
+
+protected:
+    ~group_events() = default;
+};
+
+/// Why a group cannot be made as it is wished for, but for names that are taken; into: its bundles.
+[[nodiscard]] std::optional<error> misread(const group_question& wish, group_state& into);
+/// What a worker is told of a group, under the driver's number.
+[[nodiscard]] group_answer told_of(const group_state& group, std::uint64_t number);
+
+class group_desk {
+public:
+    using state_ptr = groups::state_ptr;
+
+    /// home: of the handles of this process
+    group_desk(dispatch& parts, replies& answers, group_home& home, group_events& above) noexcept
+        : dispatch_(parts), replies_(answers), home_(home), above_(above) {}
+    group_desk(const group_desk&) = delete;
+    group_desk& operator=(const group_desk&) = delete;
+    /// Handles that are left have nobody to ask.
+    ~group_desk() {
+        for (const auto& group : known_.held()) group->home = nullptr;
+    }
+
+    [[nodiscard]] groups& table() noexcept { return known_; }
+
+    /// A group, or that of the same name if the wish allows it.
+    [[nodiscard]] state_ptr make(const group_question& wish);
+    /// One that is not in the table yet; first: of the numbers to which its own belongs.
+    [[nodiscard]] state_ptr new_group(std::uint64_t first);
+    /// It can never be: it enters the table as over.
+    state_ptr refuse_new(const state_ptr& made, const error& why);
+    void end(group_state& group, const error& why);
+    /// Nobody holds it here any more.
+    void drop(group_state& group) noexcept;
+
+    /// Null: a demand of no group.
+    [[nodiscard]] state_ptr of(sched::demand_id demand) const;
+    /// The call is to run in that group, and holds it until it is over.
+    ///   errors  not_found, and what the group has ended with
+    [[nodiscard]] std::optional<error> keep(call_base& call, std::uint64_t number) const;
+
+    // What the source of workers says:
+    void placed(std::uint64_t number, bool on);
+    void refused(std::uint64_t number, const error& why);
+    void gone(std::uint64_t number);
+
+    /// The program ends.
+    void close() noexcept { closing_ = true; }
+    /// There are no workers for new groups.
+    void give_up(const error& why) { given_up_ = why; }
+    /// All groups are over.
+    void fail_all(const error& why);
+
+    // Workers:
+    /// One asks, or gives back what it holds.
+    void on_question(peer& from, slot_id slot, byte_span body);
+    /// One waits no more for that answer, if it is one about groups.
+    void cancel(peer& from, slot_id slot);
+
+private:
+    void find_for(peer& from, slot_id slot, const std::string& name);
+    void make_for(const peer& from, const group_question& wish);
+    void hold_for(const peer& from, std::uint64_t number);
+    void release_for(peer& from, const group_question& what, std::uint64_t number);
+    void wait_for(peer& from, slot_id slot, const group_question& what, std::uint64_t number);
+    void end_waits(peer& from, group_state& group, std::optional<slot_id> slot, const error& why);
+    void changed(group_state& group);
+    void tell_drop(std::uint64_t number);
+    void forget(std::uint64_t number);
+
+    dispatch& dispatch_;
+    replies& replies_;
+    group_home& home_;
+    group_events& above_;
+    groups known_;
+    std::optional<error> given_up_;
+    bool closing_ = false;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/group_desk.ipp
+// Bodies of rt/detail/group_desk.hpp. docs/design/0012-groups.md
+
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+inline constexpr std::size_t longest_group_name = 255;
+/// Of workers, for one group: a greedy one gets no more of the driver's memory.
+inline constexpr std::size_t most_group_waits = 4'096;
+
+/// What a group asks for, read into `into`.
+[[nodiscard]] inline result<void> read_bundles(const std::vector<std::string>& texts,
+                                               std::vector<sched::resources>& into) {
+    if (texts.empty() || texts.size() > most_bundles)
+        return error(errc::invalid_argument,
+                     fmt::format("a placement group of {} bundles", texts.size()))
+            .with_hint(fmt::format("1 to {}", most_bundles));
+    for (std::size_t b = 0; b < texts.size(); ++b) {
+        auto read = sched::parse_resources(texts[b]);
+        result<void> good = read ? check_demand(*read) : result<void>(read.error());
+        if (good && read->empty())
+            good =
+                error(errc::invalid_argument, "it asks for nothing").with_hint("\"cpu=1,gpu=1\"");
+        if (!good) {
+            const auto& why = good.error();
+            error said(why.code(), fmt::format("bundle {} of a placement group, \"{}\": {}", b,
+                                               texts[b], why.text()));
+            if (!why.hint().empty()) said.with_hint(why.hint());
+            return said;
+        }
+        into.push_back(std::move(*read));
+    }
+    return {};
+}
+
+SKEIN_INLINE std::optional<error> misread(const group_question& wish, group_state& into) {
+    const auto& name = wish.name;
+    if (name.size() > longest_group_name || name.find('\n') != name.npos)
+        return error(errc::invalid_argument,
+                     fmt::format("the name of a placement group has {} bytes or a line break",
+                                 name.size()))
+            .with_hint(fmt::format("one line, at most {} bytes", longest_group_name));
+    if (wish.get_if_exists && name.empty())
+        return error(errc::invalid_argument, ".get_if_exists needs a .name");
+    if (auto read = read_bundles(wish.bundles, into.bundles); !read) return read.error();
+    return std::nullopt;
+}
+
+SKEIN_INLINE group_answer told_of(const group_state& group, std::uint64_t number) {
+    group_answer told;
+    told.number = number;
+    told.placed = group.placed;
+    for (const auto& b : group.bundles) told.bundles.push_back(to_string(b));
+    return told;
+}
+
+// ---- making and ending -------------------------------------------------------------------------
+
+SKEIN_INLINE group_desk::state_ptr group_desk::new_group(std::uint64_t first) {
+    state_ptr made(new group_state);
+    made->home = &home_;
+    made->number = known_.new_number() + first;
+    return made;
+}
+
+SKEIN_INLINE group_desk::state_ptr group_desk::refuse_new(const state_ptr& made, const error& why) {
+    known_.enter(*made);
+    refused(made->number, why);
+    return made;
+}
+
+SKEIN_INLINE group_desk::state_ptr group_desk::make(const group_question& wish) {
+    auto made = new_group(0);
+    if (auto known = known_.named(wish.name)) {
+        if (wish.get_if_exists) return known;
+        return refuse_new(
+            made, error(errc::already_exists,
+                        fmt::format("there is a placement group named \"{}\" already", wish.name))
+                      .with_hint("get_placement_group gives it; .get_if_exists = true makes it "
+                                 "only if it is missing"));
+    }
+    if (const auto why = misread(wish, *made)) return refuse_new(made, *why);
+    if (given_up_) return refuse_new(made, *given_up_);
+    auto* const source = dispatch_.source();
+    if (source == nullptr || closing_)
+        return refuse_new(
+            made, error(errc::closed, "a placement group is made while there are no workers"));
+    known_.enter(*made);
+    made->name = wish.name;
+    known_.name(*made);
+    above_.workers_are_needed();
+    source->want_group(
+        {made->number, static_cast<sched::group_strategy>(wish.strategy), made->bundles});
+    return made;
+}
+
+SKEIN_INLINE void group_desk::drop(group_state& group) noexcept {
+    known_.forget_name(group);
+    tell_drop(group.number);
+    forget(group.number);
+}
+
+SKEIN_INLINE void group_desk::tell_drop(std::uint64_t number) {
+    auto& entry = *known_.find(number);
+    auto* const source = dispatch_.source();
+    if (entry.is_gone || std::exchange(entry.dropped, true)) return;
+    if (source == nullptr || closing_) {
+        entry.is_gone = true; // all ends
+        return;
+    }
+    source->drop_group(number);
+}
+
+SKEIN_INLINE void group_desk::end(group_state& group, const error& why) {
+    const state_ptr hold(&group);
+    if (group.why) return;
+    group.why = why;
+    group.placed = false;
+    known_.forget_name(group);
+    changed(group);
+    above_.end_actors(group);
+    std::vector<sched::demand_id> inside; // what waits for a place in it fails
+    dispatch_.demands().for_each_in_group(group.number,
+                                          [&](auto demand) { inside.push_back(demand); });
+    for (const auto demand : inside) above_.refuse_demand(demand, why);
+    tell_drop(group.number);
+    if (!known_.find(group.number)->is_gone) return;
+    group.is_gone = true;
+    changed(group);
+}
+
+/// Its numbers serve others when nobody uses them any more.
+SKEIN_INLINE void group_desk::forget(std::uint64_t number) {
+    const auto* const entry = known_.find(number);
+    if (entry == nullptr || entry->state != nullptr || !entry->is_gone) return;
+    if (dispatch_.forget_group(number)) known_.erase(number);
+}
+
+SKEIN_INLINE void group_desk::fail_all(const error& why) {
+    for (const auto& group : known_.held()) {
+        if (!closing_) {
+            end(*group, why);
+            continue;
+        }
+        if (!group->why) group->why = why;
+        group->is_gone = known_.find(group->number)->is_gone = true;
+        changed(*group);
+    }
+}
+
+// ---- calls -------------------------------------------------------------------------------------
+
+SKEIN_INLINE group_desk::state_ptr group_desk::of(sched::demand_id demand) const {
+    const auto number = dispatch_.demands().at(demand).group;
+    return number == 0 ? state_ptr() : known_.state_of(number);
+}
+
+SKEIN_INLINE std::optional<error> group_desk::keep(call_base& call, std::uint64_t number) const {
+    auto group = known_.state_of(number);
+    if (!group)
+        return error(errc::not_found, fmt::format("there is no placement group {}", number))
+            .with_hint("it ends with the last handle to it");
+    if (group->why) return group->why;
+    call.keep(std::make_shared<state_ptr>(std::move(group)));
+    return std::nullopt;
+}
+
+// ---- what the source of workers says -----------------------------------------------------------
+
+SKEIN_INLINE void group_desk::placed(std::uint64_t number, bool on) {
+    const auto group = known_.state_of(number);
+    if (!group || group->why) return;
+    group->placed = on;
+    changed(*group);
+}
+
+SKEIN_INLINE void group_desk::refused(std::uint64_t number, const error& why) {
+    auto* const entry = known_.find(number);
+    if (entry == nullptr) return;
+    entry->is_gone = true;
+    if (auto* const group = entry->state; group != nullptr) end(*group, why);
+    gone(number);
+}
+
+SKEIN_INLINE void group_desk::gone(std::uint64_t number) {
+    auto* const entry = known_.find(number);
+    if (entry == nullptr) return;
+    entry->is_gone = true;
+    if (const state_ptr group(entry->state); group) {
+        group->is_gone = true;
+        changed(*group);
+    }
+    forget(number);
+}
+
+// ---- workers -----------------------------------------------------------------------------------
+
+SKEIN_INLINE void group_desk::on_question(peer& from, slot_id slot, byte_span body) {
+    const auto what = wire::decode<group_question>(body);
+    if (!what || what->matter > static_cast<std::uint8_t>(group_matter::hold) ||
+        what->strategy > static_cast<std::uint8_t>(sched::group_strategy::strict_spread))
+        throw malformed(fmt::format(
+            "a question about a placement group that cannot be read from {}", from.who));
+    const auto matter = static_cast<group_matter>(what->matter);
+    if (matter == group_matter::find) return find_for(from, slot, what->name);
+    if (matter == group_matter::make) return make_for(from, *what);
+    if (matter == group_matter::hold) return hold_for(from, what->number);
+    const auto number = known_.number_of(from.number, what->number);
+    if (!known_.is_held_by(from.number, number))
+        throw malformed(fmt::format("{} asks about placement group {}, which it does "
+                                    "not hold",
+                                    from.who, what->number));
+    if (matter == group_matter::release) return release_for(from, *what, number);
+    wait_for(from, slot, *what, number);
+}
+
+/// A worker has a name, and holds the group from now on.
+SKEIN_INLINE void group_desk::find_for(peer& from, slot_id slot, const std::string& name) {
+    const auto found = known_.named(name);
+    if (!found) return replies_.reply_failure(from, slot, {known_.no_such(name), nullptr});
+    known_.hold(from.number, found->number);
+    const auto answer = told_of(*found, found->number);
+    replies_.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
+}
+
+/// A worker makes a group, as the program would: all that is wrong with it is told by what waits
+/// for it.
+SKEIN_INLINE void group_desk::make_for(const peer& from, const group_question& wish) {
+    if (wish.number < first_of_worker || known_.has_alias(from.number, wish.number))
+        throw malformed(
+            fmt::format("{} makes a placement group with the number {}, which is none for "
+                        "a new one",
+                        from.who, wish.number));
+    const auto made = known_.count_aliases(from.number);
+    if (made >= most_made_groups) // it had to refuse that itself
+        throw malformed(fmt::format("{} makes more than {} placement groups", from.who, made));
+    const auto group = make(wish);
+    known_.enter_alias(from.number, wish.number, group->number);
+    known_.hold(from.number, group->number);
+}
+
+/// A worker has got a handle from somebody else. The group may have ended with him meanwhile, and
+/// if there never was one, he has lied, and not this worker.
+SKEIN_INLINE void group_desk::hold_for(const peer& from, std::uint64_t number) {
+    if (number == 0 || number >= first_of_worker)
+        throw malformed(fmt::format("{} holds placement group {}, which is no number "
+                                    "of its driver's",
+                                    from.who, number));
+    const auto count = known_.count_held(from.number);
+    if (count >= most_held_groups && !known_.is_held_by(from.number, number))
+        throw error(errc::exhausted,
+                    fmt::format("{} holds more than {} placement groups", from.who, count));
+    known_.hold(from.number, number, true);
+}
+
+SKEIN_INLINE void group_desk::release_for(peer& from, const group_question& what,
+                                          std::uint64_t number) {
+    const auto group = known_.for_workers(number);
+    if (what.times == 0 || !known_.give_back(from.number, number, what.times))
+        throw malformed(fmt::format("{} gives handles to placement group {} back "
+                                    "that it has not",
+                                    from.who, what.number));
+    known_.forget_alias(from.number, what.number);
+    if (known_.is_held_by(from.number, number) || !group) return;
+    end_waits(from, *group, {},
+              error(errc::closed, fmt::format("placement group {} was given back, wait for it with "
+                                              "a handle to it",
+                                              group->number)));
+}
+
+/// A worker waits until the group has its places, or, as it is to end, until nothing of it is left.
+SKEIN_INLINE void group_desk::wait_for(peer& from, slot_id slot, const group_question& what,
+                                       std::uint64_t number) {
+    const auto group = known_.for_workers(number);
+    const bool for_end = what.matter == static_cast<std::uint8_t>(group_matter::remove);
+    if (!group && for_end)
+        return replies_.reply(from, slot, [&](wire::writer& w) { w.fixed(what.number); });
+    std::optional<error> why;
+    if (!group)
+        why = error(errc::closed,
+                    fmt::format("placement group {} had ended before its handle came", what.number))
+                  .with_hint("who passes a handle holds the group until the call has ended");
+    else if (group->askers.size() >= most_group_waits)
+        why = error(errc::exhausted, fmt::format("{} calls wait for placement group {} already",
+                                                 group->askers.size(), group->number))
+                  .with_hint("wait once, before the calls that need it are made");
+    if (why) return replies_.reply_failure(from, slot, {std::move(*why), nullptr});
+    const call_id parent({what.incarnation, what.call});
+    group->askers.push_back({from.number, slot, parent, for_end});
+    dispatch_.cores().begin_wait(from.room, parent); // its core is others' meanwhile
+    if (for_end)
+        end(*group,
+            error(errc::closed, fmt::format("placement group {} was removed", group->number)));
+    changed(*group);
+    if (dispatch_.waits()) above_.cores_are_free();
+}
+
+/// A worker waits no more: for that answer, or, if none is named, for any about this group.
+SKEIN_INLINE void group_desk::end_waits(peer& from, group_state& group, std::optional<slot_id> slot,
+                                        const error& why) {
+    for (const auto& one : group.take_askers(from.number, slot)) {
+        dispatch_.cores().end_wait(from.room, one.parent);
+        replies_.reply_failure(from, one.slot, {why, nullptr});
+    }
+}
+
+SKEIN_INLINE void group_desk::cancel(peer& from, slot_id slot) {
+    if (const auto group = known_.asked_by(from.number, slot))
+        end_waits(
+            from, *group, slot,
+            error(errc::cancelled,
+                  fmt::format("the wait for placement group {} was cancelled", group->number)));
+}
+
+/// What a group is has changed: whoever waits for that hears of it.
+SKEIN_INLINE void group_desk::changed(group_state& group) {
+    const state_ptr hold(&group);
+    group.changed.set();
+    const auto is_inside = [&](const peer& worker) {
+        const auto demand = worker.room.demand;
+        return demand && dispatch_.demands().at(demand).group == group.number;
+    };
+    std::vector<group_state::asker> rest;
+    for (const auto& one : std::exchange(group.askers, {})) {
+        auto* const to = above_.worker_at(one.link);
+        if (to == nullptr) continue;
+        const bool is_over = group.why.has_value();
+        const bool is_answered =
+            one.for_end ? group.is_gone || (is_over && is_inside(*to)) : is_over || group.placed;
+        if (!is_answered) {
+            rest.push_back(one);
+            continue;
+        }
+        dispatch_.cores().end_wait(to->room, one.parent);
+        if (is_over && !one.for_end)
+            replies_.reply_failure(*to, one.slot, {*group.why, nullptr});
+        else
+            replies_.reply(*to, one.slot, [&](wire::writer& w) { w.fixed(group.number); });
+    }
+    group.askers.insert(group.askers.begin(), rest.begin(), rest.end());
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/actor_owner.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::net {
+struct frame_view;
+}
+
+namespace skein::rt::detail {
+
+struct call_head;
+
+/// What the owner of actors tells who has the calls, handles and links of the process.
+class owner_events {
+public:
+    /// As messages name it, whether or not it is known.
+    [[nodiscard]] virtual std::string title_of(actor_id id) const = 0;
+
+    // Handles of this process:
+    [[nodiscard]] virtual bool has_handles(actor_id id) const = 0;
+    /// The actor lives there from now on; nullptr: it is made again.
+    virtual void handles_follow(actor_id id, peer* worker) = 0;
+    /// The actor has ended. Gives their queue for fail_queue(), if there is one.
+    [[nodiscard]] virtual counted_ptr<actor_queue> handles_lose(actor_id id,
+                                                                const failure& why) = 0;
+    virtual void fail_queue(actor_queue& queue) = 0;
+    /// Why the actor has ended, if they have heard it.
+    [[nodiscard]] virtual std::optional<error> why_lost(actor_id id) const = 0;
+
+    // Calls:
+    /// One that has waited goes on.
+    virtual void place(counted_ptr<call_base> call) = 0;
+    /// Methods that the actor's worker has not begun.
+    virtual void take_back_calls(actor_id id, std::vector<counted_ptr<call_base>>& into) = 0;
+    /// What makes the actor once more. Null: it has failed.
+    [[nodiscard]] virtual counted_ptr<call_base> new_constructor(actor_id id,
+                                                                 const actor_plan& plan) = 0;
+    /// Others may go.
+    virtual void pump() = 0;
+
+    /// A worker has asked where the actor is. how: it has ended.
+    virtual void tell_where(peer_id asker, actor_id id, peer* worker, std::string_view how) = 0;
+
+protected:
+    ~owner_events() = default;
+};
+
+/// The actors that a broken link took along.
+struct lost_actors {
+    std::vector<actor_id> moving;                 ///< are made again
+    std::vector<actor_id> orphaned;               ///< were held by nobody else
+    std::vector<counted_ptr<call_base>> stranded; ///< were to run where one was that is lost
+    std::map<actor_id, std::string> notes;        ///< of those that were made again too often
+
+    [[nodiscard]] std::string note_of(actor_id id) const {
+        const auto found = notes.find(id);
+        return found != notes.end() ? found->second : std::string();
+    }
+};
+
+/// "actor "table" is a counter, not a queue"
+[[nodiscard]] error wrong_type(std::string_view name, const char* is, const char* wanted);
+/// A frame that says no more than an actor.
+void send_actor(peer& to, std::uint16_t kind, actor_id id);
+
+class actor_owner {
+public:
+    using calls = std::vector<counted_ptr<call_base>>;
+
+    actor_owner(dispatch& parts, group_desk& groups, replies& answers, owner_events& above) noexcept
+        : dispatch_(parts), groups_(groups), replies_(answers), above_(above) {}
+
+    /// nullptr: it has ended, or is none of this program.
+    [[nodiscard]] const actor_entry* find(actor_id id) const;
+    [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
+    /// The program ends: nothing is made again.
+    void close() noexcept { closing_ = true; }
+
+    // Making:
+    /// Of an actor that this process makes.
+    [[nodiscard]] std::uint64_t new_number() noexcept { return ++last_; }
+    /// Gives the actor, or one that has the name already and may be used instead. terms: none.
+    ///   errors  already_exists, mismatch
+    [[nodiscard]] result<actor_id> declare(actor_id id, const actor_terms* terms,
+                                           const std::type_info& type);
+    /// A worker makes an actor. False: it has its answer already.
+    [[nodiscard]] bool admit(peer& from, slot_id slot, const function_record& fn,
+                             const call_head& head, wire::reader& in);
+    /// It holds what its constructor's call asks for.
+    void keep_demand(const call_base& call);
+    /// Its constructor leaves for a worker: what it takes to do so again stays here.
+    void remember_plan(const call_base& call);
+    /// Its constructor has an outcome.
+    void settle(peer& from, const call_base& call, bool failed);
+    void create_failed(actor_id id, const failure& why);
+    /// One that was to live on that worker does not, or has ended.
+    void has_left(peer& at);
+
+    // Names:
+    ///   errors  not_found, with the names that there are
+    [[nodiscard]] result<actor_id> named(std::string_view name) const;
+
+    // Who holds them:
+    /// That worker has got a handle. One that has ended is not counted.
+    void hold(peer_id worker, actor_id id) {
+        if (find(id) != nullptr) held_.add(worker, id);
+    }
+    /// A handle of this process or of a worker is gone; it may have been the last one.
+    void let_go(actor_id id);
+
+    // Calls:
+    /// A method waits until the actor is somewhere.
+    void wait_for(actor_id id, counted_ptr<call_base> call) {
+        entries_.at(id).waiting.push_back(std::move(call));
+    }
+    /// Those that were at its worker come first. They go at once if it has ended.
+    void wait_first(actor_id id, calls again);
+    /// Gives a call the node of the actor where it is to run. False: it waits for the actor to be
+    /// somewhere, or has failed.
+    [[nodiscard]] bool may_go(const counted_ptr<call_base>& call);
+    /// A task or constructor, to the end of its line.
+    void line_up(counted_ptr<call_base> call);
+    /// Takes all that wait for actors to be somewhere, to run there.
+    void take_followers(calls& into);
+    /// The node of a worker has its name now: what waits for actors there goes.
+    void labels_known(const peer& at);
+
+    // Ends:
+    void kill(actor_id id);
+    /// Forgets it. tell: what its worker hears, 0: nothing. why: what calls that wait hear.
+    void end(actor_id id, std::uint16_t tell, const failure* why);
+    /// The group is over in which they live.
+    void end_group(const group_state& group);
+
+    // A worker is lost:
+    /// Its actors end or are being made again, and its handles are gone.
+    [[nodiscard]] lost_actors lose(peer& worker);
+    /// Whether a constructor or method that was there goes on elsewhere. sent: it may have begun.
+    [[nodiscard]] bool moves(call_base& call, bool sent);
+    void make_again(actor_id id);
+    /// Some of the lost worker's actors are made again: handles that these had count until then.
+    [[nodiscard]] bool keeps_lent(peer_id worker) const { return late_.contains(worker); }
+
+    /// What a worker says of actors.
+    void on_frame(peer& from, const net::frame_view& f);
+    /// It wants to hear where an actor is, once that is somewhere.
+    void ask_where(actor_id id, peer_id asker) { entries_.at(id).askers.push_back(asker); }
+
+private:
+    [[nodiscard]] actor_entry* entry_of(actor_id id) { return const_cast<actor_entry*>(find(id)); }
+    template <class Holds>
+    [[nodiscard]] std::vector<actor_id> ids_of(Holds holds) const;
+    void reply_handle(peer& to, slot_id slot, actor_id id);
+    void on_find(peer& from, slot_id slot, byte_span body);
+    void on_snapshot(const peer& from, byte_span body);
+    void on_release(const peer& from, byte_span body);
+    void is_placed(actor_id id);
+    void release_followers(actor_id id);
+    void take_followers(actor_id id, calls& into);
+    void give_late_holds_back(actor_id settled);
+
+    dispatch& dispatch_;
+    group_desk& groups_;
+    replies& replies_;
+    owner_events& above_;
+    std::unordered_map<actor_id, actor_entry> entries_;
+    std::map<std::string, actor_id, std::less<>> names_;
+    holds<actor_id> held_; ///< by workers; a handle of this process has its queue
+    late_holders late_;    ///< lost workers whose actors are made again
+    std::uint64_t last_ = 0;
+    bool closing_ = false;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/actor_owner.ipp
+// Bodies of rt/detail/actor_owner.hpp.
+
+
+// ======== skein/rt/detail/call_rarities.hpp
+// call_base::rarities: what few calls have.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::rt::detail {
+
+struct call_base::rarities {
+    std::string name;
+    std::unique_ptr<deferred_arguments> arguments;
+    std::unique_ptr<actor_terms> terms;             ///< of a constructor, if it has options
+    std::size_t pending = 0;                        ///< refs among the arguments not done yet
+    std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
+    std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
+    struct deadline_timer : timer_node {
+        explicit deadline_timer(call_base& c)
+            : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
+        }
+        void passed();
+        call_base& call;
+    };
+    std::optional<deadline_timer> deadline;
+    struct force_timer : timer_node {
+        explicit force_timer(call_base& c)
+            : timer_node([](timer_node& t) { static_cast<force_timer&>(t).passed(); }), call(c) {}
+        void passed();
+        call_base& call;
+    };
+    std::optional<force_timer> force; ///< it was cancelled by force
+    std::optional<error> bad_options;
+    std::optional<known_failures> retry_on;
+    std::uint16_t failed_attempts = 0; ///< that ended with one of them
+    actor_id beside;                   ///< it is to run where that actor is
+    std::string label;                 ///< worker: where its driver is to have it run, if not ""
+    duration limit = no_deadline;
+    time_point until{};        ///< when the deadline is
+    bool is_inherited = false; ///< the limit, from the call that made this one
+    bool cancel_requested = false;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/actor_owner.ipp, continued
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE std::string times(std::int64_t n) {
+    return n == 1 ? std::string("once") : fmt::format("{} times", n);
+}
+
+SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
+    return {error(errc::not_found, fmt::format("{} {}", title, how)), nullptr};
+}
+
+SKEIN_INLINE error wrong_type(std::string_view name, const char* is, const char* wanted) {
+    return error(errc::mismatch, fmt::format("actor \"{}\" is a {}, not a {}", name,
+                                             readable_name(is), readable_name(wanted)))
+        .with_hint("ask for it as what it is, or choose another name");
+}
+
+SKEIN_INLINE void send_actor(peer& to, std::uint16_t kind, actor_id id) {
+    if (!to.wire->is_open()) return;
+    wire::writer body;
+    put_actor(body, id);
+    to.wire->send(kind, 0, 0, body.bytes(), {});
+}
+
+/// Empty: the worker does not say where it is.
+[[nodiscard]] inline std::string node_label(const worker_room& worker) {
+    for (const auto& l : worker.labels)
+        if (l.starts_with("node=")) return l;
+    return {};
+}
+
+SKEIN_INLINE const actor_entry* actor_owner::find(actor_id id) const {
+    const auto at = entries_.find(id);
+    return at != entries_.end() ? &at->second : nullptr;
+}
+
+/// The actors of which this holds, in order.
+template <class Holds>
+std::vector<actor_id> actor_owner::ids_of(Holds holds) const {
+    std::vector<actor_id> out;
+    for (const auto& [id, entry] : entries_)
+        if (holds(entry)) out.push_back(id);
+    std::sort(out.begin(), out.end());
+    return out;
+}
+
+// ---- making ------------------------------------------------------------------------------------
+
+SKEIN_INLINE result<actor_id> actor_owner::declare(actor_id id, const actor_terms* terms,
+                                                   const std::type_info& type) {
+    if (terms != nullptr && !terms->name.empty()) {
+        const auto [at, is_new] = names_.try_emplace(terms->name, id);
+        const auto& is = is_new ? type : *entries_.at(at->second).type;
+        if (!is_new && !terms->get_if_exists)
+            return error(errc::already_exists,
+                         fmt::format("there is an actor named \"{}\" already, a {}", terms->name,
+                                     readable_name(is.name())))
+                .with_hint("get_actor gives it; .get_if_exists = true makes it only if it is "
+                           "missing");
+        if (is != type) return wrong_type(terms->name, is.name(), type.name());
+        if (!is_new) return at->second;
+    }
+    auto& entry = entries_[id];
+    entry.type = &type;
+    if (terms != nullptr) {
+        entry.plan = std::make_unique<actor_plan>();
+        entry.plan->terms = *terms;
+    }
+    return id;
+}
+
+SKEIN_INLINE bool actor_owner::admit(peer& from, slot_id slot, const function_record& fn,
+                                     const call_head& head, wire::reader& in) {
+    const auto number = head.target.value();
+    if (number.incarnation != from.incarnation || find(head.target) != nullptr)
+        throw malformed(
+            fmt::format("{} makes an actor under a number that is not its own", from.who));
+    actor_terms terms;
+    const bool has_terms = head.retries != 0;
+    if (has_terms && (!terms.decode(in) || terms.has_snapshot))
+        throw malformed(fmt::format("options of an actor that cannot be read from {}", from.who));
+    const auto made = declare(head.target, has_terms ? &terms : nullptr, *fn.actor);
+    if (!made) {
+        replies_.reply_failure(from, slot, {made.error(), nullptr});
+        return false;
+    }
+    if (*made != head.target) {
+        reply_handle(from, slot, *made);
+        return false;
+    }
+    held_.add(from.number, head.target);
+    return true;
+}
+
+SKEIN_INLINE void actor_owner::keep_demand(const call_base& call) {
+    auto* const entry = entry_of(call.target);
+    if (entry == nullptr) return;
+    if (entry->plan) {
+        entry->plan->demand = call.demand;
+        if (call.rare) entry->plan->beside = call.rare->beside;
+    }
+    entry->group = groups_.of(call.demand);
+}
+
+SKEIN_INLINE void actor_owner::remember_plan(const call_base& call) {
+    auto* const entry = entry_of(call.target);
+    if (entry == nullptr || !entry->lasts() || entry->plan->fn != nullptr) return;
+    wire::reader in(call.body);
+    call_head head;
+    actor_terms terms;
+    if (!head.decode(in, 0, {}) || !terms.decode(in)) return; // it was written or read here
+    entry->plan->fn = call.fn;
+    entry->plan->arguments = to_buffer(in.rest());
+}
+
+SKEIN_INLINE void actor_owner::settle(peer& from, const call_base& call, bool failed) {
+    auto* const entry = entry_of(call.target);
+    if (!failed && entry != nullptr) {
+        entry->where = &from;
+        return is_placed(call.target);
+    }
+    has_left(from); // if it has failed, its call fails next, and tells who waits
+    if (!failed) send_actor(from, message_drop, call.target);
+}
+
+/// Its worker, if that was for it alone, ends, too.
+SKEIN_INLINE void actor_owner::has_left(peer& at) {
+    if (!dispatch_.end_actor(at.room)) return;
+    at.ended.set();
+    dispatch_.tell_demand(at.room.demand);
+}
+
+/// What has waited for it goes.
+SKEIN_INLINE void actor_owner::is_placed(actor_id id) {
+    auto* entry = entry_of(id);
+    entry->making = {};
+    above_.handles_follow(id, entry->where);
+    if (entry = entry_of(id); entry != nullptr) {
+        for (auto& call : std::exchange(entry->waiting, {})) {
+            if (call->is_done()) continue;
+            call->state = phase::queued;
+            above_.place(std::move(call)); // it may have ended meanwhile
+        }
+    }
+    if (entry = entry_of(id); entry != nullptr)
+        for (const auto asker : std::exchange(entry->askers, {}))
+            above_.tell_where(asker, id, entry->where, {});
+    give_late_holds_back(id);
+    let_go(id);
+    release_followers(id);
+}
+
+SKEIN_INLINE void actor_owner::create_failed(actor_id id, const failure& why) {
+    auto* const entry = entry_of(id);
+    if (entry == nullptr || entry->where != nullptr) return;
+    entry->making = {}; // it ends by itself
+    const auto again = entry->plan ? entry->plan->made_again : 0;
+    std::string text = fmt::format("{} could not be made{}: {}", above_.title_of(id),
+                                   again > 0 ? " again" : "", why.what.text());
+    if (again > 0) text += fmt::format("; it was made again {}, this time included", times(again));
+    const failure told{error(why.what.code(), std::move(text)), why.from};
+    end(id, 0, &told);
+}
+
+// ---- names -------------------------------------------------------------------------------------
+
+SKEIN_INLINE result<actor_id> actor_owner::named(std::string_view name) const {
+    if (const auto found = names_.find(name); found != names_.end()) return found->second;
+    return error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
+                                              known_names(names_, "none has a name")))
+        .with_hint("an actor has its name from .with({.name = ...}) until it ends");
+}
+
+/// A worker asks for an actor.
+SKEIN_INLINE void actor_owner::on_find(peer& from, slot_id slot, byte_span body) {
+    wire::reader in(body);
+    std::string type, name;
+    wire::detail::read(in, type);
+    wire::detail::read(in, name);
+    if (!in.finish())
+        throw malformed(fmt::format("a question that cannot be read from {}", from.who));
+    const auto found = named(name);
+    if (!found) return replies_.reply_failure(from, slot, {found.error(), nullptr});
+    const char* const is = entries_.at(*found).type->name();
+    if (type != is)
+        return replies_.reply_failure(from, slot, {wrong_type(name, is, type.c_str()), nullptr});
+    reply_handle(from, slot, *found);
+}
+
+// ---- who holds them ----------------------------------------------------------------------------
+
+/// A worker gets a handle, and holds it from now on.
+SKEIN_INLINE void actor_owner::reply_handle(peer& to, slot_id slot, actor_id id) {
+    const auto& entry = entries_.at(id);
+    held_.add(to.number, id);
+    std::uint32_t said = entry.plan ? std::min(entry.plan->terms.max_pending, most_pending) : 0;
+    if (entry.is_detached()) said |= detached_handle;
+    replies_.reply(to, slot, [&](wire::writer& w) {
+        put_actor(w, id);
+        w.fixed(said);
+    });
+}
+
+SKEIN_INLINE void actor_owner::let_go(actor_id id) {
+    const auto* const entry = find(id);
+    if (entry == nullptr || above_.has_handles(id) || held_.is_held(id) ||
+        !entry->waiting.empty() || entry->is_detached())
+        return;
+    end(id, message_drop, nullptr);
+}
+
+/// It is there again, or not to be expected any more: what others hold of what it had, ends.
+SKEIN_INLINE void actor_owner::give_late_holds_back(actor_id settled) {
+    for (const auto lost : late_.settle(settled)) {
+        for (const auto id : held_.lose(lost)) let_go(id);
+        groups_.table().lose_lent(lost);
+    }
+}
+
+// ---- calls -------------------------------------------------------------------------------------
+
+SKEIN_INLINE void actor_owner::wait_first(actor_id id, calls again) {
+    if (auto* const entry = entry_of(id)) {
+        entry->waiting.insert(entry->waiting.begin(), again.begin(), again.end());
+        return;
+    }
+    for (auto& call : again) above_.place(std::move(call));
+}
+
+/// title: of the actor where it is to run
+SKEIN_INLINE error cannot_follow(const call_base& call, const std::string& title,
+                                 const error& why) {
+    error said(why.code(), fmt::format("{} {}: it is to run where {} is: {}", call.name(),
+                                       call.progress(), title, why.text()));
+    if (!why.hint().empty()) said.with_hint(why.hint());
+    return said;
+}
+
+SKEIN_INLINE bool actor_owner::may_go(const counted_ptr<call_base>& call) {
+    if (!call->rare || !call->rare->beside) return true;
+    const auto id = call->rare->beside;
+    auto* const entry = entry_of(id);
+    if (entry == nullptr) {
+        const auto told = above_.why_lost(id);
+        const auto why = told
+                             ? *told
+                             : error(errc::not_found, above_.title_of(id) + " is not known here")
+                                   .with_hint("it has ended, or it lives in a namespace or program "
+                                              "other than that of the call");
+        call->fail({cannot_follow(*call, above_.title_of(id), why), nullptr});
+        return false;
+    }
+    if (entry->where == nullptr || entry->where->room.labels_follow) {
+        entry->add_beside(call);
+        if (call->kind == call_kind::create)
+            if (auto* const own = entry_of(call->target)) own->making = call;
+        return false;
+    }
+    auto& demands = dispatch_.demands();
+    const auto number = demands.number_on(call->demand, node_label(entry->where->room));
+    if (!number) {
+        call->fail({cannot_follow(*call, above_.title_of(id), number.error()), nullptr});
+        return false;
+    }
+    entry->is_followed = true;
+    call->demand = *number;
+    if (call->kind == call_kind::task) call->cpus = demands.at(*number).cpus;
+    return true;
+}
+
+SKEIN_INLINE void actor_owner::line_up(counted_ptr<call_base> call) {
+    if (call->kind == call_kind::create && call->demand)
+        if (auto* const entry = entry_of(call->target)) entry->making = call;
+    dispatch_.line_up(std::move(call));
+}
+
+SKEIN_INLINE void actor_owner::release_followers(actor_id id) {
+    auto* const entry = entry_of(id);
+    if (entry == nullptr) return;
+    for (auto& call : std::exchange(entry->beside, {}))
+        if (!call->is_done()) above_.place(std::move(call));
+}
+
+/// Takes those that are to run where this actor is out of their lines.
+SKEIN_INLINE void actor_owner::take_followers(actor_id id, calls& into) {
+    dispatch_.lines().take_if(
+        [&](const counted_ptr<call_base>& call) {
+            return !call->is_done() && call->rare && call->rare->beside == id;
+        },
+        into);
+}
+
+SKEIN_INLINE void actor_owner::take_followers(calls& into) {
+    for (auto& [id, entry] : entries_)
+        for (auto& call : std::exchange(entry.beside, {})) into.push_back(std::move(call));
+}
+
+SKEIN_INLINE void actor_owner::labels_known(const peer& at) {
+    for (const auto id : ids_of([&](const actor_entry& one) { return one.where == &at; }))
+        release_followers(id);
+}
+
+// ---- ends --------------------------------------------------------------------------------------
+
+SKEIN_INLINE void actor_owner::kill(actor_id id) {
+    const auto why = ended(above_.title_of(id), "was killed");
+    end(id, message_kill, &why);
+}
+
+SKEIN_INLINE void actor_owner::end(actor_id id, std::uint16_t tell, const failure* why) {
+    auto node = entries_.extract(id);
+    if (node.empty()) return;
+    held_.forget(id);
+    auto entry = std::move(node.mapped());
+    if (entry.plan && !entry.plan->terms.name.empty()) names_.erase(entry.plan->terms.name);
+    const auto told = why != nullptr ? *why : ended(above_.title_of(id), "is gone");
+    const auto queue = above_.handles_lose(id, told);
+    if (entry.where != nullptr) {
+        if (tell != 0) send_actor(*entry.where, tell, id);
+        has_left(*entry.where);
+    }
+    calls waiting(entry.waiting.begin(), entry.waiting.end());
+    if (tell == message_kill) above_.take_back_calls(id, waiting);
+    for (const auto& call : waiting)
+        if (!call->is_done())
+            call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
+                        nullptr});
+    if (queue) above_.fail_queue(*queue);
+    if (entry.is_followed) take_followers(id, entry.beside);
+    for (const auto& call : entry.beside)
+        if (!call->is_done())
+            call->fail({cannot_follow(*call, above_.title_of(id), told.what), nullptr});
+    if (!entry.beside.empty()) above_.pump();
+    for (const auto asker : entry.askers) above_.tell_where(asker, id, nullptr, told.what.text());
+    give_late_holds_back(id);
+    const auto& making = entry.making; // it may wait for long for what nobody wants any more
+    if (making && !making->is_done() && making->state == phase::queued && making->on == nullptr) {
+        making->fail({error(errc::cancelled, making->name() + " did not run: " + told.what.text()),
+                      nullptr});
+        above_.pump();
+    }
+}
+
+SKEIN_INLINE void actor_owner::end_group(const group_state& group) {
+    for (const auto id :
+         ids_of([&](const actor_entry& one) { return one.group.get() == &group; })) {
+        const failure told{
+            error(group.why->code(),
+                  fmt::format("{} has ended: {}", above_.title_of(id), group.why->text())),
+            nullptr};
+        end(id, message_kill, &told);
+    }
+}
+
+// ---- a worker is lost --------------------------------------------------------------------------
+
+SKEIN_INLINE lost_actors actor_owner::lose(peer& worker) {
+    lost_actors lost;
+    for (const auto id : ids_of([&](const actor_entry& one) { return one.where == &worker; })) {
+        auto& entry = entries_.at(id);
+        const bool wanted = !closing_ && entry.lasts() &&
+                            (above_.has_handles(id) || held_.is_held_besides(worker.number, id) ||
+                             entry.is_detached());
+        if (wanted && entry.plan->may_restart()) {
+            entry.where = nullptr;
+            if (std::exchange(entry.is_followed, false)) take_followers(id, entry.beside);
+            ++entry.plan->made_again;
+            lost.moving.push_back(id);
+            above_.handles_follow(id, nullptr);
+            continue;
+        }
+        if (wanted)
+            lost.notes[id] = fmt::format("; {} was made again {}, as .restarts allows",
+                                         above_.title_of(id), times(entry.plan->made_again));
+        if (entry.plan) names_.erase(entry.plan->terms.name);
+        std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(lost.stranded));
+        if (entry.is_followed) take_followers(id, lost.stranded);
+        entries_.erase(id);
+        held_.forget(id);
+    }
+    if (lost.moving.empty())
+        lost.orphaned = held_.lose(worker.number);
+    else
+        late_.await(worker.number, lost.moving);
+    return lost;
+}
+
+SKEIN_INLINE bool actor_owner::moves(call_base& call, bool sent) {
+    auto* const entry = entry_of(call.target);
+    if (closing_ || entry == nullptr || !entry->lasts() || entry->where != nullptr) return false;
+    auto& plan = *entry->plan;
+    if (sent && call.kind == call_kind::create) {
+        if (!plan.may_restart()) return false;
+        ++plan.made_again;
+    } else if (sent) {
+        if (call.lost_attempts >= plan.terms.call_retries) return false;
+        ++call.lost_attempts;
+    }
+    return true;
+}
+
+SKEIN_INLINE void actor_owner::make_again(actor_id id) {
+    const auto* const entry = find(id);
+    if (entry == nullptr || entry->where != nullptr) return;
+    const task_context::use none(nullptr); // it belongs to no call
+    auto call = above_.new_constructor(id, *entry->plan);
+    if (call && may_go(call)) line_up(std::move(call));
+}
+
+// ---- frames ------------------------------------------------------------------------------------
+
+/// A worker speaks for actors that it runs, and gives back what it holds; who has an actor's number
+/// may hold it and call it. What it says of one that has ended has crossed the news of that.
+SKEIN_INLINE void actor_owner::on_frame(peer& from, const net::frame_view& f) {
+    switch (f.kind) {
+    case message_snapshot: return on_snapshot(from, f.body);
+    case message_release: return on_release(from, f.body);
+    case message_find: return on_find(from, slot_id(f.id), f.body);
+    default: break;
+    }
+    const auto id = actor_of(f.body, from.who);
+    const auto* const entry = find(id);
+    if (entry == nullptr) return;
+    if (f.kind == message_kill) return kill(id);
+    if (f.kind == message_hold) return held_.add(from.number, id);
+    if (entry->where != &from)
+        throw malformed(fmt::format("{} ends actor {}, which is not there", from.who, id));
+    const auto why = ended(above_.title_of(id), "has left");
+    end(id, 0, &why);
+}
+
+SKEIN_INLINE void actor_owner::on_snapshot(const peer& from, byte_span body) {
+    wire::reader in(body);
+    actor_id id;
+    if (!get_actor_id(in, id))
+        throw malformed(fmt::format("a snapshot that cannot be read from {}", from.who));
+    auto* const entry = entry_of(id);
+    if (entry == nullptr) return;
+    if (entry->where != &from || !entry->lasts())
+        throw malformed(fmt::format("{} saves actor {}, which {}", from.who, id,
+                                    entry->where == &from ? "is not made again" : "is not there"));
+    entry->plan->snapshot = to_buffer(in.rest());
+}
+
+SKEIN_INLINE void actor_owner::on_release(const peer& from, byte_span body) {
+    wire::reader in(body);
+    actor_id id;
+    std::uint32_t count = 0;
+    if (!get_actor_id(in, id) || !in.fixed(count) || !in.finish())
+        throw malformed(fmt::format("a release that cannot be read from {}", from.who));
+    if (find(id) == nullptr) return;
+    if (!held_.give_back(from.number, id, count))
+        throw malformed(
+            fmt::format("{} gives handles to actor {} back that it has not", from.who, id));
+    let_go(id);
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/credit_state.hpp
+// How much a process sends to actors and workers ahead of what they have begun. Part of
+// detail/runtime_state.hpp; how it works stands in detail/runtime_credits.ipp.
+
+
+#include <cstddef>
+#include <cstdint>
+
+namespace skein::rt {
+
+namespace detail {
+/// A call leaves: what is left of its deadline now goes into its head. In runtime_send.ipp.
+void stamp_deadline(const call_base& call, mut_byte_span body);
+} // namespace detail
+
+/// How much this process sends ahead of what has begun; in runtime_credits.ipp.
+struct runtime::credits {
+    /// Few enough that the actor does not run dry meanwhile, many enough that the way to the line
+    /// costs little.
+    static constexpr std::uint32_t most_batch = 32;
+
+    [[nodiscard]] static bool has(const state& of, const detail::credit_line& line) noexcept;
+    static void line_up(runtime& self, counted_ptr<detail::call_base> call);
+    [[nodiscard]] static mut_byte_span take_arguments(detail::actor_queue& queue,
+                                                      detail::call_base& call) noexcept;
+    static void send(runtime& self, detail::actor_queue& queue,
+                     counted_ptr<detail::call_base> call);
+    [[nodiscard]] static bool is_spent(const state& of, const detail::actor_queue& queue) noexcept;
+    static void look_ahead(const detail::actor_queue& queue) noexcept;
+    [[nodiscard]] static bool stands_aside(const state& of, const detail::actor_queue& queue,
+                                           const detail::call_base& call) noexcept;
+    static void take(state& of, peer& to, detail::call_base& call, std::size_t bytes) noexcept;
+    [[nodiscard]] static counted_ptr<detail::actor_queue> give(state& of, peer& from,
+                                                               detail::call_base& call) noexcept;
+    static void on_started(runtime& self, peer& from, slot_id id);
+    static void on_held(runtime& self, peer& from, slot_id id);
+    static void on_passed(runtime& self, peer& from, slot_id id);
+    static void keep(detail::call_base& call);
+    static void leave(state& of, detail::actor_queue& queue);
+    static void sort(detail::actor_queue& queue);
+    static void send_held(runtime& self, detail::actor_queue& queue);
+    static void forget(detail::actor_queue& queue, detail::call_base& call);
+    static void fail_all(runtime& self, const error& why);
+    static void tell_credit(const state& of, detail::actor_queue& queue) noexcept;
+    [[nodiscard]] static bool has_credit(const state& of,
+                                         const detail::actor_queue& queue) noexcept;
+    static void waits_here(runtime& self, detail::call_base& call);
+
+private:
+    [[nodiscard]] static detail::actor_queue* queue_of(state& of, actor_id id,
+                                                       detail::actor_queue* known,
+                                                       std::uint32_t line) noexcept;
+};
+
+} // namespace skein::rt
+
 // ======== skein/rt/detail/executor.hpp
 // executor: the calls that run in this process.
 //
@@ -36101,155 +38118,6 @@ void with_form(arrival& one, F work) {
 // Bodies of rt/detail/arrived_call.hpp.
 
 
-// ======== skein/rt/detail/peer.hpp
-// peer: a link to another process, with all that the runtime keeps of who is at its other end. Part
-// of detail/runtime_state.hpp.
-
-
-// ======== skein/rt/detail/inbound_calls.hpp
-// What this process runs for one peer: coroutine calls under way, and what was heard of calls that
-// have not begun. Kept by the executor beside the link over which their replies go.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <unordered_set>
-
-namespace skein::rt::detail {
-
-/// A coroutine call from its first step, or its place in a line for it, to its reply.
-struct running_call {
-    static void* operator new(std::size_t bytes) {
-        return skein::detail::frame_pool::allocate(bytes);
-    }
-    static void operator delete(void* p, std::size_t bytes) noexcept {
-        skein::detail::frame_pool::release(p, bytes);
-    }
-    skein::detail::cancel_state stop;
-    counted_ptr<call_context> context;
-    bool told = false;      ///< the submitter knows that it has started
-    bool waits = false;     ///< it has not, see start_gate
-    bool held = false;      ///< and the submitter knows that
-    std::uint64_t news = 0; ///< driver_news::of_new_call() when it began
-
-    /// Cancels it and what it has called.
-    void end(bool by_force) {
-        stop.request();
-        context->cancel_children(by_force);
-    }
-};
-
-struct inbound_calls {
-    id_map<slot_id, std::unique_ptr<running_call>> running;
-    std::unordered_set<slot_id> cancelled; ///< of those in the backlog
-    bool is_paused = false;                ///< nothing is read from the peer for a while
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/peer.hpp, continued
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <map>
-#include <memory>
-#include <string>
-#include <unordered_map>
-#include <vector>
-
-namespace skein::rt {
-
-namespace detail {
-
-struct direct_state; // in detail/direct_state.hpp
-
-/// What a peer is to this process.
-enum class peer_role : std::uint8_t {
-    program,  ///< a worker to its driver, or the driver to its worker
-    dialled,  ///< another worker, whose actors are called from here
-    accepted, ///< another worker, which calls actors that live here
-    here,     ///< this worker itself; without a connection
-};
-
-} // namespace detail
-
-/// A connection as the runtime sees it. Owned by the task that serves it.
-struct peer {
-    std::shared_ptr<net::channel> wire; ///< none of a worker itself
-    detail::direct_state* loopback = nullptr;
-    detail::peer_role role = detail::peer_role::program;
-    peer_id number;
-    std::string who;               ///< "worker-2 (pid 4711 at host)"
-    std::uint64_t incarnation = 0; ///< of its process, as it says
-    bool up = true;
-    bool is_space_client = false;      ///< another program: nothing runs there
-    error why{errc::closed, "closed"}; ///< once it has ended
-    std::string ended_for;             ///< by force, and for which call
-    call_id forced;                    ///< that call
-    bool orderly = false;
-    event ended;
-
-    detail::worker_room room; ///< of a driver's worker: what dispatch knows of it
-    /// What calls have of their line's credit that were taken back, and that the worker has still
-    /// to pass by.
-    struct passing {
-        actor_id target; ///< none: a task
-        detail::credit_taken taken;
-    };
-    std::unordered_map<slot_id, passing> taken_back;
-
-    // What the worker has begun, and the tasks that can be taken back from it, in the order in
-    // which they were sent; some are done.
-    struct waiting_task {
-        slot_id slot;
-        std::uint64_t order;
-    };
-    proc::claims page;
-    std::uint64_t sent = 0; ///< calls
-    std::deque<waiting_task> tasks;
-    std::size_t prune_at = 2 * proc::claims::entries;
-    std::size_t asks = 0; ///< questions for namespaces that have no answer
-
-    // What runs for this peer: here, and calls that the driver passed on for a worker.
-    detail::inbound_calls inbound;
-    std::unordered_map<slot_id, detail::call_base*> forwarded;
-
-    // A worker, as its driver knows it, to others that call its actors.
-    std::string near_address, far_address;
-    std::vector<peer_id> told_where;   ///< who knows these
-    std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
-    bool calls_directly = false;       ///< it has calls at others without an outcome
-
-    /// Its link has ended.
-    void set_down() noexcept { up = room.up = false; }
-    [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
-    void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
-    void send(net::frame f);
-    /// A method of this process has its result, for a call of this process.
-    void finish_here(slot_id id, detail::finisher finish);
-    void abort(error reason) noexcept {
-        if (wire) wire->abort(std::move(reason));
-    }
-
-    /// A task was sent. Those that ended out of order are forgotten now and then.
-    void remember_task(waiting_task one) {
-        tasks.push_back(one);
-        if (tasks.size() < prune_at) return;
-        prune_at = std::max<std::size_t>(2 * proc::claims::entries, 2 * prune_tasks());
-    }
-    /// Forgets the tasks that the worker has begun; gives how many are left to take back.
-    std::size_t prune_tasks() {
-        while (!tasks.empty() && page.has_begun(tasks.front().order)) tasks.pop_front();
-        return tasks.size();
-    }
-};
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/arrived_call.ipp, continued
 #include <string>
 #include <typeinfo>
 
@@ -36631,334 +38499,6 @@ SKEIN_INLINE result<void> set_terms(actor_box& box, const actor_terms& terms, by
     auto loaded = box.load(in);
     if (loaded && !in.finish()) return in.status();
     return loaded;
-}
-
-} // namespace skein::rt::detail
-
-// ======== skein/rt/detail/replies.hpp
-// replies: the outcomes of calls on their way back to who has called.
-//
-// A value is encoded into memory that is used again, a failure is a text that travels. Three ways
-// lead back:
-//
-//     a link          the reply is a frame
-//     this process    a value goes to its call as it is, if that is as good as decoding its bytes
-//     the driver      of a worker: a reply to another worker that must come behind what the driver
-//                     was told, see driver_news
-//
-// Handles in a value are collected while it is encoded: who gets the value holds them from then on.
-//
-//     replies out(here, home, borrowed, above);
-//     out.reply(to, slot, [](wire::writer& w) { wire::encode(w, 7); });
-//     out.reply_failure(to, slot, why);
-
-
-// ======== skein/rt/detail/driver_news.hpp
-// What the driver of a worker has to know before a reply of that worker leaves.
-//
-// A worker tells its driver who holds a handle and which actor has left. A reply to another worker
-// takes another way, and must not come before that: it goes to the driver behind the news, which
-// passes it on. Two replies are concerned: the next one after the news, and that of each call that
-// had begun before the news, for it may have been of the handles of that call.
-//
-//     nothing told    replies go straight to their callers
-//     told            the next reply goes by way of the driver; then only those of older calls
-//
-// The driver must also know whether the worker waits for others: it hears so before a reply sets
-// off what counts on an idle worker.
-//
-//     driver_news news;
-//     const auto born = news.of_new_call(); // a call begins
-//     news.told();                          // the driver was told of a handle
-//     news.take_next();                     // the next reply follows
-//     news.came_after(born);                // and so does that of the call, whenever it ends
-
-#include <cstddef>
-#include <cstdint>
-#include <utility>
-
-namespace skein::rt::detail {
-
-class driver_news {
-public:
-    /// The driver was told something that the next reply must not overtake.
-    void told() noexcept {
-        is_next_ = true;
-        ++count_;
-    }
-    /// Whether the reply that leaves now is the one after the news.
-    [[nodiscard]] bool take_next() noexcept { return std::exchange(is_next_, false); }
-    /// How much the driver knew when a call began. What the call's arguments have told it is
-    /// younger than the call.
-    [[nodiscard]] std::uint64_t of_new_call() const noexcept { return count_ - (is_next_ ? 1 : 0); }
-    [[nodiscard]] bool came_after(std::uint64_t call) const noexcept { return count_ != call; }
-    [[nodiscard]] bool has_any() const noexcept { return count_ != 0; }
-
-    // Calls of actors on other workers, which do not go through the driver:
-    void call_began() noexcept { ++calls_; }
-    /// True: it was the last one, and the driver is to hear that there are none.
-    [[nodiscard]] bool call_ended() noexcept {
-        return --calls_ == 0 && std::exchange(is_told_busy_, false);
-    }
-    /// True: there are some, and the driver is to hear it; it knows from now on.
-    [[nodiscard]] bool take_busy() noexcept {
-        return calls_ > 0 && !std::exchange(is_told_busy_, true);
-    }
-
-private:
-    bool is_next_ = false;
-    bool is_told_busy_ = false;
-    std::uint64_t count_ = 0; ///< how often the driver was told
-    std::size_t calls_ = 0;   ///< without an outcome
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/replies.hpp, continued
-#include <cstdint>
-#include <utility>
-
-namespace skein::rt::detail {
-
-/// The actors whose handles are in one value; foreign: those of other namespaces.
-using lent_actors = lent_handles<actor_id, counted_ptr<actor_queue>>;
-
-/// What replies ask of who keeps the handles of this process.
-class reply_events {
-public:
-    /// The driver is to hear of the handles here that it does not know of.
-    virtual void tell_holds() = 0;
-    /// The value with these handles is for this process: they live until it has been read.
-    virtual void keep_lent(const lent_actors& all) = 0;
-
-protected:
-    ~reply_events() = default;
-};
-
-class replies {
-public:
-    ///   here      the process, as failures name it
-    ///   home      the runtime that codecs of handles see
-    ///   borrowed  handles here of which the driver may not know; must outlive it
-    replies(process_name here, counted_ptr<runtime_anchor> home, const borrows<actor_id>& borrowed,
-            reply_events& above);
-
-    /// The driver that this worker has from now on; nullptr: none.
-    void follow(peer* driver) noexcept { driver_ = driver; }
-    /// The driver was told something that the next reply must not overtake.
-    void told_driver() noexcept {
-        if (driver_ != nullptr) news_.told();
-    }
-    [[nodiscard]] driver_news& news() noexcept { return news_; }
-    /// Handles came as arguments, and the driver does not know that they are held here.
-    [[nodiscard]] bool has_untold_handles() const noexcept { return borrowed_.has_untold(); }
-
-    void reply(peer& to, slot_id id, encoder encode);
-    /// The value of a call of this process, as it is. False: another process has called.
-    [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
-    /// A value that is encoded already. lends: its handles stand behind it.
-    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
-    void reply_failure(peer& to, slot_id id, const failure& why);
-    /// The exception that is being handled is what the call of `fn` has thrown.
-    void reply_thrown(peer& to, slot_id id, const function_record& fn);
-
-    // A handle is in the value that is being encoded:
-    void lend(actor_id id) { lent_.add(id); }
-    void lend_abroad(counted_ptr<actor_queue> queue) { lent_.add_foreign(std::move(queue)); }
-
-private:
-    void send(peer& to, std::uint16_t outcome, slot_id id);
-    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
-    void relay(const peer& to, std::uint16_t outcome, slot_id id);
-
-    process_name here_;
-    counted_ptr<runtime_anchor> home_;
-    const borrows<actor_id>& borrowed_;
-    reply_events& above_;
-    peer* driver_ = nullptr;
-    driver_news news_;
-    lent_actors lent_;
-    wire::writer scratch_; ///< the encoded outcome
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/replies.ipp
-// Bodies of rt/detail/replies.hpp.
-
-
-// ======== skein/rt/detail/direct_message.hpp
-// What workers and their driver say to each other so that workers can call the actors of others
-// directly.
-//
-//     where   body = where_question: where is that actor?               worker -> driver
-//     there   body = where_answer                                        driver -> worker
-//     lost    id = incarnation of a worker: the link to it broke          worker -> driver
-//     end     body = worker_end: it has ended, or it lives                driver -> worker
-//     relay   id, flags = those of a reply, body = relay_head + its body worker -> driver -> worker
-//     busy    flags = 1: it has direct calls without an outcome, 0: none  worker -> driver
-//     waits   flags = 1, 0; body = call_id: that task waits for some      worker -> driver
-//     cut     id = incarnation of a worker: no direct link of it counts any more   driver -> worker
-//
-// A relay is a reply that must not come before what the worker has told its driver ahead of it.
-
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// What a worker tells of itself when it dials another one, and that one back.
-struct direct_hello {
-    std::uint64_t incarnation = 0; ///< its own
-    std::uint64_t wanted = 0;      ///< whom it takes the other one for; 0 in the answer
-    std::uint64_t generation = 0;  ///< grows with every link of the two; 0 in the answer
-};
-/// What direct links are for, see net::identity.
-inline constexpr const char* direct_purpose = "calls between workers";
-
-struct where_question {
-    unique_number actor;
-    /// The worker there cannot be reached: its calls go through the driver from now on.
-    bool is_cut_off = false;
-};
-
-enum class whereabouts : std::uint8_t {
-    gone = 0,
-    through_driver = 1, ///< and so it stays
-    at_worker = 2,
-};
-
-struct where_answer {
-    unique_number actor;
-    std::uint8_t verdict = 0; ///< a whereabouts
-    std::uint64_t incarnation = 0;
-    std::string who; ///< "worker-2 (pid 4711 at host)"; of one that is gone: how it ended, or ""
-    std::vector<std::string> addresses; ///< in the order in which they are tried
-};
-
-struct worker_end {
-    std::uint64_t incarnation = 0;
-    bool has_ended = false;
-    std::string how; ///< "worker-2 (pid 4711 at host) was lost: killed by signal 9 (SIGKILL)"
-};
-
-/// In front of a reply that goes through the driver. 16 bytes, so that the value stays aligned.
-struct relay_head {
-    std::uint64_t worker = 0; ///< incarnation: whom it is for; from the driver: whom it is from
-
-    static constexpr std::size_t bytes = 16;
-    void encode(wire::writer& to) const {
-        to.fixed(worker);
-        to.fixed(std::uint64_t{0});
-    }
-    [[nodiscard]] bool decode(wire::reader& from) {
-        std::uint64_t zero = 0;
-        return from.fixed(worker) && from.fixed(zero) && zero == 0;
-    }
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/replies.ipp, continued
-#include <exception>
-#include <utility>
-
-namespace skein::rt::detail {
-
-SKEIN_INLINE replies::replies(process_name here, counted_ptr<runtime_anchor> home,
-                              const borrows<actor_id>& borrowed, reply_events& above)
-    : here_(std::move(here)), home_(std::move(home)), borrowed_(borrowed), above_(above) {}
-
-SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode) {
-    if (!to.is_open()) return;
-    scratch_.clear();
-    lent_.clear();
-    {
-        const replying_mark by(home_->self);
-        encode(scratch_);
-    }
-    if (lent_.empty()) return send(to, reply_ok, id);
-    if (to.role == peer_role::here) {
-        above_.keep_lent(lent_);
-        return send(to, reply_ok, id);
-    }
-    lending_reply::append(scratch_, lent_.known());
-    send(to, reply_lends, id);
-}
-
-SKEIN_INLINE bool replies::reply_here(peer& to, slot_id id, finisher finish) {
-    if (to.role != peer_role::here) return false;
-    to.finish_here(id, finish);
-    return true;
-}
-
-SKEIN_INLINE void replies::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
-    if (!to.is_open()) return;
-    scratch_.clear();
-    scratch_.raw(value);
-    send(to, lends ? reply_lends : reply_ok, id);
-}
-
-SKEIN_INLINE void replies::reply_failure(peer& to, slot_id id, const failure& why) {
-    if (!to.is_open()) return;
-    scratch_.clear();
-    encode_failure(scratch_, why);
-    send(to, reply_failed, id);
-}
-
-SKEIN_INLINE void replies::reply_thrown(peer& to, slot_id id, const function_record& fn) {
-    reply_failure(to, id, failure_of(std::current_exception(), fn, here_));
-}
-
-/// The memory of a large reply goes with it, so that it is given back.
-SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
-    if (driver_ != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
-    if (scratch_.size() < limit::inline_bytes)
-        return to.send(message_reply, outcome, id.value(), scratch_.bytes());
-    net::frame f;
-    f.kind = message_reply;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(scratch_).take();
-    to.send(std::move(f));
-}
-
-/// Tells the driver of a worker what it has to know before a reply leaves. True: the reply goes
-/// through the driver, too.
-SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
-    if (to.role == peer_role::here) return false;
-    if (has_untold_handles()) {
-        above_.tell_holds();
-        told_driver();
-    }
-    const bool first = news_.take_next();
-    if (to.role == peer_role::accepted) {
-        if (first || outcome == reply_lends) return true;
-        if (!news_.has_any()) return false;
-        const auto* const call =
-            to.inbound.running.find(id); // that news may have been of its handles
-        return call != nullptr && news_.came_after((*call)->news);
-    }
-    if (news_.take_busy() && to.is_open()) to.send(message_busy, 1, 0, {});
-    return false;
-}
-
-SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id id) {
-    if (!driver_->is_open()) return;
-    wire::writer body;
-    relay_head{to.incarnation}.encode(body);
-    body.raw(scratch_.bytes());
-    net::frame f;
-    f.kind = message_relay;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(body).take();
-    driver_->send(std::move(f));
 }
 
 } // namespace skein::rt::detail
@@ -37435,903 +38975,6 @@ SKEIN_INLINE void executor::kill(actor_id id) {
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/follower_state.hpp
-// Calls with `.on`, and those among them that are to run where an actor is: who waits for it, and
-// who goes where it goes. Bodies in runtime_followers.ipp.
-
-
-#include <vector>
-
-namespace skein::rt {
-
-/// Its functions are part of runtime.
-struct runtime::followers {
-    using calls = std::vector<counted_ptr<detail::call_base>>;
-
-    static void set_demand(runtime& self, detail::call_base& call, call_options how);
-    [[nodiscard]] static bool take_location(runtime& self, detail::call_base& call, location& on);
-    static void follow(runtime& self, detail::call_base& call, actor_id of);
-    [[nodiscard]] static bool may_go(runtime& self, const counted_ptr<detail::call_base>& call);
-    static void actor_is_placed(runtime& self, actor_id id);
-    static void take_out(runtime& self, actor_id id, calls& into);
-    static void fail(const calls& all, const error& why);
-};
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/group_desk.hpp
-// group_desk: the placement groups of a driver. It makes them, asks the source of workers for
-// their places, ends them, and answers the workers that hold them.
-//
-//     asked for       the source of workers looks for places of all bundles
-//     placed          all bundles have places; back to `asked for` when a node with some is lost
-//     over            removed, refused, or the program ends: `why` says it, what is inside ends
-//     gone            over, and the source has said that nothing of it is left
-//
-// A worker asks by messages (detail/group_message.hpp) under a number of its own or of the driver.
-//
-//     group_desk desk(dispatch, replies, home, above);
-//     const auto group = desk.make(wish);      // its state says what is wrong with the wish
-//     desk.placed(group->number, true);        // the source of workers has places
-//     desk.on_question(worker, slot, body);    // throws what ends the worker's link
-//     desk.end(*group, why);
-
-
-// ======== skein/rt/detail/group_message.hpp
-// What a worker asks its driver about placement groups, and the answer: frames of the kind
-// message_group.
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-
-namespace skein::rt::detail {
-
-enum class group_matter : std::uint8_t {
-    find = 0,    ///< the group of that name, which the worker holds from now on; a reply has it
-    ready = 1,   ///< a reply comes when all its bundles have places
-    remove = 2,  ///< it ends; a reply comes when nothing of it is left
-    release = 3, ///< so often it was told of it, and there is no handle any more; no reply
-    make = 4,    ///< one with a number of the worker's, which holds it once from now on; no reply
-    hold = 5,    ///< a handle to it has come in a call, and counts as told once; no reply
-};
-
-/// Numbers that workers give to groups which they make: each its own, from here on. Its driver has
-/// others for them.
-inline constexpr std::uint64_t first_of_worker = std::uint64_t{1} << 63;
-/// Of one worker, at a time.
-inline constexpr std::size_t most_made_groups = 16'384, most_held_groups = 4 * most_made_groups;
-inline constexpr std::size_t most_bundles = 4'096; ///< of one group
-
-struct group_question {
-    std::uint8_t matter = 0; ///< a group_matter
-    std::uint64_t number = 0;
-    std::uint64_t incarnation = 0, call = 0; ///< the id of the call that waits; 0: none
-    std::uint32_t times = 0;
-    std::string name;
-    std::uint8_t strategy = 0; ///< with make, as the next two
-    bool get_if_exists = false;
-    std::vector<std::string> bundles;
-};
-
-struct group_answer {
-    std::uint64_t number = 0;
-    bool placed = false;
-    std::vector<std::string> bundles;
-};
-
-} // namespace skein::rt::detail
-
-// ======== skein/rt/detail/groups.hpp
-// groups: the placement groups that a process knows, by number and by name; of a driver also which
-// of its workers hold them, and under which numbers those know them.
-//
-// A group is a group_state with a count of its uses: handles, calls that are to run in it, actors
-// that live in it. The table does not keep it alive, but for workers that hold it.
-//
-//     groups known;
-//     group->number = known.new_number();
-//     known.enter(*group);                       // found by its number from now on
-//     known.name(*group);                        // and by its name
-//     known.hold(worker, group->number);         // a handle leaves for a worker: the group lasts
-//     if (!known.give_back(worker, group->number, 1)) ...; // more than it has: it lies
-//
-// States of an entry; who places groups is the source of workers:
-//
-//     held --last use gone--> dropped (the source is told, the name is free) --gone--> no entry
-//       \--removed or refused--> held, without a name; gone when the source has said so
-
-
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <optional>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// Kept until nobody holds the group and whoever placed it has said that nothing of it is left.
-struct group_entry {
-    group_state* state = nullptr;         ///< nullptr: nobody holds it
-    counted_ptr<group_state> for_workers; ///< while some of them hold it
-    bool dropped = false;                 ///< the source of workers has been told
-    bool is_gone = false;
-};
-
-class groups {
-public:
-    using state_ptr = counted_ptr<group_state>;
-
-    [[nodiscard]] std::uint64_t new_number() noexcept { return ++last_; }
-    void enter(group_state& group) { entries_[group.number].state = &group; }
-    /// nullptr: there is none of that number.
-    [[nodiscard]] group_entry* find(std::uint64_t number);
-    [[nodiscard]] const group_entry* find(std::uint64_t number) const;
-    /// Null: there is none of that number, or nobody holds it.
-    [[nodiscard]] state_ptr state_of(std::uint64_t number) const;
-    void erase(std::uint64_t number) { entries_.erase(number); }
-    [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
-    /// Those that are held, kept alive: what follows may end some of them.
-    [[nodiscard]] std::vector<state_ptr> held() const;
-
-    // Names, at a driver:
-    /// Null: no group has that name.
-    [[nodiscard]] state_ptr named(std::string_view name) const;
-    void name(const group_state& group);
-    void forget_name(const group_state& group);
-    /// not_found, with the names that there are.
-    [[nodiscard]] error no_such(std::string_view name) const;
-    /// A name in a location becomes a number.
-    ///   errors  not_found
-    [[nodiscard]] std::optional<error> resolve(location& on) const;
-    /// The same of the label in a worker's call: a name, or a number that the worker gave.
-    ///   errors  not_found, invalid_argument
-    [[nodiscard]] std::optional<error> resolve_label(peer_id worker, std::string& label) const;
-
-    // Workers that hold groups, at a driver:
-    /// A worker is told of a group, or tells of it.
-    ///   is_lent  the handle came to it in a call
-    void hold(peer_id worker, std::uint64_t number, bool is_lent = false);
-    /// It gives handles back; who calls this keeps the group. False: it has not so many.
-    [[nodiscard]] bool give_back(peer_id worker, std::uint64_t number, std::uint32_t times);
-    /// It is lost, with what it holds. keeps_lent: but for what it got in calls, until lose_lent().
-    void lose(peer_id worker, bool keeps_lent);
-    /// That is over, too. Nothing happens if the worker has kept nothing, or lose() is still to come.
-    void lose_lent(peer_id worker);
-    [[nodiscard]] bool is_held_by(peer_id worker, std::uint64_t number) const {
-        return held_.is_held_by(worker, number);
-    }
-    [[nodiscard]] std::size_t count_held(peer_id worker) const { return held_.count(worker); }
-    /// Null: it had ended before a worker told of it.
-    [[nodiscard]] state_ptr for_workers(std::uint64_t number) const;
-    /// The group about which that question of a worker waits for an answer, if it does.
-    [[nodiscard]] state_ptr asked_by(peer_id worker, slot_id slot) const;
-
-    // Numbers that workers gave to groups of theirs, at a driver:
-    void enter_alias(peer_id worker, std::uint64_t its, std::uint64_t number) {
-        aliases_[worker].emplace(its, number);
-    }
-    void forget_alias(peer_id worker, std::uint64_t its);
-    /// This process's number for a worker's; the same if it is none that the worker gave.
-    [[nodiscard]] std::uint64_t number_of(peer_id worker, std::uint64_t its) const;
-    [[nodiscard]] bool has_alias(peer_id worker, std::uint64_t its) const;
-    [[nodiscard]] std::size_t count_aliases(peer_id worker) const;
-
-private:
-    void let_go(std::uint64_t number);
-
-    std::map<std::uint64_t, group_entry> entries_;
-    std::map<std::string, std::uint64_t, std::less<>> names_;
-    std::uint64_t last_ = 0;
-    holds<std::uint64_t> held_; ///< by workers
-    std::set<peer_id> late_;    ///< lost ones that have kept what they got in calls
-    std::map<peer_id, std::map<std::uint64_t, std::uint64_t>> aliases_;
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/groups.ipp
-// Bodies of rt/detail/groups.hpp.
-
-
-#include <algorithm>
-#include <charconv>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt::detail {
-
-// ---- a group ---------------------------------------------------------------------------------
-
-SKEIN_INLINE void group_state::last_use_gone() noexcept {
-    if (home != nullptr) home->drop(*this);
-    delete this;
-}
-
-SKEIN_INLINE std::optional<error> misfit(const group_state& group, const sched::resources& need,
-                                         int bundle) {
-    const auto count = group.bundles.size();
-    const auto asked = need.empty() ? std::string("nothing") : to_string(need);
-    if (bundle < 0) {
-        const bool any = std::any_of(group.bundles.begin(), group.bundles.end(),
-                                     [&](const auto& b) { return fits(need, b); });
-        if (any) return std::nullopt;
-        std::string all;
-        for (std::size_t b = 0; b < count && b < 8; ++b)
-            all += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(group.bundles[b]));
-        if (count > 8) all += fmt::format(" and {} more", count - 8);
-        return error(errc::invalid_argument,
-                     fmt::format("it asks for {}, which no bundle of placement group {} has: {}",
-                                 asked, group.number, all))
-            .with_hint("ask for less, or make a bundle larger; a task asks for .cpus = 1 if "
-                       "nothing is said");
-    }
-    const auto index = static_cast<std::size_t>(bundle);
-    if (index >= count)
-        return error(errc::invalid_argument,
-                     fmt::format("placement group {} has no bundle {}: there are {}", group.number,
-                                 bundle, count))
-            .with_hint("bundles are counted from 0");
-    if (fits(need, group.bundles[index])) return std::nullopt;
-    return error(errc::invalid_argument,
-                 fmt::format("it asks for {}, and bundle {} of placement group {} is {}", asked,
-                             bundle, group.number, to_string(group.bundles[index])))
-        .with_hint("ask for less, or make the bundle larger; a task asks for .cpus = 1 if nothing "
-                   "is said");
-}
-
-SKEIN_INLINE task<void> group_is_ready(counted_ptr<group_state> group) {
-    if (!group) throw error(errc::invalid_argument, "an empty placement_group is waited for");
-    if (!group->why && group->home != nullptr && group->home->is_elsewhere(*group)) {
-        auto asked = group->home->ask(group, false);
-        co_await asked;
-        co_return;
-    }
-    while (!group->placed) {
-        if (group->why) throw *group->why;
-        if (group->home == nullptr) throw error(errc::closed, "the runtime has ended");
-        group->changed.reset();
-        auto changed = group->changed.wait();
-        co_await changed;
-    }
-    if (group->why) throw *group->why;
-}
-
-SKEIN_INLINE task<void> remove_group(counted_ptr<group_state> group) {
-    if (!group || group->home == nullptr) co_return;
-    const error why(errc::closed, fmt::format("placement group {} was removed", group->number));
-    if (group->home->is_elsewhere(*group)) {
-        if (!group->why) group->why = why; // what is put into it from here fails at once
-        auto asked = group->home->ask(group, true);
-        co_await asked;
-        co_return;
-    }
-    group->home->end(*group, why);
-    while (!group->is_gone && group->home != nullptr) {
-        group->changed.reset();
-        auto changed = group->changed.wait();
-        co_await changed;
-    }
-}
-
-// ---- the table -------------------------------------------------------------------------------
-
-SKEIN_INLINE group_entry* groups::find(std::uint64_t number) {
-    const auto found = entries_.find(number);
-    return found == entries_.end() ? nullptr : &found->second;
-}
-
-SKEIN_INLINE const group_entry* groups::find(std::uint64_t number) const {
-    const auto found = entries_.find(number);
-    return found == entries_.end() ? nullptr : &found->second;
-}
-
-SKEIN_INLINE groups::state_ptr groups::state_of(std::uint64_t number) const {
-    const auto* const entry = find(number);
-    return entry == nullptr ? state_ptr() : state_ptr(entry->state);
-}
-
-SKEIN_INLINE std::vector<groups::state_ptr> groups::held() const {
-    std::vector<state_ptr> out;
-    for (const auto& [number, entry] : entries_)
-        if (entry.state != nullptr) out.emplace_back(entry.state);
-    return out;
-}
-
-// ---- names -------------------------------------------------------------------------------------
-
-SKEIN_INLINE groups::state_ptr groups::named(std::string_view name) const {
-    const auto found = names_.find(name);
-    return found == names_.end() ? state_ptr() : state_of(found->second);
-}
-
-SKEIN_INLINE void groups::name(const group_state& group) {
-    if (!group.name.empty()) names_.emplace(group.name, group.number);
-}
-
-SKEIN_INLINE void groups::forget_name(const group_state& group) {
-    const auto found = names_.find(group.name);
-    if (found != names_.end() && found->second == group.number) names_.erase(found);
-}
-
-SKEIN_INLINE error groups::no_such(std::string_view name) const {
-    return error(errc::not_found, fmt::format("there is no placement group named \"{}\"; {}", name,
-                                              known_names(names_, "none has a name")))
-        .with_hint("a group has its name from its options until it is removed, or nobody holds it");
-}
-
-SKEIN_INLINE std::optional<error> groups::resolve(location& on) const {
-    if (!on.is_named_group()) return std::nullopt;
-    const auto found = names_.find(on.text());
-    if (found == names_.end()) return no_such(on.text());
-    const bool children = on.has_children();
-    on = location::in_group(found->second, on.bundle());
-    if (children) on = on.with_children();
-    return std::nullopt;
-}
-
-SKEIN_INLINE std::optional<error> groups::resolve_label(peer_id worker, std::string& label) const {
-    if (label.starts_with('@') && count_aliases(worker) > 0) {
-        const bool captures = label.ends_with('+');
-        const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
-        std::uint64_t number = 0;
-        int bundle = -1;
-        if (sched::parse_group_label(named, number, bundle))
-            label = sched::group_label(number_of(worker, number), bundle) + (captures ? "+" : "");
-    }
-    if (!label.starts_with("@=")) return std::nullopt;
-    const auto slash = std::min(label.find('/'), label.size());
-    auto which = std::string_view(label).substr(2, slash - 2);
-    const bool children = which.ends_with('+');
-    if (children) which.remove_suffix(1);
-    int bundle = -1;
-    const auto* const first = which.data();
-    const auto* const last = first + which.size();
-    const auto [read_to, bad] = std::from_chars(first, last, bundle);
-    if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
-        return error(errc::invalid_argument, fmt::format("{} is not a label", label));
-    auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
-    if (auto why = resolve(on)) return why;
-    label = sched::group_label(on.group(), bundle) + (children ? "+" : "");
-    return std::nullopt;
-}
-
-// ---- workers -----------------------------------------------------------------------------------
-
-SKEIN_INLINE void groups::hold(peer_id worker, std::uint64_t number, bool is_lent) {
-    held_.add(worker, number, is_lent);
-    auto* const entry = find(number);
-    if (entry != nullptr && !entry->for_workers) entry->for_workers = state_ptr(entry->state);
-}
-
-SKEIN_INLINE bool groups::give_back(peer_id worker, std::uint64_t number, std::uint32_t times) {
-    if (!held_.give_back(worker, number, times)) return false;
-    if (!held_.is_held(number)) let_go(number);
-    return true;
-}
-
-SKEIN_INLINE void groups::lose(peer_id worker, bool keeps_lent) {
-    aliases_.erase(worker);
-    if (keeps_lent) late_.insert(worker);
-    for (const auto number : keeps_lent ? held_.lose_but_lent(worker) : held_.lose(worker))
-        let_go(number);
-}
-
-SKEIN_INLINE void groups::lose_lent(peer_id worker) {
-    if (late_.erase(worker) == 0) return;
-    for (const auto number : held_.lose(worker)) let_go(number);
-}
-
-SKEIN_INLINE groups::state_ptr groups::for_workers(std::uint64_t number) const {
-    const auto* const entry = find(number);
-    return entry == nullptr ? state_ptr() : entry->for_workers;
-}
-
-SKEIN_INLINE groups::state_ptr groups::asked_by(peer_id worker, slot_id slot) const {
-    for (const auto& [number, entry] : entries_) {
-        if (entry.state == nullptr) continue;
-        const auto& askers = entry.state->askers;
-        if (std::any_of(askers.begin(), askers.end(),
-                        [&](const auto& one) { return one.link == worker && one.slot == slot; }))
-            return state_ptr(entry.state);
-    }
-    return {};
-}
-
-/// No worker holds it: that may have been its last use, which erases the entry.
-SKEIN_INLINE void groups::let_go(std::uint64_t number) {
-    auto* const entry = find(number);
-    if (entry == nullptr) return;
-    const auto last = std::exchange(entry->for_workers, {});
-}
-
-SKEIN_INLINE void groups::forget_alias(peer_id worker, std::uint64_t its) {
-    const auto all = aliases_.find(worker);
-    if (all != aliases_.end()) all->second.erase(its);
-}
-
-SKEIN_INLINE std::uint64_t groups::number_of(peer_id worker, std::uint64_t its) const {
-    if (its < first_of_worker) return its;
-    const auto all = aliases_.find(worker);
-    if (all == aliases_.end()) return its;
-    const auto found = all->second.find(its);
-    return found == all->second.end() ? its : found->second;
-}
-
-SKEIN_INLINE bool groups::has_alias(peer_id worker, std::uint64_t its) const {
-    const auto all = aliases_.find(worker);
-    return all != aliases_.end() && all->second.contains(its);
-}
-
-SKEIN_INLINE std::size_t groups::count_aliases(peer_id worker) const {
-    const auto all = aliases_.find(worker);
-    return all == aliases_.end() ? 0 : all->second.size();
-}
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/group_desk.hpp, continued
-#include <cstdint>
-#include <optional>
-#include <string>
-
-namespace skein::rt::detail {
-
-/// What the desk tells who has the workers and actors of the program.
-class group_events {
-public:
-    /// nullptr: it is lost.
-    [[nodiscard]] virtual peer* worker_at(peer_id number) = 0;
-    /// A group is asked for: workers are started, if they are not.
-    virtual void workers_are_needed() = 0;
-    /// A group is over: so are the actors that live in it.
-    virtual void end_actors(const group_state& group) = 0;
-    /// What waits for places in it fails.
-    virtual void refuse_demand(sched::demand_id demand, const error& why) = 0;
-    /// A call that waits for a group has left its cores to others.
-    virtual void cores_are_free() = 0;
-
-protected:
-    ~group_events() = default;
-};
-
-/// Why a group cannot be made as it is wished for, but for names that are taken; into: its bundles.
-[[nodiscard]] std::optional<error> misread(const group_question& wish, group_state& into);
-/// What a worker is told of a group, under the driver's number.
-[[nodiscard]] group_answer told_of(const group_state& group, std::uint64_t number);
-
-class group_desk {
-public:
-    using state_ptr = groups::state_ptr;
-
-    /// home: of the handles of this process
-    group_desk(dispatch& parts, replies& answers, group_home& home, group_events& above) noexcept
-        : dispatch_(parts), replies_(answers), home_(home), above_(above) {}
-
-    [[nodiscard]] groups& table() noexcept { return known_; }
-    [[nodiscard]] const groups& table() const noexcept { return known_; }
-
-    /// A group, or that of the same name if the wish allows it.
-    [[nodiscard]] state_ptr make(const group_question& wish);
-    /// One that is not in the table yet; first: of the numbers to which its own belongs.
-    [[nodiscard]] state_ptr new_group(std::uint64_t first);
-    /// It can never be: it enters the table as over.
-    state_ptr refuse_new(const state_ptr& made, const error& why);
-    void end(group_state& group, const error& why);
-    /// Nobody holds it here any more.
-    void drop(group_state& group) noexcept;
-
-    /// Null: a demand of no group.
-    [[nodiscard]] state_ptr of(sched::demand_id demand) const;
-    /// The call is to run in that group, and holds it until it is over.
-    ///   errors  not_found, and what the group has ended with
-    [[nodiscard]] std::optional<error> keep(call_base& call, std::uint64_t number) const;
-
-    // What the source of workers says:
-    void placed(std::uint64_t number, bool on);
-    void refused(std::uint64_t number, const error& why);
-    void gone(std::uint64_t number);
-
-    /// The program ends.
-    void close() noexcept { closing_ = true; }
-    /// There are no workers for new groups.
-    void give_up(const error& why) { given_up_ = why; }
-    /// All groups are over.
-    void fail_all(const error& why);
-
-    // Workers:
-    /// One asks, or gives back what it holds.
-    void on_question(peer& from, slot_id slot, byte_span body);
-    /// One waits no more for that answer, if it is one about groups.
-    void cancel(peer& from, slot_id slot);
-
-private:
-    void find_for(peer& from, slot_id slot, const std::string& name);
-    void make_for(const peer& from, const group_question& wish);
-    void hold_for(const peer& from, std::uint64_t number);
-    void release_for(peer& from, const group_question& what, std::uint64_t number);
-    void wait_for(peer& from, slot_id slot, const group_question& what, std::uint64_t number);
-    void end_waits(peer& from, group_state& group, std::optional<slot_id> slot, const error& why);
-    void changed(group_state& group);
-    void tell_drop(std::uint64_t number);
-    void forget(std::uint64_t number);
-
-    dispatch& dispatch_;
-    replies& replies_;
-    group_home& home_;
-    group_events& above_;
-    groups known_;
-    std::optional<error> given_up_;
-    bool closing_ = false;
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/group_desk.ipp
-// Bodies of rt/detail/group_desk.hpp. docs/design/0012-groups.md
-
-
-#include <memory>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-
-namespace skein::rt::detail {
-
-inline constexpr std::size_t longest_group_name = 255;
-/// Of workers, for one group: a greedy one gets no more of the driver's memory.
-inline constexpr std::size_t most_group_waits = 4'096;
-
-/// What a group asks for, read into `into`.
-[[nodiscard]] inline result<void> read_bundles(const std::vector<std::string>& texts,
-                                               std::vector<sched::resources>& into) {
-    if (texts.empty() || texts.size() > most_bundles)
-        return error(errc::invalid_argument,
-                     fmt::format("a placement group of {} bundles", texts.size()))
-            .with_hint(fmt::format("1 to {}", most_bundles));
-    for (std::size_t b = 0; b < texts.size(); ++b) {
-        auto read = sched::parse_resources(texts[b]);
-        result<void> good = read ? check_demand(*read) : result<void>(read.error());
-        if (good && read->empty())
-            good =
-                error(errc::invalid_argument, "it asks for nothing").with_hint("\"cpu=1,gpu=1\"");
-        if (!good) {
-            const auto& why = good.error();
-            error said(why.code(), fmt::format("bundle {} of a placement group, \"{}\": {}", b,
-                                               texts[b], why.text()));
-            if (!why.hint().empty()) said.with_hint(why.hint());
-            return said;
-        }
-        into.push_back(std::move(*read));
-    }
-    return {};
-}
-
-SKEIN_INLINE std::optional<error> misread(const group_question& wish, group_state& into) {
-    const auto& name = wish.name;
-    if (name.size() > longest_group_name || name.find('\n') != name.npos)
-        return error(errc::invalid_argument,
-                     fmt::format("the name of a placement group has {} bytes or a line break",
-                                 name.size()))
-            .with_hint(fmt::format("one line, at most {} bytes", longest_group_name));
-    if (wish.get_if_exists && name.empty())
-        return error(errc::invalid_argument, ".get_if_exists needs a .name");
-    if (auto read = read_bundles(wish.bundles, into.bundles); !read) return read.error();
-    return std::nullopt;
-}
-
-SKEIN_INLINE group_answer told_of(const group_state& group, std::uint64_t number) {
-    group_answer told;
-    told.number = number;
-    told.placed = group.placed;
-    for (const auto& b : group.bundles) told.bundles.push_back(to_string(b));
-    return told;
-}
-
-// ---- making and ending -------------------------------------------------------------------------
-
-SKEIN_INLINE group_desk::state_ptr group_desk::new_group(std::uint64_t first) {
-    state_ptr made(new group_state);
-    made->home = &home_;
-    made->number = known_.new_number() + first;
-    return made;
-}
-
-SKEIN_INLINE group_desk::state_ptr group_desk::refuse_new(const state_ptr& made, const error& why) {
-    known_.enter(*made);
-    refused(made->number, why);
-    return made;
-}
-
-SKEIN_INLINE group_desk::state_ptr group_desk::make(const group_question& wish) {
-    auto made = new_group(0);
-    if (auto known = known_.named(wish.name)) {
-        if (wish.get_if_exists) return known;
-        return refuse_new(
-            made, error(errc::already_exists,
-                        fmt::format("there is a placement group named \"{}\" already", wish.name))
-                      .with_hint("get_placement_group gives it; .get_if_exists = true makes it "
-                                 "only if it is missing"));
-    }
-    if (const auto why = misread(wish, *made)) return refuse_new(made, *why);
-    if (given_up_) return refuse_new(made, *given_up_);
-    auto* const source = dispatch_.source();
-    if (source == nullptr || closing_)
-        return refuse_new(
-            made, error(errc::closed, "a placement group is made while there are no workers"));
-    known_.enter(*made);
-    made->name = wish.name;
-    known_.name(*made);
-    above_.workers_are_needed();
-    source->want_group(
-        {made->number, static_cast<sched::group_strategy>(wish.strategy), made->bundles});
-    return made;
-}
-
-SKEIN_INLINE void group_desk::drop(group_state& group) noexcept {
-    known_.forget_name(group);
-    tell_drop(group.number);
-    forget(group.number);
-}
-
-SKEIN_INLINE void group_desk::tell_drop(std::uint64_t number) {
-    auto& entry = *known_.find(number);
-    auto* const source = dispatch_.source();
-    if (entry.is_gone || std::exchange(entry.dropped, true)) return;
-    if (source == nullptr || closing_) {
-        entry.is_gone = true; // all ends
-        return;
-    }
-    source->drop_group(number);
-}
-
-SKEIN_INLINE void group_desk::end(group_state& group, const error& why) {
-    const state_ptr hold(&group);
-    if (group.why) return;
-    group.why = why;
-    group.placed = false;
-    known_.forget_name(group);
-    changed(group);
-    above_.end_actors(group);
-    std::vector<sched::demand_id> inside; // what waits for a place in it fails
-    dispatch_.demands().for_each_in_group(group.number,
-                                          [&](auto demand) { inside.push_back(demand); });
-    for (const auto demand : inside) above_.refuse_demand(demand, why);
-    tell_drop(group.number);
-    if (!known_.find(group.number)->is_gone) return;
-    group.is_gone = true;
-    changed(group);
-}
-
-/// Its numbers serve others when nobody uses them any more.
-SKEIN_INLINE void group_desk::forget(std::uint64_t number) {
-    const auto* const entry = known_.find(number);
-    if (entry == nullptr || entry->state != nullptr || !entry->is_gone) return;
-    if (dispatch_.forget_group(number)) known_.erase(number);
-}
-
-SKEIN_INLINE void group_desk::fail_all(const error& why) {
-    for (const auto& group : known_.held()) {
-        if (!closing_) {
-            end(*group, why);
-            continue;
-        }
-        if (!group->why) group->why = why;
-        group->is_gone = known_.find(group->number)->is_gone = true;
-        changed(*group);
-    }
-}
-
-// ---- calls -------------------------------------------------------------------------------------
-
-SKEIN_INLINE group_desk::state_ptr group_desk::of(sched::demand_id demand) const {
-    const auto number = dispatch_.demands().at(demand).group;
-    return number == 0 ? state_ptr() : known_.state_of(number);
-}
-
-SKEIN_INLINE std::optional<error> group_desk::keep(call_base& call, std::uint64_t number) const {
-    auto group = known_.state_of(number);
-    if (!group)
-        return error(errc::not_found, fmt::format("there is no placement group {}", number))
-            .with_hint("it ends with the last handle to it");
-    if (group->why) return group->why;
-    call.keep(std::make_shared<state_ptr>(std::move(group)));
-    return std::nullopt;
-}
-
-// ---- what the source of workers says -----------------------------------------------------------
-
-SKEIN_INLINE void group_desk::placed(std::uint64_t number, bool on) {
-    const auto group = known_.state_of(number);
-    if (!group || group->why) return;
-    group->placed = on;
-    changed(*group);
-}
-
-SKEIN_INLINE void group_desk::refused(std::uint64_t number, const error& why) {
-    auto* const entry = known_.find(number);
-    if (entry == nullptr) return;
-    entry->is_gone = true;
-    if (auto* const group = entry->state; group != nullptr) end(*group, why);
-    gone(number);
-}
-
-SKEIN_INLINE void group_desk::gone(std::uint64_t number) {
-    auto* const entry = known_.find(number);
-    if (entry == nullptr) return;
-    entry->is_gone = true;
-    if (const state_ptr group(entry->state); group) {
-        group->is_gone = true;
-        changed(*group);
-    }
-    forget(number);
-}
-
-// ---- workers -----------------------------------------------------------------------------------
-
-SKEIN_INLINE void group_desk::on_question(peer& from, slot_id slot, byte_span body) {
-    const auto what = wire::decode<group_question>(body);
-    if (!what || what->matter > static_cast<std::uint8_t>(group_matter::hold) ||
-        what->strategy > static_cast<std::uint8_t>(sched::group_strategy::strict_spread))
-        throw error(errc::malformed,
-                    fmt::format("a question about a placement group that cannot be read from {}",
-                                from.who));
-    const auto matter = static_cast<group_matter>(what->matter);
-    if (matter == group_matter::find) return find_for(from, slot, what->name);
-    if (matter == group_matter::make) return make_for(from, *what);
-    if (matter == group_matter::hold) return hold_for(from, what->number);
-    const auto number = known_.number_of(from.number, what->number);
-    if (!known_.is_held_by(from.number, number))
-        throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
-                                                 "not hold",
-                                                 from.who, what->number));
-    if (matter == group_matter::release) return release_for(from, *what, number);
-    wait_for(from, slot, *what, number);
-}
-
-/// A worker has a name, and holds the group from now on.
-SKEIN_INLINE void group_desk::find_for(peer& from, slot_id slot, const std::string& name) {
-    const auto found = known_.named(name);
-    if (!found) return replies_.reply_failure(from, slot, {known_.no_such(name), nullptr});
-    known_.hold(from.number, found->number);
-    const auto answer = told_of(*found, found->number);
-    replies_.reply(from, slot, [&](wire::writer& w) { wire::encode(w, answer); });
-}
-
-/// A worker makes a group, as the program would: all that is wrong with it is told by what waits
-/// for it.
-SKEIN_INLINE void group_desk::make_for(const peer& from, const group_question& wish) {
-    if (wish.number < first_of_worker || known_.has_alias(from.number, wish.number))
-        throw error(errc::malformed,
-                    fmt::format("{} makes a placement group with the number {}, which is none for "
-                                "a new one",
-                                from.who, wish.number));
-    const auto made = known_.count_aliases(from.number);
-    if (made >= most_made_groups) // it had to refuse that itself
-        throw error(errc::malformed,
-                    fmt::format("{} makes more than {} placement groups", from.who, made));
-    const auto group = make(wish);
-    known_.enter_alias(from.number, wish.number, group->number);
-    known_.hold(from.number, group->number);
-}
-
-/// A worker has got a handle from somebody else. The group may have ended with him meanwhile, and
-/// if there never was one, he has lied, and not this worker.
-SKEIN_INLINE void group_desk::hold_for(const peer& from, std::uint64_t number) {
-    if (number == 0 || number >= first_of_worker)
-        throw error(errc::malformed, fmt::format("{} holds placement group {}, which is no number "
-                                                 "of its driver's",
-                                                 from.who, number));
-    const auto count = known_.count_held(from.number);
-    if (count >= most_held_groups && !known_.is_held_by(from.number, number))
-        throw error(errc::exhausted,
-                    fmt::format("{} holds more than {} placement groups", from.who, count));
-    known_.hold(from.number, number, true);
-}
-
-SKEIN_INLINE void group_desk::release_for(peer& from, const group_question& what,
-                                          std::uint64_t number) {
-    const auto group = known_.for_workers(number);
-    if (what.times == 0 || !known_.give_back(from.number, number, what.times))
-        throw error(errc::malformed, fmt::format("{} gives handles to placement group {} back "
-                                                 "that it has not",
-                                                 from.who, what.number));
-    known_.forget_alias(from.number, what.number);
-    if (known_.is_held_by(from.number, number) || !group) return;
-    end_waits(from, *group, {},
-              error(errc::closed, fmt::format("placement group {} was given back, wait for it with "
-                                              "a handle to it",
-                                              group->number)));
-}
-
-/// A worker waits until the group has its places, or, as it is to end, until nothing of it is left.
-SKEIN_INLINE void group_desk::wait_for(peer& from, slot_id slot, const group_question& what,
-                                       std::uint64_t number) {
-    const auto group = known_.for_workers(number);
-    const bool for_end = what.matter == static_cast<std::uint8_t>(group_matter::remove);
-    if (!group && for_end)
-        return replies_.reply(from, slot, [&](wire::writer& w) { w.fixed(what.number); });
-    if (!group)
-        return replies_.reply_failure(
-            from, slot,
-            {error(errc::closed,
-                   fmt::format("placement group {} had ended before its handle came", what.number))
-                 .with_hint("who passes a handle holds the group until the call has ended"),
-             nullptr});
-    if (group->askers.size() >= most_group_waits)
-        return replies_.reply_failure(
-            from, slot,
-            {error(errc::exhausted, fmt::format("{} calls wait for placement group {} already",
-                                                group->askers.size(), group->number))
-                 .with_hint("wait once, before the calls that need it are made"),
-             nullptr});
-    const call_id parent({what.incarnation, what.call});
-    group->askers.push_back({from.number, slot, parent, for_end});
-    dispatch_.cores().begin_wait(from.room, parent); // its core is others' meanwhile
-    if (for_end)
-        end(*group,
-            error(errc::closed, fmt::format("placement group {} was removed", group->number)));
-    changed(*group);
-    if (dispatch_.waits()) above_.cores_are_free();
-}
-
-/// A worker waits no more: for that answer, or, if none is named, for any about this group.
-SKEIN_INLINE void group_desk::end_waits(peer& from, group_state& group, std::optional<slot_id> slot,
-                                        const error& why) {
-    for (const auto& one : group.take_askers(from.number, slot)) {
-        dispatch_.cores().end_wait(from.room, one.parent);
-        replies_.reply_failure(from, one.slot, {why, nullptr});
-    }
-}
-
-SKEIN_INLINE void group_desk::cancel(peer& from, slot_id slot) {
-    if (const auto group = known_.asked_by(from.number, slot))
-        end_waits(
-            from, *group, slot,
-            error(errc::cancelled,
-                  fmt::format("the wait for placement group {} was cancelled", group->number)));
-}
-
-/// What a group is has changed: whoever waits for that hears of it.
-SKEIN_INLINE void group_desk::changed(group_state& group) {
-    const state_ptr hold(&group);
-    group.changed.set();
-    const auto is_inside = [&](const peer& worker) {
-        const auto demand = worker.room.demand;
-        return demand && dispatch_.demands().at(demand).group == group.number;
-    };
-    std::vector<group_state::asker> rest;
-    for (const auto& one : std::exchange(group.askers, {})) {
-        auto* const to = above_.worker_at(one.link);
-        if (to == nullptr) continue;
-        const bool is_over = group.why.has_value();
-        const bool is_answered =
-            one.for_end ? group.is_gone || (is_over && is_inside(*to)) : is_over || group.placed;
-        if (!is_answered) {
-            rest.push_back(one);
-            continue;
-        }
-        dispatch_.cores().end_wait(to->room, one.parent);
-        if (is_over && !one.for_end)
-            replies_.reply_failure(*to, one.slot, {*group.why, nullptr});
-        else
-            replies_.reply(*to, one.slot, [&](wire::writer& w) { w.fixed(group.number); });
-    }
-    group.askers.insert(group.askers.begin(), rest.begin(), rest.end());
-}
-
-} // namespace skein::rt::detail
-
 // ======== skein/rt/detail/group_handles.hpp
 // group_handles: what handles to placement groups ask of their process: a driver's group_desk, or,
 // at a worker, the driver. A worker gives a group that it makes a number of its own, and counts
@@ -38802,48 +39445,15 @@ namespace skein::rt {
 
 namespace detail {
 
-struct call_base::rarities {
-    std::string name;
-    std::unique_ptr<deferred_arguments> arguments;
-    std::unique_ptr<actor_terms> terms;             ///< of a constructor, if it has options
-    std::size_t pending = 0;                        ///< refs among the arguments not done yet
-    std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
-    std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
-    struct deadline_timer : timer_node {
-        explicit deadline_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
-        }
-        void passed();
-        call_base& call;
-    };
-    std::optional<deadline_timer> deadline;
-    struct force_timer : timer_node {
-        explicit force_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<force_timer&>(t).passed(); }), call(c) {}
-        void passed();
-        call_base& call;
-    };
-    std::optional<force_timer> force; ///< it was cancelled by force
-    std::optional<error> bad_options;
-    std::optional<known_failures> retry_on;
-    std::uint16_t failed_attempts = 0; ///< that ended with one of them
-    actor_id beside;                   ///< it is to run where that actor is
-    std::string label;                 ///< worker: where its driver is to have it run, if not ""
-    duration limit = no_deadline;
-    time_point until{};        ///< when the deadline is
-    bool is_inherited = false; ///< the limit, from the call that made this one
-    bool cancel_requested = false;
-};
-
 struct direct_state; // in detail/direct_state.hpp
 struct space_state;  // in detail/space_state.hpp
 
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
 public:
-    forwarded_call(runtime& self, lent_cores& cores, std::shared_ptr<peer> origin,
-                   slot_id origin_id, const trace_context& who)
-        : id(who.id), self_(self), cores_(cores), origin_(std::move(origin)), origin_id_(origin_id),
+    forwarded_call(replies& out, lent_cores& cores, std::shared_ptr<peer> origin, slot_id origin_id,
+                   const trace_context& who)
+        : id(who.id), out_(out), cores_(cores), origin_(std::move(origin)), origin_id_(origin_id),
           asker_(who.parent) {}
 
     const call_id id;   ///< as its worker numbers it
@@ -38859,11 +39469,11 @@ public:
 protected:
     result<void> take_value(byte_span bytes) override {
         if (!origin_->up) return {};
-        self_.pass_reply(*origin_, origin_id_, bytes, lends);
+        out_.pass_reply(*origin_, origin_id_, bytes, lends);
         return {};
     }
     void take_failure(const failure& why) override {
-        if (origin_->up) self_.reply_failure(*origin_, origin_id_, why);
+        if (origin_->up) out_.reply_failure(*origin_, origin_id_, why);
     }
     void on_finished() override {
         origin_->room.calls_made -= origin_->forwarded.erase(origin_id_);
@@ -38871,7 +39481,7 @@ protected:
     }
 
 private:
-    runtime& self_;
+    replies& out_;
     lent_cores& cores_;
     std::shared_ptr<peer> origin_;
     slot_id origin_id_;
@@ -38893,22 +39503,78 @@ struct runtime::state {
     struct listener final : detail::reply_events,
                             detail::actor_events,
                             detail::group_events,
+                            detail::owner_events,
                             detail::driver_questions {
         explicit listener(runtime& of) noexcept : self(of) {}
+        /// Null: there is no handle of this process to that actor.
+        [[nodiscard]] counted_ptr<detail::actor_queue> queue_of(actor_id id) const {
+            const auto& all = self.state_->actor_queues;
+            const auto found = all.find(id);
+            return counted_ptr(found != all.end() ? found->second : nullptr);
+        }
         void tell_holds() override { self.tell_holds(); }
         void keep_lent(const detail::lent_actors& all) override;
-        [[nodiscard]] std::string title_of(actor_id id) const override;
-        void actor_has_left(actor_id id) override;
+        [[nodiscard]] std::string title_of(actor_id id) const override {
+            return self.actor_title(id);
+        }
+        void actor_has_left(actor_id id) override {
+            self.state_->replies.told_driver();
+            if (auto* const to = self.state_->upstream)
+                detail::send_actor(*to, detail::message_left, id);
+        }
+
         [[nodiscard]] peer* worker_at(peer_id number) override { return self.link_at(number); }
         void workers_are_needed() override { self.state_->begin_work(); }
-        void end_actors(const detail::group_state& group) override { self.end_actors(group); }
+        void end_actors(const detail::group_state& group) override {
+            self.state_->actors.end_group(group);
+        }
         void refuse_demand(sched::demand_id demand, const error& why) override {
             self.refuse_demand(demand, why);
         }
         void cores_are_free() override { self.pump_leases(); }
         void ask_driver(counted_ptr<detail::call_base> call, std::string name, std::uint16_t kind,
-                        detail::encoder body) override {
-            self.ask_driver(call, std::move(name), kind, body);
+                        detail::encoder body) override;
+
+        [[nodiscard]] bool has_handles(actor_id id) const override {
+            return self.state_->actor_queues.contains(id);
+        }
+        void handles_follow(actor_id id, peer* worker) override {
+            const auto queue = queue_of(id);
+            if (!queue) return;
+            queue->moving = worker == nullptr;
+            if (queue->moving) return credits::leave(*self.state_, *queue);
+            queue->on = worker;
+            self.drain(*queue);
+        }
+        [[nodiscard]] counted_ptr<detail::actor_queue> handles_lose(actor_id id,
+                                                                    const failure& why) override {
+            auto queue = queue_of(id);
+            if (!queue) return queue;
+            credits::leave(*self.state_, *queue);
+            queue->moving = false;
+            queue->lost = why;
+            return queue;
+        }
+        void fail_queue(detail::actor_queue& queue) override { self.fail_queue(queue); }
+        [[nodiscard]] std::optional<error> why_lost(actor_id id) const override {
+            const auto queue = queue_of(id);
+            return queue && queue->lost ? std::optional(queue->lost->what) : std::nullopt;
+        }
+        void place(counted_ptr<detail::call_base> call) override { self.place(std::move(call)); }
+        void take_back_calls(actor_id id,
+                             std::vector<counted_ptr<detail::call_base>>& into) override {
+            for (std::size_t i = 0; i < self.state_->slots.size(); ++i) {
+                const auto call = self.state_->slots[i].call;
+                if (call && call->target == id && call->kind == detail::call_kind::method &&
+                    !call->is_done() && self.take_back(*call))
+                    into.push_back(call);
+            }
+        }
+        [[nodiscard]] counted_ptr<detail::call_base> new_constructor(
+            actor_id id, const detail::actor_plan& plan) override;
+        void pump() override { self.pump(); }
+        void tell_where(peer_id asker, actor_id id, peer* worker, std::string_view how) override {
+            self.tell_where(asker, id, worker, how);
         }
         runtime& self;
     } heard;
@@ -38916,7 +39582,7 @@ struct runtime::state {
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
     peer* upstream = nullptr;                 ///< of a worker
-    std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
+    std::uint64_t incarnation = 0, last_link = 0, last_call = 0;
     std::uint32_t last_line = 1, credit_calls = 0; ///< see credits
     std::uint32_t credit_batch = 1; ///< that comes back before more is sent in a turn
     std::size_t credit_bytes = 0;
@@ -38930,7 +39596,8 @@ struct runtime::state {
     bool settling = false;
 
     std::unordered_map<actor_id, detail::actor_queue*> actor_queues;
-    detail::actors_state actors;
+    detail::borrows<actor_id> borrowed; ///< of a worker: handles to actors
+    detail::actor_owner actors;
     detail::group_desk groups;
     detail::group_handles group_handles;
     detail::replies replies; ///< of what runs here, and of calls that are passed on
@@ -38983,10 +39650,16 @@ struct runtime::state {
     std::vector<counted_ptr<detail::call_base>> take_waiting() {
         std::vector<counted_ptr<detail::call_base>> all;
         dispatch.take_all(all);
-        for (auto& [id, entry] : actors.entries)
-            for (auto& call : std::exchange(entry.beside, {})) all.push_back(std::move(call));
+        actors.take_followers(all);
         return all;
     }
+};
+
+/// What the options of a call say of its place. Functions of runtime, in runtime_dispatch.ipp.
+struct runtime::followers {
+    static void set_demand(runtime& self, detail::call_base& call, call_options how);
+    [[nodiscard]] static bool take_location(runtime& self, detail::call_base& call, location& on);
+    static void follow(runtime& self, detail::call_base& call, actor_id of);
 };
 
 /// What dispatch tells the runtime.
@@ -40324,9 +40997,10 @@ SKEIN_INLINE void no_current_runtime() {
 
 SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
     : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
-      anchor(new detail::runtime_anchor(self)), groups(dispatch, replies, group_handles, heard),
-      group_handles(groups, replies, heard), replies(name, anchor, actors.borrowed, heard),
-      local_actors(heard), executor(anchor, replies, local_actors) {}
+      anchor(new detail::runtime_anchor(self)), actors(dispatch, groups, replies, heard),
+      groups(dispatch, replies, group_handles, heard), group_handles(groups, replies, heard),
+      replies(name, anchor, borrowed, heard), local_actors(heard),
+      executor(anchor, replies, local_actors) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
 SKEIN_INLINE runtime::runtime(runtime_options who) {
@@ -40350,7 +41024,6 @@ SKEIN_INLINE runtime::~runtime() {
     state_->dispatch.ask(nullptr); // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, queue] : state_->actor_queues) queue->owner = nullptr;
-    for (const auto& group : state_->groups.table().held()) group->home = nullptr;
     state_->anchor->self = nullptr;
     if (current_ == this) current_ = nullptr;
 }
@@ -40382,7 +41055,7 @@ SKEIN_INLINE std::size_t runtime::running() const noexcept { return state_->exec
 SKEIN_INLINE bool runtime::is_driver() const noexcept { return state_->upstream == nullptr; }
 SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return state_->incarnation; }
 SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
-    return actor_id({state_->incarnation, ++state_->last_actor});
+    return actor_id({state_->incarnation, state_->actors.new_number()});
 }
 SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
     return state_->root;
@@ -40669,21 +41342,21 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (state_->closing) return refuse(*call, is_closing(call->name()));
     if (state_->upstream != nullptr) return send(*state_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
-        auto* const found = state_->actors.find(call->target);
+        const auto* const found = state_->actors.find(call->target);
         if (found == nullptr)
             return refuse(*call,
                           error(errc::not_found, actor_title(call->target) + " is gone")
                               .with_hint("its last handle was dropped, it was killed or left, or "
                                          "its worker died"));
-        if (found->where == nullptr) return found->waiting.push_back(std::move(call));
+        if (found->where == nullptr) return state_->actors.wait_for(call->target, call);
         return send(*found->where, std::move(call));
     }
     if (state_->given_up) return refuse(*call, *state_->given_up);
-    if (!followers::may_go(*this, call)) return;
+    if (!state_->actors.may_go(call)) return;
     state_->begin_work();
     if (detail::demand_lines::is_lined_up(*call)) {
         if (auto* to = state_->dispatch.straight_to(*call)) return send(*to->link, std::move(call));
-        line_up(std::move(call));
+        state_->actors.line_up(std::move(call));
         return pump_leases();
     }
     dispatch_hearer hears{*this};
@@ -40837,12 +41510,10 @@ SKEIN_INLINE void runtime::fail_queue(detail::actor_queue& queue) {
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_actors.ipp
-// Part of the bodies of rt/runtime.hpp: how actors are made and found by name, and the frames about
-// them. Who holds them is in runtime_handles.ipp, how they end in runtime_ends.ipp, the loss of a
-// worker in runtime_restarts.ipp.
+// Part of the bodies of rt/runtime.hpp: how a program makes actors and finds them by name, and what
+// their owner (detail/actor_owner.hpp) tells the calls and handles of this process.
 
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40881,12 +41552,6 @@ SKEIN_INLINE std::unique_ptr<actor_terms> terms_of(const actor_options& how) {
     return terms;
 }
 
-SKEIN_INLINE error wrong_type(std::string_view name, const char* is, const char* wanted) {
-    return error(errc::mismatch, fmt::format("actor \"{}\" is a {}, not a {}", name,
-                                             readable_name(is), readable_name(wanted)))
-        .with_hint("ask for it as what it is, or choose another name");
-}
-
 } // namespace detail
 
 // ---- making ------------------------------------------------------------------------------------
@@ -40897,29 +41562,20 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::declare_actor(detail::cal
     auto terms = detail::terms_of(how);
     call.target = new_actor_id();
     set_demand(call, how);
-    auto& actors = state_->actors;
     if (state_->upstream == nullptr) {
-        actor_id known;
-        if (terms && !terms->name.empty()) {
-            if (auto why = take_name(call.target, *terms, *call.fn->actor, known)) {
-                refuse(call, std::move(*why));
-                return {};
-            }
+        const auto made = state_->actors.declare(call.target, terms.get(), *call.fn->actor);
+        if (!made) {
+            refuse(call, made.error());
+            return {};
         }
-        exists = static_cast<bool>(known);
-        if (exists) return queue_for(known);
-        auto& entry = actors.entries[call.target];
-        entry.type = call.fn->actor;
-        if (terms) {
-            entry.plan = std::make_unique<detail::actor_plan>();
-            entry.plan->terms = *terms;
-        }
-        keep_demand(call);
+        exists = *made != call.target;
+        if (exists) return queue_for(*made);
+        state_->actors.keep_demand(call);
     }
     auto queue = queue_for(call.target);
     queue->max_pending = terms ? terms->max_pending : 0;
     queue->is_detached = how.detached;
-    if (state_->upstream != nullptr) actors.borrowed.hold(call.target); // by its driver's count
+    if (state_->upstream != nullptr) state_->borrowed.hold(call.target); // by its driver's count
     if (terms) {
         queue->name = terms->name;
         call.extra().terms = std::move(terms);
@@ -40928,156 +41584,39 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::declare_actor(detail::cal
     return queue;
 }
 
-/// Driver: a name is taken, or `known` has it already.
-SKEIN_INLINE std::optional<error> runtime::take_name(actor_id id, const detail::actor_terms& terms,
-                                                     const std::type_info& type, actor_id& known) {
-    auto& actors = state_->actors;
-    const auto [at, is_new] = actors.names.try_emplace(terms.name, id);
-    if (is_new) return std::nullopt;
-    const auto& entry = actors.entries.at(at->second);
-    if (!terms.get_if_exists)
-        return error(errc::already_exists,
-                     fmt::format("there is an actor named \"{}\" already, a {}", terms.name,
-                                 readable_name(entry.type->name())))
-            .with_hint("get_actor gives it; .get_if_exists = true makes it only if it is missing");
-    if (*entry.type != type) return detail::wrong_type(terms.name, entry.type->name(), type.name());
-    known = at->second;
-    return std::nullopt;
-}
-
-/// Driver: a worker makes an actor. False: it has its answer already.
-SKEIN_INLINE bool runtime::admit_actor(peer& from, const net::frame_view& f,
-                                       const function_record& fn, const detail::call_head& head,
-                                       wire::reader& in) {
-    auto& actors = state_->actors;
-    const auto number = head.target.value();
-    if (number.incarnation != from.incarnation || actors.find(head.target) != nullptr)
-        throw error(errc::malformed,
-                    fmt::format("{} makes an actor under a number that is not its own", from.who));
-    detail::actor_terms terms;
-    const bool has_terms = head.retries != 0;
-    if (has_terms && (!terms.decode(in) || terms.has_snapshot))
-        throw error(errc::malformed,
-                    fmt::format("options of an actor that cannot be read from {}", from.who));
-    if (!terms.name.empty()) {
-        actor_id known;
-        if (auto why = take_name(head.target, terms, *fn.actor, known)) {
-            reply_failure(from, slot_id(f.id), {std::move(*why), nullptr});
-            return false;
-        }
-        if (known) {
-            reply_handle(from, slot_id(f.id), known);
-            return false;
-        }
-    }
-    auto& entry = actors.entries[head.target];
-    entry.type = fn.actor;
-    actors.held.add(from.number, head.target);
-    if (has_terms) {
-        entry.plan = std::make_unique<detail::actor_plan>();
-        entry.plan->terms = std::move(terms);
-    }
-    return true;
-}
-
-/// Driver: an actor was made, or its constructor threw; then its call fails next and tells who
-/// waits.
-SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& call,
-                                         std::uint16_t outcome) {
-    auto* const entry = state_->actors.find(call.target);
-    if (outcome != detail::reply_failed && entry != nullptr) {
-        entry->where = &from;
-        actor_is_placed(call.target);
-        return;
-    }
-    actor_left(from);
-    if (outcome != detail::reply_failed) send_actor(from, detail::message_drop, call.target);
-}
-
-/// Driver: the calls that have waited for it go out.
-SKEIN_INLINE void runtime::actor_is_placed(actor_id id) {
-    auto* const entry = state_->actors.find(id);
-    entry->making = {};
-    if (const auto found = state_->actor_queues.find(id); found != state_->actor_queues.end()) {
-        const counted_ptr<detail::actor_queue> queue(found->second);
-        queue->on = entry->where;
-        queue->moving = false;
-        drain(*queue);
-    }
-    send_waiting(id);
-    for (const auto asker : std::exchange(entry->askers, {})) tell_where(asker, id, entry->where);
-    give_late_holds_back(id);
-    let_go(id);
-    followers::actor_is_placed(*this, id);
-}
-
-SKEIN_INLINE void runtime::send_waiting(actor_id id) {
-    auto* entry = state_->actors.find(id);
-    if (entry == nullptr) return;
-    for (auto& call : std::exchange(entry->waiting, {})) {
-        if (call->is_done()) continue;
-        call->state = detail::phase::queued;
-        place(std::move(call)); // it may have ended meanwhile
-    }
-}
-
-/// Driver: a constructor has failed, or was never called.
-SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
-    if (state_->upstream != nullptr) return;
-    auto* const entry = state_->actors.find(id);
-    if (entry == nullptr || entry->where != nullptr) return;
-    entry->making = {}; // it ends by itself
-    const auto again = entry->plan ? entry->plan->made_again : 0;
-    std::string text = fmt::format("{} could not be made{}: {}", actor_title(id),
-                                   again > 0 ? " again" : "", why.what.text());
-    if (again > 0)
-        text += fmt::format("; it was made again {}, this time included", detail::times(again));
-    const failure told{error(why.what.code(), std::move(text)), why.from};
-    end_actor(id, 0, &told);
-}
-
 // ---- names -------------------------------------------------------------------------------------
-
-SKEIN_INLINE error runtime::no_such_actor(std::string_view name) const {
-    return error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
-                                              known_names(state_->actors.names, "none has a name")))
-        .with_hint("an actor has its name from .with({.name = ...}) until it ends");
-}
 
 SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::find_actor(
     const counted_ptr<detail::call_base>& call, std::string_view name, const std::type_info& type) {
     call->extra().name = fmt::format("get_actor(\"{}\")", name);
-    auto& actors = state_->actors;
     if (state_->space_server_end) {
         refuse(*call, is_closing(call->name()));
         return {};
     }
     if (state_->upstream == nullptr) {
-        const auto found = actors.names.find(name);
-        if (found == actors.names.end()) {
-            refuse(*call, no_such_actor(name));
-            return {};
-        }
-        const auto& is = *actors.entries.at(found->second).type;
-        if (is == type) return queue_for(found->second);
-        refuse(*call, detail::wrong_type(name, is.name(), type.name()));
+        const auto found = state_->actors.named(name);
+        const auto* const is = found ? state_->actors.find(*found)->type : nullptr;
+        if (is != nullptr && *is == type) return queue_for(*found);
+        refuse(*call,
+               found ? detail::wrong_type(name, is->name(), type.name()) : error(found.error()));
         return {};
     }
     const auto question = [&](wire::writer& to) {
         wire::encode(to, std::string(type.name()));
         wire::encode(to, std::string(name));
     };
-    ask_driver(call, call->name(), detail::message_find, question);
+    state_->heard.ask_driver(call, call->name(), detail::message_find, question);
     return {};
 }
 
 /// Worker: its driver's answer settles the call.
-SKEIN_INLINE void runtime::ask_driver(const counted_ptr<detail::call_base>& call, std::string name,
-                                      std::uint16_t kind, detail::encoder body) {
+SKEIN_INLINE void runtime::state::listener::ask_driver(counted_ptr<detail::call_base> call,
+                                                       std::string name, std::uint16_t kind,
+                                                       detail::encoder body) {
     call->extra().name = std::move(name);
-    if (!prepare(*call)) return;
-    auto& up = *state_->upstream;
-    call->slot = take_slot(call);
+    if (!self.prepare(*call)) return;
+    auto& up = *self.state_->upstream;
+    call->slot = self.take_slot(call);
     call->on = &up;
     call->state = detail::phase::queued;
     if (!up.wire->is_open()) return; // until the link is settled
@@ -41087,68 +41626,34 @@ SKEIN_INLINE void runtime::ask_driver(const counted_ptr<detail::call_base>& call
     call->state = detail::phase::sent;
 }
 
-/// Driver: a worker asks for an actor.
-SKEIN_INLINE void runtime::on_find(peer& from, const net::frame_view& f) {
-    wire::reader in(f.body);
-    std::string type, name;
-    wire::detail::read(in, type);
-    wire::detail::read(in, name);
-    if (!in.finish())
-        throw error(errc::malformed,
-                    fmt::format("a question that cannot be read from {}", from.who));
-    const auto& actors = state_->actors;
-    const auto found = actors.names.find(name);
-    if (found == actors.names.end())
-        return reply_failure(from, slot_id(f.id), {no_such_actor(name), nullptr});
-    const char* const is = actors.entries.at(found->second).type->name();
-    if (type != is)
-        return reply_failure(from, slot_id(f.id),
-                             {detail::wrong_type(name, is, type.c_str()), nullptr});
-    reply_handle(from, slot_id(f.id), found->second);
+SKEIN_INLINE void runtime::create_failed(actor_id id, const failure& why) {
+    state_->actors.create_failed(id, why);
 }
 
-// ---- frames ------------------------------------------------------------------------------------
+// ---- what the owner of actors tells ------------------------------------------------------------
 
-/// A worker speaks for actors that it runs, and gives back what it holds; who has an actor's number
-/// may hold it and call it. What it says of one that has ended has crossed the news of that.
-SKEIN_INLINE void runtime::on_actor_frame(peer& from, const net::frame_view& f) {
-    const bool is_kill = f.kind == detail::message_kill;
-    if (state_->upstream != nullptr) {
-        if (is_kill) return state_->executor.kill(detail::actor_of(f.body, from.who));
-        throw error(errc::malformed,
-                    fmt::format("frame of unknown kind {} from {}", f.kind, from.who));
-    }
-    switch (f.kind) {
-    case detail::message_snapshot: return on_snapshot(from, f);
-    case detail::message_release: return on_release(from, f.body);
-    case detail::message_find: return on_find(from, f);
-    default: break;
-    }
-    const auto id = detail::actor_of(f.body, from.who);
-    auto* const entry = state_->actors.find(id);
-    if (entry == nullptr) return;
-    if (is_kill) return kill_actor(id);
-    if (f.kind == detail::message_hold) return state_->actors.held.add(from.number, id);
-    if (entry->where != &from)
-        throw error(errc::malformed,
-                    fmt::format("{} ends actor {}, which is not there", from.who, id));
-    const auto why = detail::ended(actor_title(id), "has left");
-    end_actor(id, 0, &why);
-}
-
-SKEIN_INLINE void runtime::on_snapshot(peer& from, const net::frame_view& f) {
-    wire::reader in(f.body);
-    actor_id id;
-    if (!detail::get_actor_id(in, id))
-        throw error(errc::malformed,
-                    fmt::format("a snapshot that cannot be read from {}", from.who));
-    auto* const entry = state_->actors.find(id);
-    if (entry == nullptr) return;
-    if (entry->where != &from || !entry->lasts())
-        throw error(errc::malformed,
-                    fmt::format("{} saves actor {}, which {}", from.who, id,
-                                entry->where == &from ? "is not made again" : "is not there"));
-    entry->plan->snapshot = to_buffer(in.rest());
+SKEIN_INLINE counted_ptr<detail::call_base> runtime::state::listener::new_constructor(
+    actor_id id, const detail::actor_plan& plan) {
+    counted_ptr<detail::call_base> call(new detail::remake_call);
+    call->fn = plan.fn;
+    call->kind = detail::call_kind::create;
+    call->target = id;
+    call->demand = plan.demand;
+    if (plan.beside) call->extra().beside = plan.beside;
+    call->retries_left = 1; // there are terms
+    if (!self.prepare(*call)) return {};
+    wire::writer body;
+    detail::encode_head(body, *call, self.state_->incarnation, false,
+                        self.state_->dispatch.demands());
+    auto terms = plan.terms;
+    terms.has_snapshot = plan.snapshot.has_value();
+    terms.snapshot_bytes = plan.snapshot ? plan.snapshot->size() : 0;
+    terms.encode(body);
+    body.raw(plan.arguments);
+    if (plan.snapshot) body.raw(*plan.snapshot);
+    call->body = std::move(body).take();
+    call->state = detail::phase::queued;
+    return call;
 }
 
 } // namespace skein::rt
@@ -41406,7 +41911,8 @@ SKEIN_INLINE void detail::direct_state::deliver() {
             else if (!self.state_->closing)
                 self.state_->executor.arrived(here, std::move(f.given));
         } catch (const error& e) { // as it would end a link
-            if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
+            if (f.kind == message_call)
+                self.answers().reply_failure(*here, slot_id(f.id), {e, nullptr});
         }
     }
     take_back(std::move(all));
@@ -41765,7 +42271,7 @@ SKEIN_INLINE void runtime::credits::waits_here(runtime& self, detail::call_base&
 
 // ======== skein/rt/detail/runtime_losses.hpp
 // What a broken link took along: calls that run again, go on elsewhere or fail, and actors. Part of
-// detail/runtime_peers.ipp and detail/runtime_restarts.ipp.
+// detail/runtime_peers.ipp.
 
 
 #include <cstddef>
@@ -41832,18 +42338,10 @@ struct runtime::losses {
     counted_ptr<detail::call_base> suspect; ///< of `again`: it ran when the worker died
     detail::loss_report report;
     std::vector<counted_ptr<detail::call_base>> moved; ///< go on at the new instance of their actor
-    std::vector<actor_id> moving, orphaned;            ///< actors: made again; held by nobody else
-    std::vector<counted_ptr<detail::call_base>>
-        stranded;                          ///< were to run where an actor was that is lost
-    std::map<actor_id, std::string> notes; ///< of actors that were made again too often
+    detail::lost_actors actors;
     /// Of a link between workers: what its calls fail with.
     std::optional<errc> code;
     std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
-
-    [[nodiscard]] std::string note_of(actor_id id) const {
-        const auto found = notes.find(id);
-        return found != notes.end() ? found->second : std::string();
-    }
 };
 
 } // namespace skein::rt
@@ -42267,8 +42765,8 @@ SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool o
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_dispatch.ipp
-// Part of the bodies of rt/runtime.hpp: what a driver does by its dispatch (detail/dispatch.hpp),
-// which decides where tasks and new actors go.
+// Part of the bodies of rt/runtime.hpp: what tasks and new actors ask for, and what a driver does by
+// its dispatch (detail/dispatch.hpp), which decides where they go.
 
 
 #include <algorithm>
@@ -42276,7 +42774,85 @@ SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool o
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 namespace skein::rt {
+
+namespace detail {
+
+/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with
+/// what is made there.
+[[nodiscard]] inline std::string named_group_label(const location& on) {
+    const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
+    return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
+}
+
+} // namespace detail
+
+/// Driver: what a call asks for must be in its group, which it keeps from now on.
+SKEIN_INLINE void runtime::join_group(detail::call_base& call) {
+    const auto& demand = state_->dispatch.demands().at(call.demand);
+    if (demand.group == 0) return;
+    auto& bad = call.extra().bad_options;
+    if (auto why = state_->groups.keep(call, demand.group)) bad = std::move(why);
+    if (bad) return;
+    bad =
+        detail::misfit(*state_->groups.table().state_of(demand.group), demand.need, demand.bundle);
+}
+
+/// What a task needs that says where it is to run.
+SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
+                                                 call_options how) {
+    const bool for_life = call.kind == detail::call_kind::create;
+    auto& demands = self.state_->dispatch.demands();
+    if (!take_location(self, call, how.on)) return;
+    const auto number = detail::demand_of(demands, how, for_life);
+    if (!number) {
+        call.extra().bad_options = number.error();
+        return;
+    }
+    call.demand = *number;
+    if (!for_life) call.cpus = demands.at(*number).cpus;
+    if (self.state_->upstream == nullptr) self.join_group(call);
+}
+
+/// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver
+/// knows is told to it with the call. False: there is no such place.
+SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_base& call,
+                                                    location& on) {
+    const bool is_driver = self.state_->upstream == nullptr;
+    if (on.is_actor() && on.actor()) {
+        follow(self, call, on.actor());
+    } else if (is_driver) {
+        auto why = self.state_->groups.table().resolve(on);
+        if (why) call.extra().bad_options = std::move(why);
+        return !call.rare || !call.rare->bad_options;
+    } else if (on.is_group() && on.group() != 0) {
+        if (auto why = self.state_->groups.keep(call, on.group()))
+            call.extra().bad_options = std::move(why);
+        call.extra().label = sched::group_label(on.group(), on.bundle());
+        if (on.has_children()) call.extra().label += '+';
+    } else if (on.is_named_group() && !on.text().empty()) {
+        call.extra().label = detail::named_group_label(on);
+    } else {
+        if (on.is_anywhere()) call.extra().label = sched::anywhere_label;
+        return true;
+    }
+    on = {};
+    return !call.rare->bad_options;
+}
+
+/// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
+SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
+    if (self.state_->upstream != nullptr)
+        call.extra().label = sched::actor_label(of);
+    else
+        call.extra().beside = of;
+    const auto queue = self.state_->actor_queues.find(of);
+    if (queue == self.state_->actor_queues.end()) return;
+    using held = counted_ptr<detail::actor_queue>;
+    call.keep(std::make_shared<held>(queue->second));
+}
 
 /// Driver: what an actor holds.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_options& how) {
@@ -42289,32 +42865,6 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
     asked.env = how.env;
     asked.cwd = how.cwd;
     followers::set_demand(*this, call, asked);
-}
-
-/// Driver: an actor was declared; it holds what its constructor's call asks for.
-SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
-    auto* const entry = state_->actors.find(call.target);
-    if (entry == nullptr) return;
-    if (entry->plan) {
-        entry->plan->demand = call.demand;
-        if (call.rare) entry->plan->beside = call.rare->beside;
-    }
-    entry->group = state_->groups.of(call.demand);
-}
-
-/// Driver: to the end of its line.
-SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
-    if (call->kind == detail::call_kind::create && call->demand)
-        if (auto* const entry = state_->actors.find(call->target)) entry->making = call;
-    state_->dispatch.line_up(std::move(call));
-}
-
-/// Driver: an actor has ended, or could not be made. Its worker, if that was for it alone, ends,
-/// too.
-SKEIN_INLINE void runtime::actor_left(peer& at) {
-    if (!state_->dispatch.end_actor(at.room)) return;
-    at.ended.set();
-    state_->dispatch.tell_demand(at.room.demand);
 }
 
 SKEIN_INLINE void runtime::pump() {
@@ -42378,6 +42928,18 @@ SKEIN_INLINE void runtime::suspect(const net::channel& worker, bool on) {
     pump();
 }
 
+SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
+                                      const std::vector<std::string>& labels) {
+    std::shared_ptr<peer> known;
+    for (const auto& l : state_->links) {
+        if (l->wire.get() != &wire || l->room.labels == labels) continue;
+        state_->dispatch.book().set_labels(l->room, labels);
+        known = l;
+    }
+    if (known) state_->actors.labels_known(*known);
+    if (state_->dispatch.waits()) pump_leases();
+}
+
 SKEIN_INLINE void runtime::give_up_worker(const net::channel& worker, std::string why) {
     for (const auto& l : state_->links)
         if (l->wire.get() == &worker && l->up && l->ended_for.empty()) l->ended_for = why;
@@ -42403,18 +42965,6 @@ SKEIN_INLINE void runtime::refuse_aside(const net::channel& worker) {
 
 namespace skein::rt {
 
-namespace detail {
-
-SKEIN_INLINE std::string times(std::int64_t n) {
-    return n == 1 ? std::string("once") : fmt::format("{} times", n);
-}
-
-SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
-    return {error(errc::not_found, fmt::format("{} {}", title, how)), nullptr};
-}
-
-} // namespace detail
-
 SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
     std::string_view name;
     const std::type_info* type = nullptr;
@@ -42433,92 +42983,19 @@ SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
     return detail::actor_title(id, name, type);
 }
 
-/// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait
-/// hear.
-SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const failure* why) {
-    auto& actors = state_->actors;
-    auto node = actors.entries.extract(id);
-    if (node.empty()) return;
-    actors.held.forget(id);
-    auto entry = std::move(node.mapped());
-    if (entry.plan && !entry.plan->terms.name.empty()) actors.names.erase(entry.plan->terms.name);
-    counted_ptr<detail::actor_queue> queue;
-    if (const auto found = state_->actor_queues.find(id); found != state_->actor_queues.end())
-        queue = counted_ptr<detail::actor_queue>(found->second);
-    if (queue) {
-        credits::leave(*state_, *queue);
-        queue->moving = false;
-        queue->lost = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
-    }
-    if (entry.where != nullptr) {
-        if (tell != 0) send_actor(*entry.where, tell, id);
-        actor_left(*entry.where);
-    }
-    const auto& told = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
-    if (tell == detail::message_kill) // what its worker has not begun
-        for (std::size_t i = 0; i < state_->slots.size(); ++i) {
-            const auto call = state_->slots[i].call;
-            if (call && call->target == id && call->kind == detail::call_kind::method &&
-                !call->is_done() && take_back(*call))
-                entry.waiting.push_back(call);
-        }
-    for (const auto& call : entry.waiting)
-        if (!call->is_done())
-            call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
-                        nullptr});
-    if (queue) fail_queue(*queue);
-    if (entry.is_followed) followers::take_out(*this, id, entry.beside);
-    followers::fail(entry.beside, told.what);
-    if (!entry.beside.empty()) pump();
-    for (const auto asker : entry.askers) tell_where(asker, id, nullptr, told.what.text());
-    give_late_holds_back(id);
-    const auto& making = entry.making; // it may wait for long for what nobody wants any more
-    if (making && !making->is_done() && making->state == detail::phase::queued &&
-        making->on == nullptr) {
-        making->fail({error(errc::cancelled, making->name() + " did not run: " + told.what.text()),
-                      nullptr});
-        pump();
-    }
-}
-
-/// Driver: the group in which they live is over.
-SKEIN_INLINE void runtime::end_actors(const detail::group_state& group) {
-    std::vector<actor_id> inside;
-    for (const auto& [id, entry] : state_->actors.entries)
-        if (entry.group.get() == &group) inside.push_back(id);
-    std::sort(inside.begin(), inside.end());
-    for (const auto id : inside) {
-        const failure told{error(group.why->code(), fmt::format("{} has ended: {}", actor_title(id),
-                                                                group.why->text())),
-                           nullptr};
-        end_actor(id, detail::message_kill, &told);
-    }
-}
-
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
     if (state_->awaits_space_server) {
         state_->kills.push_back(id);
-        return close_queue(id, detail::ended(actor_title(id), "was killed"));
+    } else if (state_->upstream != nullptr) {
+        state_->replies.told_driver();
+        detail::send_actor(*state_->upstream, detail::message_kill, id);
+    } else {
+        return state_->actors.kill(id);
     }
-    if (state_->upstream != nullptr) {
-        tell_driver_first();
-        send_actor(*state_->upstream, detail::message_kill, id);
-        return close_queue(id, detail::ended(actor_title(id), "was killed"));
-    }
-    const auto why = detail::ended(actor_title(id), "was killed");
-    end_actor(id, detail::message_kill, &why);
+    close_queue(id, detail::ended(actor_title(id), "was killed"));
 }
 
 SKEIN_INLINE void runtime::leave_actor() { state_->local_actors.leave(); }
-
-SKEIN_INLINE std::string runtime::state::listener::title_of(actor_id id) const {
-    return self.actor_title(id);
-}
-
-SKEIN_INLINE void runtime::state::listener::actor_has_left(actor_id id) {
-    self.tell_driver_first();
-    if (auto* const driver = self.state_->upstream) send_actor(*driver, detail::message_left, id);
-}
 
 // ---- cancelling by force -----------------------------------------------------------------------
 
@@ -42566,188 +43043,6 @@ SKEIN_INLINE void runtime::end_by_force(detail::call_base& call) {
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/runtime_followers.ipp
-// Part of the bodies of rt/runtime.hpp: tasks and actors with `.on = handle`. When such a call is
-// placed it gets the label of the node where the actor is, and stands in a line as for any label.
-// While the actor is being made, or made again, its followers wait for it; when it moves, those in
-// lines are taken out and follow; when it ends, they fail.
-
-
-#include <algorithm>
-#include <string>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// Empty: the worker does not say where it is.
-[[nodiscard]] inline std::string node_label(const worker_room& worker) {
-    for (const auto& l : worker.labels)
-        if (l.starts_with("node=")) return l;
-    return {};
-}
-
-[[nodiscard]] inline error cannot_follow(const call_base& call, const error& why) {
-    error said(why.code(),
-               fmt::format("{} {}: it is to run where {} is: {}", call.name(), call.progress(),
-                           call.owner->actor_title(call.rare->beside), why.text()));
-    if (!why.hint().empty()) said.with_hint(why.hint());
-    return said;
-}
-
-/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with
-/// what is made there.
-[[nodiscard]] inline std::string named_group_label(const location& on) {
-    const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
-    return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
-}
-
-} // namespace detail
-
-/// Driver: what a call asks for must be in its group, which it keeps from now on.
-SKEIN_INLINE void runtime::join_group(detail::call_base& call) {
-    const auto& demand = state_->dispatch.demands().at(call.demand);
-    if (demand.group == 0) return;
-    auto& bad = call.extra().bad_options;
-    if (auto why = state_->groups.keep(call, demand.group)) bad = std::move(why);
-    if (bad) return;
-    bad = detail::misfit(*state_->groups.table().state_of(demand.group), demand.need,
-                         demand.bundle);
-}
-
-/// What a task needs that says where it is to run.
-SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
-                                                 call_options how) {
-    const bool for_life = call.kind == detail::call_kind::create;
-    auto& demands = self.state_->dispatch.demands();
-    if (!take_location(self, call, how.on)) return;
-    const auto number = detail::demand_of(demands, how, for_life);
-    if (!number) {
-        call.extra().bad_options = number.error();
-        return;
-    }
-    call.demand = *number;
-    if (!for_life) call.cpus = demands.at(*number).cpus;
-    if (self.state_->upstream == nullptr) self.join_group(call);
-}
-
-/// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver
-/// knows is told to it with the call. False: there is no such place.
-SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_base& call,
-                                                    location& on) {
-    const bool is_driver = self.state_->upstream == nullptr;
-    if (on.is_actor() && on.actor()) {
-        follow(self, call, on.actor());
-    } else if (is_driver) {
-        auto why = self.state_->groups.table().resolve(on);
-        if (why) call.extra().bad_options = std::move(why);
-        return !call.rare || !call.rare->bad_options;
-    } else if (on.is_group() && on.group() != 0) {
-        if (auto why = self.state_->groups.keep(call, on.group()))
-            call.extra().bad_options = std::move(why);
-        call.extra().label = sched::group_label(on.group(), on.bundle());
-        if (on.has_children()) call.extra().label += '+';
-    } else if (on.is_named_group() && !on.text().empty()) {
-        call.extra().label = detail::named_group_label(on);
-    } else {
-        if (on.is_anywhere()) call.extra().label = sched::anywhere_label;
-        return true;
-    }
-    on = {};
-    return !call.rare->bad_options;
-}
-
-/// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
-SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
-    if (self.state_->upstream != nullptr)
-        call.extra().label = sched::actor_label(of);
-    else
-        call.extra().beside = of;
-    const auto queue = self.state_->actor_queues.find(of);
-    if (queue == self.state_->actor_queues.end()) return;
-    using held = counted_ptr<detail::actor_queue>;
-    call.keep(std::make_shared<held>(queue->second));
-}
-
-/// Driver: gives the call the node of its actor. False: it waits for the actor to be somewhere, or
-/// has failed.
-SKEIN_INLINE bool runtime::followers::may_go(runtime& self,
-                                             const counted_ptr<detail::call_base>& call) {
-    if (!call->rare || !call->rare->beside) return true;
-    const auto id = call->rare->beside;
-    auto& state = *self.state_;
-    auto* const entry = state.actors.find(id);
-    if (entry == nullptr) {
-        const auto queue = state.actor_queues.find(id);
-        const bool is_told = queue != state.actor_queues.end() && queue->second->lost;
-        const auto why =
-            is_told ? queue->second->lost->what
-                    : error(errc::not_found, self.actor_title(id) + " is not known here")
-                          .with_hint("it has ended, or it lives in a namespace or program other "
-                                     "than that of the call");
-        self.refuse(*call, detail::cannot_follow(*call, why));
-        return false;
-    }
-    if (entry->where == nullptr || entry->where->room.labels_follow) {
-        entry->add_beside(call);
-        if (call->kind == detail::call_kind::create)
-            if (auto* const own = state.actors.find(call->target)) own->making = call;
-        return false;
-    }
-    auto& demands = state.dispatch.demands();
-    const auto number = demands.number_on(call->demand, detail::node_label(entry->where->room));
-    if (!number) {
-        self.refuse(*call, detail::cannot_follow(*call, number.error()));
-        return false;
-    }
-    entry->is_followed = true;
-    call->demand = *number;
-    if (call->kind == detail::call_kind::task) call->cpus = demands.at(*number).cpus;
-    return true;
-}
-
-/// Driver: those that have waited for it go on.
-SKEIN_INLINE void runtime::followers::actor_is_placed(runtime& self, actor_id id) {
-    auto* const entry = self.state_->actors.find(id);
-    if (entry == nullptr) return;
-    for (auto& call : std::exchange(entry->beside, {}))
-        if (!call->is_done()) self.place(std::move(call));
-}
-
-/// Takes those that are to run where this actor is out of their lines.
-SKEIN_INLINE void runtime::followers::take_out(runtime& self, actor_id id, calls& into) {
-    self.state_->dispatch.lines().take_if(
-        [&](const counted_ptr<detail::call_base>& call) {
-            return !call->is_done() && call->rare && call->rare->beside == id;
-        },
-        into);
-}
-
-SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
-                                      const std::vector<std::string>& labels) {
-    std::vector<actor_id> here;
-    for (const auto& l : state_->links) {
-        if (l->wire.get() != &wire || l->room.labels == labels) continue;
-        state_->dispatch.book().set_labels(l->room, labels);
-        for (const auto& [id, entry] : state_->actors.entries)
-            if (entry.where == l.get()) here.push_back(id);
-    }
-    std::sort(here.begin(), here.end());
-    for (const auto id : here) followers::actor_is_placed(*this, id);
-    if (state_->dispatch.waits()) pump_leases();
-}
-
-/// Driver: their actor has ended.
-SKEIN_INLINE void runtime::followers::fail(const calls& all, const error& why) {
-    for (const auto& call : all)
-        if (!call->is_done()) call->fail({detail::cannot_follow(*call, why), nullptr});
-}
-
-} // namespace skein::rt
-
 // ======== skein/rt/detail/runtime_frames.ipp
 // Part of the bodies of rt/runtime.hpp: where each frame that comes over a link goes, and
 // what becomes of the calls that this process has made.
@@ -42783,7 +43078,10 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_release:
     case detail::message_kill:
     case detail::message_left:
-    case detail::message_find: return on_actor_frame(*from, f);
+    case detail::message_find:
+        if (state_->upstream == nullptr) return state_->actors.on_frame(*from, f);
+        if (f.kind != detail::message_kill) break;
+        return state_->executor.kill(detail::actor_of(f.body, from->who));
     case detail::message_group:
         if (state_->upstream != nullptr) break;
         return state_->groups.on_question(*from, slot_id(f.id), f.body);
@@ -42830,7 +43128,7 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
     if (call->kind == detail::call_kind::task) account(from, *call);
     const auto queue = credits::give(*state_, from, *call);
     if (call->kind == detail::call_kind::create && state_->upstream == nullptr)
-        settle_create(from, *call, f.flags);
+        state_->actors.settle(from, *call, f.flags == detail::reply_failed);
     if (!call->is_done()) {
         if (f.flags == detail::reply_ok) {
             call->finish_with_bytes(f.body);
@@ -42935,7 +43233,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
     join_group(call);
-    if (for_life) keep_demand(call);
+    if (for_life) state_->actors.keep_demand(call);
 }
 
 /// Driver: a call of a worker goes on to where it belongs.
@@ -42952,13 +43250,15 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     }
     if (from.forwarded.contains(slot_id(f.id)))
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
-    if (head.kind == detail::call_kind::create && !admit_actor(from, f, fn, head, in)) return;
+    if (head.kind == detail::call_kind::create &&
+        !state_->actors.admit(from, slot_id(f.id), fn, head, in))
+        return;
     std::shared_ptr<peer> origin;
     for (const auto& l : state_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
     counted_ptr<detail::call_base> call(new detail::forwarded_call(
-        *this, state_->dispatch.cores(), origin, slot_id(f.id), head.who));
+        state_->replies, state_->dispatch.cores(), origin, slot_id(f.id), head.who));
     call->fn = &fn;
     call->kind = head.kind;
     call->target = head.target;
@@ -42977,20 +43277,6 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     }
     if (state_->dispatch.waits()) pump_leases(); // the caller may have left a core to others
 }
-
-// ---- replies -----------------------------------------------------------------------------------
-
-SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
-    state_->replies.reply(to, id, encode);
-}
-SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
-    state_->replies.pass_reply(to, id, value, lends);
-}
-SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
-    state_->replies.reply_failure(to, id, why);
-}
-/// Something was told to the driver that the next reply must not overtake.
-SKEIN_INLINE void runtime::tell_driver_first() noexcept { state_->replies.told_driver(); }
 
 } // namespace skein::rt
 
@@ -43092,10 +43378,10 @@ namespace skein::rt {
 
 SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
     state_->actor_queues.erase(queue.id);
-    if (state_->upstream == nullptr) return let_go(queue.id);
-    const auto times = state_->actors.borrowed.let_go(queue.id);
+    if (state_->upstream == nullptr) return state_->actors.let_go(queue.id);
+    const auto times = state_->borrowed.let_go(queue.id);
     if (times == 0 || !state_->upstream->wire->is_open()) return;
-    tell_driver_first();
+    state_->replies.told_driver();
     wire::writer body;
     detail::put_actor(body, queue.id);
     body.fixed(times);
@@ -43107,43 +43393,23 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
     const bool is_new = !state_->actor_queues.contains(id);
     auto queue = queue_for(id);
     if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
-    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.borrow(id);
+    if (is_new && state_->upstream != nullptr) state_->borrowed.borrow(id);
     return queue;
 }
 
 SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
                                                                   std::uint32_t max_pending) {
     auto queue = borrow_actor(id, max_pending);
-    if (state_->upstream != nullptr) state_->actors.borrowed.hold(id);
+    if (state_->upstream != nullptr) state_->borrowed.hold(id);
     return queue;
 }
 
-SKEIN_INLINE void runtime::lend_actor(actor_id id) { state_->replies.lend(id); }
+SKEIN_INLINE detail::replies& runtime::answers() noexcept { return state_->replies; }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
 SKEIN_INLINE void runtime::tell_holds() {
-    for (const auto id : state_->actors.borrowed.tell())
-        send_actor(*state_->upstream, detail::message_hold, id);
-}
-
-SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
-    if (!to.wire->is_open()) return;
-    wire::writer body;
-    detail::put_actor(body, id);
-    to.wire->send(kind, 0, 0, body.bytes(), {});
-}
-
-/// Driver: a worker gets a handle, and holds it from now on.
-SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
-    const auto& entry = state_->actors.entries.at(actor);
-    state_->actors.held.add(to.number, actor);
-    std::uint32_t said =
-        entry.plan ? std::min(entry.plan->terms.max_pending, detail::most_pending) : 0;
-    if (entry.is_detached()) said |= detail::detached_handle;
-    reply(to, id, [&](wire::writer& w) {
-        detail::put_actor(w, actor);
-        w.fixed(said);
-    });
+    for (const auto id : state_->borrowed.tell())
+        detail::send_actor(*state_->upstream, detail::message_hold, id);
 }
 
 /// The value of a call has handles in it: who gets it holds them before who gave it can let go.
@@ -43156,9 +43422,7 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
         auto& passed = static_cast<detail::forwarded_call&>(call);
         passed.lends = true;
         if (passed.origin().up)
-            for (const auto id : parts.actors)
-                if (state_->actors.find(id) != nullptr)
-                    state_->actors.held.add(passed.origin().number, id);
+            for (const auto id : parts.actors) state_->actors.hold(passed.origin().number, id);
         return call.finish_with_bytes(f.body);
     }
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
@@ -43208,9 +43472,9 @@ SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_queue>
     if (call != nullptr)
         call->keep(std::make_shared<counted_ptr<actor_queue>>(queue));
     else if (by != nullptr && is_foreign)
-        by->lend_abroad(queue);
+        by->answers().lend_abroad(queue);
     else if (by != nullptr)
-        by->lend_actor(queue->id);
+        by->answers().lend(queue->id);
 }
 
 SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_queue>& into) {
@@ -43290,35 +43554,6 @@ SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_sta
 
 } // namespace detail
 
-SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_queue> queue) {
-    state_->replies.lend_abroad(std::move(queue));
-}
-
-SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
-    return state_->actor_queues.contains(id) || state_->actors.held.is_held(id) ||
-           !entry.waiting.empty() || entry.is_detached();
-}
-
-/// Driver: a handle is gone; it may have been the last one.
-SKEIN_INLINE void runtime::let_go(actor_id id) {
-    const auto* const entry = state_->actors.find(id);
-    if (entry != nullptr && !is_held(id, *entry)) end_actor(id, detail::message_drop, nullptr);
-}
-
-SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
-    wire::reader in(body);
-    actor_id id;
-    std::uint32_t times = 0;
-    if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
-        throw error(errc::malformed,
-                    fmt::format("a release that cannot be read from {}", from.who));
-    if (state_->actors.find(id) == nullptr) return;
-    if (!state_->actors.held.give_back(from.number, id, times))
-        throw error(errc::malformed,
-                    fmt::format("{} gives handles to actor {} back that it has not", from.who, id));
-    let_go(id);
-}
-
 } // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_meetings.ipp
@@ -43367,10 +43602,10 @@ SKEIN_INLINE void runtime::on_where(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a question that cannot be read from {}", from.who));
     const actor_id id(asked->actor);
-    auto* const entry = state_->actors.find(id);
+    const auto* const entry = state_->actors.find(id);
     if (entry == nullptr || entry->lasts() || !asked->is_cut_off) {
         if (entry != nullptr && entry->where == nullptr && !entry->lasts())
-            return entry->askers.push_back(from.number); // it is being made
+            return state_->actors.ask_where(id, from.number); // it is being made
         return tell_where(from.number, id, entry != nullptr ? entry->where : nullptr);
     }
     // Calls over its last link must not come behind those that go through here.
@@ -43470,8 +43705,7 @@ SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
         throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
     auto* const to = link_of(head.worker);
     if (to == nullptr || !to->is_open()) return;
-    for (const auto id : parts.actors)
-        if (state_->actors.find(id) != nullptr) state_->actors.held.add(to->number, id);
+    for (const auto id : parts.actors) state_->actors.hold(to->number, id);
     wire::writer body;
     detail::relay_head{from.incarnation}.encode(body);
     body.raw(in.rest());
@@ -43716,6 +43950,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     }
     state_->closing = true;
     state_->groups.close();
+    state_->actors.close();
     state_->executor.close();
     if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
         for (const auto& one : state_->direct->callers)
@@ -43756,6 +43991,7 @@ SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
 SKEIN_INLINE task<void> runtime::close() {
     state_->closing = true;
     state_->groups.close();
+    state_->actors.close();
     state_->executor.close();
     state_->dispatch.book().lent_changed().set();
     const error why(errc::closed, "the program ended before the call was done");
@@ -43804,7 +44040,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     losses lost;
     lost.summary = state_->space_server_end ? std::string(state_->space_server_end->text())
                                             : fmt::format("{} was lost: {}", l.who, how);
-    if (state_->upstream == nullptr) begin_restarts(l, lost);
+    if (state_->upstream == nullptr) lost.actors = state_->actors.lose(l);
     take_lost(l, lost);
 
     // The actors are gone before any call fails: what that sets free must not go to the dead link.
@@ -43814,18 +44050,18 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
     for (const auto& queue : gone) {
         credits::leave(*state_, *queue);
-        queue->lost =
-            failure{error(errc::worker_lost, lost.summary + lost.note_of(queue->id)), nullptr};
+        queue->lost = failure{
+            error(errc::worker_lost, lost.summary + lost.actors.note_of(queue->id)), nullptr};
     }
     fail_lost(lost);
     for (const auto& queue : gone) fail_queue(*queue);
-    for (const auto& call : lost.stranded)
-        (void)followers::may_go(*this, call); // it fails, and says why
-    for (const auto id : lost.orphaned) let_go(id);
+    for (const auto& call : lost.actors.stranded)
+        (void)state_->actors.may_go(call); // it fails, and says why
+    for (const auto id : lost.actors.orphaned) state_->actors.let_go(id);
     run_again(lost);
     resume_restarts(lost);
     if (l.room.demand) state_->dispatch.tell_demand(l.room.demand);
-    state_->groups.table().lose(l.number, state_->actors.late.contains(l.number));
+    state_->groups.table().lose(l.number, state_->actors.keeps_lent(l.number));
 }
 
 /// Takes the calls that were at the link out of their slots.
@@ -43876,7 +44112,7 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
                                                                            : errc::worker_lost;
         const auto name = call->name();
         std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
-        if (call->kind == detail::call_kind::method) text += lost.note_of(call->target);
+        if (call->kind == detail::call_kind::method) text += lost.actors.note_of(call->target);
         if (call->lost_attempts > 1)
             text +=
                 fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
@@ -43894,7 +44130,7 @@ SKEIN_INLINE void runtime::run_again(const losses& lost) {
         ++state_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
-        if (!followers::may_go(*this, call)) continue;
+        if (!state_->actors.may_go(call)) continue;
         if (call == lost.suspect)
             suspect = call;
         else
@@ -43903,51 +44139,11 @@ SKEIN_INLINE void runtime::run_again(const losses& lost) {
     state_->dispatch.line_up_again(again, suspect);
 }
 
-} // namespace skein::rt
+// ---- calls of actors that are made again -------------------------------------------------------
 
-// ======== skein/rt/detail/runtime_restarts.ipp
-// Part of the bodies of rt/runtime.hpp: actors that are made again when their worker dies.
-//
-// The driver keeps their constructor's arguments and the state that came last. Calls keep their
+// The driver keeps what it takes to make these actors (detail/actor_owner.hpp). Calls keep their
 // arguments until they have an outcome: those that their worker had not begun, and those with
 // retries, go first in the line of the new instance, in the order in which they were sent.
-
-
-#include <algorithm>
-#include <iterator>
-#include <map>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// The body of a constructor's call.
-SKEIN_INLINE void encode_remake(wire::writer& to, const actor_plan& plan) {
-    auto terms = plan.terms;
-    terms.has_snapshot = plan.snapshot.has_value();
-    terms.snapshot_bytes = plan.snapshot ? plan.snapshot->size() : 0;
-    terms.encode(to);
-    to.raw(plan.arguments);
-    if (plan.snapshot) to.raw(*plan.snapshot);
-}
-
-} // namespace detail
-
-/// Driver: an actor's constructor leaves for a worker; what it takes to do so again stays here.
-SKEIN_INLINE void runtime::remember_plan(detail::call_base& call) {
-    auto* const entry = state_->actors.find(call.target);
-    if (entry == nullptr || !entry->lasts() || entry->plan->fn != nullptr) return;
-    wire::reader in(call.body);
-    detail::call_head head;
-    detail::actor_terms terms;
-    if (!head.decode(in, 0, {}) || !terms.decode(in)) return; // it was written or read here
-    entry->plan->fn = call.fn;
-    entry->plan->arguments = to_buffer(in.rest());
-}
 
 /// Driver: the call may have to be sent once more.
 SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
@@ -43957,61 +44153,13 @@ SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
     return entry != nullptr && entry->lasts();
 }
 
-/// Driver: the actors that lived at the link end or are being made again, and its handles are gone.
-SKEIN_INLINE void runtime::begin_restarts(peer& l, losses& into) {
-    auto& actors = state_->actors;
-    std::vector<actor_id> here;
-    for (const auto& [id, entry] : actors.entries)
-        if (entry.where == &l) here.push_back(id);
-    std::sort(here.begin(), here.end());
-    for (const auto id : here) {
-        auto& entry = actors.entries.at(id);
-        const auto queue = state_->actor_queues.find(id);
-        const bool wanted = !state_->closing && entry.lasts() &&
-                            (queue != state_->actor_queues.end() ||
-                             actors.held.is_held_besides(l.number, id) || entry.is_detached());
-        if (wanted && entry.plan->may_restart()) {
-            entry.where = nullptr;
-            if (std::exchange(entry.is_followed, false))
-                followers::take_out(*this, id, entry.beside);
-            ++entry.plan->made_again;
-            into.moving.push_back(id);
-            if (queue == state_->actor_queues.end()) continue;
-            credits::leave(*state_, *queue->second);
-            queue->second->moving = true;
-            continue;
-        }
-        if (wanted)
-            into.notes[id] = fmt::format("; {} was made again {}, as .restarts allows",
-                                         actor_title(id), detail::times(entry.plan->made_again));
-        if (entry.plan) actors.names.erase(entry.plan->terms.name);
-        std::move(entry.beside.begin(), entry.beside.end(), std::back_inserter(into.stranded));
-        if (entry.is_followed) followers::take_out(*this, id, into.stranded);
-        actors.entries.erase(id);
-        actors.held.forget(id);
-    }
-    if (into.moving.empty())
-        into.orphaned = actors.held.lose(l.number);
-    else
-        actors.late.await(l.number, into.moving);
-}
-
 /// True: a constructor or method that was at a lost worker goes on elsewhere.
 SKEIN_INLINE bool runtime::take_moved(const counted_ptr<detail::call_base>& call, bool sent,
                                       losses& into) {
     if (state_->upstream != nullptr || state_->closing || call->body.empty() ||
         call->kind == detail::call_kind::task || detail::is_unwanted(*call))
         return false;
-    auto* const entry = state_->actors.find(call->target);
-    if (entry == nullptr || !entry->lasts() || entry->where != nullptr) return false;
-    auto& plan = *entry->plan;
-    if (sent && call->kind == detail::call_kind::create) {
-        if (!plan.may_restart()) return false;
-        ++plan.made_again;
-    } else if (sent) {
-        if (call->lost_attempts >= plan.terms.call_retries) return false;
-        ++call->lost_attempts;
-    }
+    if (!state_->actors.moves(*call, sent)) return false;
     into.report.add(detail::loss_report::runs_again, call->name());
     into.moved.push_back(call);
     return true;
@@ -44028,7 +44176,7 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         call->on = nullptr;
         call->state = detail::phase::queued;
         if (call->kind == detail::call_kind::create) {
-            if (followers::may_go(*this, call)) line_up(std::move(call));
+            if (state_->actors.may_go(call)) state_->actors.line_up(std::move(call));
         } else {
             (call->queue ? own : passed)[call->target].push_back(std::move(call));
         }
@@ -44041,43 +44189,8 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         credits::sort(*queue); // some may have overtaken others of a full group
         drain(*queue);
     }
-    for (auto& [id, calls] : passed) {
-        if (auto* const entry = state_->actors.find(id)) {
-            entry->waiting.insert(entry->waiting.begin(), calls.begin(), calls.end());
-            continue;
-        }
-        for (auto& call : calls) place(std::move(call)); // it has ended
-    }
-    for (const auto id : lost.moving) make_again(id);
-}
-
-SKEIN_INLINE void runtime::make_again(actor_id id) {
-    auto* const entry = state_->actors.find(id);
-    if (entry == nullptr || entry->where != nullptr) return;
-    const task_context::use none(nullptr); // it belongs to no call
-    counted_ptr<detail::call_base> call(new detail::remake_call);
-    call->fn = entry->plan->fn;
-    call->kind = detail::call_kind::create;
-    call->target = id;
-    call->demand = entry->plan->demand;
-    if (entry->plan->beside) call->extra().beside = entry->plan->beside;
-    call->retries_left = 1; // there are terms
-    if (!prepare(*call)) return;
-    wire::writer body;
-    detail::encode_head(body, *call, state_->incarnation, false, state_->dispatch.demands());
-    detail::encode_remake(body, *entry->plan);
-    call->body = std::move(body).take();
-    call->state = detail::phase::queued;
-    if (followers::may_go(*this, call)) line_up(std::move(call));
-}
-
-/// An actor is there again, or not to be expected any more: what others hold of what it had, ends.
-SKEIN_INLINE void runtime::give_late_holds_back(actor_id restarted) {
-    auto& actors = state_->actors;
-    for (const auto lost : actors.late.settle(restarted)) {
-        for (const auto id : actors.held.lose(lost)) let_go(id);
-        state_->groups.table().lose_lent(lost);
-    }
+    for (auto& [id, calls] : passed) state_->actors.wait_first(id, std::move(calls));
+    for (const auto id : lost.actors.moving) state_->actors.make_again(id);
 }
 
 } // namespace skein::rt
@@ -44140,7 +44253,8 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     // elsewhere when it was taken back; and one that was not sent.
     const bool keep = raw.kind == detail::call_kind::task && state_->upstream == nullptr &&
                       (raw.retries_left > 0 || at->page);
-    if (raw.kind == detail::call_kind::create && state_->upstream == nullptr) remember_plan(raw);
+    if (raw.kind == detail::call_kind::create && state_->upstream == nullptr)
+        state_->actors.remember_plan(raw);
     if (keep || keeps_body(raw)) {
         (void)transmit(*at, raw, raw.body, nullptr);
     } else {
@@ -44177,7 +44291,8 @@ SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span
         const auto held = free_slot(call.slot);
         account(to, call);
         (void)credits::give(*state_, to, call);
-        if (call.kind == detail::call_kind::create && state_->upstream == nullptr) actor_left(to);
+        if (call.kind == detail::call_kind::create && state_->upstream == nullptr)
+            state_->actors.has_left(to);
         call.fail({e, nullptr});
     }
     return true;
@@ -44304,9 +44419,7 @@ SKEIN_INLINE error runtime::is_closing(const std::string& call) const {
         .with_hint(std::string(state_->space_server_end->hint()));
 }
 
-SKEIN_INLINE std::size_t runtime::known_actors() const noexcept {
-    return state_->actors.entries.size();
-}
+SKEIN_INLINE std::size_t runtime::known_actors() const noexcept { return state_->actors.size(); }
 SKEIN_INLINE std::size_t runtime::space_clients() const noexcept {
     return static_cast<std::size_t>(std::count_if(state_->links.begin(), state_->links.end(),
                                                   [](auto& l) { return l->is_space_client; }));
@@ -44533,6 +44646,7 @@ SKEIN_INLINE void space_state::give_up(space_visit& v, const error& why) {
     v.is_over = true;
     space_client.closing = true;
     space_client.groups.close();
+    space_client.actors.close();
     space_client.executor.close();
     v.self->close_queues();
     v.over.set();
@@ -44573,8 +44687,7 @@ SKEIN_INLINE task<void> space_state::knock(visit_ptr v) {
         if (const auto queue = state.actor_queues.find(id); queue != state.actor_queues.end())
             space_client.drain(*queue->second);
     for (const auto id : std::exchange(state.kills, {}))
-        if (state.upstream != nullptr)
-            runtime::send_actor(*state.upstream, detail::message_kill, id);
+        if (state.upstream != nullptr) send_actor(*state.upstream, detail::message_kill, id);
     counted_ptr<ref_state<void>> call(new ref_state<void>);
     (void)space_client.find_actor(call, {}, typeid(void));
     auto asked = as_result(as_task(ref<void>(std::move(call))));

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <catch2/catch_test_macros.hpp>
@@ -129,8 +130,9 @@ TEST_CASE("a job asks for room, is ordered, runs, and has succeeded", "[cluster]
         CHECK(job->state == job_state::starting);
         CHECK(job->node == "n1");
         REQUIRE(w.head.ordered.size() == 1);
-        CHECK(w.head.ordered[0].job == "one");
-        CHECK(w.head.ordered[0].attempt == 1);
+        const auto& entry = std::get<cluster::entry_start>(w.head.ordered[0].kind);
+        CHECK(entry.job == "one");
+        CHECK(entry.attempt == 1);
         REQUIRE(w.head.ordered[0].variables.size() == 1);
         CHECK_THAT(w.head.ordered[0].variables[0], ContainsSubstring("SKEIN_RUNS_DIR=/runs/one-"));
         w.start(*job);

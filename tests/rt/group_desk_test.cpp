@@ -5,6 +5,7 @@
 #include <tests/support/placed_calls.hpp>
 
 #include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
 #include <skein/rt/detail/group_desk.hpp>
 #include <skein/rt/detail/group_handles.hpp>
 #include <skein/rt/detail/message.hpp>
@@ -67,12 +68,16 @@ struct process final : reply_events, group_events, driver_questions {
 
     process() {
         worker.peer->number = peer_id(4);
+        worker.peer->room.place = sched::place_id(4);
+        worker.peer->room.capacity = 2;
+        worker.peer->room.link = worker.peer.get();
+        worker.peer->room.wire = worker.wire.get();
+        parts.add(worker.peer->room, "worker");
         parts.ask(&source);
     }
     ~process() { parts.ask(nullptr); }
 
     skein_test::manual_loop loop;
-    skein::loop::use here{loop};
     far_end worker = rt_test::peer_at(peer_role::program); ///< or the driver of this worker
     group_source source;
     dispatch parts;
@@ -186,12 +191,12 @@ TEST_CASE("workers wait for groups of the program, and of their own", "[rt][grou
     p.ask(1, group_matter::find, 0, 0, "web");
     p.ask(2, group_matter::find, 0, 0, "none");
     CHECK(p.told() ==
-          texts{"1 done", "2 there is no placement group named \"none\"; there is \"web\""});
+          texts{"1 done", "2 there is no placement group named \"none\"; there are: \"web\""});
     p.ask(3, group_matter::ready, group->number);
     p.ask(4, group_matter::ready, group->number);
     p.desk.cancel(*p.worker.peer, slot_id(4));
-    CHECK(p.told() == texts{fmt::format("4 the wait for placement group {} was cancelled",
-                                        group->number)});
+    CHECK(p.told() ==
+          texts{fmt::format("4 the wait for placement group {} was cancelled", group->number)});
     p.desk.placed(group->number, true);
     CHECK(p.told() == texts{"3 done"});
 
@@ -266,16 +271,17 @@ TEST_CASE("a worker's wait for a group is a question to its driver", "[rt][group
         auto asked = of->handles.ask(it, false);
         co_await asked;
     };
-    const auto answer = [](process* of) -> task<void> {
+    const auto both = [](process* of, task<void> waiting) -> task<void> {
+        scope waits;
+        waits.spawn(std::move(waiting));
+        co_await yield();
         wire::writer number;
         number.fixed(std::uint64_t{12});
         of->calls.at(0)->finish_with_bytes(number.bytes());
-        co_return;
+        auto joined = waits.join();
+        co_await joined;
     };
-    scope both;
-    both.spawn(wait(&p, group));
-    both.spawn(answer(&p));
-    p.loop.run(both.join());
+    p.loop.run(both(&p, wait(&p, group)));
     CHECK(p.asked == texts{fmt::format("the wait of placement group {}", group->number)});
     CHECK(p.questions.at(0).number == group->number);
     CHECK(group->at_driver == 12);

@@ -220,17 +220,12 @@ public:
     /// The same of a handle that the driver counts as held here.
     [[nodiscard]] counted_ptr<detail::actor_queue> hold_actor(actor_id id,
                                                               std::uint32_t max_pending);
-    /// A handle is encoded in a result; of an actor of a namespace that is not this one's.
-    void lend_actor(actor_id id);
-    void lend_abroad(counted_ptr<detail::actor_queue> queue);
+    /// The outcomes of what runs here, and the handles in them.
+    [[nodiscard]] detail::replies& answers() noexcept;
     void create_failed(actor_id id, const failure& why);
     /// What the tasks of this process that are no call belong to.
     [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
-    void reply(peer& to, slot_id id, detail::encoder encode);
-    /// A value that is encoded already.
-    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
-    void reply_failure(peer& to, slot_id id, const failure& why);
     void count_outcome(bool failed) noexcept;
     /// Of a worker's call that its driver does not know of.
     void direct_call_ended(detail::call_base& call) noexcept;
@@ -253,44 +248,18 @@ private:
     void on_cancel(peer& from, slot_id id, bool by_force);
     void force_soon(detail::call_base& call);
     [[nodiscard]] bool waits_at(const peer& at, const detail::call_base& call) const;
-    void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void take_reply(peer& from, detail::call_base& call, const net::frame_view& f);
 
-    // Actors; restarts are in detail/runtime_restarts.ipp.
-    void on_actor_frame(peer& from, const net::frame_view& f);
-    void on_snapshot(peer& from, const net::frame_view& f);
-    void on_release(peer& from, byte_span body);
-    void on_find(peer& from, const net::frame_view& f);
-    [[nodiscard]] bool admit_actor(peer& from, const net::frame_view& f, const function_record& fn,
-                                   const detail::call_head& head, wire::reader& in);
-    [[nodiscard]] std::optional<error> take_name(actor_id id, const detail::actor_terms& terms,
-                                                 const std::type_info& type, actor_id& known);
-    [[nodiscard]] error no_such_actor(std::string_view name) const;
-    [[nodiscard]] bool is_held(actor_id id, const detail::actor_entry& entry) const;
-    void let_go(actor_id id);
-    void end_actor(actor_id id, std::uint16_t tell, const failure* why);
-    void end_actors(const detail::group_state& group);
-    void actor_is_placed(actor_id id);
-    void send_waiting(actor_id id);
     void tell_holds();
     [[nodiscard]] error is_closing(const std::string& call) const;
-    static void send_actor(peer& to, std::uint16_t kind, actor_id id);
-    void reply_handle(peer& to, slot_id id, actor_id actor);
 
     void set_demand(detail::call_base& call, const actor_options& how);
-    void keep_demand(const detail::call_base& call);
     void join_group(detail::call_base& call);
-    void line_up(counted_ptr<detail::call_base> call);
-    void actor_left(peer& at);
 
-    void remember_plan(detail::call_base& call);
     [[nodiscard]] bool keeps_body(const detail::call_base& call) const;
-    void begin_restarts(peer& l, losses& into);
     [[nodiscard]] bool take_moved(const counted_ptr<detail::call_base>& call, bool sent,
                                   losses& into);
     void resume_restarts(losses& lost);
-    void make_again(actor_id id);
-    void give_late_holds_back(actor_id restarted);
     void adopt_child(detail::call_base& call);
     void forward(peer& from, const net::frame_view& f);
     void set_demand(detail::call_base& call, const detail::call_head& head);
@@ -322,9 +291,6 @@ private:
     static task<void> serve_door(runtime* self, net::link_endpoint* door);
     [[nodiscard]] static task<void> serve_caller(runtime* self, std::shared_ptr<net::channel> wire);
     void cut_caller(std::uint64_t incarnation);
-    void tell_driver_first() noexcept;
-    void ask_driver(const counted_ptr<detail::call_base>& call, std::string name,
-                    std::uint16_t kind, detail::encoder body);
     [[nodiscard]] task<void> leave_others();
     // The driver's side, in detail/runtime_meetings.ipp:
     [[nodiscard]] bool on_worker_asks(peer& from, const net::frame_view& f);
@@ -388,13 +354,11 @@ private:
 #include <skein/rt/detail/runtime_direct.ipp>
 #include <skein/rt/detail/runtime_dispatch.ipp>
 #include <skein/rt/detail/runtime_ends.ipp>
-#include <skein/rt/detail/runtime_followers.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_given.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_meetings.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
-#include <skein/rt/detail/runtime_restarts.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/runtime_spaces.ipp>
 #endif

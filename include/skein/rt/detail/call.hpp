@@ -110,7 +110,7 @@ struct credit_taken {
 /// The part of a call that knows nothing of its result type.
 class call_base : public list_node<call_base> {
 public:
-    /// What few calls have; in detail/runtime_state.hpp.
+    /// What few calls have; in detail/call_rarities.hpp.
     struct rarities;
     struct free_rarities {
         void operator()(rarities* r) const noexcept;

@@ -61,9 +61,14 @@ public:
     /// home: of the handles of this process
     group_desk(dispatch& parts, replies& answers, group_home& home, group_events& above) noexcept
         : dispatch_(parts), replies_(answers), home_(home), above_(above) {}
+    group_desk(const group_desk&) = delete;
+    group_desk& operator=(const group_desk&) = delete;
+    /// Handles that are left have nobody to ask.
+    ~group_desk() {
+        for (const auto& group : known_.held()) group->home = nullptr;
+    }
 
     [[nodiscard]] groups& table() noexcept { return known_; }
-    [[nodiscard]] const groups& table() const noexcept { return known_; }
 
     /// A group, or that of the same name if the wish allows it.
     [[nodiscard]] state_ptr make(const group_question& wish);

@@ -210,18 +210,17 @@ SKEIN_INLINE void group_desk::on_question(peer& from, slot_id slot, byte_span bo
     const auto what = wire::decode<group_question>(body);
     if (!what || what->matter > static_cast<std::uint8_t>(group_matter::hold) ||
         what->strategy > static_cast<std::uint8_t>(sched::group_strategy::strict_spread))
-        throw error(errc::malformed,
-                    fmt::format("a question about a placement group that cannot be read from {}",
-                                from.who));
+        throw malformed(fmt::format(
+            "a question about a placement group that cannot be read from {}", from.who));
     const auto matter = static_cast<group_matter>(what->matter);
     if (matter == group_matter::find) return find_for(from, slot, what->name);
     if (matter == group_matter::make) return make_for(from, *what);
     if (matter == group_matter::hold) return hold_for(from, what->number);
     const auto number = known_.number_of(from.number, what->number);
     if (!known_.is_held_by(from.number, number))
-        throw error(errc::malformed, fmt::format("{} asks about placement group {}, which it does "
-                                                 "not hold",
-                                                 from.who, what->number));
+        throw malformed(fmt::format("{} asks about placement group {}, which it does "
+                                    "not hold",
+                                    from.who, what->number));
     if (matter == group_matter::release) return release_for(from, *what, number);
     wait_for(from, slot, *what, number);
 }
@@ -239,14 +238,13 @@ SKEIN_INLINE void group_desk::find_for(peer& from, slot_id slot, const std::stri
 /// for it.
 SKEIN_INLINE void group_desk::make_for(const peer& from, const group_question& wish) {
     if (wish.number < first_of_worker || known_.has_alias(from.number, wish.number))
-        throw error(errc::malformed,
-                    fmt::format("{} makes a placement group with the number {}, which is none for "
-                                "a new one",
-                                from.who, wish.number));
+        throw malformed(
+            fmt::format("{} makes a placement group with the number {}, which is none for "
+                        "a new one",
+                        from.who, wish.number));
     const auto made = known_.count_aliases(from.number);
     if (made >= most_made_groups) // it had to refuse that itself
-        throw error(errc::malformed,
-                    fmt::format("{} makes more than {} placement groups", from.who, made));
+        throw malformed(fmt::format("{} makes more than {} placement groups", from.who, made));
     const auto group = make(wish);
     known_.enter_alias(from.number, wish.number, group->number);
     known_.hold(from.number, group->number);
@@ -256,9 +254,9 @@ SKEIN_INLINE void group_desk::make_for(const peer& from, const group_question& w
 /// if there never was one, he has lied, and not this worker.
 SKEIN_INLINE void group_desk::hold_for(const peer& from, std::uint64_t number) {
     if (number == 0 || number >= first_of_worker)
-        throw error(errc::malformed, fmt::format("{} holds placement group {}, which is no number "
-                                                 "of its driver's",
-                                                 from.who, number));
+        throw malformed(fmt::format("{} holds placement group {}, which is no number "
+                                    "of its driver's",
+                                    from.who, number));
     const auto count = known_.count_held(from.number);
     if (count >= most_held_groups && !known_.is_held_by(from.number, number))
         throw error(errc::exhausted,
@@ -270,9 +268,9 @@ SKEIN_INLINE void group_desk::release_for(peer& from, const group_question& what
                                           std::uint64_t number) {
     const auto group = known_.for_workers(number);
     if (what.times == 0 || !known_.give_back(from.number, number, what.times))
-        throw error(errc::malformed, fmt::format("{} gives handles to placement group {} back "
-                                                 "that it has not",
-                                                 from.who, what.number));
+        throw malformed(fmt::format("{} gives handles to placement group {} back "
+                                    "that it has not",
+                                    from.who, what.number));
     known_.forget_alias(from.number, what.number);
     if (known_.is_held_by(from.number, number) || !group) return;
     end_waits(from, *group, {},
@@ -288,20 +286,16 @@ SKEIN_INLINE void group_desk::wait_for(peer& from, slot_id slot, const group_que
     const bool for_end = what.matter == static_cast<std::uint8_t>(group_matter::remove);
     if (!group && for_end)
         return replies_.reply(from, slot, [&](wire::writer& w) { w.fixed(what.number); });
+    std::optional<error> why;
     if (!group)
-        return replies_.reply_failure(
-            from, slot,
-            {error(errc::closed,
-                   fmt::format("placement group {} had ended before its handle came", what.number))
-                 .with_hint("who passes a handle holds the group until the call has ended"),
-             nullptr});
-    if (group->askers.size() >= most_group_waits)
-        return replies_.reply_failure(
-            from, slot,
-            {error(errc::exhausted, fmt::format("{} calls wait for placement group {} already",
-                                                group->askers.size(), group->number))
-                 .with_hint("wait once, before the calls that need it are made"),
-             nullptr});
+        why = error(errc::closed,
+                    fmt::format("placement group {} had ended before its handle came", what.number))
+                  .with_hint("who passes a handle holds the group until the call has ended");
+    else if (group->askers.size() >= most_group_waits)
+        why = error(errc::exhausted, fmt::format("{} calls wait for placement group {} already",
+                                                 group->askers.size(), group->number))
+                  .with_hint("wait once, before the calls that need it are made");
+    if (why) return replies_.reply_failure(from, slot, {std::move(*why), nullptr});
     const call_id parent({what.incarnation, what.call});
     group->askers.push_back({from.number, slot, parent, for_end});
     dispatch_.cores().begin_wait(from.room, parent); // its core is others' meanwhile

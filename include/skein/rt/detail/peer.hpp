@@ -34,6 +34,11 @@ enum class peer_role : std::uint8_t {
     here,     ///< this worker itself; without a connection
 };
 
+/// A peer has sent what cannot be: ends its link.
+[[nodiscard]] inline error malformed(std::string text) {
+    return {errc::malformed, std::move(text)};
+}
+
 } // namespace detail
 
 /// A connection as the runtime sees it. Owned by the task that serves it.

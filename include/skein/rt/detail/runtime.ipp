@@ -33,9 +33,10 @@ SKEIN_INLINE void no_current_runtime() {
 
 SKEIN_INLINE runtime::state::state(runtime& self, runtime_options who)
     : name{std::move(who.name), std::move(who.host), who.pid}, heard(self),
-      anchor(new detail::runtime_anchor(self)), groups(dispatch, replies, group_handles, heard),
-      group_handles(groups, replies, heard), replies(name, anchor, actors.borrowed, heard),
-      local_actors(heard), executor(anchor, replies, local_actors) {}
+      anchor(new detail::runtime_anchor(self)), actors(dispatch, groups, replies, heard),
+      groups(dispatch, replies, group_handles, heard), group_handles(groups, replies, heard),
+      replies(name, anchor, borrowed, heard), local_actors(heard),
+      executor(anchor, replies, local_actors) {}
 SKEIN_INLINE runtime::state::~state() = default;
 
 SKEIN_INLINE runtime::runtime(runtime_options who) {
@@ -59,7 +60,6 @@ SKEIN_INLINE runtime::~runtime() {
     state_->dispatch.ask(nullptr); // it may be gone
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, queue] : state_->actor_queues) queue->owner = nullptr;
-    for (const auto& group : state_->groups.table().held()) group->home = nullptr;
     state_->anchor->self = nullptr;
     if (current_ == this) current_ = nullptr;
 }
@@ -91,7 +91,7 @@ SKEIN_INLINE std::size_t runtime::running() const noexcept { return state_->exec
 SKEIN_INLINE bool runtime::is_driver() const noexcept { return state_->upstream == nullptr; }
 SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return state_->incarnation; }
 SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
-    return actor_id({state_->incarnation, ++state_->last_actor});
+    return actor_id({state_->incarnation, state_->actors.new_number()});
 }
 SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
     return state_->root;
@@ -378,21 +378,21 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (state_->closing) return refuse(*call, is_closing(call->name()));
     if (state_->upstream != nullptr) return send(*state_->upstream, std::move(call));
     if (call->kind == detail::call_kind::method) { // passed on for a worker
-        auto* const found = state_->actors.find(call->target);
+        const auto* const found = state_->actors.find(call->target);
         if (found == nullptr)
             return refuse(*call,
                           error(errc::not_found, actor_title(call->target) + " is gone")
                               .with_hint("its last handle was dropped, it was killed or left, or "
                                          "its worker died"));
-        if (found->where == nullptr) return found->waiting.push_back(std::move(call));
+        if (found->where == nullptr) return state_->actors.wait_for(call->target, call);
         return send(*found->where, std::move(call));
     }
     if (state_->given_up) return refuse(*call, *state_->given_up);
-    if (!followers::may_go(*this, call)) return;
+    if (!state_->actors.may_go(call)) return;
     state_->begin_work();
     if (detail::demand_lines::is_lined_up(*call)) {
         if (auto* to = state_->dispatch.straight_to(*call)) return send(*to->link, std::move(call));
-        line_up(std::move(call));
+        state_->actors.line_up(std::move(call));
         return pump_leases();
     }
     dispatch_hearer hears{*this};

@@ -260,7 +260,8 @@ SKEIN_INLINE void detail::direct_state::deliver() {
             else if (!self.state_->closing)
                 self.state_->executor.arrived(here, std::move(f.given));
         } catch (const error& e) { // as it would end a link
-            if (f.kind == message_call) self.reply_failure(*here, slot_id(f.id), {e, nullptr});
+            if (f.kind == message_call)
+                self.answers().reply_failure(*here, slot_id(f.id), {e, nullptr});
         }
     }
     take_back(std::move(all));

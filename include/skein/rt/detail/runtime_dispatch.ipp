@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/runtime.hpp: what a driver does by its dispatch (detail/dispatch.hpp),
-// which decides where tasks and new actors go.
+// Part of the bodies of rt/runtime.hpp: what tasks and new actors ask for, and what a driver does by
+// its dispatch (detail/dispatch.hpp), which decides where they go.
 
 #include <skein/rt/detail/runtime_state.hpp>
 
@@ -10,7 +10,85 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 namespace skein::rt {
+
+namespace detail {
+
+/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with
+/// what is made there.
+[[nodiscard]] inline std::string named_group_label(const location& on) {
+    const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
+    return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
+}
+
+} // namespace detail
+
+/// Driver: what a call asks for must be in its group, which it keeps from now on.
+SKEIN_INLINE void runtime::join_group(detail::call_base& call) {
+    const auto& demand = state_->dispatch.demands().at(call.demand);
+    if (demand.group == 0) return;
+    auto& bad = call.extra().bad_options;
+    if (auto why = state_->groups.keep(call, demand.group)) bad = std::move(why);
+    if (bad) return;
+    bad =
+        detail::misfit(*state_->groups.table().state_of(demand.group), demand.need, demand.bundle);
+}
+
+/// What a task needs that says where it is to run.
+SKEIN_INLINE void runtime::followers::set_demand(runtime& self, detail::call_base& call,
+                                                 call_options how) {
+    const bool for_life = call.kind == detail::call_kind::create;
+    auto& demands = self.state_->dispatch.demands();
+    if (!take_location(self, call, how.on)) return;
+    const auto number = detail::demand_of(demands, how, for_life);
+    if (!number) {
+        call.extra().bad_options = number.error();
+        return;
+    }
+    call.demand = *number;
+    if (!for_life) call.cpus = demands.at(*number).cpus;
+    if (self.state_->upstream == nullptr) self.join_group(call);
+}
+
+/// Leaves of a location what a demand is numbered by: names are looked up, and what only the driver
+/// knows is told to it with the call. False: there is no such place.
+SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_base& call,
+                                                    location& on) {
+    const bool is_driver = self.state_->upstream == nullptr;
+    if (on.is_actor() && on.actor()) {
+        follow(self, call, on.actor());
+    } else if (is_driver) {
+        auto why = self.state_->groups.table().resolve(on);
+        if (why) call.extra().bad_options = std::move(why);
+        return !call.rare || !call.rare->bad_options;
+    } else if (on.is_group() && on.group() != 0) {
+        if (auto why = self.state_->groups.keep(call, on.group()))
+            call.extra().bad_options = std::move(why);
+        call.extra().label = sched::group_label(on.group(), on.bundle());
+        if (on.has_children()) call.extra().label += '+';
+    } else if (on.is_named_group() && !on.text().empty()) {
+        call.extra().label = detail::named_group_label(on);
+    } else {
+        if (on.is_anywhere()) call.extra().label = sched::anywhere_label;
+        return true;
+    }
+    on = {};
+    return !call.rare->bad_options;
+}
+
+/// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
+SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
+    if (self.state_->upstream != nullptr)
+        call.extra().label = sched::actor_label(of);
+    else
+        call.extra().beside = of;
+    const auto queue = self.state_->actor_queues.find(of);
+    if (queue == self.state_->actor_queues.end()) return;
+    using held = counted_ptr<detail::actor_queue>;
+    call.keep(std::make_shared<held>(queue->second));
+}
 
 /// Driver: what an actor holds.
 SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_options& how) {
@@ -23,32 +101,6 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
     asked.env = how.env;
     asked.cwd = how.cwd;
     followers::set_demand(*this, call, asked);
-}
-
-/// Driver: an actor was declared; it holds what its constructor's call asks for.
-SKEIN_INLINE void runtime::keep_demand(const detail::call_base& call) {
-    auto* const entry = state_->actors.find(call.target);
-    if (entry == nullptr) return;
-    if (entry->plan) {
-        entry->plan->demand = call.demand;
-        if (call.rare) entry->plan->beside = call.rare->beside;
-    }
-    entry->group = state_->groups.of(call.demand);
-}
-
-/// Driver: to the end of its line.
-SKEIN_INLINE void runtime::line_up(counted_ptr<detail::call_base> call) {
-    if (call->kind == detail::call_kind::create && call->demand)
-        if (auto* const entry = state_->actors.find(call->target)) entry->making = call;
-    state_->dispatch.line_up(std::move(call));
-}
-
-/// Driver: an actor has ended, or could not be made. Its worker, if that was for it alone, ends,
-/// too.
-SKEIN_INLINE void runtime::actor_left(peer& at) {
-    if (!state_->dispatch.end_actor(at.room)) return;
-    at.ended.set();
-    state_->dispatch.tell_demand(at.room.demand);
 }
 
 SKEIN_INLINE void runtime::pump() {
@@ -110,6 +162,18 @@ SKEIN_INLINE void runtime::suspect(const net::channel& worker, bool on) {
         break;
     }
     pump();
+}
+
+SKEIN_INLINE void runtime::set_labels(const net::channel& wire,
+                                      const std::vector<std::string>& labels) {
+    std::shared_ptr<peer> known;
+    for (const auto& l : state_->links) {
+        if (l->wire.get() != &wire || l->room.labels == labels) continue;
+        state_->dispatch.book().set_labels(l->room, labels);
+        known = l;
+    }
+    if (known) state_->actors.labels_known(*known);
+    if (state_->dispatch.waits()) pump_leases();
 }
 
 SKEIN_INLINE void runtime::give_up_worker(const net::channel& worker, std::string why) {

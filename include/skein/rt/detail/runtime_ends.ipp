@@ -5,7 +5,6 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
-#include <skein/core/type_name.hpp>
 #include <skein/rt/detail/runtime_state.hpp>
 
 #include <algorithm>
@@ -15,18 +14,6 @@
 #include <fmt/format.h>
 
 namespace skein::rt {
-
-namespace detail {
-
-SKEIN_INLINE std::string times(std::int64_t n) {
-    return n == 1 ? std::string("once") : fmt::format("{} times", n);
-}
-
-SKEIN_INLINE failure ended(std::string_view title, std::string_view how) {
-    return {error(errc::not_found, fmt::format("{} {}", title, how)), nullptr};
-}
-
-} // namespace detail
 
 SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
     std::string_view name;
@@ -46,92 +33,19 @@ SKEIN_INLINE std::string runtime::actor_title(actor_id id) const {
     return detail::actor_title(id, name, type);
 }
 
-/// Driver: forgets an actor. tell: what its worker hears, 0: nothing. why: what calls that wait
-/// hear.
-SKEIN_INLINE void runtime::end_actor(actor_id id, std::uint16_t tell, const failure* why) {
-    auto& actors = state_->actors;
-    auto node = actors.entries.extract(id);
-    if (node.empty()) return;
-    actors.held.forget(id);
-    auto entry = std::move(node.mapped());
-    if (entry.plan && !entry.plan->terms.name.empty()) actors.names.erase(entry.plan->terms.name);
-    counted_ptr<detail::actor_queue> queue;
-    if (const auto found = state_->actor_queues.find(id); found != state_->actor_queues.end())
-        queue = counted_ptr<detail::actor_queue>(found->second);
-    if (queue) {
-        credits::leave(*state_, *queue);
-        queue->moving = false;
-        queue->lost = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
-    }
-    if (entry.where != nullptr) {
-        if (tell != 0) send_actor(*entry.where, tell, id);
-        actor_left(*entry.where);
-    }
-    const auto& told = why != nullptr ? *why : detail::ended(actor_title(id), "is gone");
-    if (tell == detail::message_kill) // what its worker has not begun
-        for (std::size_t i = 0; i < state_->slots.size(); ++i) {
-            const auto call = state_->slots[i].call;
-            if (call && call->target == id && call->kind == detail::call_kind::method &&
-                !call->is_done() && take_back(*call))
-                entry.waiting.push_back(call);
-        }
-    for (const auto& call : entry.waiting)
-        if (!call->is_done())
-            call->fail({error(told.what.code(), call->name() + " did not run: " + told.what.text()),
-                        nullptr});
-    if (queue) fail_queue(*queue);
-    if (entry.is_followed) followers::take_out(*this, id, entry.beside);
-    followers::fail(entry.beside, told.what);
-    if (!entry.beside.empty()) pump();
-    for (const auto asker : entry.askers) tell_where(asker, id, nullptr, told.what.text());
-    give_late_holds_back(id);
-    const auto& making = entry.making; // it may wait for long for what nobody wants any more
-    if (making && !making->is_done() && making->state == detail::phase::queued &&
-        making->on == nullptr) {
-        making->fail({error(errc::cancelled, making->name() + " did not run: " + told.what.text()),
-                      nullptr});
-        pump();
-    }
-}
-
-/// Driver: the group in which they live is over.
-SKEIN_INLINE void runtime::end_actors(const detail::group_state& group) {
-    std::vector<actor_id> inside;
-    for (const auto& [id, entry] : state_->actors.entries)
-        if (entry.group.get() == &group) inside.push_back(id);
-    std::sort(inside.begin(), inside.end());
-    for (const auto id : inside) {
-        const failure told{error(group.why->code(), fmt::format("{} has ended: {}", actor_title(id),
-                                                                group.why->text())),
-                           nullptr};
-        end_actor(id, detail::message_kill, &told);
-    }
-}
-
 SKEIN_INLINE void runtime::kill_actor(actor_id id) {
     if (state_->awaits_space_server) {
         state_->kills.push_back(id);
-        return close_queue(id, detail::ended(actor_title(id), "was killed"));
+    } else if (state_->upstream != nullptr) {
+        state_->replies.told_driver();
+        detail::send_actor(*state_->upstream, detail::message_kill, id);
+    } else {
+        return state_->actors.kill(id);
     }
-    if (state_->upstream != nullptr) {
-        tell_driver_first();
-        send_actor(*state_->upstream, detail::message_kill, id);
-        return close_queue(id, detail::ended(actor_title(id), "was killed"));
-    }
-    const auto why = detail::ended(actor_title(id), "was killed");
-    end_actor(id, detail::message_kill, &why);
+    close_queue(id, detail::ended(actor_title(id), "was killed"));
 }
 
 SKEIN_INLINE void runtime::leave_actor() { state_->local_actors.leave(); }
-
-SKEIN_INLINE std::string runtime::state::listener::title_of(actor_id id) const {
-    return self.actor_title(id);
-}
-
-SKEIN_INLINE void runtime::state::listener::actor_has_left(actor_id id) {
-    self.tell_driver_first();
-    if (auto* const driver = self.state_->upstream) send_actor(*driver, detail::message_left, id);
-}
 
 // ---- cancelling by force -----------------------------------------------------------------------
 

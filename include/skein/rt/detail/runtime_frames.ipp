@@ -37,7 +37,10 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_release:
     case detail::message_kill:
     case detail::message_left:
-    case detail::message_find: return on_actor_frame(*from, f);
+    case detail::message_find:
+        if (state_->upstream == nullptr) return state_->actors.on_frame(*from, f);
+        if (f.kind != detail::message_kill) break;
+        return state_->executor.kill(detail::actor_of(f.body, from->who));
     case detail::message_group:
         if (state_->upstream != nullptr) break;
         return state_->groups.on_question(*from, slot_id(f.id), f.body);
@@ -84,7 +87,7 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
     if (call->kind == detail::call_kind::task) account(from, *call);
     const auto queue = credits::give(*state_, from, *call);
     if (call->kind == detail::call_kind::create && state_->upstream == nullptr)
-        settle_create(from, *call, f.flags);
+        state_->actors.settle(from, *call, f.flags == detail::reply_failed);
     if (!call->is_done()) {
         if (f.flags == detail::reply_ok) {
             call->finish_with_bytes(f.body);
@@ -189,7 +192,7 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     call.demand = *number;
     if (!for_life) call.cpus = demands.at(*number).cpus;
     join_group(call);
-    if (for_life) keep_demand(call);
+    if (for_life) state_->actors.keep_demand(call);
 }
 
 /// Driver: a call of a worker goes on to where it belongs.
@@ -206,13 +209,15 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     }
     if (from.forwarded.contains(slot_id(f.id)))
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
-    if (head.kind == detail::call_kind::create && !admit_actor(from, f, fn, head, in)) return;
+    if (head.kind == detail::call_kind::create &&
+        !state_->actors.admit(from, slot_id(f.id), fn, head, in))
+        return;
     std::shared_ptr<peer> origin;
     for (const auto& l : state_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
     counted_ptr<detail::call_base> call(new detail::forwarded_call(
-        *this, state_->dispatch.cores(), origin, slot_id(f.id), head.who));
+        state_->replies, state_->dispatch.cores(), origin, slot_id(f.id), head.who));
     call->fn = &fn;
     call->kind = head.kind;
     call->target = head.target;
@@ -231,19 +236,5 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     }
     if (state_->dispatch.waits()) pump_leases(); // the caller may have left a core to others
 }
-
-// ---- replies -----------------------------------------------------------------------------------
-
-SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
-    state_->replies.reply(to, id, encode);
-}
-SKEIN_INLINE void runtime::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
-    state_->replies.pass_reply(to, id, value, lends);
-}
-SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
-    state_->replies.reply_failure(to, id, why);
-}
-/// Something was told to the driver that the next reply must not overtake.
-SKEIN_INLINE void runtime::tell_driver_first() noexcept { state_->replies.told_driver(); }
 
 } // namespace skein::rt

@@ -2,8 +2,6 @@
 #pragma once
 // What rt/runtime.hpp names and does not need to know.
 
-#include <cstdint>
-
 namespace skein::net {
 class channel;
 class link_endpoint;
@@ -13,14 +11,6 @@ struct address;
 struct frame_view;
 } // namespace skein::net
 
-namespace skein::wire {
-class reader;
-}
-
-namespace skein::sched {
-enum class group_strategy : std::uint8_t;
-}
-
 namespace skein::rt {
 
 class worker_source;
@@ -29,14 +19,11 @@ struct worker_info;
 namespace detail {
 
 class group_handles;
-class group_state;
-struct actor_entry;
-struct actor_terms;
+class replies;
 struct call_head;
 struct space_state;
 struct direct_state;
 struct direct_target;
-struct worker_end;
 struct worker_hello;
 
 [[noreturn]] void no_current_runtime(); // says what to do, in runtime.ipp

@@ -22,10 +22,10 @@ namespace skein::rt {
 
 SKEIN_INLINE void runtime::drop_actor(detail::actor_queue& queue) noexcept {
     state_->actor_queues.erase(queue.id);
-    if (state_->upstream == nullptr) return let_go(queue.id);
-    const auto times = state_->actors.borrowed.let_go(queue.id);
+    if (state_->upstream == nullptr) return state_->actors.let_go(queue.id);
+    const auto times = state_->borrowed.let_go(queue.id);
     if (times == 0 || !state_->upstream->wire->is_open()) return;
-    tell_driver_first();
+    state_->replies.told_driver();
     wire::writer body;
     detail::put_actor(body, queue.id);
     body.fixed(times);
@@ -37,43 +37,23 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::borrow_actor(actor_id id,
     const bool is_new = !state_->actor_queues.contains(id);
     auto queue = queue_for(id);
     if (is_new || queue->max_pending == 0) queue->max_pending = max_pending;
-    if (is_new && state_->upstream != nullptr) state_->actors.borrowed.borrow(id);
+    if (is_new && state_->upstream != nullptr) state_->borrowed.borrow(id);
     return queue;
 }
 
 SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::hold_actor(actor_id id,
                                                                   std::uint32_t max_pending) {
     auto queue = borrow_actor(id, max_pending);
-    if (state_->upstream != nullptr) state_->actors.borrowed.hold(id);
+    if (state_->upstream != nullptr) state_->borrowed.hold(id);
     return queue;
 }
 
-SKEIN_INLINE void runtime::lend_actor(actor_id id) { state_->replies.lend(id); }
+SKEIN_INLINE detail::replies& runtime::answers() noexcept { return state_->replies; }
 
 /// Worker: a call is answered, and there are handles that came as arguments.
 SKEIN_INLINE void runtime::tell_holds() {
-    for (const auto id : state_->actors.borrowed.tell())
-        send_actor(*state_->upstream, detail::message_hold, id);
-}
-
-SKEIN_INLINE void runtime::send_actor(peer& to, std::uint16_t kind, actor_id id) {
-    if (!to.wire->is_open()) return;
-    wire::writer body;
-    detail::put_actor(body, id);
-    to.wire->send(kind, 0, 0, body.bytes(), {});
-}
-
-/// Driver: a worker gets a handle, and holds it from now on.
-SKEIN_INLINE void runtime::reply_handle(peer& to, slot_id id, actor_id actor) {
-    const auto& entry = state_->actors.entries.at(actor);
-    state_->actors.held.add(to.number, actor);
-    std::uint32_t said =
-        entry.plan ? std::min(entry.plan->terms.max_pending, detail::most_pending) : 0;
-    if (entry.is_detached()) said |= detail::detached_handle;
-    reply(to, id, [&](wire::writer& w) {
-        detail::put_actor(w, actor);
-        w.fixed(said);
-    });
+    for (const auto id : state_->borrowed.tell())
+        detail::send_actor(*state_->upstream, detail::message_hold, id);
 }
 
 /// The value of a call has handles in it: who gets it holds them before who gave it can let go.
@@ -86,9 +66,7 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
         auto& passed = static_cast<detail::forwarded_call&>(call);
         passed.lends = true;
         if (passed.origin().up)
-            for (const auto id : parts.actors)
-                if (state_->actors.find(id) != nullptr)
-                    state_->actors.held.add(passed.origin().number, id);
+            for (const auto id : parts.actors) state_->actors.hold(passed.origin().number, id);
         return call.finish_with_bytes(f.body);
     }
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
@@ -138,9 +116,9 @@ SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_queue>
     if (call != nullptr)
         call->keep(std::make_shared<counted_ptr<actor_queue>>(queue));
     else if (by != nullptr && is_foreign)
-        by->lend_abroad(queue);
+        by->answers().lend_abroad(queue);
     else if (by != nullptr)
-        by->lend_actor(queue->id);
+        by->answers().lend(queue->id);
 }
 
 SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_queue>& into) {
@@ -219,34 +197,5 @@ SKEIN_INLINE result<void> decode_group(wire::reader& from, counted_ptr<group_sta
 }
 
 } // namespace detail
-
-SKEIN_INLINE void runtime::lend_abroad(counted_ptr<detail::actor_queue> queue) {
-    state_->replies.lend_abroad(std::move(queue));
-}
-
-SKEIN_INLINE bool runtime::is_held(actor_id id, const detail::actor_entry& entry) const {
-    return state_->actor_queues.contains(id) || state_->actors.held.is_held(id) ||
-           !entry.waiting.empty() || entry.is_detached();
-}
-
-/// Driver: a handle is gone; it may have been the last one.
-SKEIN_INLINE void runtime::let_go(actor_id id) {
-    const auto* const entry = state_->actors.find(id);
-    if (entry != nullptr && !is_held(id, *entry)) end_actor(id, detail::message_drop, nullptr);
-}
-
-SKEIN_INLINE void runtime::on_release(peer& from, byte_span body) {
-    wire::reader in(body);
-    actor_id id;
-    std::uint32_t times = 0;
-    if (!detail::get_actor_id(in, id) || !in.fixed(times) || !in.finish())
-        throw error(errc::malformed,
-                    fmt::format("a release that cannot be read from {}", from.who));
-    if (state_->actors.find(id) == nullptr) return;
-    if (!state_->actors.held.give_back(from.number, id, times))
-        throw error(errc::malformed,
-                    fmt::format("{} gives handles to actor {} back that it has not", from.who, id));
-    let_go(id);
-}
 
 } // namespace skein::rt

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What a broken link took along: calls that run again, go on elsewhere or fail, and actors. Part of
-// detail/runtime_peers.ipp and detail/runtime_restarts.ipp.
+// detail/runtime_peers.ipp.
 
 #include <skein/rt/detail/runtime_state.hpp>
 
@@ -69,18 +69,10 @@ struct runtime::losses {
     counted_ptr<detail::call_base> suspect; ///< of `again`: it ran when the worker died
     detail::loss_report report;
     std::vector<counted_ptr<detail::call_base>> moved; ///< go on at the new instance of their actor
-    std::vector<actor_id> moving, orphaned;            ///< actors: made again; held by nobody else
-    std::vector<counted_ptr<detail::call_base>>
-        stranded;                          ///< were to run where an actor was that is lost
-    std::map<actor_id, std::string> notes; ///< of actors that were made again too often
+    detail::lost_actors actors;
     /// Of a link between workers: what its calls fail with.
     std::optional<errc> code;
     std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
-
-    [[nodiscard]] std::string note_of(actor_id id) const {
-        const auto found = notes.find(id);
-        return found != notes.end() ? found->second : std::string();
-    }
 };
 
 } // namespace skein::rt

@@ -51,10 +51,10 @@ SKEIN_INLINE void runtime::on_where(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a question that cannot be read from {}", from.who));
     const actor_id id(asked->actor);
-    auto* const entry = state_->actors.find(id);
+    const auto* const entry = state_->actors.find(id);
     if (entry == nullptr || entry->lasts() || !asked->is_cut_off) {
         if (entry != nullptr && entry->where == nullptr && !entry->lasts())
-            return entry->askers.push_back(from.number); // it is being made
+            return state_->actors.ask_where(id, from.number); // it is being made
         return tell_where(from.number, id, entry != nullptr ? entry->where : nullptr);
     }
     // Calls over its last link must not come behind those that go through here.
@@ -154,8 +154,7 @@ SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
         throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
     auto* const to = link_of(head.worker);
     if (to == nullptr || !to->is_open()) return;
-    for (const auto id : parts.actors)
-        if (state_->actors.find(id) != nullptr) state_->actors.held.add(to->number, id);
+    for (const auto id : parts.actors) state_->actors.hold(to->number, id);
     wire::writer body;
     detail::relay_head{from.incarnation}.encode(body);
     body.raw(in.rest());

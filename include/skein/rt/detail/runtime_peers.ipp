@@ -225,6 +225,7 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
     }
     state_->closing = true;
     state_->groups.close();
+    state_->actors.close();
     state_->executor.close();
     if (!l->orderly) // nobody is told that what is cancelled now was cancelled: it was lost
         for (const auto& one : state_->direct->callers)
@@ -265,6 +266,7 @@ SKEIN_INLINE task<void> say_goodbye(net::channel::handle to) {
 SKEIN_INLINE task<void> runtime::close() {
     state_->closing = true;
     state_->groups.close();
+    state_->actors.close();
     state_->executor.close();
     state_->dispatch.book().lent_changed().set();
     const error why(errc::closed, "the program ended before the call was done");
@@ -313,7 +315,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     losses lost;
     lost.summary = state_->space_server_end ? std::string(state_->space_server_end->text())
                                             : fmt::format("{} was lost: {}", l.who, how);
-    if (state_->upstream == nullptr) begin_restarts(l, lost);
+    if (state_->upstream == nullptr) lost.actors = state_->actors.lose(l);
     take_lost(l, lost);
 
     // The actors are gone before any call fails: what that sets free must not go to the dead link.
@@ -323,18 +325,18 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
     for (const auto& queue : gone) {
         credits::leave(*state_, *queue);
-        queue->lost =
-            failure{error(errc::worker_lost, lost.summary + lost.note_of(queue->id)), nullptr};
+        queue->lost = failure{
+            error(errc::worker_lost, lost.summary + lost.actors.note_of(queue->id)), nullptr};
     }
     fail_lost(lost);
     for (const auto& queue : gone) fail_queue(*queue);
-    for (const auto& call : lost.stranded)
-        (void)followers::may_go(*this, call); // it fails, and says why
-    for (const auto id : lost.orphaned) let_go(id);
+    for (const auto& call : lost.actors.stranded)
+        (void)state_->actors.may_go(call); // it fails, and says why
+    for (const auto id : lost.actors.orphaned) state_->actors.let_go(id);
     run_again(lost);
     resume_restarts(lost);
     if (l.room.demand) state_->dispatch.tell_demand(l.room.demand);
-    state_->groups.table().lose(l.number, state_->actors.late.contains(l.number));
+    state_->groups.table().lose(l.number, state_->actors.keeps_lent(l.number));
 }
 
 /// Takes the calls that were at the link out of their slots.
@@ -385,7 +387,7 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
                                                                            : errc::worker_lost;
         const auto name = call->name();
         std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
-        if (call->kind == detail::call_kind::method) text += lost.note_of(call->target);
+        if (call->kind == detail::call_kind::method) text += lost.actors.note_of(call->target);
         if (call->lost_attempts > 1)
             text +=
                 fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
@@ -403,13 +405,67 @@ SKEIN_INLINE void runtime::run_again(const losses& lost) {
         ++state_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
-        if (!followers::may_go(*this, call)) continue;
+        if (!state_->actors.may_go(call)) continue;
         if (call == lost.suspect)
             suspect = call;
         else
             again.push_back(call);
     }
     state_->dispatch.line_up_again(again, suspect);
+}
+
+// ---- calls of actors that are made again -------------------------------------------------------
+
+// The driver keeps what it takes to make these actors (detail/actor_owner.hpp). Calls keep their
+// arguments until they have an outcome: those that their worker had not begun, and those with
+// retries, go first in the line of the new instance, in the order in which they were sent.
+
+/// Driver: the call may have to be sent once more.
+SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
+    if (call.kind == detail::call_kind::task || state_->upstream != nullptr) return false;
+    if (call.queue) return call.queue->lasts;
+    const auto* const entry = state_->actors.find(call.target);
+    return entry != nullptr && entry->lasts();
+}
+
+/// True: a constructor or method that was at a lost worker goes on elsewhere.
+SKEIN_INLINE bool runtime::take_moved(const counted_ptr<detail::call_base>& call, bool sent,
+                                      losses& into) {
+    if (state_->upstream != nullptr || state_->closing || call->body.empty() ||
+        call->kind == detail::call_kind::task || detail::is_unwanted(*call))
+        return false;
+    if (!state_->actors.moves(*call, sent)) return false;
+    into.report.add(detail::loss_report::runs_again, call->name());
+    into.moved.push_back(call);
+    return true;
+}
+
+/// What began before the loss of a link goes on: at the front of the lines, in order.
+SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
+    std::sort(lost.moved.begin(), lost.moved.end(),
+              [](auto& a, auto& b) { return a->order < b->order; });
+    std::map<actor_id, std::vector<counted_ptr<detail::call_base>>> own, passed;
+    for (auto& call : lost.moved) {
+        if (call->is_done()) continue;
+        ++state_->stats.retried;
+        call->on = nullptr;
+        call->state = detail::phase::queued;
+        if (call->kind == detail::call_kind::create) {
+            if (state_->actors.may_go(call)) state_->actors.line_up(std::move(call));
+        } else {
+            (call->queue ? own : passed)[call->target].push_back(std::move(call));
+        }
+    }
+    for (auto& [id, calls] : own) {
+        const auto queue = calls.front()->queue;
+        auto& line = queue->waiting;
+        line.insert(line.begin() + static_cast<std::ptrdiff_t>(queue->first), calls.begin(),
+                    calls.end());
+        credits::sort(*queue); // some may have overtaken others of a full group
+        drain(*queue);
+    }
+    for (auto& [id, calls] : passed) state_->actors.wait_first(id, std::move(calls));
+    for (const auto id : lost.actors.moving) state_->actors.make_again(id);
 }
 
 } // namespace skein::rt

@@ -59,7 +59,8 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     // elsewhere when it was taken back; and one that was not sent.
     const bool keep = raw.kind == detail::call_kind::task && state_->upstream == nullptr &&
                       (raw.retries_left > 0 || at->page);
-    if (raw.kind == detail::call_kind::create && state_->upstream == nullptr) remember_plan(raw);
+    if (raw.kind == detail::call_kind::create && state_->upstream == nullptr)
+        state_->actors.remember_plan(raw);
     if (keep || keeps_body(raw)) {
         (void)transmit(*at, raw, raw.body, nullptr);
     } else {
@@ -96,7 +97,8 @@ SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span
         const auto held = free_slot(call.slot);
         account(to, call);
         (void)credits::give(*state_, to, call);
-        if (call.kind == detail::call_kind::create && state_->upstream == nullptr) actor_left(to);
+        if (call.kind == detail::call_kind::create && state_->upstream == nullptr)
+            state_->actors.has_left(to);
         call.fail({e, nullptr});
     }
     return true;

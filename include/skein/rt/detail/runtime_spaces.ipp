@@ -68,9 +68,7 @@ SKEIN_INLINE error runtime::is_closing(const std::string& call) const {
         .with_hint(std::string(state_->space_server_end->hint()));
 }
 
-SKEIN_INLINE std::size_t runtime::known_actors() const noexcept {
-    return state_->actors.entries.size();
-}
+SKEIN_INLINE std::size_t runtime::known_actors() const noexcept { return state_->actors.size(); }
 SKEIN_INLINE std::size_t runtime::space_clients() const noexcept {
     return static_cast<std::size_t>(std::count_if(state_->links.begin(), state_->links.end(),
                                                   [](auto& l) { return l->is_space_client; }));
@@ -297,6 +295,7 @@ SKEIN_INLINE void space_state::give_up(space_visit& v, const error& why) {
     v.is_over = true;
     space_client.closing = true;
     space_client.groups.close();
+    space_client.actors.close();
     space_client.executor.close();
     v.self->close_queues();
     v.over.set();
@@ -337,8 +336,7 @@ SKEIN_INLINE task<void> space_state::knock(visit_ptr v) {
         if (const auto queue = state.actor_queues.find(id); queue != state.actor_queues.end())
             space_client.drain(*queue->second);
     for (const auto id : std::exchange(state.kills, {}))
-        if (state.upstream != nullptr)
-            runtime::send_actor(*state.upstream, detail::message_kill, id);
+        if (state.upstream != nullptr) send_actor(*state.upstream, detail::message_kill, id);
     counted_ptr<ref_state<void>> call(new ref_state<void>);
     (void)space_client.find_actor(call, {}, typeid(void));
     auto asked = as_result(as_task(ref<void>(std::move(call))));

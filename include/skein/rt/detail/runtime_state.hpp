@@ -8,15 +8,14 @@
 #include <skein/core/id_map.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
-#include <skein/core/timer_wheel.hpp>
 #include <skein/net/channel.hpp>
 #include <skein/proc/claims.hpp>
-#include <skein/rt/detail/actors_state.hpp>
+#include <skein/rt/detail/actor_owner.hpp>
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/call_rarities.hpp>
 #include <skein/rt/detail/credit_state.hpp>
 #include <skein/rt/detail/dispatch.hpp>
 #include <skein/rt/detail/executor.hpp>
-#include <skein/rt/detail/follower_state.hpp>
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/group_desk.hpp>
 #include <skein/rt/detail/group_handles.hpp>
@@ -44,48 +43,15 @@ namespace skein::rt {
 
 namespace detail {
 
-struct call_base::rarities {
-    std::string name;
-    std::unique_ptr<deferred_arguments> arguments;
-    std::unique_ptr<actor_terms> terms;             ///< of a constructor, if it has options
-    std::size_t pending = 0;                        ///< refs among the arguments not done yet
-    std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
-    std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
-    struct deadline_timer : timer_node {
-        explicit deadline_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
-        }
-        void passed();
-        call_base& call;
-    };
-    std::optional<deadline_timer> deadline;
-    struct force_timer : timer_node {
-        explicit force_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<force_timer&>(t).passed(); }), call(c) {}
-        void passed();
-        call_base& call;
-    };
-    std::optional<force_timer> force; ///< it was cancelled by force
-    std::optional<error> bad_options;
-    std::optional<known_failures> retry_on;
-    std::uint16_t failed_attempts = 0; ///< that ended with one of them
-    actor_id beside;                   ///< it is to run where that actor is
-    std::string label;                 ///< worker: where its driver is to have it run, if not ""
-    duration limit = no_deadline;
-    time_point until{};        ///< when the deadline is
-    bool is_inherited = false; ///< the limit, from the call that made this one
-    bool cancel_requested = false;
-};
-
 struct direct_state; // in detail/direct_state.hpp
 struct space_state;  // in detail/space_state.hpp
 
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
 public:
-    forwarded_call(runtime& self, lent_cores& cores, std::shared_ptr<peer> origin,
-                   slot_id origin_id, const trace_context& who)
-        : id(who.id), self_(self), cores_(cores), origin_(std::move(origin)), origin_id_(origin_id),
+    forwarded_call(replies& out, lent_cores& cores, std::shared_ptr<peer> origin, slot_id origin_id,
+                   const trace_context& who)
+        : id(who.id), out_(out), cores_(cores), origin_(std::move(origin)), origin_id_(origin_id),
           asker_(who.parent) {}
 
     const call_id id;   ///< as its worker numbers it
@@ -101,11 +67,11 @@ public:
 protected:
     result<void> take_value(byte_span bytes) override {
         if (!origin_->up) return {};
-        self_.pass_reply(*origin_, origin_id_, bytes, lends);
+        out_.pass_reply(*origin_, origin_id_, bytes, lends);
         return {};
     }
     void take_failure(const failure& why) override {
-        if (origin_->up) self_.reply_failure(*origin_, origin_id_, why);
+        if (origin_->up) out_.reply_failure(*origin_, origin_id_, why);
     }
     void on_finished() override {
         origin_->room.calls_made -= origin_->forwarded.erase(origin_id_);
@@ -113,7 +79,7 @@ protected:
     }
 
 private:
-    runtime& self_;
+    replies& out_;
     lent_cores& cores_;
     std::shared_ptr<peer> origin_;
     slot_id origin_id_;
@@ -135,22 +101,78 @@ struct runtime::state {
     struct listener final : detail::reply_events,
                             detail::actor_events,
                             detail::group_events,
+                            detail::owner_events,
                             detail::driver_questions {
         explicit listener(runtime& of) noexcept : self(of) {}
+        /// Null: there is no handle of this process to that actor.
+        [[nodiscard]] counted_ptr<detail::actor_queue> queue_of(actor_id id) const {
+            const auto& all = self.state_->actor_queues;
+            const auto found = all.find(id);
+            return counted_ptr(found != all.end() ? found->second : nullptr);
+        }
         void tell_holds() override { self.tell_holds(); }
         void keep_lent(const detail::lent_actors& all) override;
-        [[nodiscard]] std::string title_of(actor_id id) const override;
-        void actor_has_left(actor_id id) override;
+        [[nodiscard]] std::string title_of(actor_id id) const override {
+            return self.actor_title(id);
+        }
+        void actor_has_left(actor_id id) override {
+            self.state_->replies.told_driver();
+            if (auto* const to = self.state_->upstream)
+                detail::send_actor(*to, detail::message_left, id);
+        }
+
         [[nodiscard]] peer* worker_at(peer_id number) override { return self.link_at(number); }
         void workers_are_needed() override { self.state_->begin_work(); }
-        void end_actors(const detail::group_state& group) override { self.end_actors(group); }
+        void end_actors(const detail::group_state& group) override {
+            self.state_->actors.end_group(group);
+        }
         void refuse_demand(sched::demand_id demand, const error& why) override {
             self.refuse_demand(demand, why);
         }
         void cores_are_free() override { self.pump_leases(); }
         void ask_driver(counted_ptr<detail::call_base> call, std::string name, std::uint16_t kind,
-                        detail::encoder body) override {
-            self.ask_driver(call, std::move(name), kind, body);
+                        detail::encoder body) override;
+
+        [[nodiscard]] bool has_handles(actor_id id) const override {
+            return self.state_->actor_queues.contains(id);
+        }
+        void handles_follow(actor_id id, peer* worker) override {
+            const auto queue = queue_of(id);
+            if (!queue) return;
+            queue->moving = worker == nullptr;
+            if (queue->moving) return credits::leave(*self.state_, *queue);
+            queue->on = worker;
+            self.drain(*queue);
+        }
+        [[nodiscard]] counted_ptr<detail::actor_queue> handles_lose(actor_id id,
+                                                                    const failure& why) override {
+            auto queue = queue_of(id);
+            if (!queue) return queue;
+            credits::leave(*self.state_, *queue);
+            queue->moving = false;
+            queue->lost = why;
+            return queue;
+        }
+        void fail_queue(detail::actor_queue& queue) override { self.fail_queue(queue); }
+        [[nodiscard]] std::optional<error> why_lost(actor_id id) const override {
+            const auto queue = queue_of(id);
+            return queue && queue->lost ? std::optional(queue->lost->what) : std::nullopt;
+        }
+        void place(counted_ptr<detail::call_base> call) override { self.place(std::move(call)); }
+        void take_back_calls(actor_id id,
+                             std::vector<counted_ptr<detail::call_base>>& into) override {
+            for (std::size_t i = 0; i < self.state_->slots.size(); ++i) {
+                const auto call = self.state_->slots[i].call;
+                if (call && call->target == id && call->kind == detail::call_kind::method &&
+                    !call->is_done() && self.take_back(*call))
+                    into.push_back(call);
+            }
+        }
+        [[nodiscard]] counted_ptr<detail::call_base> new_constructor(
+            actor_id id, const detail::actor_plan& plan) override;
+        void pump() override { self.pump(); }
+        void tell_where(peer_id asker, actor_id id, peer* worker, std::string_view how) override {
+            self.tell_where(asker, id, worker, how);
         }
         runtime& self;
     } heard;
@@ -158,7 +180,7 @@ struct runtime::state {
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
     peer* upstream = nullptr;                 ///< of a worker
-    std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
+    std::uint64_t incarnation = 0, last_link = 0, last_call = 0;
     std::uint32_t last_line = 1, credit_calls = 0; ///< see credits
     std::uint32_t credit_batch = 1; ///< that comes back before more is sent in a turn
     std::size_t credit_bytes = 0;
@@ -172,7 +194,8 @@ struct runtime::state {
     bool settling = false;
 
     std::unordered_map<actor_id, detail::actor_queue*> actor_queues;
-    detail::actors_state actors;
+    detail::borrows<actor_id> borrowed; ///< of a worker: handles to actors
+    detail::actor_owner actors;
     detail::group_desk groups;
     detail::group_handles group_handles;
     detail::replies replies; ///< of what runs here, and of calls that are passed on
@@ -225,10 +248,16 @@ struct runtime::state {
     std::vector<counted_ptr<detail::call_base>> take_waiting() {
         std::vector<counted_ptr<detail::call_base>> all;
         dispatch.take_all(all);
-        for (auto& [id, entry] : actors.entries)
-            for (auto& call : std::exchange(entry.beside, {})) all.push_back(std::move(call));
+        actors.take_followers(all);
         return all;
     }
+};
+
+/// What the options of a call say of its place. Functions of runtime, in runtime_dispatch.ipp.
+struct runtime::followers {
+    static void set_demand(runtime& self, detail::call_base& call, call_options how);
+    [[nodiscard]] static bool take_location(runtime& self, detail::call_base& call, location& on);
+    static void follow(runtime& self, detail::call_base& call, actor_id of);
 };
 
 /// What dispatch tells the runtime.

@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a driver knows of the actors of its program. Part of detail/runtime_state.hpp.
+// actor_entry: what a driver knows of one actor of its program, see detail/actor_owner.hpp.
 
 #include <skein/rt/detail/actor_name.hpp>
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/groups_state.hpp>
-#include <skein/rt/detail/holds.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <typeinfo>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -77,19 +74,6 @@ struct actor_entry {
 class remake_call final : public call_base {
 protected:
     result<void> take_value(byte_span) override { return {}; }
-};
-
-struct actors_state {
-    std::unordered_map<actor_id, actor_entry> entries;
-    std::map<std::string, actor_id, std::less<>> names;
-    holds<actor_id> held;       ///< by workers; a handle of this process has its queue
-    late_holders late;          ///< lost workers whose actors are made again
-    borrows<actor_id> borrowed; ///< of a worker
-
-    [[nodiscard]] actor_entry* find(actor_id id) {
-        const auto at = entries.find(id);
-        return at != entries.end() ? &at->second : nullptr;
-    }
 };
 
 } // namespace detail
