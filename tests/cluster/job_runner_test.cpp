@@ -39,8 +39,8 @@ struct job_head final : fake_head, parts::job_sources, parts::attempt_events {
         made.attempt_of = job;
         return made;
     }
-    void send_order(std::uint64_t, start_worker_order order) override {
-        ordered.push_back(std::move(order));
+    void send_order(std::uint64_t, const start_worker_order& order) override {
+        ordered.push_back(order);
     }
     [[nodiscard]] bool has_followers() const override { return is_followed; }
 

@@ -80,8 +80,8 @@ SKEIN_INLINE detail::lease_holder& head::state::make_attempt(std::uint64_t attem
     return *d.holder;
 }
 
-SKEIN_INLINE void head::state::send_order(std::uint64_t node, start_worker_order order) {
-    links.at(node)->tell(std::move(order));
+SKEIN_INLINE void head::state::send_order(std::uint64_t node, const start_worker_order& order) {
+    links.at(node)->tell(order);
 }
 
 SKEIN_INLINE bool head::state::has_followers() const {

@@ -171,7 +171,7 @@ struct head::state final : detail::output_readers,
     static task<node_log> ask_all(state* self, detail::job_ptr job, ask_node_log what);
     [[nodiscard]] detail::lease_holder& make_attempt(std::uint64_t attempt,
                                                      const std::string& job) override;
-    void send_order(std::uint64_t node, start_worker_order order) override;
+    void send_order(std::uint64_t node, const start_worker_order& order) override;
     [[nodiscard]] bool has_followers() const override;
 
     // head_orders.ipp: what nodes are told to start

@@ -49,7 +49,7 @@ public:
     /// The driver of an attempt, which nobody is: it is made.
     [[nodiscard]] virtual lease_holder& make_attempt(std::uint64_t attempt,
                                                      const std::string& job) = 0;
-    virtual void send_order(std::uint64_t node, start_worker_order order) = 0;
+    virtual void send_order(std::uint64_t node, const start_worker_order& order) = 0;
     /// Somebody follows a job, and has not heard all of it.
     [[nodiscard]] virtual bool has_followers() const = 0;
 

@@ -163,7 +163,7 @@ SKEIN_INLINE task<void> job_runner::order_when_kept(job_runner* self, std::uint6
     auto* const l = self->leases_.find({attempt, entry_lease});
     if (!kept || l == nullptr || l->state != lease_state::granted) co_return; // it is over
     l->is_ordered = true;
-    self->events_.send_order(l->at->incarnation, std::move(order));
+    self->events_.send_order(l->at->incarnation, order);
 }
 
 /// What a node is told to start.
