@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cluster/lease_support.hpp"
+
 #include <skein/cluster/detail/job_runner.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/awaitable.hpp>
-#include <skein/core/sleep.hpp>
-#include <skein/sim/loop.hpp>
 
-#include <chrono>
 #include <functional>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,92 +15,91 @@
 
 namespace job_runner_test {
 
-using namespace skein;
-using namespace std::chrono_literals;
-namespace parts = skein::cluster::detail;
+using namespace lease_test;
 using Catch::Matchers::ContainsSubstring;
-using cluster::job_state;
 using parts::job_ptr;
 using parts::submitted_job;
 
-constexpr std::uint64_t n1 = 71, n2 = 72; // nodes
-
-/// A head without nodes: the test says what becomes of the leases that are asked for.
-struct fake_head final : parts::job_sources, parts::entry_leases {
-    std::map<std::uint64_t, std::string> wanted; ///< attempts that have a lease: ids of jobs
-    std::map<std::uint64_t, time_point> expected;
-    std::vector<cluster::start_worker_order> ordered;
-    std::vector<std::uint64_t> stopped;
-    std::vector<std::string> ranks_ended, rank_nodes;
-    std::size_t nodes = 2;
+/// A head whose nodes do what the test says.
+struct job_head final : fake_head, parts::job_sources, parts::attempt_events {
+    parts::job_runner* runner = nullptr;
+    std::vector<start_worker_order> ordered;
     bool is_followed = false;
 
     [[nodiscard]] std::string why_pending(const submitted_job&) const override { return "full"; }
     [[nodiscard]] std::string silence_of(const submitted_job&) const override { return {}; }
     [[nodiscard]] parts::texts_by_job held_up_jobs() const override { return {}; }
-    task<cluster::node_log> ask_nodes(job_ptr, cluster::ask_node_log) override { return nothing(); }
-    static task<cluster::node_log> nothing() { co_return cluster::node_log(); }
+    task<node_log> ask_nodes(job_ptr, ask_node_log) override { return nothing(); }
+    static task<node_log> nothing() { co_return node_log(); }
 
-    [[nodiscard]] bool has_driver(std::uint64_t number) const override {
-        return wanted.contains(number);
+    [[nodiscard]] parts::lease_holder& make_attempt(std::uint64_t attempt,
+                                                    const std::string& job) override {
+        auto& made = leases->holder(attempt);
+        made.attempt_of = job;
+        return made;
     }
-    void want_entry(std::uint64_t attempt, const cluster::job_request& job) override {
-        wanted[attempt] = job.id;
+    void send_order(std::uint64_t, const start_worker_order& order) override {
+        ordered.push_back(order);
     }
-    void expect_entry(std::uint64_t attempt, const cluster::job_request& job,
-                      const sched::resources&, time_point until) override {
-        wanted[attempt] = job.id;
-        expected[attempt] = until;
-    }
-    void order_entry(std::uint64_t, cluster::start_worker_order order) override {
-        ordered.push_back(std::move(order));
-    }
-    void stop_entry(std::uint64_t attempt) override { stopped.push_back(attempt); }
-    void end_ranks_of(const std::string& job) override { ranks_ended.push_back(job); }
-    [[nodiscard]] std::vector<std::string> rank_nodes_of(const std::string&) const override {
-        return rank_nodes;
-    }
-    [[nodiscard]] std::size_t count_nodes() const override { return nodes; }
     [[nodiscard]] bool has_followers() const override { return is_followed; }
-    void pump() override {}
+
+    void start_process(parts::lease& l) override {
+        if (l.of->attempt_of.empty()) return fake_head::start_process(l);
+        runner->placed(l.of->attempt_of, {{l.of->incarnation, l.number},
+                                          sched::to_string(l.demand),
+                                          l.gpus.bits(),
+                                          l.at->incarnation,
+                                          l.at->name});
+    }
+    void entry_ended(const std::string& job, bool started, const std::string& why,
+                     const ended_lease& end, bool is_ordered) override {
+        runner->ended(job, started, why, end, is_ordered);
+    }
 };
 
-struct world {
+/// Two nodes of one cpu each.
+struct job_world {
     sim::loop loop{9};
-    fake_head head;
+    job_head head;
+    parts::lease_table leases{loop, head, {10s, 2s, 30s, 5s}};
     parts::head_memory memory{loop}; // without a log: what is kept is kept at once
     parts::left_attempts given_up;
     parts::package_service packages{nullptr};
     parts::job_book jobs{loop, memory, given_up, head};
-    parts::job_runner runner{loop, {jobs, memory, packages, given_up}, head, {"/runs", 30s}};
+    parts::job_runner runner{
+        loop, {jobs, memory, packages, given_up, leases}, head, {"/runs", 30s}};
 
+    job_world() {
+        head.leases = &leases;
+        head.runner = &runner;
+        for (const auto n : {n1, n2})
+            leases.add_node(n, "n" + std::to_string(n - 70), *sched::parse_resources("cpu=1"), {});
+    }
     task<job_ptr> submit(std::string id, std::uint32_t retries) {
-        cluster::submit_job asked;
+        submit_job asked;
         asked.what.id = std::move(id);
         asked.what.command = {"/bin/true"};
         asked.what.demand = "cpu=1";
         asked.what.retries = retries;
         return submitted(this, std::move(asked));
     }
-    static task<job_ptr> submitted(world* in, cluster::submit_job asked) {
+    static task<job_ptr> submitted(job_world* in, submit_job asked) {
         auto submitting = in->runner.submit(std::move(asked));
         const auto reply = co_await submitting;
+        co_await sleep_for(1ms); // its order goes out
         co_return in->jobs.called(reply.id);
     }
-    /// Its newest attempt gets room, and runs.
-    void start(const submitted_job& job, std::uint64_t node) {
-        runner.placed(job.what.id, {{job.lease_of, parts::entry_lease},
-                                    "cpu=1",
-                                    0,
-                                    node,
-                                    "n" + std::to_string(node - 70)});
+    void start(const submitted_job& job) {
+        leases.pump();
         runner.runs(job.what.id, job.lease_of, 4711);
     }
+    [[nodiscard]] parts::lease* lease_of(const submitted_job& job) const {
+        return leases.find({job.lease_of, parts::entry_lease});
+    }
     /// The lease of its newest attempt is over.
-    void end(const submitted_job& job, const std::string& why, cluster::ended_lease how = {},
-             bool is_ordered = true) {
-        head.wanted.erase(job.lease_of);
-        runner.ended(job.what.id, how.started, why, how, is_ordered);
+    void end(const submitted_job& job, const std::string& why, const ended_lease& how = {}) {
+        leases.end(*lease_of(job), how.started, why, how);
+        leases.pump();
     }
 };
 
@@ -112,9 +109,9 @@ cluster::ended_lease exits(std::int32_t code) {
     return out;
 }
 
-void run(std::function<task<void>(world&)> work) {
-    world w;
-    auto body = [](world* in, std::function<task<void>(world&)> does) -> task<void> {
+void run(std::function<task<void>(job_world&)> work) {
+    job_world w;
+    auto body = [](job_world* in, std::function<task<void>(job_world&)> does) -> task<void> {
         auto doing = as_result(does(*in));
         const auto done = co_await doing;
         in->runner.cancel();
@@ -126,34 +123,59 @@ void run(std::function<task<void>(world&)> work) {
 }
 
 TEST_CASE("a job asks for room, is ordered, runs, and has succeeded", "[cluster][jobs]") {
-    run([](world& w) -> task<void> {
+    run([](job_world& w) -> task<void> {
         auto submitting = w.submit("one", 0);
         const auto job = co_await submitting;
-        CHECK(job->state == job_state::pending);
-        REQUIRE(w.head.wanted.contains(job->lease_of));
-        w.start(*job, n1);
-        CHECK(job->state == job_state::running);
+        CHECK(job->state == job_state::starting);
         CHECK(job->node == "n1");
-        CHECK(job->pid == 4711);
-        co_await sleep_for(1ms);
         REQUIRE(w.head.ordered.size() == 1);
         CHECK(w.head.ordered[0].job == "one");
         CHECK(w.head.ordered[0].attempt == 1);
         REQUIRE(w.head.ordered[0].variables.size() == 1);
         CHECK_THAT(w.head.ordered[0].variables[0], ContainsSubstring("SKEIN_RUNS_DIR=/runs/one-"));
+        w.start(*job);
+        CHECK(job->state == job_state::running);
+        CHECK(job->pid == 4711);
         w.end(*job, "exited with 0", exits(0));
         CHECK(job->state == job_state::succeeded);
-        CHECK(w.head.ranks_ended == std::vector<std::string>{"one"});
+        CHECK(w.leases.holders().empty());
+    });
+}
+
+TEST_CASE("ranks that came out of a job are killed with its attempt", "[cluster][jobs]") {
+    run([](job_world& w) -> task<void> {
+        auto submitting = w.submit("one", 1);
+        const auto job = co_await submitting;
+        w.start(*job);
+        auto& d = w.leases.holder(app);
+        d.job = "one";
+        d.has_ranks = true;
+        w.leases.want(d, {1, "cpu=1", {}, false, {}, {}});
+        w.leases.pump();
+        REQUIRE(w.leases.find({app, 1})->at != nullptr);
+        auto course = w.runner.course_of(*job);
+        REQUIRE(course.ranks.size() == 1); // its number is not known
+        CHECK(course.ranks[0].rank == -1);
+        CHECK(course.ranks[0].node == "n2");
+        w.end(*job, "exited with 1", exits(1));
+        CHECK(w.head.stopped == names{{app, 1}});
+        rank_order rank;
+        rank.place = {"SKEIN_WORLD=2", "SKEIN_RANK=1"};
+        w.runner.rank_placed("one", rank, "n1");
+        w.runner.rank_placed("nobody", rank, "n1");
+        course = w.runner.course_of(*job);
+        REQUIRE(course.ranks.size() == 1);
+        CHECK(course.ranks[0].rank == 1);
     });
 }
 
 TEST_CASE("an attempt that fails is followed by another one after a pause, while it has retries",
           "[cluster][jobs]") {
-    run([](world& w) -> task<void> {
+    run([](job_world& w) -> task<void> {
         auto submitting = w.submit("one", 1);
         const auto job = co_await submitting;
         const auto first = job->lease_of;
-        w.start(*job, n1);
+        w.start(*job);
         w.end(*job, "exited with 1", exits(1));
         CHECK(job->state == job_state::retrying);
         CHECK(job->reason == "attempt 1 of 2 has failed: exited with 1");
@@ -164,7 +186,7 @@ TEST_CASE("an attempt that fails is followed by another one after a pause, while
         CHECK(job->state == job_state::pending);
         CHECK(job->attempt == 2);
         CHECK(job->lease_of != first);
-        w.start(*job, n2);
+        w.start(*job);
         w.end(*job, "exited with 1", exits(1));
         CHECK(job->state == job_state::failed);
         CHECK(w.runner.course_of(*job).attempts.size() == 1);
@@ -172,11 +194,11 @@ TEST_CASE("an attempt that fails is followed by another one after a pause, while
 }
 
 TEST_CASE("an attempt whose order never came is none of its retries", "[cluster][jobs]") {
-    run([](world& w) -> task<void> {
+    run([](job_world& w) -> task<void> {
         auto submitting = w.submit("one", 0);
         const auto job = co_await submitting;
-        w.runner.placed("one", {{job->lease_of, parts::entry_lease}, "cpu=1", 0, n1, "n1"});
-        w.end(*job, "node n1 was lost", {}, false);
+        w.lease_of(*job)->is_ordered = false;
+        w.end(*job, "node n1 was lost");
         CHECK(job->state == job_state::retrying);
         CHECK(job->not_counted == 1);
     });
@@ -184,37 +206,38 @@ TEST_CASE("an attempt whose order never came is none of its retries", "[cluster]
 
 TEST_CASE("a node that cannot start it costs no attempt; once all may have been tried it waits",
           "[cluster][jobs]") {
-    run([](world& w) -> task<void> {
+    run([](job_world& w) -> task<void> {
         auto submitting = w.submit("one", 0);
         const auto job = co_await submitting;
-        cluster::ended_lease fault;
+        ended_lease fault;
         fault.started = false;
         fault.of_node = true;
-        for (std::size_t i = 0; i < w.head.nodes; ++i) {
+        for (std::size_t i = 0; i < w.leases.nodes().size(); ++i) {
             w.end(*job, "its disk is full", fault);
             CHECK(job->attempt == 1);
-            REQUIRE(w.head.wanted.contains(job->lease_of));
+            REQUIRE(w.lease_of(*job) != nullptr);
         }
         w.end(*job, "its disk is full", fault);
-        CHECK(w.head.wanted.empty());
+        CHECK(w.lease_of(*job) == nullptr);
         CHECK(job->state == job_state::pending);
-        CHECK_THAT(job->reason, ContainsSubstring("could not start it: its disk is full"));
+        CHECK_THAT(job->reason, ContainsSubstring("full"));
         co_await sleep_for(1s);
         w.runner.look();
-        CHECK(w.head.wanted.contains(job->lease_of));
+        CHECK(w.lease_of(*job) != nullptr);
         CHECK(job->attempt == 1);
     });
 }
 
 TEST_CASE("an attempt on a node that was given up keeps the next one waiting", "[cluster][jobs]") {
-    run([](world& w) -> task<void> {
+    run([](job_world& w) -> task<void> {
         auto submitting = w.submit("one", 1);
         const auto job = co_await submitting;
-        w.start(*job, n1);
+        w.start(*job);
         const auto fence = w.runner.fence(0, job->what);
         CHECK(fence > 30s);
-        w.given_up.leave(job->lease_of, {n1, "n1", fence, w.loop.now() + fence});
-        w.end(*job, "node n1 was lost");
+        auto& n = *w.leases.find_node(n1);
+        w.runner.leave(n, 0, w.loop.now());
+        w.leases.remove_node(n, "node n1 was lost");
         CHECK_THAT(job->reason, ContainsSubstring("it may run there still"));
         co_await sleep_for(fence - 1s);
         w.runner.look();
@@ -227,20 +250,20 @@ TEST_CASE("an attempt on a node that was given up keeps the next one waiting", "
 
 TEST_CASE("what is stopped ends at once between attempts, and with its lease otherwise",
           "[cluster][jobs]") {
-    run([](world& w) -> task<void> {
+    run([](job_world& w) -> task<void> {
         auto submitting = w.submit("one", 3);
         const auto job = co_await submitting;
-        w.start(*job, n1);
+        w.start(*job);
         w.runner.stop(*job, job_state::stopped, "stopped by me");
         CHECK(job->state == job_state::running);
-        REQUIRE(w.head.stopped == std::vector<std::uint64_t>{job->lease_of});
+        CHECK(w.head.stopped == names{{job->lease_of, parts::entry_lease}});
         CHECK(w.memory.jobs().at("one").is_stopping);
         w.end(*job, "killed by signal 15", exits(-1));
         CHECK(job->state == job_state::stopped);
         CHECK(job->reason == "stopped by me");
         auto again = w.submit("two", 3);
         const auto two = co_await again;
-        w.start(*two, n1);
+        w.start(*two);
         w.end(*two, "exited with 1", exits(1));
         w.runner.stop(*two, job_state::stopped, "stopped by me");
         CHECK(two->state == job_state::stopped);
@@ -248,12 +271,12 @@ TEST_CASE("what is stopped ends at once between attempts, and with its lease oth
 }
 
 TEST_CASE("a job that runs or waits for too long is stopped", "[cluster][jobs]") {
-    run([](world& w) -> task<void> {
+    run([](job_world& w) -> task<void> {
         auto submitting = w.submit("one", 0);
         const auto job = co_await submitting;
         job->what.pending_ms = 1000;
         job->what.timeout_ms = 2000;
-        w.start(*job, n1);
+        w.start(*job);
         co_await sleep_for(1500ms);
         w.runner.look();
         CHECK(w.head.stopped.empty());
@@ -263,52 +286,41 @@ TEST_CASE("a job that runs or waits for too long is stopped", "[cluster][jobs]")
         CHECK(job->stops_as == job_state::failed);
         auto another = w.submit("two", 0);
         const auto two = co_await another;
-        two->what.pending_ms = 1000;
+        w.start(*two);
+        auto third = w.submit("three", 0);
+        const auto three = co_await third;
+        CHECK(three->state == job_state::pending);
+        three->what.pending_ms = 1000;
         co_await sleep_for(1s);
         w.runner.look();
-        CHECK_THAT(two->stops_for, ContainsSubstring("no node had room for it within 1 s: full"));
+        CHECK(three->state == job_state::failed);
+        CHECK_THAT(three->stops_for, ContainsSubstring("no node had room for it within 1 s: full"));
     });
 }
 
 TEST_CASE("the next head begins what waits anew, and expects what ran", "[cluster][jobs]") {
-    run([](world& w) -> task<void> {
+    run([](job_world& w) -> task<void> {
         auto first = w.submit("ran", 0);
         const auto ran = co_await first;
-        auto second = w.submit("waits", 0);
+        w.start(*ran);
+        auto second = w.submit("ran_too", 0);
         (void)co_await second;
-        w.start(*ran, n1);
-        world next;
+        auto third = w.submit("waits", 0);
+        (void)co_await third;
+        job_world next;
         for (const auto& [id, record] : w.memory.jobs()) next.memory.job_is(record);
-        next.runner.remember();
+        CHECK(next.runner.remember());
         const auto waits = next.jobs.called("waits");
         CHECK(waits->attempt == 1);
-        CHECK(next.head.wanted.contains(waits->lease_of));
-        REQUIRE(next.head.expected.contains(ran->lease_of));
-        cluster::held_lease held;
+        CHECK(next.lease_of(*waits)->state == parts::lease_state::waits);
+        REQUIRE(next.lease_of(*ran) != nullptr);
+        CHECK(next.lease_of(*ran)->state == parts::lease_state::expected);
+        held_lease held;
         held.lease = {ran->lease_of, parts::entry_lease};
         held.job = "ran";
         CHECK(next.runner.claims(held));
         held.lease.driver += 1;
         CHECK_FALSE(next.runner.claims(held));
-    });
-}
-
-TEST_CASE("ranks are shown by number, or by their nodes alone", "[cluster][jobs]") {
-    run([](world& w) -> task<void> {
-        auto submitting = w.submit("one", 0);
-        const auto job = co_await submitting;
-        w.head.rank_nodes = {"n2", "n1"};
-        auto course = w.runner.course_of(*job);
-        REQUIRE(course.ranks.size() == 2);
-        CHECK(course.ranks[0].rank == -1);
-        CHECK(course.ranks[0].node == "n2");
-        cluster::rank_order rank;
-        rank.place = {"SKEIN_WORLD=2", "SKEIN_RANK=1"};
-        w.runner.rank_placed("one", rank, "n1");
-        w.runner.rank_placed("nobody", rank, "n1");
-        course = w.runner.course_of(*job);
-        REQUIRE(course.ranks.size() == 1);
-        CHECK(course.ranks[0].rank == 1);
     });
 }
 

@@ -24,7 +24,7 @@ using names = std::vector<lease_name>;
 
 constexpr std::uint64_t app = 1, other = 2, n1 = 71, n2 = 72;
 
-struct fake_head final : parts::lease_events {
+struct fake_head : parts::lease_events {
     parts::lease_table* leases = nullptr;
     names started, stopped;
     std::set<std::uint64_t> away; ///< drivers

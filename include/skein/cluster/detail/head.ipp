@@ -62,7 +62,7 @@ SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
       since(on.now()),
       spaces(on, *this, {how.times.space_settle, detail::space_fence(how), how.news}),
       jobs(on, memory, given_up, *this), waits(on, {leases, shares, nodes, jobs}, *this),
-      packages(how.storage), runner(on, {jobs, memory, packages, given_up}, *this,
+      packages(how.storage), runner(on, {jobs, memory, packages, given_up, leases}, *this,
                                     {how.runs, how.lost_after, how.times, how.news}) {
     if (how.log) remember();
     introduce();
@@ -94,7 +94,7 @@ SKEIN_INLINE void head::state::remember() {
     if (!memory.open_drivers().empty() ||
         std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; }))
         spaces.had_head();
-    runner.remember();
+    if (runner.remember()) spaces.had_head();
 }
 
 SKEIN_INLINE task<void> head::state::serve() {
@@ -447,6 +447,7 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     d.hello = std::move(h);
     d.holder->name = d.hello.name;
     d.holder->job = d.hello.job;
+    d.holder->has_ranks = d.hello.has_ranks;
     self->memory.driver_came(d.incarnation, d.hello.name, d.hello.host, d.hello.pid, d.hello.space);
     self->spaces.came(d.incarnation, d.hello.space, std::exchange(d.hello.visits, {}));
     d.holder->weight = std::clamp<std::uint32_t>(d.hello.weight, 1, 1000);

@@ -70,66 +70,18 @@ SKEIN_INLINE task<node_log> head::state::ask_nodes(detail::job_ptr job, ask_node
 
 // ---- for their runner ---------------------------------------------------------------------------
 
-SKEIN_INLINE detail::head_driver& head::state::attempt_driver(std::uint64_t attempt,
-                                                              const job_request& job) {
+SKEIN_INLINE detail::lease_holder& head::state::make_attempt(std::uint64_t attempt,
+                                                             const std::string& job) {
     auto& d = driver_of(attempt);
-    d.holder->attempt_of = job.id;
-    d.holder->name = "job " + job.id;
+    d.holder->attempt_of = job;
+    d.holder->name = "job " + job;
     d.away_until = time_point::max(); // it has no driver that could be away
     leases.schedule().set_weight(d.holder->id(), 1);
-    return d;
+    return *d.holder;
 }
 
-SKEIN_INLINE void head::state::want_entry(std::uint64_t attempt, const job_request& job) {
-    leases.want(*attempt_driver(attempt, job).holder,
-                {detail::entry_lease, job.demand, job.label, false, {}, {}});
-}
-
-SKEIN_INLINE void head::state::expect_entry(std::uint64_t attempt, const job_request& job,
-                                            const sched::resources& demand, time_point until) {
-    auto& l = leases.add(*attempt_driver(attempt, job).holder, detail::entry_lease, demand);
-    l.label = job.label;
-    l.state = detail::lease_state::expected;
-    l.expected_node = unknown_node;
-    l.is_ordered = true; // as far as one knows
-    l.until = until;
-    spaces.had_head();
-}
-
-SKEIN_INLINE void head::state::order_entry(std::uint64_t attempt, start_worker_order order) {
-    auto* const l = leases.find({attempt, detail::entry_lease});
-    if (l == nullptr || l->state != detail::lease_state::granted) return; // it is over
-    l->is_ordered = true;
-    links.at(l->at->incarnation)->tell(std::move(order));
-}
-
-SKEIN_INLINE void head::state::stop_entry(std::uint64_t attempt) {
-    auto* const l = leases.find({attempt, detail::entry_lease});
-    if (l == nullptr) return;
-    if (l->state == detail::lease_state::waits || !(l->is_ordered || l->at == nullptr))
-        leases.end(*l, false, "it was stopped before it started");
-    else if (l->state == detail::lease_state::granted)
-        leases.stop(*l); // that of a node which is not back yet: see hold()
-    leases.pump();
-}
-
-/// They neither save nor hold their nodes for the next attempt.
-SKEIN_INLINE void head::state::end_ranks_of(const std::string& job) {
-    for (const auto& [incarnation, d] : drivers) {
-        if (d->hello.job != job || !d->hello.has_ranks) continue;
-        std::vector<std::uint64_t> all;
-        for (const auto& [number, l] : d->holder->leases) all.push_back(number);
-        for (const auto number : all) leases.give_back(*d->holder, number, true);
-    }
-}
-
-SKEIN_INLINE std::vector<std::string> head::state::rank_nodes_of(const std::string& job) const {
-    std::vector<std::string> out;
-    for (const auto& [incarnation, d] : drivers)
-        if (d->hello.job == job && d->hello.has_ranks)
-            for (const auto& [number, l] : d->holder->leases)
-                if (l->at != nullptr) out.push_back(l->at->name);
-    return out;
+SKEIN_INLINE void head::state::send_order(std::uint64_t node, const start_worker_order& order) {
+    links.at(node)->tell(order);
 }
 
 SKEIN_INLINE bool head::state::has_followers() const {

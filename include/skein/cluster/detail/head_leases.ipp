@@ -39,9 +39,8 @@ SKEIN_INLINE void head::state::start_process(detail::lease& granted) {
     leases.tell_granted(l);
 }
 
-SKEIN_INLINE void head::state::stop_process(const detail::lease& stopping, bool at_once) {
-    links.at(stopping.at->incarnation)
-        ->tell(stop_worker_order{{stopping.of->incarnation, stopping.number}, at_once});
+SKEIN_INLINE void head::state::stop_process(const detail::lease& l, bool at_once) {
+    links.at(l.at->incarnation)->tell(stop_worker_order{{l.of->incarnation, l.number}, at_once});
 }
 
 SKEIN_INLINE void head::state::lease_ends(const detail::lease& last, const std::string& why) {

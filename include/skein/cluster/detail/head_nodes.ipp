@@ -101,7 +101,7 @@ SKEIN_INLINE void head::state::lose_node(std::uint64_t node, const std::string& 
 SKEIN_INLINE void head::state::lose(detail::known_node& n, const std::string& why, bool left,
                                     bool may_run) {
     if (may_run)
-        leave_attempts(n);
+        runner.leave(*n.room, n.alone_ms, on_loop.now() - n.silence.length(on_loop.now()));
     else
         given_up.node_died(n.incarnation);
     logging::at(how.news, "head", "node lost", {{"node", n.name()}, {"why", why}});
@@ -124,20 +124,6 @@ SKEIN_INLINE void head::state::lose(detail::known_node& n, const std::string& wh
 }
 
 // ---- what they ran ------------------------------------------------------------------------------
-
-/// It may run what it ran: the next attempts wait.
-SKEIN_INLINE void head::state::leave_attempts(const detail::known_node& n) {
-    const auto heard_at = on_loop.now() - n.silence.length(on_loop.now());
-    given_up.is_gone(n.incarnation, heard_at);
-    for (const auto& [name, l] : n.room->leases) {
-        const auto& driver = *l->of;
-        const auto job = jobs.find(driver.attempt_of);
-        if (job == nullptr) continue;
-        const auto length = runner.fence(n.alone_ms, job->what);
-        given_up.leave(name.driver,
-                       {n.incarnation, n.name(), length, deadline_after(heard_at, length)});
-    }
-}
 
 /// It has said all that it holds: there is nothing more to wait for. Of its name there is one agent,
 /// so that an attempt of the one before has ended with that.

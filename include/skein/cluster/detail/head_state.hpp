@@ -77,7 +77,7 @@ struct head_driver {
 struct head::state final : detail::output_readers,
                            detail::space_drivers,
                            detail::job_sources,
-                           detail::entry_leases,
+                           detail::attempt_events,
                            detail::lease_events,
                            detail::node_links {
     using session_ptr = std::shared_ptr<detail::head_session>;
@@ -147,7 +147,6 @@ struct head::state final : detail::output_readers,
     void tell_drains(std::uint64_t node, bool on) override;
     void lose_node(std::uint64_t node, const std::string& why, bool may_run) override;
     void tell_size() override;
-    void leave_attempts(const detail::known_node& n);
     [[nodiscard]] bool is_expected_of(const detail::lease& l, const detail::known_node& n) const;
     void end_lost(detail::lease& l, const detail::known_node& n);
     void link_ended(detail::known_node& n, bool left);
@@ -170,20 +169,10 @@ struct head::state final : detail::output_readers,
     [[nodiscard]] detail::texts_by_job held_up_jobs() const override { return waits.by_job(); }
     task<node_log> ask_nodes(detail::job_ptr job, ask_node_log asked) override;
     static task<node_log> ask_all(state* self, detail::job_ptr job, ask_node_log what);
-    [[nodiscard]] bool has_driver(std::uint64_t number) const override {
-        return drivers.contains(number);
-    }
-    detail::head_driver& attempt_driver(std::uint64_t attempt, const job_request& job);
-    void want_entry(std::uint64_t attempt, const job_request& job) override;
-    void expect_entry(std::uint64_t attempt, const job_request& job, const sched::resources& demand,
-                      time_point until) override;
-    void order_entry(std::uint64_t attempt, start_worker_order order) override;
-    void stop_entry(std::uint64_t attempt) override;
-    void end_ranks_of(const std::string& job) override;
-    [[nodiscard]] std::vector<std::string> rank_nodes_of(const std::string& job) const override;
-    [[nodiscard]] std::size_t count_nodes() const override { return nodes.all().size(); }
+    [[nodiscard]] detail::lease_holder& make_attempt(std::uint64_t attempt,
+                                                     const std::string& job) override;
+    void send_order(std::uint64_t node, const start_worker_order& order) override;
     [[nodiscard]] bool has_followers() const override;
-    void pump() override { leases.pump(); }
 
     // head_orders.ipp: what nodes are told to start
     [[nodiscard]] const detail::submitted_job* job_behind(const detail::head_driver& driver) const;
@@ -193,7 +182,7 @@ struct head::state final : detail::output_readers,
     [[nodiscard]] bool is_connected(std::uint64_t driver) const override;
     void tell_driver(std::uint64_t driver, const detail::lease_news& news) override;
     void start_process(detail::lease& granted) override;
-    void stop_process(const detail::lease& stopping, bool at_once) override;
+    void stop_process(const detail::lease& l, bool at_once) override;
     void lease_ends(const detail::lease& last, const std::string& why) override;
     void entry_ended(const std::string& job, bool started, const std::string& why,
                      const ended_lease& end, bool is_ordered) override {

@@ -13,7 +13,7 @@
 // An attempt is a lease of a driver that nobody is: its number is drawn. The book has what is known
 // of jobs, the runner decides what happens to them.
 //
-//     struct head : entry_leases { ... };              // grants and ends leases
+//     struct head : attempt_events { ... };            // makes that driver, tells nodes
 //     job_runner runner(loop, parts, head, options);
 //     runner.serve(service);                           // submit_job and stop_job, for each link
 //     runner.placed("mnist", place);                   // its attempt has room
@@ -25,6 +25,7 @@
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
 #include <skein/cluster/detail/job_book.hpp>
+#include <skein/cluster/detail/lease_table.hpp>
 #include <skein/cluster/detail/node_messages.hpp>
 #include <skein/cluster/detail/package_service.hpp>
 #include <skein/core/constants.hpp>
@@ -34,9 +35,7 @@
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
 #include <skein/net/requests.hpp>
-#include <skein/sched/resources.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -45,33 +44,20 @@
 namespace skein::cluster::detail {
 
 /// What a runner of jobs asks of the head that has it. An attempt is named by its driver's number.
-class entry_leases {
+class attempt_events {
 public:
-    [[nodiscard]] virtual bool has_driver(std::uint64_t number) const = 0;
-    /// Asks for room for the entry process of an attempt; placed() or ended() may come at once.
-    virtual void want_entry(std::uint64_t attempt, const job_request& job) = 0;
-    /// A node that has not come back may have the attempt until then.
-    virtual void expect_entry(std::uint64_t attempt, const job_request& job,
-                              const sched::resources& demand, time_point until) = 0;
-    /// Tells its node, if the attempt has room still.
-    virtual void order_entry(std::uint64_t attempt, start_worker_order order) = 0;
-    /// Ends it; ended() comes at once if nothing of it runs.
-    virtual void stop_entry(std::uint64_t attempt) = 0;
-    /// Ranks that came out of a job, whose supervisor has ended with it.
-    virtual void end_ranks_of(const std::string& job) = 0;
-    /// Nodes of ranks that came out of a job.
-    [[nodiscard]] virtual std::vector<std::string> rank_nodes_of(const std::string& job) const = 0;
-    [[nodiscard]] virtual std::size_t count_nodes() const = 0;
+    /// The driver of an attempt, which nobody is: it is made.
+    [[nodiscard]] virtual lease_holder& make_attempt(std::uint64_t attempt,
+                                                     const std::string& job) = 0;
+    virtual void send_order(std::uint64_t node, const start_worker_order& order) = 0;
     /// Somebody follows a job, and has not heard all of it.
     [[nodiscard]] virtual bool has_followers() const = 0;
-    /// Grants what there is room for.
-    virtual void pump() = 0;
 
 protected:
-    entry_leases() = default;
-    entry_leases(const entry_leases&) = default;
-    entry_leases& operator=(const entry_leases&) = default;
-    ~entry_leases() = default;
+    attempt_events() = default;
+    attempt_events(const attempt_events&) = default;
+    attempt_events& operator=(const attempt_events&) = default;
+    ~attempt_events() = default;
 };
 
 struct job_runner_options {
@@ -99,10 +85,11 @@ public:
         head_memory& memory;
         package_service& packages;
         left_attempts& given_up;
+        lease_table& leases;
     };
 
     /// All must outlive it.
-    job_runner(loop& on, const parts& below, entry_leases& leases, job_runner_options options);
+    job_runner(loop& on, const parts& below, attempt_events& events, job_runner_options options);
 
     /// Answers submit_job and stop_job over one link.
     void serve(net::request_service& service);
@@ -112,8 +99,8 @@ public:
     /// Ends it; ended() comes when nothing of it runs any more.
     void stop(submitted_job& job, job_state as, std::string reason);
     /// Takes the jobs that the log has: those that wait begin anew, those that ran are expected with
-    /// their nodes.
-    void remember();
+    /// their nodes. False: none is expected.
+    bool remember();
     void look();
     /// Ends all jobs. Running ones are asked to end, and say what they have to say.
     [[nodiscard]] task<void> end_all() { return end_each(this); }
@@ -130,6 +117,8 @@ public:
                bool is_ordered);
     /// A node holds the entry process of a job. False: of none that is expected.
     [[nodiscard]] bool claims(const held_lease& held);
+    /// A node is given up that may run what it ran: the next attempts wait.
+    void leave(const lease_node& n, std::uint64_t alone_ms, time_point heard_at);
     /// A driver that came out of a job has a rank on a node: pages show it, also once it has ended.
     void rank_placed(const std::string& id, const rank_order& rank, const std::string& node);
 
@@ -156,6 +145,8 @@ private:
     void put_off(submitted_job& job, const std::string& why);
     void over(submitted_job& job, job_state as, std::string reason);
     [[nodiscard]] start_worker_order order_at(const entry_place& place, const submitted_job& job);
+    void stop_entry(std::uint64_t attempt);
+    void end_ranks_of(const std::string& job);
     [[nodiscard]] std::vector<job_ptr> open_jobs() const;
 
     loop& loop_;
@@ -163,7 +154,8 @@ private:
     head_memory& memory_;
     package_service& packages_;
     left_attempts& given_up_;
-    entry_leases& leases_;
+    lease_table& leases_;
+    attempt_events& events_;
     job_runner_options options_;
     scope writing_; ///< what waits until the log has something of a job
 };

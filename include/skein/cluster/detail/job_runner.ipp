@@ -35,10 +35,11 @@ inline constexpr int most_known_ranks = 4096;
     return -1;
 }
 
-SKEIN_INLINE job_runner::job_runner(loop& on, const parts& below, entry_leases& leases,
+SKEIN_INLINE job_runner::job_runner(loop& on, const parts& below, attempt_events& events,
                                     job_runner_options options)
     : loop_(on), book_(below.book), memory_(below.memory), packages_(below.packages),
-      given_up_(below.given_up), leases_(leases), options_(std::move(options)) {}
+      given_up_(below.given_up), leases_(below.leases), events_(events),
+      options_(std::move(options)) {}
 
 SKEIN_INLINE void job_runner::serve(net::request_service& service) {
     service.on<submit_job, submit_reply>(
@@ -103,7 +104,7 @@ SKEIN_INLINE task<stop_job_reply> job_runner::on_stop(job_runner* self, stop_job
 /// Asks for room for the next attempt.
 SKEIN_INLINE void job_runner::begin(submitted_job& job) {
     auto drawn = loop_.random().next();
-    while (drawn == 0 || leases_.has_driver(drawn)) drawn = loop_.random().next();
+    while (drawn == 0 || leases_.holders().contains(drawn)) drawn = loop_.random().next();
     ++job.attempt;
     job.rank_nodes.clear();
     job.told.clear();
@@ -115,7 +116,8 @@ SKEIN_INLINE void job_runner::begin(submitted_job& job) {
     job.exit_code = -1;
     job.signal = 0;
     book_.change(job, job_state::pending, "");
-    leases_.want_entry(drawn, job.what);
+    leases_.want(events_.make_attempt(drawn, job.what.id),
+                 {entry_lease, job.what.demand, job.what.label, false, {}, {}});
 }
 
 /// The same attempt: none of it has begun.
@@ -131,7 +133,7 @@ SKEIN_INLINE void job_runner::begin_again(submitted_job& job) {
 /// have been tried it waits, 1, 2, 4, up to 60 seconds: what looks like the node's fault may be its
 /// own, and each try costs the others a node for a second.
 SKEIN_INLINE void job_runner::put_off(submitted_job& job, const std::string& why) {
-    const auto nodes = leases_.count_nodes();
+    const auto nodes = leases_.nodes().size();
     if (++job.not_started <= nodes) return begin_again(job);
     const auto waits_since = job.pending_since;
     const auto tries = std::min<std::uint64_t>(job.not_started - nodes - 1, 6);
@@ -158,7 +160,10 @@ SKEIN_INLINE task<void> job_runner::order_when_kept(job_runner* self, std::uint6
                                                     start_worker_order order) {
     auto keeping = as_result(self->memory_.kept());
     const auto kept = co_await keeping;
-    if (kept) self->leases_.order_entry(attempt, std::move(order));
+    auto* const l = self->leases_.find({attempt, entry_lease});
+    if (!kept || l == nullptr || l->state != lease_state::granted) co_return; // it is over
+    l->is_ordered = true;
+    self->events_.send_order(l->at->incarnation, order);
 }
 
 /// What a node is told to start.
@@ -197,7 +202,7 @@ SKEIN_INLINE void job_runner::ended(const std::string& id, bool started, const s
     const auto known = book_.find(id);
     if (known == nullptr) return;
     auto& job = *known;
-    leases_.end_ranks_of(id);
+    end_ranks_of(id);
     if (is_over(job.state)) return;
     job.exit_code = end.code;
     job.signal = end.signal;
@@ -245,10 +250,31 @@ SKEIN_INLINE void job_runner::stop(submitted_job& job, job_state as, std::string
     job.is_stopping = true;
     job.stops_as = as;
     job.stops_for = std::move(reason);
-    if (!leases_.has_driver(job.lease_of)) // between attempts
+    if (!leases_.holders().contains(job.lease_of)) // between attempts
         return over(job, job.stops_as, job.stops_for);
     book_.note(job);
-    leases_.stop_entry(job.lease_of);
+    stop_entry(job.lease_of);
+}
+
+SKEIN_INLINE void job_runner::stop_entry(std::uint64_t attempt) {
+    auto* const l = leases_.find({attempt, entry_lease});
+    if (l == nullptr) return;
+    if (l->state == lease_state::waits || !(l->is_ordered || l->at == nullptr))
+        leases_.end(*l, false, "it was stopped before it started");
+    else if (l->state == lease_state::granted)
+        leases_.stop(*l); // that of a node which is not back yet: when it comes
+    leases_.pump();
+}
+
+/// Their supervisor has ended with the job, or lives no longer than its agent lets it: they neither
+/// save nor hold their nodes for the next attempt.
+SKEIN_INLINE void job_runner::end_ranks_of(const std::string& job) {
+    for (const auto& [incarnation, d] : leases_.holders()) {
+        if (d->job != job || !d->has_ranks) continue;
+        std::vector<std::uint64_t> all;
+        for (const auto& [number, l] : d->leases) all.push_back(number);
+        for (const auto number : all) leases_.give_back(*d, number, true);
+    }
 }
 
 SKEIN_INLINE bool job_runner::claims(const held_lease& held) {
@@ -284,7 +310,7 @@ SKEIN_INLINE void job_runner::look() {
     std::erase_if(open, [](const job_ptr& job) { return job->is_stopping; });
     for (const auto& job : open) {
         const bool is_put_off =
-            job->state == job_state::pending && !leases_.has_driver(job->lease_of);
+            job->state == job_state::pending && !leases_.holders().contains(job->lease_of);
         if (is_put_off && now >= job->retry_at) {
             begin_again(*job);
         } else if (job->state == job_state::retrying && now >= job->retry_at &&
@@ -325,13 +351,14 @@ SKEIN_INLINE task<void> job_runner::end_each(job_runner* self) {
 SKEIN_INLINE task<void> job_runner::show_each_end(job_runner* self) {
     self->book_.show_all();
     const auto until = deadline_after(self->loop_.now(), self->options_.times.shutdown_grace);
-    while (self->loop_.now() < until && self->leases_.has_followers())
+    while (self->loop_.now() < until && self->events_.has_followers())
         co_await sleep_for(std::chrono::milliseconds(10));
 }
 
 // ---- over a head's own end ----------------------------------------------------------------------
 
-SKEIN_INLINE void job_runner::remember() {
+SKEIN_INLINE bool job_runner::remember() {
+    bool is_any_expected = false;
     for (const auto& [id, r] : memory_.jobs()) {
         const auto job = job_of_record(r);
         if (r.may_run && job->state == job_state::retrying)
@@ -353,10 +380,27 @@ SKEIN_INLINE void job_runner::remember() {
         job.begins[job.attempt] = job.lines_before + 1;
         const auto demand = sched::parse_resources(job.what.demand);
         if (!demand) continue;
-        leases_.expect_entry(
-            job.lease_of, job.what, *demand,
-            deadline_after(loop_.now(), std::max<duration>(options_.times.start_timeout,
-                                                           fence(agents_wait_ms, job.what))));
+        auto& l = leases_.add(events_.make_attempt(job.lease_of, id), entry_lease, *demand);
+        l.label = job.what.label;
+        l.state = lease_state::expected;
+        l.expected_node = unknown_node;
+        l.is_ordered = true; // as far as one knows
+        l.until = deadline_after(loop_.now(), std::max<duration>(options_.times.start_timeout,
+                                                                 fence(agents_wait_ms, job.what)));
+        is_any_expected = true;
+    }
+    return is_any_expected;
+}
+
+SKEIN_INLINE void job_runner::leave(const lease_node& n, std::uint64_t alone_ms,
+                                    time_point heard_at) {
+    given_up_.is_gone(n.incarnation, heard_at);
+    for (const auto& [name, l] : n.leases) {
+        const auto job = book_.find(l->of->attempt_of);
+        if (job == nullptr) continue;
+        const auto length = fence(alone_ms, job->what);
+        given_up_.leave(name.driver,
+                        {n.incarnation, n.name, length, deadline_after(heard_at, length)});
     }
 }
 
@@ -400,8 +444,11 @@ SKEIN_INLINE job_course job_runner::course_of(const submitted_job& job) const {
         out.now.steps_per_s = job.pace.steps_per_s();
     for (const auto& [rank, node] : job.rank_nodes) out.ranks.push_back({rank, node});
     if (out.ranks.empty())
-        for (auto& node : leases_.rank_nodes_of(job.what.id))
-            if (out.ranks.size() < most_known_ranks) out.ranks.push_back({-1, std::move(node)});
+        for (const auto& [incarnation, d] : leases_.holders())
+            if (d->job == job.what.id && d->has_ranks)
+                for (const auto& [number, l] : d->leases)
+                    if (l->at != nullptr && out.ranks.size() < most_known_ranks)
+                        out.ranks.push_back({-1, l->at->name});
     out.attempts.assign(job.failed.begin(), job.failed.end());
     return out;
 }

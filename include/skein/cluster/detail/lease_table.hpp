@@ -95,6 +95,7 @@ struct lease_holder {
     std::string name, job;         ///< as people know it; the job that it came out of
     std::map<std::uint64_t, std::unique_ptr<lease>> leases;
     std::map<std::uint64_t, lease_group> groups;
+    bool has_ranks = false; ///< it has ranks started, and no workers
     bool ending = false;    ///< it does not come back: its leases are being ended
     std::string attempt_of; ///< no driver: its one lease is the entry process of this job
 

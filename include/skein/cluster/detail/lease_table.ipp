@@ -297,7 +297,16 @@ SKEIN_INLINE void lease_table::tell_granted(const lease& l) {
                         lease_granted{l.number, l.at->incarnation, l.at->name, std::move(labels)});
 }
 
-// ---- groups
+// ---- groups ---------------------------------------------------------------------------------------
+
+[[nodiscard]] inline sched::group_request request_of(const lease_group& g) {
+    sched::group_request r;
+    r.job = g.of->id();
+    r.strategy = g.strategy;
+    r.bundles = g.bundles;
+    r.tag = g.number;
+    return r;
+}
 
 SKEIN_INLINE lease_group* group_of(const lease& l) {
     std::uint64_t number = 0;
@@ -366,12 +375,7 @@ SKEIN_INLINE void lease_table::want_group(lease_holder& d, const known_group& wh
 }
 
 SKEIN_INLINE void lease_table::create(lease_group& g) {
-    sched::group_request r;
-    r.job = g.of->id();
-    r.strategy = g.strategy;
-    r.bundles = g.bundles;
-    r.tag = g.number;
-    const auto made = schedule_.create_group(std::move(r));
+    const auto made = schedule_.create_group(request_of(g));
     if (made) {
         g.id = *made;
         return;
@@ -487,12 +491,7 @@ SKEIN_INLINE void lease_table::take_groups_over() {
 /// Its leases are on their nodes, or not yet granted: they get their room out of its bundles from
 /// now on.
 SKEIN_INLINE void lease_table::adopt(lease_group& g) {
-    sched::group_request asked;
-    asked.job = g.of->id();
-    asked.strategy = g.strategy;
-    asked.bundles = g.bundles;
-    asked.tag = g.number;
-    const auto made = schedule_.create_group(std::move(asked));
+    const auto made = schedule_.create_group(request_of(g));
     if (!made) return; // it could not have been placed before
     g.id = *made;
     std::vector<lease*> inside, waiting;
