@@ -334,7 +334,6 @@ using skein::cluster::parse_head_address;
 using skein::cluster::path_less;
 using skein::cluster::program_place;
 using skein::cluster::put_blob;
-using skein::cluster::rank_start;
 using skein::cluster::read_log;
 using skein::cluster::return_lease;
 using skein::cluster::send_folder;

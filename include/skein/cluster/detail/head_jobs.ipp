@@ -108,8 +108,8 @@ SKEIN_INLINE start_worker_order head::state::entry_order(const detail::head_leas
     m.variables = variables_of(*job);
     m.package = job->what.package;
     m.submitted = job->submitted;
-    m.kind = entry_start{job->what.id, job->attempt, job->what.command, job->lines_before + 1,
-                         job->what.grace_ms};
+    m.kind = entry_process{job->what.id, job->attempt, job->what.command, job->lines_before + 1,
+                           job->what.grace_ms};
     return m;
 }
 
