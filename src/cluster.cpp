@@ -25,6 +25,7 @@
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/job_runner.hpp>
 #include <skein/cluster/detail/lease_table.hpp>
+#include <skein/cluster/detail/job_folders.hpp>
 #include <skein/cluster/detail/leased_groups.hpp>
 #include <skein/cluster/detail/marked_processes.hpp>
 #include <skein/cluster/detail/namespaces.hpp>
@@ -33,6 +34,7 @@
 #include <skein/cluster/detail/output_relay.hpp>
 #include <skein/cluster/detail/package_files.hpp>
 #include <skein/cluster/detail/package_service.hpp>
+#include <skein/cluster/detail/sent_output.hpp>
 #include <skein/cluster/detail/start_failures.hpp>
 #include <skein/cluster/detail/start_order.hpp>
 #include <skein/cluster/detail/visited_spaces.hpp>
@@ -56,7 +58,6 @@
 #include <skein/cluster/detail/agent_load.ipp>
 #include <skein/cluster/detail/agent_logs.ipp>
 #include <skein/cluster/detail/agent_orders.ipp>
-#include <skein/cluster/detail/agent_output.ipp>
 #include <skein/cluster/detail/attempt_logs.ipp>
 #include <skein/cluster/detail/broken_links.ipp>
 #include <skein/cluster/detail/driver_waits.ipp>
@@ -78,6 +79,7 @@
 #include <skein/cluster/detail/job_answers.ipp>
 #include <skein/cluster/detail/job_book.ipp>
 #include <skein/cluster/detail/job_folder.ipp>
+#include <skein/cluster/detail/job_folders.ipp>
 #include <skein/cluster/detail/job_progress.ipp>
 #include <skein/cluster/detail/job_runner.ipp>
 #include <skein/cluster/detail/jobs.ipp>
@@ -98,6 +100,7 @@
 #include <skein/cluster/detail/package_scan.ipp>
 #include <skein/cluster/detail/package_service.ipp>
 #include <skein/cluster/detail/package_store.ipp>
+#include <skein/cluster/detail/sent_output.ipp>
 #include <skein/cluster/detail/space_server.ipp>
 #include <skein/cluster/detail/start_failures.ipp>
 #include <skein/cluster/detail/start_order.ipp>

@@ -158,10 +158,7 @@ TEST_CASE("what was given back while the head was away is not taken up again, an
     });
 }
 
-TEST_CASE(
-    "a rank whose order nobody has answered is lost with the link, one that no head has heard "
-    "of is asked for again",
-    "[cluster]") {
+TEST_CASE("a rank whose order nobody has answered is lost with the link", "[cluster]") {
     test::in_world_of_nodes(3, [](test::sim_nodes& c) -> task<void> { // NOLINT: outlives it
         rank_order rank;
         rank.place = {"SKEIN_RANK=0"};
@@ -176,13 +173,11 @@ TEST_CASE(
         co_await dying;
         co_await sleep_for(100ms);
         CHECK(driver.heard == texts{"welcome"});
-        driver.want(3, rank);
         test::cluster_peer node;
         auto beginning = begin(&c, &node);
         co_await beginning;
-        CHECK(driver.heard ==
-              texts{"welcome", "unanswered 1", "unanswered 2", "welcome", "granted 3"});
-        CHECK(started_at(node) == numbers{3});
+        CHECK(driver.heard == texts{"welcome", "unanswered 1", "unanswered 2", "welcome"});
+        CHECK(started_at(node).empty()); // they may have run
         auto ending = end(&c, &driver, &node);
         co_await ending;
     });
@@ -208,9 +203,8 @@ TEST_CASE("groups that are wanted are in each hello with their places, those tha
         driver.heard.clear();
         auto once_more = begin(&c, &again);
         co_await once_more;
-        co_await sleep_for(20s); // the nodes of the head before may come
-        CHECK(driver.heard.front() == "welcome");
-        CHECK(driver.heard.back() == "placed 3");
+        CHECK(driver.heard ==
+              texts{"placed 2", "placed 3", "welcome"}); // the other one was dropped
         auto ending = end(&c, &driver, &again);
         co_await ending;
     });

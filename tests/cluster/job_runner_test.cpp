@@ -130,7 +130,7 @@ TEST_CASE("a job asks for room, is ordered, runs, and has succeeded", "[cluster]
         CHECK(job->state == job_state::starting);
         CHECK(job->node == "n1");
         REQUIRE(w.head.ordered.size() == 1);
-        const auto& entry = std::get<cluster::entry_start>(w.head.ordered[0].kind);
+        const auto& entry = std::get<cluster::entry_process>(w.head.ordered[0].kind);
         CHECK(entry.job == "one");
         CHECK(entry.attempt == 1);
         REQUIRE(w.head.ordered[0].variables.size() == 1);

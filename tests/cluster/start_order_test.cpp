@@ -44,7 +44,7 @@ using strings = std::vector<std::string>;
 
 TEST_CASE("orders of all kinds travel as all fields in a row", "[cluster]") {
     const rank_order none;
-    const auto worker = order(worker_start{program()});
+    const auto worker = order(worker_process{program()});
     CHECK(wire::encode(worker) ==
           wire::encode(std::tuple(worker.lease, std::string("cpu=1"), std::uint64_t{2},
                                   std::string("/app"), std::string("app"), std::string("/work"),
@@ -53,7 +53,7 @@ TEST_CASE("orders of all kinds travel as all fields in a row", "[cluster]") {
                                   std::string(), std::uint32_t{0}, strings(), strings{"B=2"},
                                   std::string("abc"), std::int64_t{9}, std::string("train-1"), none,
                                   std::string(), std::uint64_t{1}, std::uint64_t{0})));
-    const auto entry = order(entry_start{"train-1", 2, {"python", "train.py"}, 11, 500});
+    const auto entry = order(entry_process{"train-1", 2, {"python", "train.py"}, 11, 500});
     CHECK(wire::encode(entry) ==
           wire::encode(std::tuple(
               entry.lease, std::string("cpu=1"), std::uint64_t{2}, std::string(), std::string(),
@@ -65,7 +65,7 @@ TEST_CASE("orders of all kinds travel as all fields in a row", "[cluster]") {
 }
 
 TEST_CASE("an order is what it was when it arrives", "[cluster]") {
-    const auto worker = sent(order(worker_start{program()}));
+    const auto worker = sent(order(worker_process{program()}));
     REQUIRE(worker.driver() != nullptr);
     CHECK(worker.driver()->executable == "/app");
     CHECK(worker.job() == "train-1");
@@ -74,18 +74,18 @@ TEST_CASE("an order is what it was when it arrives", "[cluster]") {
     rank_order of;
     of.place = {"SKEIN_RANK=0"};
     of.port = 99;
-    const auto rank = sent(order(rank_start{program(), of, "10.0.0.3"}));
+    const auto rank = sent(order(rank_process{program(), of, "10.0.0.3"}));
     REQUIRE(rank.rank() != nullptr);
     CHECK(rank.rank()->rank.port == 99);
     CHECK(rank.rank()->node_host == "10.0.0.3");
     CHECK(rank.driver() == &rank.rank()->of);
 
-    const auto server = sent(order(space_server_start{program(), "shop"}));
+    const auto server = sent(order(space_server_process{program(), "shop"}));
     REQUIRE(server.space_server() != nullptr);
     CHECK(server.space_server()->space == "shop");
     CHECK(server.driver() == &server.space_server()->of);
 
-    const auto entry = sent(order(entry_start{"train-1", 2, {"python"}, 11, 500}));
+    const auto entry = sent(order(entry_process{"train-1", 2, {"python"}, 11, 500}));
     REQUIRE(entry.entry() != nullptr);
     CHECK(entry.entry()->first_line == 11);
     CHECK(entry.driver() == nullptr);
@@ -93,7 +93,7 @@ TEST_CASE("an order is what it was when it arrives", "[cluster]") {
 }
 
 TEST_CASE("an order that is cut off is refused", "[cluster]") {
-    auto bytes = wire::encode(order(worker_start{program()}));
+    auto bytes = wire::encode(order(worker_process{program()}));
     bytes.resize(bytes.size() - 3);
     CHECK(!wire::decode<start_worker_order>(bytes));
 }

@@ -2,6 +2,7 @@
 #include <skein/cluster/detail/head_client.hpp>
 #include <skein/cluster/detail/visited_spaces.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/proc/build_id.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/runtime_context.hpp>
 #include <tests/support/sim_nodes.hpp>
@@ -45,7 +46,7 @@ struct asker final : cluster::detail::head_events, cluster::detail::group_events
         h.name = h.host = "app";
         h.executable = "/app";
         h.address = "sim:app:1";
-        h.build = 1;
+        h.build = proc::build_id();
         h.visits = spaces.all();
         return h;
     }

@@ -116,5 +116,4 @@ private:
 #include <skein/cluster/detail/agent_load.ipp>
 #include <skein/cluster/detail/agent_logs.ipp>
 #include <skein/cluster/detail/agent_orders.ipp>
-#include <skein/cluster/detail/agent_output.ipp>
 #endif

@@ -65,6 +65,17 @@ SKEIN_INLINE void agent::state::say_away(const error& why, bool was_joined) {
         logging::debug("agent", "no head", {{"head", at}, {"why", why.what()}});
 }
 
+namespace detail {
+
+[[nodiscard]] inline error nobody_answered(const net::address& head, const error& why) {
+    return error(why.code(),
+                 fmt::format("no head has answered at {}: {}", to_string(head), why.text()))
+        .with_cause(why.cause())
+        .with_hint("skein head starts one; it prints the address to join");
+}
+
+} // namespace detail
+
 SKEIN_INLINE task<void> agent::state::serve() {
     scope beside;
     beside.spawn(watch_orphans(this));
@@ -80,7 +91,7 @@ SKEIN_INLINE task<void> agent::state::serve() {
         failure = std::current_exception();
         const bool is_mute = !head.was_welcomed() && !how.leaves_alone &&
                              e.code() != errc::cancelled && !detail::is_final(e.code());
-        if (is_mute) failure = std::make_exception_ptr(nobody_answered(e));
+        if (is_mute) failure = std::make_exception_ptr(detail::nobody_answered(how.head, e));
     } catch (...) {
         failure = std::current_exception();
     }
@@ -108,7 +119,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::state::make_service() 
     out->on_tell<stop_worker_order>(
         [this](const stop_worker_order& m, const net::caller&) { stop_one(m.lease, m.at_once); });
     out->on_tell<take_output>(
-        [this](const take_output& m, const net::caller&) { send_output(m.driver); });
+        [this](const take_output& m, const net::caller&) { output.send(m.driver); });
     out->on_tell<node_drains>(
         [this](const node_drains& m, const net::caller&) { draining = m.on; });
     out->on<ask_node_log, node_log>(
@@ -159,19 +170,12 @@ SKEIN_INLINE task<void> agent::state::say_hello(state* self) {
             if (one->table) one->table->again();
         for (const auto& lease : w.stop) self->stop_one(lease, false);
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
-        self->offer_all_output();
+        self->output.offer_all();
         if (self->how.on_joined) self->how.on_joined(w.name);
     } catch (...) {
         self->untold.insert(self->untold.begin(), told.begin(), told.end());
         throw;
     }
-}
-
-SKEIN_INLINE error agent::state::nobody_answered(const error& why) const {
-    return error(why.code(),
-                 fmt::format("no head has answered at {}: {}", to_string(how.head), why.text()))
-        .with_cause(why.cause())
-        .with_hint("skein head starts one; it prints the address to join");
 }
 
 /// Workers that no head knows of for long end: their drivers have been told that they are lost.
@@ -222,6 +226,7 @@ SKEIN_INLINE void agent::state::start(start_worker_order order) {
     }
     auto& w = workers[lease];
     w = std::make_unique<worker>();
+    w->printed = &output.add(lease, order.entry() != nullptr);
     w->order = std::move(order);
     running.spawn(live(this, lease));
 }
@@ -251,20 +256,45 @@ SKEIN_INLINE task<void> agent::state::live(state* self, lease_name lease) {
     what.lease = lease;
     auto sending = send_last_words(self, w);
     co_await sending;
-    what.lines = w->said.total();
-    if (const auto words = w->said.last_errors();
+    what.lines = w->printed->said.total();
+    if (const auto words = w->printed->said.last_errors();
         !words.empty() && !w->asked_to_stop && w->order.rank() == nullptr)
         what.how += "; it had printed: " + words;
     const bool is_entry = w->order.entry() != nullptr;
     self->workers.erase(lease);
-    self->forget_output(lease.driver);
+    self->output.remove(lease);
     if (is_entry) self->remember_end(what);
     self->tell_end(std::move(what));
+}
+
+/// What a worker said last is worth a moment: its driver prints it before it hears of the end. What
+/// a job said last is worth more: the head keeps it, and one that is away may come back.
+SKEIN_INLINE task<void> agent::state::send_last_words(state* self, worker* w) {
+    auto& printed = *w->printed;
+    const bool is_kept = printed.is_kept;
+    const auto begin = self->on_loop.now();
+    const auto moment = duration(self->how.times.suspect_after) / 2;
+    const auto until = deadline_after(begin, is_kept ? self->patience() : moment);
+    const auto is_on_its_way = [&] { // with a link that is no more
+        return !printed.sent.lines.empty() && !self->head.is_joined();
+    };
+    while ((!printed.said.empty() || is_on_its_way()) && !self->leaving &&
+           (is_kept || self->head.is_joined())) {
+        const auto now = self->on_loop.now();
+        const bool is_hurried = self->stopping.is_set() || w->asked_to_stop;
+        if (now >= until || (is_hurried && now >= deadline_after(begin, moment))) co_return;
+        printed.all_sent.reset();
+        auto sent = detail::wait_at_most(&printed.all_sent, std::min(until - now, moment));
+        co_await sent;
+    }
 }
 
 /// What it needs on this node's disk.
 SKEIN_INLINE task<void> agent::state::prepare(state* self, worker* w) {
     if (w->order.job().empty()) co_return;
+    auto opening = self->folders.open(&w->place);
+    co_await opening;
+    if (!w->place.storage.empty()) self->marked.end_leftovers(w->place.storage);
     auto preparing = w->order.entry() != nullptr ? prepare_entry(self, w) : prepare_of_job(self, w);
     co_await preparing;
 }
@@ -273,9 +303,9 @@ SKEIN_INLINE task<void> agent::state::prepare(state* self, worker* w) {
 SKEIN_INLINE void agent::state::watch(worker* w, scope& beside, std::string* silent) {
     if (w->order.entry() != nullptr)
         entry_runs(w, beside);
-    else if (w->has_own_folder)
+    else if (w->place.has_own_folder)
         beside.spawn(watch_rows(this, w));
-    if (std::holds_alternative<worker_start>(w->order.kind))
+    if (std::holds_alternative<worker_process>(w->order.kind))
         beside.spawn(end_silent(this, w, silent));
 }
 
@@ -310,7 +340,7 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         process = co_await starting;
         out.started = true;
         w->process = process.get();
-        if (w->order.prints) reading.spawn(read_output(self, w, process.get()));
+        if (w->order.prints) reading.spawn(self->output.read(w->order.lease, process.get()));
         if (w->log) writing.spawn(write_log(self, w));
         self->watch(w, watching, &silent);
         auto ended = with_cancel(w->stop.token(), process->ended());
@@ -326,10 +356,10 @@ SKEIN_INLINE task<ended_lease> agent::state::run(state* self, worker* w) {
         out.is_lasting = (e.code() == errc::not_found || e.code() == errc::permission_denied ||
                           e.code() == errc::invalid_argument) &&
                          !out.started;
-        out.of_node = !out.started && detail::is_of_node(e.code(), w->in_storage);
+        out.of_node = !out.started && detail::is_of_node(e.code(), w->place.in_storage);
     } catch (const std::exception& e) { // of the library: a path, memory
         out.how = e.what();
-        out.of_node = !out.started && detail::is_of_node(e, w->in_storage);
+        out.of_node = !out.started && detail::is_of_node(e, w->place.in_storage);
     }
     out.is_lasting = out.is_lasting && !out.of_node;
     if (!process) {

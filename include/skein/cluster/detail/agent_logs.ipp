@@ -23,8 +23,9 @@ inline constexpr std::size_t most_logged = std::size_t{256} << 10; ///< bytes of
 } // namespace detail
 
 SKEIN_INLINE task<void> agent::state::begin_log(state* self, worker* w) {
-    if (w->storage.empty()) co_return;
-    if (self->logs == nullptr) self->logs = std::make_shared<attempt_logs>(w->storage + "/logs");
+    if (w->place.storage.empty()) co_return;
+    if (self->logs == nullptr)
+        self->logs = std::make_shared<attempt_logs>(w->place.storage + "/logs");
     const auto& entry = *w->order.entry();
     const attempt_name name{entry.job, w->order.submitted, entry.attempt};
     auto opening = as_result(net::offload(
@@ -36,7 +37,7 @@ SKEIN_INLINE task<void> agent::state::begin_log(state* self, worker* w) {
         co_return;
     }
     w->log = std::move(*opened);
-    w->said.on_line([w](std::uint64_t number, const proc::output_line& line) {
+    w->printed->said.on_line([w](std::uint64_t number, const proc::output_line& line) {
         w->unwritten.add(w->order.entry()->first_line - 1 + number, line.is_error, line.text);
         w->to_write.set();
     });

@@ -38,12 +38,6 @@ inline void add_variables(const std::vector<std::string>& all,
 
 } // namespace detail
 
-/// Paths in the folder of a job are where that is on this node.
-SKEIN_INLINE std::string agent::state::path_in_job(const worker& w, const std::string& path) {
-    if (w.order.job().empty() || !detail::is_in_job(path)) return path;
-    return path == "." ? w.folder : w.folder + "/" + path;
-}
-
 /// On the head's host: where this host reaches the head it reaches the driver.
 SKEIN_INLINE net::address agent::state::driver_of(const driver_program& driver,
                                                   std::uint16_t port) const {
@@ -65,9 +59,9 @@ SKEIN_INLINE proc::child_options agent::state::space_server_to_start(const worke
     boot.space = space;
     boot.incarnation = order.lease.driver;
     boot.node = how.incarnation;
-    boot.executable = path_in_job(w, of.executable);
+    boot.executable = w.path_in_job(of.executable);
     boot.program = of.program;
-    boot.folder = path_in_job(w, order.folder);
+    boot.folder = w.path_in_job(order.folder);
     proc::child_options child;
     child.role = rt::space_server_role;
     child.name = "space server of " + space;
@@ -83,16 +77,16 @@ SKEIN_INLINE proc::child_options agent::state::space_server_to_start(const worke
 SKEIN_INLINE void agent::state::add_job_environment(const worker& w,
                                                     proc::child_options& child) const {
     child.env.emplace_back("SKEIN_ADDRESS", to_string(how.head));
-    if (!w.token_file.empty()) child.env.emplace_back("SKEIN_TOKEN_FILE", w.token_file);
+    if (!w.place.token_file.empty()) child.env.emplace_back("SKEIN_TOKEN_FILE", w.place.token_file);
     detail::add_variables(w.order.variables, child.env);
     child.env.emplace_back("SKEIN_JOB", w.order.job());
-    if (w.has_own_folder) child.env.emplace_back(detail::job_folder_variable, w.folder);
+    if (w.place.has_own_folder) child.env.emplace_back(detail::job_folder_variable, w.place.folder);
     if (!marked.storage().empty())
         child.env.emplace_back(detail::node_mark_variable, marked.storage());
 }
 
 /// A rank is told its place, and where its group meets.
-SKEIN_INLINE void agent::state::be_rank(const rank_start& order, const net::token& secret,
+SKEIN_INLINE void agent::state::be_rank(const rank_process& order, const net::token& secret,
                                         proc::child_options& child) const {
     const auto& rank = order.rank;
     std::vector<std::pair<std::string, std::string>> place;
@@ -124,8 +118,8 @@ SKEIN_INLINE proc::child_options agent::state::what_to_start(const worker& w) co
     child.name = order.name;
     child.socket = false;
     child.reads_output = order.prints;
-    child.executable = path_in_job(w, of.executable);
-    child.cwd = path_in_job(w, order.folder);
+    child.executable = w.path_in_job(of.executable);
+    child.cwd = w.path_in_job(order.folder);
     child.threads = static_cast<int>(std::clamp<std::int64_t>(cpus, 1, UINT16_MAX));
     if (!of.job.empty()) add_job_environment(w, child);
     auto env = sched::parse_task_environment(of.env, {});

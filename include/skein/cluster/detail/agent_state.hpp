@@ -6,7 +6,9 @@
 #include <skein/cluster/attempt_logs.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/job_folders.hpp>
 #include <skein/cluster/detail/marked_processes.hpp>
+#include <skein/cluster/detail/sent_output.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
@@ -29,24 +31,34 @@ struct agent::state {
         cancel_source stop;
         bool asked_to_stop = false;
         proc::child* process = nullptr; ///< while it runs
-        proc::line_queue said;          ///< that its driver has not been sent
-        event all_sent;                 ///< of what it has said; look again
-        printed_lines sent;             ///< of a job, the last ones: the link may be lost with them
-        std::string folder, executable; ///< of a job's entry process
-        std::string storage, token_file;
-        bool is_asked = false;       ///< its processes have had their SIGTERM
-        bool has_own_folder = false; ///< one of the storage, which is removed some day
+        detail::printed_output* printed = nullptr;
+        detail::job_place place;
+        std::string executable;                      ///< of a job's entry process
+        bool is_asked = false;                       ///< its processes have had their SIGTERM
         std::unique_ptr<detail::table_reader> table; ///< what its training writes there
         std::shared_ptr<attempt_logs::writer> log;   ///< the file for what it prints
         log_piece unwritten;                         ///< of that
         event to_write;                              ///< there is some, or no more comes
         bool is_read = false;                        ///< no more comes
-        bool in_storage = false; ///< what is done for it now is done with this node's own storage
+
+        /// Paths in the folder of a job are where that is on this node.
+        [[nodiscard]] std::string path_in_job(const std::string& path) const {
+            if (order.job().empty() || !detail::is_in_job(path)) return path;
+            return path == "." ? place.folder : place.folder + "/" + path;
+        }
     };
-    /// What a driver's workers have printed, as far as the head knows of it.
-    struct driver_output {
-        bool is_told = false;        ///< the head knows that there is some
-        std::uint64_t last_from = 0; ///< the lease that was served last: others come first
+    /// What its parts ask of the head.
+    struct head_way final : detail::output_way, detail::package_source {
+        explicit head_way(detail::head_link& to) : head(to) {}
+        bool offer_lines(std::uint64_t driver) override { return head.tell(output_waits{driver}); }
+        bool send_lines(node_output m) override { return head.tell(std::move(m)); }
+        task<package_found> find_package(ask_package which) override {
+            return head.ask<package_found>(std::move(which));
+        }
+        task<blob_piece> read_blob(ask_blob which) override {
+            return head.ask<blob_piece>(std::move(which));
+        }
+        detail::head_link& head;
     };
 
     state(loop& on, net::network& via, proc::children& where, agent_options given);
@@ -58,8 +70,6 @@ struct agent::state {
     std::map<lease_name, std::unique_ptr<worker>> workers;
     std::vector<ended_lease> untold;                           ///< ends while there was no link
     std::deque<std::pair<time_point, ended_lease>> entry_ends; ///< until when each head hears them
-    std::map<std::uint64_t, driver_output> outputs;            ///< by driver
-    std::map<std::string, std::shared_ptr<event>> being_laid;  ///< folders of jobs, until they are
     detail::marked_processes marked{children};     ///< what entry processes have started
     bool draining = false;                         ///< what the head has said last
     bool leaving = false;                          ///< the link to the head has ended for good
@@ -68,12 +78,14 @@ struct agent::state {
     duration head_waits{};                         ///< for this node, when it is silent
     event stopping;
     detail::head_link head;
+    head_way way{head};
+    detail::sent_output output{way};
+    detail::job_folders folders{how.storage, how.secret, way};
     scope running; ///< the workers
 
     task<void> serve();
     [[nodiscard]] detail::head_link_options link_options(loop& on);
     void say_away(const error& why, bool was_joined);
-    [[nodiscard]] error nobody_answered(const error& why) const;
     static task<void> watch_orphans(state* self);
     /// Without a head for so long what it runs ends.
     [[nodiscard]] duration patience() const {
@@ -88,6 +100,7 @@ struct agent::state {
     void stop_one(const lease_name& lease, bool at_once);
     void stop_all();
     static task<void> live(state* self, lease_name lease);
+    static task<void> send_last_words(state* self, worker* w);
     static task<void> prepare(state* self, worker* w);
     void watch(worker* w, scope& beside, std::string* silent);
     static task<ended_lease> run(state* self, worker* w);
@@ -97,25 +110,19 @@ struct agent::state {
     void tell_end(ended_lease what);
 
     // agent_orders.ipp: what they are started with
-    [[nodiscard]] static std::string path_in_job(const worker& w, const std::string& path);
     [[nodiscard]] net::address driver_of(const driver_program& driver, std::uint16_t port) const;
     [[nodiscard]] proc::child_options space_server_to_start(const worker& w) const;
     void add_job_environment(const worker& w, proc::child_options& child) const;
-    void be_rank(const rank_start& order, const net::token& secret,
+    void be_rank(const rank_process& order, const net::token& secret,
                  proc::child_options& child) const;
     [[nodiscard]] proc::child_options what_to_start(const worker& w) const;
 
     // agent_entries.ipp: entry processes of jobs
     void remember_end(const ended_lease& what);
-    static task<void> open_storage(state* self, worker* w);
-    static task<void> enter_folder(state* self, worker* w);
-    static task<void> make_folder(state* self, worker* w);
     static task<void> prepare_entry(state* self, worker* w);
     static task<void> prepare_of_job(state* self, worker* w);
     [[nodiscard]] proc::child_options entry_to_start(const worker& w) const;
     void entry_runs(worker* w, scope& beside);
-    static task<void> fetch_package(state* self, worker* w);
-    static task<void> fetch_blob(state* self, sha256_digest digest, std::uint64_t size);
     static task<void> ask_entry_to_end(state* self, worker* w);
     [[nodiscard]] time_span grace_of(const worker& w) const;
     static task<void> watch_rows(state* self, worker* w);
@@ -130,15 +137,6 @@ struct agent::state {
     static task<void> begin_log(state* self, worker* w);
     static task<void> write_log(state* self, worker* w);
     static task<node_log> read_log(state* self, ask_node_log asked);
-
-    // agent_output.ipp: what workers print
-    [[nodiscard]] proc::line_queue* has_said(std::uint64_t driver, std::uint64_t lease) const;
-    void offer_output(std::uint64_t driver);
-    void offer_all_output();
-    void send_output(std::uint64_t driver);
-    static task<void> read_output(state* self, worker* w, proc::child* process);
-    static task<void> send_last_words(state* self, worker* w);
-    void forget_output(std::uint64_t driver);
 };
 
 } // namespace skein::cluster

@@ -36,11 +36,11 @@ SKEIN_INLINE start_worker_order head::state::order_of(const detail::lease& l) co
     driver_program of{d.hello.executable, d.hello.program, d.seen_from, d.hello.address,
                       d.hello.port,       l.env,           d.hello.job};
     if (l.number == space_server_lease)
-        m.kind = space_server_start{std::move(of), spaces.name_of(d.incarnation)};
+        m.kind = space_server_process{std::move(of), spaces.name_of(d.incarnation)};
     else if (l.rank.is_there())
-        m.kind = rank_start{std::move(of), l.rank, links.at(l.at->incarnation)->seen_from};
+        m.kind = rank_process{std::move(of), l.rank, links.at(l.at->incarnation)->seen_from};
     else
-        m.kind = worker_start{std::move(of)};
+        m.kind = worker_process{std::move(of)};
     if (const auto* const job = job_behind(d)) {
         m.package = job->what.package;
         m.submitted = job->submitted;

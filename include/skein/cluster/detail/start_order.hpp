@@ -4,7 +4,7 @@
 // of a job.
 //
 //     start_worker_order order;
-//     order.kind = entry_start{"train-1", 1, {"python", "train.py"}};
+//     order.kind = entry_process{"train-1", 1, {"python", "train.py"}};
 //     if (const auto* const entry = order.entry()) ...
 
 #include <skein/core/config.hpp>
@@ -31,11 +31,11 @@ struct driver_program {
     std::string job;
 };
 
-struct worker_start {
+struct worker_process {
     driver_program of;
 };
 
-struct rank_start {
+struct rank_process {
     driver_program of;
     rank_order rank;
     /// By which the head sees the node, so that ranks of other nodes may reach this one there;
@@ -43,12 +43,12 @@ struct rank_start {
     std::string node_host;
 };
 
-struct space_server_start {
+struct space_server_process {
     driver_program of;
     std::string space; ///< the namespace
 };
 
-struct entry_start {
+struct entry_process {
     std::string job;
     std::uint32_t attempt = 0;
     std::vector<std::string> command;
@@ -67,14 +67,16 @@ struct start_worker_order {
     std::vector<std::string> variables; ///< "NAME=value", of the job
     std::string package;                ///< the folder that it runs in, see package.hpp
     std::int64_t submitted = 0;         ///< the job, in milliseconds since 1970
-    std::variant<worker_start, rank_start, space_server_start, entry_start> kind;
+    std::variant<worker_process, rank_process, space_server_process, entry_process> kind;
 
-    [[nodiscard]] const rank_start* rank() const noexcept { return std::get_if<rank_start>(&kind); }
-    [[nodiscard]] const space_server_start* space_server() const noexcept {
-        return std::get_if<space_server_start>(&kind);
+    [[nodiscard]] const rank_process* rank() const noexcept {
+        return std::get_if<rank_process>(&kind);
     }
-    [[nodiscard]] const entry_start* entry() const noexcept {
-        return std::get_if<entry_start>(&kind);
+    [[nodiscard]] const space_server_process* space_server() const noexcept {
+        return std::get_if<space_server_process>(&kind);
+    }
+    [[nodiscard]] const entry_process* entry() const noexcept {
+        return std::get_if<entry_process>(&kind);
     }
     /// nullptr: it is an entry process, which may be anything.
     [[nodiscard]] const driver_program* driver() const noexcept;

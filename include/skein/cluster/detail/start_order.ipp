@@ -5,35 +5,27 @@
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
+#include <tuple>
 #include <utility>
 
 namespace skein::cluster {
 
 namespace detail {
 
-/// An order on the wire.
-struct flat_start_order {
-    lease_name lease;
-    std::string demand;
-    std::uint64_t gpus = 0;
-    std::string executable, program, folder, name, driver_host, driver_address;
-    std::uint16_t driver_port = 0;
-    bool prints = false;
-    std::string env, space, job;
-    std::uint32_t attempt = 0;
-    std::vector<std::string> command, variables;
-    std::string package;
-    std::int64_t submitted = 0;
-    std::string of_job;
-    rank_order rank;
-    std::string node_host;
-    std::uint64_t first_line = 1, grace_ms = 0;
-};
+/// What is on the wire, in its order. A process of one kind has the parts of others empty.
+template <class Order, class Driver, class Server, class Rank, class Entry>
+[[nodiscard]] auto fields_of(Order& order, Driver& of, Server& server, Rank& rank, Entry& entry) {
+    return std::tie(order.lease, order.demand, order.gpus, of.executable, of.program, order.folder,
+                    order.name, of.host, of.address, of.port, order.prints, of.env, server.space,
+                    entry.job, entry.attempt, entry.command, order.variables, order.package,
+                    order.submitted, of.job, rank.rank, rank.node_host, entry.first_line,
+                    entry.grace_ms);
+}
 
 } // namespace detail
 
 SKEIN_INLINE const driver_program* start_worker_order::driver() const noexcept {
-    if (const auto* const one = std::get_if<worker_start>(&kind)) return &one->of;
+    if (const auto* const one = std::get_if<worker_process>(&kind)) return &one->of;
     if (const auto* const one = rank()) return &one->of;
     if (const auto* const one = space_server()) return &one->of;
     return nullptr;
@@ -50,67 +42,36 @@ namespace skein::wire {
 
 SKEIN_INLINE void codec<cluster::start_worker_order>::encode(
     writer& out, const cluster::start_worker_order& order) {
-    cluster::detail::flat_start_order flat;
-    flat.lease = order.lease;
-    flat.demand = order.demand;
-    flat.gpus = order.gpus;
-    flat.folder = order.folder;
-    flat.name = order.name;
-    flat.prints = order.prints;
-    flat.variables = order.variables;
-    flat.package = order.package;
-    flat.submitted = order.submitted;
-    if (const auto* const of = order.driver()) {
-        flat.executable = of->executable;
-        flat.program = of->program;
-        flat.driver_host = of->host;
-        flat.driver_address = of->address;
-        flat.driver_port = of->port;
-        flat.env = of->env;
-        flat.of_job = of->job;
-    }
-    if (const auto* const one = order.space_server()) flat.space = one->space;
-    if (const auto* const one = order.rank()) {
-        flat.rank = one->rank;
-        flat.node_host = one->node_host;
-    }
-    if (const auto* const one = order.entry()) {
-        flat.job = one->job;
-        flat.attempt = one->attempt;
-        flat.command = one->command;
-        flat.first_line = one->first_line;
-        flat.grace_ms = one->grace_ms;
-    }
-    wire::encode(out, flat);
+    const cluster::driver_program no_driver;
+    const cluster::space_server_process no_server;
+    const cluster::rank_process no_rank;
+    const cluster::entry_process no_entry;
+    const auto or_none = [](const auto* one, const auto& none) -> const auto& {
+        return one != nullptr ? *one : none;
+    };
+    wire::encode(out, cluster::detail::fields_of(order, or_none(order.driver(), no_driver),
+                                                 or_none(order.space_server(), no_server),
+                                                 or_none(order.rank(), no_rank),
+                                                 or_none(order.entry(), no_entry)));
 }
 
 SKEIN_INLINE result<void> codec<cluster::start_worker_order>::decode(
     reader& in, cluster::start_worker_order& order) {
-    cluster::detail::flat_start_order flat;
-    if (!detail::read(in, flat)) return in.status();
-    order.lease = flat.lease;
-    order.demand = std::move(flat.demand);
-    order.gpus = flat.gpus;
-    order.folder = std::move(flat.folder);
-    order.name = std::move(flat.name);
-    order.prints = flat.prints;
-    order.variables = std::move(flat.variables);
-    order.package = std::move(flat.package);
-    order.submitted = flat.submitted;
-    cluster::driver_program of{
-        std::move(flat.executable),     std::move(flat.program), std::move(flat.driver_host),
-        std::move(flat.driver_address), flat.driver_port,        std::move(flat.env),
-        std::move(flat.of_job)};
-    if (!flat.space.empty())
-        order.kind = cluster::space_server_start{std::move(of), std::move(flat.space)};
-    else if (!flat.job.empty())
-        order.kind = cluster::entry_start{std::move(flat.job), flat.attempt,
-                                          std::move(flat.command), flat.first_line, flat.grace_ms};
-    else if (flat.rank.is_there())
+    cluster::driver_program of;
+    cluster::space_server_process server;
+    cluster::rank_process rank;
+    cluster::entry_process entry;
+    auto fields = cluster::detail::fields_of(order, of, server, rank, entry);
+    if (auto read = wire::decode(in, fields); !read) return read;
+    if (!server.space.empty())
+        order.kind = cluster::space_server_process{std::move(of), std::move(server.space)};
+    else if (!entry.job.empty())
+        order.kind = std::move(entry);
+    else if (rank.rank.is_there())
         order.kind =
-            cluster::rank_start{std::move(of), std::move(flat.rank), std::move(flat.node_host)};
+            cluster::rank_process{std::move(of), std::move(rank.rank), std::move(rank.node_host)};
     else
-        order.kind = cluster::worker_start{std::move(of)};
+        order.kind = cluster::worker_process{std::move(of)};
     return in.status();
 }
 
