@@ -104,6 +104,7 @@ using skein::is_metric_name;
 using skein::job_id;
 using skein::job_tag;
 using skein::join_path;
+using skein::joined;
 using skein::keyed_permutation;
 using skein::kill;
 using skein::known_names;
@@ -582,9 +583,7 @@ using skein::rt::worker_source;
 } // namespace skein::rt
 
 export namespace skein::sched {
-using skein::sched::actor_label;
 using skein::sched::amount;
-using skein::sched::anywhere_label;
 using skein::sched::check_demand;
 using skein::sched::check_total;
 using skein::sched::constraint;
@@ -603,10 +602,10 @@ using skein::sched::group_strategy;
 using skein::sched::is_inner_resource;
 using skein::sched::notice;
 using skein::sched::one_cpu;
-using skein::sched::parse_actor_label;
 using skein::sched::parse_group_label;
 using skein::sched::parse_resources;
 using skein::sched::parse_task_environment;
+using skein::sched::place;
 using skein::sched::place_id;
 using skein::sched::place_tag;
 using skein::sched::placement;

@@ -20,6 +20,12 @@ TEST_CASE("names that there are stand in a list, a long one ends with a number")
     CHECK(text.find("\"8\"") == text.npos);
 }
 
+TEST_CASE("values of a range are joined with what stands between them") {
+    CHECK(skein::joined(std::vector<std::string>{"", "a", "b"}, "; ") == "; a; b");
+    CHECK(skein::joined(std::vector<int>{3, 1}, ", ") == "3, 1");
+    CHECK(skein::joined(std::vector<int>{}, ", ").empty());
+}
+
 TEST_CASE("a name in a list moves no cursor and rings no bell") {
     CHECK(known_names(std::vector<std::string>{"a\x1b[2J\n"}) == "there are: \"a?[2J?\"");
 }

@@ -10,8 +10,11 @@
 #include <skein/core/config.hpp>
 
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <string_view>
+
+#include <fmt/format.h>
 
 namespace skein {
 
@@ -42,6 +45,19 @@ template <class Names>
             list.add(one);
     }
     return list.text(none);
+}
+
+/// All of a range: `a, b, c`.
+template <class Values>
+[[nodiscard]] std::string joined(const Values& values, std::string_view between) {
+    std::string out;
+    bool is_first = true;
+    for (const auto& one : values) {
+        if (!is_first) out += between;
+        is_first = false;
+        fmt::format_to(std::back_inserter(out), "{}", one);
+    }
+    return out;
 }
 
 } // namespace skein

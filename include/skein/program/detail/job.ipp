@@ -9,6 +9,7 @@
 #include <skein/core/available_cores.hpp>
 #include <skein/core/available_memory.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
@@ -232,8 +233,7 @@ SKEIN_INLINE led_job::led_job(const spmd::launch_environment& where, const std::
         throw error(errc::timeout,
                     fmt::format("of {} processes of this {} job not all have come to {} in time; "
                                 "there are: {}",
-                                wanted, where.source, to_string(parts_->at),
-                                fmt::join(there, ", ")))
+                                wanted, where.source, to_string(parts_->at), joined(there, ", ")))
             .with_hint("see what the others say; all of them need the same token "
                        "(SKEIN_TOKEN_FILE, or a common home folder)");
 }

@@ -3,6 +3,7 @@
 // What a coordinator does next: starts, asks, kills, and the next view.
 
 #include <skein/core/check.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/net/network.hpp>
 #include <skein/spmd/detail/elastic_parts.hpp>
@@ -14,7 +15,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace skein::spmd {
 
@@ -490,7 +490,7 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     if (why.empty())
         why.emplace_back(view_.generation == 0 ? "the first workers are ready"
                                                : "a change is not wanted any more");
-    next.why = detail::clipped(fmt::format("{}", fmt::join(why, "; ")), detail::most_view_text);
+    next.why = detail::clipped(joined(why, "; "), detail::most_view_text);
     return next;
 }
 

@@ -6,6 +6,7 @@
 
 #include <skein/core/error.hpp>
 #include <skein/core/fnv.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/proc/boot.hpp>
 #include <skein/spmd/detail/resource_config.hpp>
 #include <skein/wire/decode.hpp>
@@ -22,7 +23,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace skein::spmd {
 
@@ -281,7 +281,7 @@ SKEIN_INLINE std::vector<host_group> sagemaker_groups(const std::string& text,
     if (config.groups.empty()) return {};
     if (mine.empty())
         throw refuse(fmt::format("has this host, {}, in no group; its groups have {}", here,
-                                 fmt::join(grouped, ", ")));
+                                 joined(grouped, ", ")));
     if (!config.current_group.empty() && config.current_group != mine)
         throw refuse(fmt::format("has this host, {}, in group {}, but calls {} its group", here,
                                  mine, config.current_group));
@@ -291,7 +291,7 @@ SKEIN_INLINE std::vector<host_group> sagemaker_groups(const std::string& text,
         if (*list == hosts || (list == &config.hosts && list->empty())) continue;
         throw refuse(fmt::format("and SM_HOSTS contradict each other: {} has {}, SM_HOSTS has {}",
                                  list == &grouped ? "its groups together" : "its list of hosts",
-                                 fmt::join(*list, ", "), fmt::join(hosts, ", ")));
+                                 joined(*list, ", "), joined(hosts, ", ")));
     }
     return std::move(config.groups);
 }
@@ -309,20 +309,19 @@ SKEIN_INLINE const host_group& group_to_train(const std::vector<host_group>& gro
         throw error(errc::invalid_argument,
                     fmt::format("SKEIN_TRAIN_GROUP={}: no such group of hosts (SageMaker launch), "
                                 "there are: {}",
-                                wanted,
-                                names.empty() ? "none" : fmt::to_string(fmt::join(names, ", "))));
+                                wanted, names.empty() ? "none" : joined(names, ", ")));
     if (found == groups.end())
         throw error(errc::invalid_argument,
                     fmt::format("SageMaker has started several groups of hosts, and none is called "
                                 "gpu: {}",
-                                fmt::join(names, ", ")))
+                                joined(names, ", ")))
             .with_hint("set SKEIN_TRAIN_GROUP to the group that trains, on all hosts; the others "
                        "help it");
     if (found->hosts.empty())
         throw error(errc::invalid_argument,
                     fmt::format("the group that trains, {}, has no hosts (SageMaker launch)", name))
             .with_hint(
-                fmt::format("set SKEIN_TRAIN_GROUP to another one of {}", fmt::join(names, ", ")));
+                fmt::format("set SKEIN_TRAIN_GROUP to another one of {}", joined(names, ", ")));
     return *found;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 // Members, users, and what etcd's codes mean.
 
+#include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/printable.hpp>
@@ -341,7 +342,7 @@ SKEIN_INLINE void etcd_client::note_trouble(const error& why) {
     away_since_ = loop::current().exact_now();
     logging::warn("etcd", "does not answer; what needs it waits until it does, a training goes on",
                   {{"job", options_.job},
-                   {"endpoints", fmt::format("{}", fmt::join(options_.endpoints, ","))},
+                   {"endpoints", joined(options_.endpoints, ",")},
                    {"why", why.what()}});
 }
 

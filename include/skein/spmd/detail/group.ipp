@@ -4,6 +4,7 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -21,7 +22,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace skein::spmd {
 namespace detail {
@@ -136,14 +136,14 @@ SKEIN_INLINE task<void> group_server::watch_deadline() {
         co_await sleep_for(patience);
         if (running_ || outcome_) co_return;
         logging::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
-                                             fmt::join(missing(), ", "), options_.world_size));
+                                             joined(missing(), ", "), options_.world_size));
         left -= patience;
     }
     co_await sleep_for(left);
     if (running_ || outcome_) co_return;
-    abort(error(errc::timeout, fmt::format("rank {} of {} did not join within {:.3g} s",
-                                           fmt::join(missing(), ", "), options_.world_size,
-                                           to_seconds(options_.join_deadline)))
+    abort(error(errc::timeout,
+                fmt::format("rank {} of {} did not join within {:.3g} s", joined(missing(), ", "),
+                            options_.world_size, to_seconds(options_.join_deadline)))
               .with_hint("did all processes start, and can they reach this host?"),
           missing().front());
 }
