@@ -1641,6 +1641,90 @@ private:
 
 } // namespace skein
 
+// ======== skein/core/known_names.hpp
+// The names that there are, for an error about one that there is not.
+//
+//     throw error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
+//                                              known_names(actors, "none has a name")));
+//
+// gives: there is no actor named "tabel"; there are: "log", "table" and 3 more
+
+
+#include <cstddef>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace skein {
+
+/// Gathers names in the order in which they are to be shown.
+class name_list {
+public:
+    static constexpr std::size_t shown = 8;
+
+    /// One more; control characters of it become '?'.
+    void add(std::string_view name);
+    /// `there are: "a", "b" and 3 more`; without any name `none`.
+    [[nodiscard]] std::string text(std::string_view none) const;
+
+private:
+    std::string list_;
+    std::size_t count_ = 0;
+};
+
+/// The names of a range of texts, or the keys of a map.
+template <class Names>
+[[nodiscard]] std::string known_names(const Names& names,
+                                      std::string_view none = "there are none") {
+    name_list list;
+    for (const auto& one : names) {
+        if constexpr (requires { one.first; })
+            list.add(one.first);
+        else
+            list.add(one);
+    }
+    return list.text(none);
+}
+
+/// All of a range: `a, b, c`.
+template <class Values>
+[[nodiscard]] std::string joined(const Values& values, std::string_view between) {
+    std::string out;
+    bool is_first = true;
+    for (const auto& one : values) {
+        if (!is_first) out += between;
+        is_first = false;
+        fmt::format_to(std::back_inserter(out), "{}", one);
+    }
+    return out;
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/known_names.ipp
+// The bodies of core/known_names.hpp.
+
+namespace skein {
+
+SKEIN_INLINE void name_list::add(std::string_view name) {
+    if (++count_ > shown) return;
+    list_ += count_ == 1 ? "\"" : ", \"";
+    for (const char c : name) list_ += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+    list_ += '"';
+}
+
+SKEIN_INLINE std::string name_list::text(std::string_view none) const {
+    if (count_ == 0) return std::string(none);
+    auto out = "there are: " + list_;
+    if (count_ > shown) out += " and " + std::to_string(count_ - shown) + " more";
+    return out;
+}
+
+} // namespace skein
+
 // ======== skein/proc/boot.hpp
 // The child's side of proc/children.hpp: what a process was started with.
 //
@@ -4397,7 +4481,6 @@ struct resource_config {
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace skein::spmd {
 
@@ -4656,7 +4739,7 @@ SKEIN_INLINE std::vector<host_group> sagemaker_groups(const std::string& text,
     if (config.groups.empty()) return {};
     if (mine.empty())
         throw refuse(fmt::format("has this host, {}, in no group; its groups have {}", here,
-                                 fmt::join(grouped, ", ")));
+                                 joined(grouped, ", ")));
     if (!config.current_group.empty() && config.current_group != mine)
         throw refuse(fmt::format("has this host, {}, in group {}, but calls {} its group", here,
                                  mine, config.current_group));
@@ -4666,7 +4749,7 @@ SKEIN_INLINE std::vector<host_group> sagemaker_groups(const std::string& text,
         if (*list == hosts || (list == &config.hosts && list->empty())) continue;
         throw refuse(fmt::format("and SM_HOSTS contradict each other: {} has {}, SM_HOSTS has {}",
                                  list == &grouped ? "its groups together" : "its list of hosts",
-                                 fmt::join(*list, ", "), fmt::join(hosts, ", ")));
+                                 joined(*list, ", "), joined(hosts, ", ")));
     }
     return std::move(config.groups);
 }
@@ -4684,20 +4767,19 @@ SKEIN_INLINE const host_group& group_to_train(const std::vector<host_group>& gro
         throw error(errc::invalid_argument,
                     fmt::format("SKEIN_TRAIN_GROUP={}: no such group of hosts (SageMaker launch), "
                                 "there are: {}",
-                                wanted,
-                                names.empty() ? "none" : fmt::to_string(fmt::join(names, ", "))));
+                                wanted, names.empty() ? "none" : joined(names, ", ")));
     if (found == groups.end())
         throw error(errc::invalid_argument,
                     fmt::format("SageMaker has started several groups of hosts, and none is called "
                                 "gpu: {}",
-                                fmt::join(names, ", ")))
+                                joined(names, ", ")))
             .with_hint("set SKEIN_TRAIN_GROUP to the group that trains, on all hosts; the others "
                        "help it");
     if (found->hosts.empty())
         throw error(errc::invalid_argument,
                     fmt::format("the group that trains, {}, has no hosts (SageMaker launch)", name))
             .with_hint(
-                fmt::format("set SKEIN_TRAIN_GROUP to another one of {}", fmt::join(names, ", ")));
+                fmt::format("set SKEIN_TRAIN_GROUP to another one of {}", joined(names, ", ")));
     return *found;
 }
 
@@ -26733,76 +26815,6 @@ SKEIN_INLINE void schedule_state::drop_hopeless(std::uint32_t p) {
 // lacks, listings.
 
 
-// ======== skein/core/known_names.hpp
-// The names that there are, for an error about one that there is not.
-//
-//     throw error(errc::not_found, fmt::format("there is no actor named \"{}\"; {}", name,
-//                                              known_names(actors, "none has a name")));
-//
-// gives: there is no actor named "tabel"; there are: "log", "table" and 3 more
-
-
-#include <cstddef>
-#include <string>
-#include <string_view>
-
-namespace skein {
-
-/// Gathers names in the order in which they are to be shown.
-class name_list {
-public:
-    static constexpr std::size_t shown = 8;
-
-    /// One more; control characters of it become '?'.
-    void add(std::string_view name);
-    /// `there are: "a", "b" and 3 more`; without any name `none`.
-    [[nodiscard]] std::string text(std::string_view none) const;
-
-private:
-    std::string list_;
-    std::size_t count_ = 0;
-};
-
-/// The names of a range of texts, or the keys of a map.
-template <class Names>
-[[nodiscard]] std::string known_names(const Names& names,
-                                      std::string_view none = "there are none") {
-    name_list list;
-    for (const auto& one : names) {
-        if constexpr (requires { one.first; })
-            list.add(one.first);
-        else
-            list.add(one);
-    }
-    return list.text(none);
-}
-
-} // namespace skein
-
-
-// ======== skein/core/detail/known_names.ipp
-// The bodies of core/known_names.hpp.
-
-namespace skein {
-
-SKEIN_INLINE void name_list::add(std::string_view name) {
-    if (++count_ > shown) return;
-    list_ += count_ == 1 ? "\"" : ", \"";
-    for (const char c : name) list_ += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-    list_ += '"';
-}
-
-SKEIN_INLINE std::string name_list::text(std::string_view none) const {
-    if (count_ == 0) return std::string(none);
-    auto out = "there are: " + list_;
-    if (count_ > shown) out += " and " + std::to_string(count_ - shown) + " more";
-    return out;
-}
-
-} // namespace skein
-
-
-// ======== skein/sched/detail/scheduler_report.ipp, continued
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -27342,18 +27354,35 @@ inline constexpr std::string_view spread_label = "spread@";
 /// Where the label of a demand, which names no group, lets it be.
 [[nodiscard]] constraint where_labelled(const std::string& label);
 
-/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
-/// label of a node begins so.
+/// Where a call may run, as a value. It travels as the label in the text of its demand; no label of a
+/// node has an @ in it.
+struct place {
+    enum class kind : std::uint8_t {
+        any,
+        anywhere,    ///< "@*": as any, also for what is made in a group
+        nodes,       ///< "zone=a": those with that label
+        spread,      ///< "spread@": the nodes in turn
+        group,       ///< "@3", "@3/0": a placement group, or one bundle of it
+        named_group, ///< "@=/web", "@=2/web": the same by its name, as a worker says it
+        actor,       ///< "@!7.12": where that actor is
+    };
+    kind what = kind::any;
+    std::string name; ///< the label of nodes, or the name of a group
+    std::uint64_t group = 0;
+    int bundle = -1;       ///< -1: any
+    bool captures = false; ///< "@3/0+", "@=2+/web": with what is made there
+    actor_id actor{};
+
+    [[nodiscard]] bool is(kind one) const noexcept { return what == one; }
+    [[nodiscard]] std::string to_text() const;
+    /// What is none of these is the label of nodes, and nobody has it if an @ is in it.
+    [[nodiscard]] static place from_text(std::string_view text);
+    friend bool operator==(const place&, const place&) = default;
+};
+/// The text of a group that is the place.
 [[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
 /// False: the label names no group.
 [[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
-
-/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there
-/// is room, "@!7.12" where that actor is. As of a group ("@3", "@3/0"; with a + at the end for what
-/// is made there, too) no label of a node begins so.
-inline constexpr std::string_view anywhere_label = "@*";
-[[nodiscard]] std::string actor_label(actor_id actor);
-[[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
 
 /// Numbers are given once and stay.
 class demand_table {
@@ -27439,35 +27468,89 @@ SKEIN_INLINE constraint where_labelled(const std::string& label) {
     return label == spread_label ? constraint::spread() : constraint::labelled(label);
 }
 
+namespace detail {
+
+/// Takes a number, or a word, off the front of a text. False: it does not begin so.
+template <class Number>
+[[nodiscard]] bool take_number(std::string_view& from, Number& into) {
+    const auto [end, bad] = std::from_chars(from.data(), from.data() + from.size(), into);
+    if (bad != std::errc()) return false;
+    from.remove_prefix(static_cast<std::size_t>(end - from.data()));
+    return true;
+}
+[[nodiscard]] inline bool take_word(std::string_view& from, std::string_view word) {
+    if (!from.starts_with(word)) return false;
+    from.remove_prefix(word.size());
+    return true;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::string place::to_text() const {
+    const auto in = bundle < 0 ? std::string() : fmt::format("{}", bundle);
+    const char* const plus = captures ? "+" : "";
+    switch (what) {
+    case kind::any: break;
+    case kind::anywhere: return "@*";
+    case kind::nodes: return name;
+    case kind::spread: return std::string(spread_label);
+    case kind::group: return fmt::format("@{}{}{}{}", group, in.empty() ? "" : "/", in, plus);
+    case kind::named_group: return fmt::format("@={}{}/{}", in, plus, name);
+    case kind::actor:
+        return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
+    }
+    return {};
+}
+
+SKEIN_INLINE place place::from_text(std::string_view text) {
+    using detail::take_number, detail::take_word;
+    place out;
+    if (text.empty()) return out;
+    bool good = true;
+    auto rest = text;
+    if (text == "@*") {
+        out.what = kind::anywhere;
+    } else if (text == spread_label) {
+        out.what = kind::spread;
+    } else if (take_word(rest, "@!")) {
+        out.what = kind::actor;
+        unique_number id;
+        good = take_number(rest, id.incarnation) && take_word(rest, ".") &&
+               take_number(rest, id.number) && rest.empty();
+        out.actor = actor_id(id);
+        good = good && static_cast<bool>(out.actor);
+    } else if (take_word(rest, "@=")) {
+        out.what = kind::named_group;
+        const bool has_bundle = !rest.starts_with('+') && !rest.starts_with('/');
+        good = !has_bundle || take_number(rest, out.bundle);
+        out.captures = take_word(rest, "+");
+        good = good && take_word(rest, "/");
+        out.name = rest;
+    } else if (take_word(rest, "@")) {
+        out.what = kind::group;
+        good = take_number(rest, out.group) && out.group != 0;
+        if (good && take_word(rest, "/")) good = take_number(rest, out.bundle) && out.bundle >= 0;
+        out.captures = take_word(rest, "+");
+        good = good && rest.empty();
+    } else {
+        good = false;
+    }
+    if (good) return out;
+    place labelled;
+    labelled.what = kind::nodes;
+    labelled.name = text;
+    return labelled;
+}
+
 SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
-    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
+    return place{place::kind::group, {}, group, bundle}.to_text();
 }
 
 SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
-    if (!label.starts_with('@')) return false;
-    const auto* const last = label.data() + label.size();
-    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
-    if (bad != std::errc() || group == 0) return false;
-    bundle = -1;
-    if (at == last) return true;
-    if (*at != '/') return false;
-    const auto [end, none] = std::from_chars(at + 1, last, bundle);
-    return none == std::errc() && end == last && bundle >= 0;
-}
-
-SKEIN_INLINE std::string actor_label(actor_id actor) {
-    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
-}
-
-SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
-    if (!label.starts_with("@!")) return false;
-    const auto* const last = label.data() + label.size();
-    unique_number id;
-    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
-    if (bad != std::errc() || dot == last || *dot != '.') return false;
-    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
-    actor = actor_id(id);
-    return none == std::errc() && end == last && static_cast<bool>(actor);
+    const auto read = place::from_text(label);
+    group = read.group;
+    bundle = read.bundle;
+    return read.is(place::kind::group) && !read.captures;
 }
 
 SKEIN_INLINE demand_table::demand_table() {
@@ -27491,11 +27574,13 @@ SKEIN_INLINE result<demand_id> demand_table::number(const resources& need, std::
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
     demand made;
-    made.captures = label.starts_with('@') && label.ends_with('+');
-    if (made.captures) label.remove_suffix(1);
-    const bool in_group = parse_group_label(label, made.group, made.bundle);
-    made.spreads = label == spread_label;
-    const bool is_ours = in_group || made.spreads;
+    const auto in = place::from_text(label);
+    if (label.starts_with('@') && label.ends_with('+')) label.remove_suffix(1);
+    made.spreads = in.is(place::kind::spread);
+    const bool is_ours = in.is(place::kind::group) || made.spreads;
+    made.group = in.group;
+    made.bundle = in.bundle;
+    made.captures = in.captures;
     if (label.size() > detail::most_label_bytes ||
         (!is_ours && label.find_first_of("@\n") != label.npos))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
@@ -32098,7 +32183,7 @@ struct credit_taken {
 /// The part of a call that knows nothing of its result type.
 class call_base : public list_node<call_base> {
 public:
-    /// What few calls have; in detail/runtime_state.hpp.
+    /// What few calls have; in detail/call_rarities.hpp.
     struct rarities;
     struct free_rarities {
         void operator()(rarities* r) const noexcept;
@@ -33468,7 +33553,6 @@ private:
     struct losses;
     struct credits;
     struct followers;
-    struct dispatch_hearer;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -33922,6 +34006,9 @@ struct lease_line {
 #include <vector>
 
 namespace skein::rt::detail {
+
+/// What `.on` says, as it travels.
+[[nodiscard]] sched::place place_of(const location& on);
 
 /// The number of what a caller asks for.
 ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
@@ -35260,9 +35347,9 @@ public:
     /// A name in a location becomes a number.
     ///   errors  not_found
     [[nodiscard]] std::optional<error> resolve(location& on) const;
-    /// The same of the label in a worker's call: a name, or a number that the worker gave.
+    /// The same of the place in a worker's call: a name, or a number that the worker gave.
     ///   errors  not_found, invalid_argument
-    [[nodiscard]] std::optional<error> resolve_label(peer_id worker, std::string& label) const;
+    [[nodiscard]] std::optional<error> resolve(peer_id worker, sched::place& on) const;
 
     // Workers that hold groups, at a driver:
     /// A worker is told of a group, or tells of it.
@@ -35312,7 +35399,6 @@ private:
 
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include <fmt/format.h>
@@ -35448,29 +35534,15 @@ SKEIN_INLINE std::optional<error> groups::resolve(location& on) const {
     return std::nullopt;
 }
 
-SKEIN_INLINE std::optional<error> groups::resolve_label(peer_id worker, std::string& label) const {
-    if (label.starts_with('@') && count_aliases(worker) > 0) {
-        const bool captures = label.ends_with('+');
-        const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
-        std::uint64_t number = 0;
-        int bundle = -1;
-        if (sched::parse_group_label(named, number, bundle))
-            label = sched::group_label(number_of(worker, number), bundle) + (captures ? "+" : "");
-    }
-    if (!label.starts_with("@=")) return std::nullopt;
-    const auto slash = std::min(label.find('/'), label.size());
-    auto which = std::string_view(label).substr(2, slash - 2);
-    const bool children = which.ends_with('+');
-    if (children) which.remove_suffix(1);
-    int bundle = -1;
-    const auto* const first = which.data();
-    const auto* const last = first + which.size();
-    const auto [read_to, bad] = std::from_chars(first, last, bundle);
-    if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
-        return error(errc::invalid_argument, fmt::format("{} is not a label", label));
-    auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
-    if (auto why = resolve(on)) return why;
-    label = sched::group_label(on.group(), bundle) + (children ? "+" : "");
+SKEIN_INLINE std::optional<error> groups::resolve(peer_id worker, sched::place& on) const {
+    using kind = sched::place::kind;
+    if (on.is(kind::group)) on.group = number_of(worker, on.group);
+    if (on.is(kind::nodes) && on.name.starts_with("@="))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", on.name));
+    if (!on.is(kind::named_group)) return std::nullopt;
+    auto found = group_named(on.name);
+    if (auto why = resolve(found)) return why;
+    on = {kind::group, {}, found.group(), on.bundle, on.captures};
     return std::nullopt;
 }
 
@@ -36692,26 +36764,23 @@ struct call_base::rarities {
     std::size_t pending = 0;                        ///< refs among the arguments not done yet
     std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
     std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
-    struct deadline_timer : timer_node {
-        explicit deadline_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
-        }
-        void passed();
+    struct timer : timer_node {
+        timer(call_base& of, void (*then)(call_base&)) noexcept
+            : timer_node([](timer_node& t) {
+                  auto& self = static_cast<timer&>(t);
+                  self.passed(self.call);
+              }),
+              call(of), passed(then) {}
         call_base& call;
+        void (*passed)(call_base&);
     };
-    std::optional<deadline_timer> deadline;
-    struct force_timer : timer_node {
-        explicit force_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<force_timer&>(t).passed(); }), call(c) {}
-        void passed();
-        call_base& call;
-    };
-    std::optional<force_timer> force; ///< it was cancelled by force
+    std::optional<timer> deadline;
+    std::optional<timer> force; ///< it was cancelled by force
     std::optional<error> bad_options;
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
     actor_id beside;                   ///< it is to run where that actor is
-    std::string label;                 ///< worker: where its driver is to have it run, if not ""
+    sched::place place;                ///< worker: where its driver is to have it run
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
@@ -38492,41 +38561,33 @@ template <class T>
 
 namespace skein::rt::detail {
 
-/// The question for a name.
+/// The question for a name; or, of a group, whether it has its places, or nothing of it is left: the
+/// answer says the driver's number of it.
 class group_call final : public ref_state<void> {
 public:
-    explicit group_call(group_handles& by) noexcept : by_(by) {}
-    counted_ptr<group_state> found;
+    explicit group_call(group_handles& by, counted_ptr<group_state> group = {}) noexcept
+        : group(std::move(group)), by_(by), is_find_(!this->group) {}
+    counted_ptr<group_state> group;
 
-    void give_back(runtime&, byte_span bytes) override { (void)by_.take_answer(bytes); }
+    void give_back(runtime&, byte_span bytes) override {
+        if (is_find_) (void)by_.take_answer(bytes);
+    }
 
 protected:
     result<void> take_value(byte_span bytes) override {
-        found = by_.take_answer(bytes);
-        if (!found)
+        wire::reader in(bytes);
+        if (is_find_)
+            group = by_.take_answer(bytes);
+        else if (!in.fixed(group->at_driver) || !in.finish())
+            return in.status();
+        if (!group)
             return error(errc::malformed, "an answer about a placement group cannot be read");
         return ref_state<void>::take_value({});
     }
 
 private:
     group_handles& by_;
-};
-
-/// The question whether it has its places, or nothing of it is left; the answer says the driver's
-/// number of it.
-class group_wait final : public ref_state<void> {
-public:
-    explicit group_wait(counted_ptr<group_state> group) : group_(std::move(group)) {}
-
-protected:
-    result<void> take_value(byte_span bytes) override {
-        wire::reader in(bytes);
-        if (!in.fixed(group_->at_driver) || !in.finish()) return in.status();
-        return ref_state<void>::take_value({});
-    }
-
-private:
-    counted_ptr<group_state> group_;
+    bool is_find_;
 };
 
 SKEIN_INLINE groups& group_handles::table() const noexcept { return desk_.table(); }
@@ -38569,7 +38630,7 @@ SKEIN_INLINE task<group_handles::state_ptr> group_handles::look_up(std::string n
     ask_driver(call, std::move(what), fmt::format("get_placement_group(\"{}\")", name));
     const ref<void> answered(call);
     co_await answered;
-    co_return call->found;
+    co_return call->group;
 }
 
 SKEIN_INLINE bool group_handles::is_elsewhere(const group_state& group) const noexcept {
@@ -38590,7 +38651,7 @@ SKEIN_INLINE void group_handles::ask_driver(const counted_ptr<call_base>& call, 
 
 /// Until the group has its places, or nothing of it is left.
 SKEIN_INLINE task<void> group_handles::ask(state_ptr group, bool for_end) {
-    counted_ptr<group_wait> call(new group_wait(group));
+    const counted_ptr<group_call> call(new group_call(*this, group));
     group_question what;
     what.matter = static_cast<std::uint8_t>(for_end ? group_matter::remove : group_matter::ready);
     what.number = group->number;
@@ -38772,6 +38833,20 @@ struct runtime::state {
                 detail::send_actor(*to, detail::message_left, id);
         }
 
+        // Of dispatch, which calls these for each task:
+        void send(detail::worker_room& to, counted_ptr<detail::call_base> call) {
+            self.send(*to.link, std::move(call));
+        }
+        void refuse(detail::call_base& call, error why) { self.refuse(call, std::move(why)); }
+        [[nodiscard]] bool has_credit(const detail::worker_room& worker) const noexcept {
+            return credits::has(*self.state_, worker.credit);
+        }
+        /// A group that has ended.
+        [[nodiscard]] std::optional<error> end_of(sched::demand_id demand) const {
+            const auto group = self.state_->groups.of(demand);
+            return group ? group->why : std::nullopt;
+        }
+
         [[nodiscard]] peer* worker_at(peer_id number) override { return self.link_at(number); }
         void workers_are_needed() override { self.state_->begin_work(); }
         void end_actors(const detail::group_state& group) override {
@@ -38911,24 +38986,6 @@ struct runtime::followers {
     static void follow(runtime& self, detail::call_base& call, actor_id of);
 };
 
-/// What dispatch tells the runtime.
-struct runtime::dispatch_hearer {
-    runtime& self;
-
-    void send(detail::worker_room& to, counted_ptr<detail::call_base> call) {
-        self.send(*to.link, std::move(call));
-    }
-    void refuse(detail::call_base& call, error why) { self.refuse(call, std::move(why)); }
-    [[nodiscard]] bool has_credit(const detail::worker_room& worker) const noexcept {
-        return credits::has(*self.state_, worker.credit);
-    }
-    /// A group that has ended.
-    [[nodiscard]] std::optional<error> end_of(sched::demand_id demand) const {
-        const auto group = self.state_->groups.of(demand);
-        return group ? group->why : std::nullopt;
-    }
-};
-
 } // namespace skein::rt
 
 
@@ -38982,10 +39039,6 @@ SKEIN_INLINE void call_base::fail(failure why) {
     finished();
 }
 
-SKEIN_INLINE void call_base::rarities::deadline_timer::passed() {
-    if (call.owner != nullptr) call.owner->deadline_passed(call);
-}
-
 /// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever
 /// fewer.
 SKEIN_INLINE void call_base::tell_unseen() const noexcept {
@@ -39036,10 +39089,6 @@ SKEIN_INLINE void actor_queue::last_use_gone() noexcept {
 SKEIN_INLINE void actor_queue::sending::go(turn_hook& self) {
     auto& queue = static_cast<sending&>(self).queue;
     if (queue.owner != nullptr && queue.returned > 0) queue.owner->drain(queue);
-}
-
-SKEIN_INLINE void call_base::rarities::force_timer::passed() {
-    if (call.owner != nullptr) call.owner->end_by_force(call);
 }
 
 SKEIN_INLINE void cancel_call(call_base& call, bool by_force) noexcept {
@@ -39164,6 +39213,19 @@ SKEIN_INLINE demand_lines::suspect demand_lines::pop_suspect() {
     return one;
 }
 
+SKEIN_INLINE sched::place place_of(const location& on) {
+    using kind = sched::place::kind;
+    const auto what = on.is_anywhere()      ? kind::anywhere
+                      : on.is_any()         ? kind::any
+                      : on.is_spread()      ? kind::spread
+                      : on.is_group()       ? kind::group
+                      : on.is_named_group() ? kind::named_group
+                      : on.is_actor()       ? kind::actor
+                                            : kind::nodes;
+    auto name = on.is_node() ? fmt::format("node={}", on.text()) : std::string(on.text());
+    return {what, std::move(name), on.group(), on.bundle(), on.has_children(), on.actor()};
+}
+
 SKEIN_INLINE result<sched::demand_id> demand_of(sched::demand_table& demands,
                                                 const call_options& how, bool for_life) {
     const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
@@ -39208,13 +39270,7 @@ SKEIN_INLINE result<sched::demand_id> demand_of(sched::demand_table& demands,
     // The node of an actor is found when the call is placed.
     if (how.on.is_any() || how.on.is_actor())
         return demands.number(need, {}, for_life, std::move(*env));
-    if (how.on.is_spread())
-        return demands.number(need, sched::spread_label, for_life, std::move(*env));
-    std::string where(how.on.text());
-    if (in_group) where = sched::group_label(how.on.group(), how.on.bundle());
-    if (in_group && how.on.has_children()) where += '+';
-    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
-    return demands.number(need, where, for_life, std::move(*env));
+    return demands.number(need, place_of(how.on).to_text(), for_life, std::move(*env));
 }
 
 } // namespace skein::rt::detail
@@ -40361,7 +40417,9 @@ namespace detail {
              nullptr});
         return false;
     }
-    call.rare->deadline.emplace(call);
+    call.rare->deadline.emplace(call, [](call_base& late) {
+        if (late.owner != nullptr) late.owner->deadline_passed(late);
+    });
     auto& here = loop::current();
     call.rare->until = deadline_after(here.exact_now(), call.rare->limit);
     here.set_timer(*call.rare->deadline, call.rare->until);
@@ -40409,9 +40467,9 @@ namespace detail {
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_worker, const sched::demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
-    const bool is_placed = call.rare && !call.rare->label.empty();
+    const bool is_placed = call.rare && !call.rare->place.is(sched::place::kind::any);
     if (is_worker && is_placed)
-        demand = demands.text(call.demand, call.rare->label);
+        demand = demands.text(call.demand, call.rare->place.to_text());
     else if (is_worker && call.demand > sched::one_cpu && !demands.at(call.demand).is_simple)
         demand = demands.text(call.demand);
     call_head head;
@@ -40608,8 +40666,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         state_->actors.line_up(std::move(call));
         return pump_leases();
     }
-    dispatch_hearer hears{*this};
-    state_->dispatch.place(std::move(call), hears);
+    state_->dispatch.place(std::move(call), state_->heard);
 }
 
 /// Sends what is complete at the front of an actor's line.
@@ -42032,17 +42089,6 @@ SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool o
 
 namespace skein::rt {
 
-namespace detail {
-
-/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with
-/// what is made there.
-[[nodiscard]] inline std::string named_group_label(const location& on) {
-    const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
-    return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
-}
-
-} // namespace detail
-
 /// Driver: what a call asks for must be in its group, which it keeps from now on.
 SKEIN_INLINE void runtime::join_group(detail::call_base& call) {
     const auto& demand = state_->dispatch.demands().at(call.demand);
@@ -42084,12 +42130,11 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
     } else if (on.is_group() && on.group() != 0) {
         if (auto why = self.state_->groups.keep(call, on.group()))
             call.extra().bad_options = std::move(why);
-        call.extra().label = sched::group_label(on.group(), on.bundle());
-        if (on.has_children()) call.extra().label += '+';
+        call.extra().place = detail::place_of(on);
     } else if (on.is_named_group() && !on.text().empty()) {
-        call.extra().label = detail::named_group_label(on);
+        call.extra().place = detail::place_of(on);
     } else {
-        if (on.is_anywhere()) call.extra().label = sched::anywhere_label;
+        if (on.is_anywhere()) call.extra().place = detail::place_of(on);
         return true;
     }
     on = {};
@@ -42099,7 +42144,7 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
 /// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
 SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
     if (self.state_->upstream != nullptr)
-        call.extra().label = sched::actor_label(of);
+        call.extra().place = detail::place_of(location::beside(of));
     else
         call.extra().beside = of;
     const auto queue = self.state_->actor_queues.find(of);
@@ -42121,23 +42166,16 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
     followers::set_demand(*this, call, asked);
 }
 
-SKEIN_INLINE void runtime::pump() {
-    dispatch_hearer hears{*this};
-    state_->dispatch.pump(hears);
-}
+SKEIN_INLINE void runtime::pump() { state_->dispatch.pump(state_->heard); }
 
-SKEIN_INLINE void runtime::pump_leases() {
-    dispatch_hearer hears{*this};
-    state_->dispatch.pump_leases(hears);
-}
+SKEIN_INLINE void runtime::pump_leases() { state_->dispatch.pump_leases(state_->heard); }
 
 // ---- what the source of workers says -----------------------------------------------------------
 
 SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { state_->dispatch.ask(source); }
 
 SKEIN_INLINE void runtime::refuse_demand(sched::demand_id demand, const error& why) {
-    dispatch_hearer hears{*this};
-    state_->dispatch.refuse_demand(demand, why, hears);
+    state_->dispatch.refuse_demand(demand, why, state_->heard);
 }
 
 SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
@@ -42257,7 +42295,10 @@ SKEIN_INLINE void runtime::leave_actor() { state_->local_actors.leave(); }
 SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
     if (state_->upstream != nullptr || call.on == nullptr) return;
     auto& force = call.rare->force;
-    if (!force) force.emplace(call);
+    if (!force)
+        force.emplace(call, [](detail::call_base& late) {
+            if (late.owner != nullptr) late.owner->end_by_force(late);
+        });
     if (force->is_set()) return;
     auto& here = loop::current();
     here.set_timer(*force, deadline_after(here.exact_now(), time_constants::lan().force_after));
@@ -42438,11 +42479,11 @@ namespace detail {
 
 /// Of a call that says nothing of its place: that of the group of the call that has made it, if
 /// children are to be there.
-[[nodiscard]] inline std::string label_of_children(const sched::demand_table& demands,
-                                                   const forwarded_call& call) {
+[[nodiscard]] inline sched::place place_of_children(const sched::demand_table& demands,
+                                                    const forwarded_call& call) {
     const auto its = call.origin().room.demand;
     if (!its || !demands.at(its).captures) return {};
-    return sched::group_label(demands.at(its).group, -1) + "+";
+    return {sched::place::kind::group, {}, demands.at(its).group, -1, true};
 }
 
 /// Whether a demand's text says more than where: "@@*" does not.
@@ -42458,25 +42499,26 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     auto& demands = state_->dispatch.demands();
     const bool for_life = call.kind == detail::call_kind::create;
     const bool all_own = state_->dispatch.serves_apart(); // then there are no workers for all
-    std::string label(sched::demand_table::label_in(head.demand));
-    if (label.empty())
-        label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
-    if (label == sched::anywhere_label) label.clear();
+    using kind = sched::place::kind;
+    auto place = sched::place::from_text(sched::demand_table::label_in(head.demand));
+    if (place.is(kind::any))
+        place = detail::place_of_children(demands, static_cast<detail::forwarded_call&>(call));
+    if (place.is(kind::anywhere)) place = {};
     const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
-    if (auto why = state_->groups.table().resolve_label(caller.number, label)) {
+    if (auto why = state_->groups.table().resolve(caller.number, place)) {
         call.extra().bad_options = std::move(why);
         return;
     }
-    if (actor_id beside; sched::parse_actor_label(label, beside)) {
-        call.extra().beside = beside;
-        label.clear();
+    if (place.is(kind::actor)) {
+        call.extra().beside = place.actor;
+        place = {};
     }
-    const bool has_text = detail::has_needs(head.demand) || !label.empty();
+    const bool has_text = detail::has_needs(head.demand) || !place.is(kind::any);
     const auto text = head.demand.empty() && !for_life && head.cpus > 0
                           ? fmt::format("cpu={}", head.cpus)
                           : std::string(head.demand);
     const auto number =
-        has_text              ? demands.number_of_text(text, for_life, label)
+        has_text              ? demands.number_of_text(text, for_life, place.to_text())
         : for_life && all_own ? demands.number(sched::resources{}, {}, true)
         : for_life            ? demands.number(std::uint16_t{0})
                    : demands.number(all_own && head.cpus == 0 ? std::uint16_t{1} : head.cpus);
@@ -49712,7 +49754,6 @@ void send(net::connection& link, std::uint16_t kind, const Body& body) {
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace skein::spmd {
 namespace detail {
@@ -49827,14 +49868,14 @@ SKEIN_INLINE task<void> group_server::watch_deadline() {
         co_await sleep_for(patience);
         if (running_ || outcome_) co_return;
         logging::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
-                                             fmt::join(missing(), ", "), options_.world_size));
+                                             joined(missing(), ", "), options_.world_size));
         left -= patience;
     }
     co_await sleep_for(left);
     if (running_ || outcome_) co_return;
-    abort(error(errc::timeout, fmt::format("rank {} of {} did not join within {:.3g} s",
-                                           fmt::join(missing(), ", "), options_.world_size,
-                                           to_seconds(options_.join_deadline)))
+    abort(error(errc::timeout,
+                fmt::format("rank {} of {} did not join within {:.3g} s", joined(missing(), ", "),
+                            options_.world_size, to_seconds(options_.join_deadline)))
               .with_hint("did all processes start, and can they reach this host?"),
           missing().front());
 }
@@ -51794,7 +51835,6 @@ SKEIN_INLINE void elastic_coordinator::finish(std::optional<error> failure, int 
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 namespace skein::spmd {
 
@@ -52270,7 +52310,7 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     if (why.empty())
         why.emplace_back(view_.generation == 0 ? "the first workers are ready"
                                                : "a change is not wanted any more");
-    next.why = detail::clipped(fmt::format("{}", fmt::join(why, "; ")), detail::most_view_text);
+    next.why = detail::clipped(joined(why, "; "), detail::most_view_text);
     return next;
 }
 
