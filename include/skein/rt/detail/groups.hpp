@@ -22,6 +22,7 @@
 #include <skein/rt/detail/groups_state.hpp>
 #include <skein/rt/detail/holds.hpp>
 #include <skein/rt/options.hpp>
+#include <skein/sched/demands.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -5,7 +5,6 @@
 #include <skein/core/config.hpp>
 #include <skein/core/known_names.hpp>
 #include <skein/rt/detail/group_message.hpp>
-#include <skein/sched/demands.hpp>
 
 #include <algorithm>
 #include <utility>
