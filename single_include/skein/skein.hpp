@@ -27367,7 +27367,7 @@ struct place {
         actor,       ///< "@!7.12": where that actor is
     };
     kind what = kind::any;
-    std::string name; ///< the label of nodes, or the name of a group
+    std::string name{}; ///< the label of nodes, or the name of a group
     std::uint64_t group = 0;
     int bundle = -1;       ///< -1: any
     bool captures = false; ///< "@3/0+", "@=2+/web": with what is made there
