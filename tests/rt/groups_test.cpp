@@ -75,13 +75,14 @@ TEST_CASE("a name in a location becomes a number, or an error says which names t
     CHECK_FALSE(known.resolve(anywhere));
 }
 
-TEST_CASE("the label of a worker's call has a name, or the worker's own number", "[rt][groups]") {
+TEST_CASE("the place of a worker's call has a name, or the worker's own number", "[rt][groups]") {
     const peer_id a(1), b(2);
     groups known;
     const auto group = make(known, "web");
     const auto read = [&](peer_id worker, std::string label) {
-        const auto why = known.resolve_label(worker, label);
-        return why ? std::string("error") : label;
+        auto on = sched::place::from_text(label);
+        const auto why = known.resolve(worker, on);
+        return why ? std::string("error") : on.to_text();
     };
     CHECK(read(a, "@=2/web") == sched::group_label(group->number, 2));
     CHECK(read(a, "@=/web") == sched::group_label(group->number, -1));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <catch2/catch_test_macros.hpp>
@@ -52,19 +53,41 @@ TEST_CASE("a demand of whole cpus alone is simple, and any worker with so many m
     CHECK_FALSE(seen("cpu=2", "zone=a").is_anywhere());
 }
 
-TEST_CASE("the label of a group or an actor is read as it is written, and is no node's",
-          "[sched][demands]") {
+TEST_CASE("a place is read as it is written, and is no node's label", "[sched][demands]") {
+    using kind = place::kind;
+    const actor_id sent({7, 12});
+    const std::pair<place, const char*> all[] = {
+        {{}, ""},
+        {{kind::anywhere}, "@*"},
+        {{kind::nodes, "zone=a"}, "zone=a"},
+        {{kind::spread}, "spread@"},
+        {{kind::group, {}, 3}, "@3"},
+        {{kind::group, {}, 7, 12}, "@7/12"},
+        {{kind::group, {}, 3, 0, true}, "@3/0+"},
+        {{kind::group, {}, 3, -1, true}, "@3+"},
+        {{kind::named_group, "web"}, "@=/web"},
+        {{kind::named_group, "we/b", 0, 2}, "@=2/we/b"},
+        {{kind::named_group, "web", 0, 2, true}, "@=2+/web"},
+        {{kind::named_group, "web", 0, -1, true}, "@=+/web"},
+        {{kind::actor, {}, 0, -1, false, sent}, "@!7.12"},
+    };
+    for (const auto& [value, text] : all) {
+        CHECK(value.to_text() == text);
+        CHECK(place::from_text(text) == value);
+    }
+    for (const auto* bad :
+         {"@",     "@0",      "@3/",     "@3/-1",  "@3x",       "@3++",     "@3+/0", "@-3", "@ 3",
+          "@=",    "@=web",   "@=x/web", "@=2web", "@=2+3/web", "@=+2/web", "@!",    "@!7", "@!7.",
+          "@!0.0", "@!7.12x", "@!7.12+", "@7.12",  "@**",       "spread@x", "a@b"})
+        CHECK(place::from_text(bad) == place{kind::nodes, bad});
+
     std::uint64_t group = 0;
     int bundle = 0;
     CHECK((parse_group_label(group_label(3, -1), group, bundle) && group == 3 && bundle == -1));
     CHECK((parse_group_label(group_label(7, 12), group, bundle) && group == 7 && bundle == 12));
-    for (const auto* text : {"", "@", "@0", "@3/", "@3/-1", "@3x", "zone=a", "spread@", "@*"})
+    for (const auto* text :
+         {"", "@", "@0", "@3/", "@3/-1", "@3x", "@3+", "zone=a", "spread@", "@*"})
         CHECK_FALSE(parse_group_label(text, group, bundle));
-    actor_id actor;
-    const actor_id sent({7, 12});
-    CHECK((parse_actor_label(actor_label(sent), actor) && actor == sent));
-    for (const auto* text : {"", "@!", "@!7", "@!7.", "@!0.0", "@!7.12x", "@7.12"})
-        CHECK_FALSE(parse_actor_label(text, actor));
     CHECK(where_labelled("") == constraint());
     CHECK(where_labelled(std::string(spread_label)) == constraint::spread());
     CHECK(where_labelled("zone=a") == constraint::labelled("zone=a"));

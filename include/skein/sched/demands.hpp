@@ -55,18 +55,35 @@ inline constexpr std::string_view spread_label = "spread@";
 /// Where the label of a demand, which names no group, lets it be.
 [[nodiscard]] constraint where_labelled(const std::string& label);
 
-/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
-/// label of a node begins so.
+/// Where a call may run, as a value. It travels as the label in the text of its demand; no label of a
+/// node has an @ in it.
+struct place {
+    enum class kind : std::uint8_t {
+        any,
+        anywhere,    ///< "@*": as any, also for what is made in a group
+        nodes,       ///< "zone=a": those with that label
+        spread,      ///< "spread@": the nodes in turn
+        group,       ///< "@3", "@3/0": a placement group, or one bundle of it
+        named_group, ///< "@=/web", "@=2/web": the same by its name, as a worker says it
+        actor,       ///< "@!7.12": where that actor is
+    };
+    kind what = kind::any;
+    std::string name{}; ///< the label of nodes, or the name of a group
+    std::uint64_t group = 0;
+    int bundle = -1;       ///< -1: any
+    bool captures = false; ///< "@3/0+", "@=2+/web": with what is made there
+    actor_id actor{};
+
+    [[nodiscard]] bool is(kind one) const noexcept { return what == one; }
+    [[nodiscard]] std::string to_text() const;
+    /// What is none of these is the label of nodes, and nobody has it if an @ is in it.
+    [[nodiscard]] static place from_text(std::string_view text);
+    friend bool operator==(const place&, const place&) = default;
+};
+/// The text of a group that is the place.
 [[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
 /// False: the label names no group.
 [[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
-
-/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there
-/// is room, "@!7.12" where that actor is. As of a group ("@3", "@3/0"; with a + at the end for what
-/// is made there, too) no label of a node begins so.
-inline constexpr std::string_view anywhere_label = "@*";
-[[nodiscard]] std::string actor_label(actor_id actor);
-[[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
 
 /// Numbers are given once and stay.
 class demand_table {

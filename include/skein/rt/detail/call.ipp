@@ -55,10 +55,6 @@ SKEIN_INLINE void call_base::fail(failure why) {
     finished();
 }
 
-SKEIN_INLINE void call_base::rarities::deadline_timer::passed() {
-    if (call.owner != nullptr) call.owner->deadline_passed(call);
-}
-
 /// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever
 /// fewer.
 SKEIN_INLINE void call_base::tell_unseen() const noexcept {
@@ -109,10 +105,6 @@ SKEIN_INLINE void actor_queue::last_use_gone() noexcept {
 SKEIN_INLINE void actor_queue::sending::go(turn_hook& self) {
     auto& queue = static_cast<sending&>(self).queue;
     if (queue.owner != nullptr && queue.returned > 0) queue.owner->drain(queue);
-}
-
-SKEIN_INLINE void call_base::rarities::force_timer::passed() {
-    if (call.owner != nullptr) call.owner->end_by_force(call);
 }
 
 SKEIN_INLINE void cancel_call(call_base& call, bool by_force) noexcept {

@@ -10,6 +10,7 @@
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/failures.hpp>
+#include <skein/sched/demands.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -27,26 +28,23 @@ struct call_base::rarities {
     std::size_t pending = 0;                        ///< refs among the arguments not done yet
     std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
     std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
-    struct deadline_timer : timer_node {
-        explicit deadline_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
-        }
-        void passed();
+    struct timer : timer_node {
+        timer(call_base& of, void (*then)(call_base&)) noexcept
+            : timer_node([](timer_node& t) {
+                  auto& self = static_cast<timer&>(t);
+                  self.passed(self.call);
+              }),
+              call(of), passed(then) {}
         call_base& call;
+        void (*passed)(call_base&);
     };
-    std::optional<deadline_timer> deadline;
-    struct force_timer : timer_node {
-        explicit force_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<force_timer&>(t).passed(); }), call(c) {}
-        void passed();
-        call_base& call;
-    };
-    std::optional<force_timer> force; ///< it was cancelled by force
+    std::optional<timer> deadline;
+    std::optional<timer> force; ///< it was cancelled by force
     std::optional<error> bad_options;
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
     actor_id beside;                   ///< it is to run where that actor is
-    std::string label;                 ///< worker: where its driver is to have it run, if not ""
+    sched::place place;                ///< worker: where its driver is to have it run
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one

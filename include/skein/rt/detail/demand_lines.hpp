@@ -28,6 +28,9 @@
 
 namespace skein::rt::detail {
 
+/// What `.on` says, as it travels.
+[[nodiscard]] sched::place place_of(const location& on);
+
 /// The number of what a caller asks for.
 ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
 [[nodiscard]] result<sched::demand_id> demand_of(sched::demand_table& demands,

@@ -75,6 +75,19 @@ SKEIN_INLINE demand_lines::suspect demand_lines::pop_suspect() {
     return one;
 }
 
+SKEIN_INLINE sched::place place_of(const location& on) {
+    using kind = sched::place::kind;
+    const auto what = on.is_anywhere()      ? kind::anywhere
+                      : on.is_any()         ? kind::any
+                      : on.is_spread()      ? kind::spread
+                      : on.is_group()       ? kind::group
+                      : on.is_named_group() ? kind::named_group
+                      : on.is_actor()       ? kind::actor
+                                            : kind::nodes;
+    auto name = on.is_node() ? fmt::format("node={}", on.text()) : std::string(on.text());
+    return {what, std::move(name), on.group(), on.bundle(), on.has_children(), on.actor()};
+}
+
 SKEIN_INLINE result<sched::demand_id> demand_of(sched::demand_table& demands,
                                                 const call_options& how, bool for_life) {
     const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
@@ -119,13 +132,7 @@ SKEIN_INLINE result<sched::demand_id> demand_of(sched::demand_table& demands,
     // The node of an actor is found when the call is placed.
     if (how.on.is_any() || how.on.is_actor())
         return demands.number(need, {}, for_life, std::move(*env));
-    if (how.on.is_spread())
-        return demands.number(need, sched::spread_label, for_life, std::move(*env));
-    std::string where(how.on.text());
-    if (in_group) where = sched::group_label(how.on.group(), how.on.bundle());
-    if (in_group && how.on.has_children()) where += '+';
-    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
-    return demands.number(need, where, for_life, std::move(*env));
+    return demands.number(need, place_of(how.on).to_text(), for_life, std::move(*env));
 }
 
 } // namespace skein::rt::detail

@@ -15,41 +15,33 @@
 
 namespace skein::rt::detail {
 
-/// The question for a name.
+/// The question for a name; or, of a group, whether it has its places, or nothing of it is left: the
+/// answer says the driver's number of it.
 class group_call final : public ref_state<void> {
 public:
-    explicit group_call(group_handles& by) noexcept : by_(by) {}
-    counted_ptr<group_state> found;
+    explicit group_call(group_handles& by, counted_ptr<group_state> group = {}) noexcept
+        : group(std::move(group)), by_(by), is_find_(!this->group) {}
+    counted_ptr<group_state> group;
 
-    void give_back(runtime&, byte_span bytes) override { (void)by_.take_answer(bytes); }
+    void give_back(runtime&, byte_span bytes) override {
+        if (is_find_) (void)by_.take_answer(bytes);
+    }
 
 protected:
     result<void> take_value(byte_span bytes) override {
-        found = by_.take_answer(bytes);
-        if (!found)
+        wire::reader in(bytes);
+        if (is_find_)
+            group = by_.take_answer(bytes);
+        else if (!in.fixed(group->at_driver) || !in.finish())
+            return in.status();
+        if (!group)
             return error(errc::malformed, "an answer about a placement group cannot be read");
         return ref_state<void>::take_value({});
     }
 
 private:
     group_handles& by_;
-};
-
-/// The question whether it has its places, or nothing of it is left; the answer says the driver's
-/// number of it.
-class group_wait final : public ref_state<void> {
-public:
-    explicit group_wait(counted_ptr<group_state> group) : group_(std::move(group)) {}
-
-protected:
-    result<void> take_value(byte_span bytes) override {
-        wire::reader in(bytes);
-        if (!in.fixed(group_->at_driver) || !in.finish()) return in.status();
-        return ref_state<void>::take_value({});
-    }
-
-private:
-    counted_ptr<group_state> group_;
+    bool is_find_;
 };
 
 SKEIN_INLINE groups& group_handles::table() const noexcept { return desk_.table(); }
@@ -92,7 +84,7 @@ SKEIN_INLINE task<group_handles::state_ptr> group_handles::look_up(std::string n
     ask_driver(call, std::move(what), fmt::format("get_placement_group(\"{}\")", name));
     const ref<void> answered(call);
     co_await answered;
-    co_return call->found;
+    co_return call->group;
 }
 
 SKEIN_INLINE bool group_handles::is_elsewhere(const group_state& group) const noexcept {
@@ -113,7 +105,7 @@ SKEIN_INLINE void group_handles::ask_driver(const counted_ptr<call_base>& call, 
 
 /// Until the group has its places, or nothing of it is left.
 SKEIN_INLINE task<void> group_handles::ask(state_ptr group, bool for_end) {
-    counted_ptr<group_wait> call(new group_wait(group));
+    const counted_ptr<group_call> call(new group_call(*this, group));
     group_question what;
     what.matter = static_cast<std::uint8_t>(for_end ? group_matter::remove : group_matter::ready);
     what.number = group->number;

@@ -22,6 +22,7 @@
 #include <skein/rt/detail/groups_state.hpp>
 #include <skein/rt/detail/holds.hpp>
 #include <skein/rt/options.hpp>
+#include <skein/sched/demands.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -69,9 +70,9 @@ public:
     /// A name in a location becomes a number.
     ///   errors  not_found
     [[nodiscard]] std::optional<error> resolve(location& on) const;
-    /// The same of the label in a worker's call: a name, or a number that the worker gave.
+    /// The same of the place in a worker's call: a name, or a number that the worker gave.
     ///   errors  not_found, invalid_argument
-    [[nodiscard]] std::optional<error> resolve_label(peer_id worker, std::string& label) const;
+    [[nodiscard]] std::optional<error> resolve(peer_id worker, sched::place& on) const;
 
     // Workers that hold groups, at a driver:
     /// A worker is told of a group, or tells of it.

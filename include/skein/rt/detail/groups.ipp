@@ -5,10 +5,8 @@
 #include <skein/core/config.hpp>
 #include <skein/core/known_names.hpp>
 #include <skein/rt/detail/group_message.hpp>
-#include <skein/sched/demands.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include <fmt/format.h>
@@ -144,29 +142,15 @@ SKEIN_INLINE std::optional<error> groups::resolve(location& on) const {
     return std::nullopt;
 }
 
-SKEIN_INLINE std::optional<error> groups::resolve_label(peer_id worker, std::string& label) const {
-    if (label.starts_with('@') && count_aliases(worker) > 0) {
-        const bool captures = label.ends_with('+');
-        const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
-        std::uint64_t number = 0;
-        int bundle = -1;
-        if (sched::parse_group_label(named, number, bundle))
-            label = sched::group_label(number_of(worker, number), bundle) + (captures ? "+" : "");
-    }
-    if (!label.starts_with("@=")) return std::nullopt;
-    const auto slash = std::min(label.find('/'), label.size());
-    auto which = std::string_view(label).substr(2, slash - 2);
-    const bool children = which.ends_with('+');
-    if (children) which.remove_suffix(1);
-    int bundle = -1;
-    const auto* const first = which.data();
-    const auto* const last = first + which.size();
-    const auto [read_to, bad] = std::from_chars(first, last, bundle);
-    if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
-        return error(errc::invalid_argument, fmt::format("{} is not a label", label));
-    auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
-    if (auto why = resolve(on)) return why;
-    label = sched::group_label(on.group(), bundle) + (children ? "+" : "");
+SKEIN_INLINE std::optional<error> groups::resolve(peer_id worker, sched::place& on) const {
+    using kind = sched::place::kind;
+    if (on.is(kind::group)) on.group = number_of(worker, on.group);
+    if (on.is(kind::nodes) && on.name.starts_with("@="))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", on.name));
+    if (!on.is(kind::named_group)) return std::nullopt;
+    auto found = group_named(on.name);
+    if (auto why = resolve(found)) return why;
+    on = {kind::group, {}, found.group(), on.bundle, on.captures};
     return std::nullopt;
 }
 

@@ -148,7 +148,9 @@ namespace detail {
              nullptr});
         return false;
     }
-    call.rare->deadline.emplace(call);
+    call.rare->deadline.emplace(call, [](call_base& late) {
+        if (late.owner != nullptr) late.owner->deadline_passed(late);
+    });
     auto& here = loop::current();
     call.rare->until = deadline_after(here.exact_now(), call.rare->limit);
     here.set_timer(*call.rare->deadline, call.rare->until);
@@ -196,9 +198,9 @@ namespace detail {
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_worker, const sched::demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
-    const bool is_placed = call.rare && !call.rare->label.empty();
+    const bool is_placed = call.rare && !call.rare->place.is(sched::place::kind::any);
     if (is_worker && is_placed)
-        demand = demands.text(call.demand, call.rare->label);
+        demand = demands.text(call.demand, call.rare->place.to_text());
     else if (is_worker && call.demand > sched::one_cpu && !demands.at(call.demand).is_simple)
         demand = demands.text(call.demand);
     call_head head;
@@ -395,8 +397,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         state_->actors.line_up(std::move(call));
         return pump_leases();
     }
-    dispatch_hearer hears{*this};
-    state_->dispatch.place(std::move(call), hears);
+    state_->dispatch.place(std::move(call), state_->heard);
 }
 
 /// Sends what is complete at the front of an actor's line.

@@ -14,17 +14,6 @@
 
 namespace skein::rt {
 
-namespace detail {
-
-/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with
-/// what is made there.
-[[nodiscard]] inline std::string named_group_label(const location& on) {
-    const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
-    return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
-}
-
-} // namespace detail
-
 /// Driver: what a call asks for must be in its group, which it keeps from now on.
 SKEIN_INLINE void runtime::join_group(detail::call_base& call) {
     const auto& demand = state_->dispatch.demands().at(call.demand);
@@ -66,12 +55,11 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
     } else if (on.is_group() && on.group() != 0) {
         if (auto why = self.state_->groups.keep(call, on.group()))
             call.extra().bad_options = std::move(why);
-        call.extra().label = sched::group_label(on.group(), on.bundle());
-        if (on.has_children()) call.extra().label += '+';
+        call.extra().place = detail::place_of(on);
     } else if (on.is_named_group() && !on.text().empty()) {
-        call.extra().label = detail::named_group_label(on);
+        call.extra().place = detail::place_of(on);
     } else {
-        if (on.is_anywhere()) call.extra().label = sched::anywhere_label;
+        if (on.is_anywhere()) call.extra().place = detail::place_of(on);
         return true;
     }
     on = {};
@@ -81,7 +69,7 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
 /// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
 SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
     if (self.state_->upstream != nullptr)
-        call.extra().label = sched::actor_label(of);
+        call.extra().place = detail::place_of(location::beside(of));
     else
         call.extra().beside = of;
     const auto queue = self.state_->actor_queues.find(of);
@@ -103,23 +91,16 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
     followers::set_demand(*this, call, asked);
 }
 
-SKEIN_INLINE void runtime::pump() {
-    dispatch_hearer hears{*this};
-    state_->dispatch.pump(hears);
-}
+SKEIN_INLINE void runtime::pump() { state_->dispatch.pump(state_->heard); }
 
-SKEIN_INLINE void runtime::pump_leases() {
-    dispatch_hearer hears{*this};
-    state_->dispatch.pump_leases(hears);
-}
+SKEIN_INLINE void runtime::pump_leases() { state_->dispatch.pump_leases(state_->heard); }
 
 // ---- what the source of workers says -----------------------------------------------------------
 
 SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { state_->dispatch.ask(source); }
 
 SKEIN_INLINE void runtime::refuse_demand(sched::demand_id demand, const error& why) {
-    dispatch_hearer hears{*this};
-    state_->dispatch.refuse_demand(demand, why, hears);
+    state_->dispatch.refuse_demand(demand, why, state_->heard);
 }
 
 SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {

@@ -53,7 +53,10 @@ SKEIN_INLINE void runtime::leave_actor() { state_->local_actors.leave(); }
 SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
     if (state_->upstream != nullptr || call.on == nullptr) return;
     auto& force = call.rare->force;
-    if (!force) force.emplace(call);
+    if (!force)
+        force.emplace(call, [](detail::call_base& late) {
+            if (late.owner != nullptr) late.owner->end_by_force(late);
+        });
     if (force->is_set()) return;
     auto& here = loop::current();
     here.set_timer(*force, deadline_after(here.exact_now(), time_constants::lan().force_after));

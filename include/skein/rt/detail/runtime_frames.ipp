@@ -143,11 +143,11 @@ namespace detail {
 
 /// Of a call that says nothing of its place: that of the group of the call that has made it, if
 /// children are to be there.
-[[nodiscard]] inline std::string label_of_children(const sched::demand_table& demands,
-                                                   const forwarded_call& call) {
+[[nodiscard]] inline sched::place place_of_children(const sched::demand_table& demands,
+                                                    const forwarded_call& call) {
     const auto its = call.origin().room.demand;
     if (!its || !demands.at(its).captures) return {};
-    return sched::group_label(demands.at(its).group, -1) + "+";
+    return {sched::place::kind::group, {}, demands.at(its).group, -1, true};
 }
 
 /// Whether a demand's text says more than where: "@@*" does not.
@@ -163,25 +163,26 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     auto& demands = state_->dispatch.demands();
     const bool for_life = call.kind == detail::call_kind::create;
     const bool all_own = state_->dispatch.serves_apart(); // then there are no workers for all
-    std::string label(sched::demand_table::label_in(head.demand));
-    if (label.empty())
-        label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
-    if (label == sched::anywhere_label) label.clear();
+    using kind = sched::place::kind;
+    auto place = sched::place::from_text(sched::demand_table::label_in(head.demand));
+    if (place.is(kind::any))
+        place = detail::place_of_children(demands, static_cast<detail::forwarded_call&>(call));
+    if (place.is(kind::anywhere)) place = {};
     const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
-    if (auto why = state_->groups.table().resolve_label(caller.number, label)) {
+    if (auto why = state_->groups.table().resolve(caller.number, place)) {
         call.extra().bad_options = std::move(why);
         return;
     }
-    if (actor_id beside; sched::parse_actor_label(label, beside)) {
-        call.extra().beside = beside;
-        label.clear();
+    if (place.is(kind::actor)) {
+        call.extra().beside = place.actor;
+        place = {};
     }
-    const bool has_text = detail::has_needs(head.demand) || !label.empty();
+    const bool has_text = detail::has_needs(head.demand) || !place.is(kind::any);
     const auto text = head.demand.empty() && !for_life && head.cpus > 0
                           ? fmt::format("cpu={}", head.cpus)
                           : std::string(head.demand);
     const auto number =
-        has_text              ? demands.number_of_text(text, for_life, label)
+        has_text              ? demands.number_of_text(text, for_life, place.to_text())
         : for_life && all_own ? demands.number(sched::resources{}, {}, true)
         : for_life            ? demands.number(std::uint16_t{0})
                    : demands.number(all_own && head.cpus == 0 ? std::uint16_t{1} : head.cpus);

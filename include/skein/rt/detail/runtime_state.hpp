@@ -121,6 +121,20 @@ struct runtime::state {
                 detail::send_actor(*to, detail::message_left, id);
         }
 
+        // Of dispatch, which calls these for each task:
+        void send(detail::worker_room& to, counted_ptr<detail::call_base> call) {
+            self.send(*to.link, std::move(call));
+        }
+        void refuse(detail::call_base& call, error why) { self.refuse(call, std::move(why)); }
+        [[nodiscard]] bool has_credit(const detail::worker_room& worker) const noexcept {
+            return credits::has(*self.state_, worker.credit);
+        }
+        /// A group that has ended.
+        [[nodiscard]] std::optional<error> end_of(sched::demand_id demand) const {
+            const auto group = self.state_->groups.of(demand);
+            return group ? group->why : std::nullopt;
+        }
+
         [[nodiscard]] peer* worker_at(peer_id number) override { return self.link_at(number); }
         void workers_are_needed() override { self.state_->begin_work(); }
         void end_actors(const detail::group_state& group) override {
@@ -258,24 +272,6 @@ struct runtime::followers {
     static void set_demand(runtime& self, detail::call_base& call, call_options how);
     [[nodiscard]] static bool take_location(runtime& self, detail::call_base& call, location& on);
     static void follow(runtime& self, detail::call_base& call, actor_id of);
-};
-
-/// What dispatch tells the runtime.
-struct runtime::dispatch_hearer {
-    runtime& self;
-
-    void send(detail::worker_room& to, counted_ptr<detail::call_base> call) {
-        self.send(*to.link, std::move(call));
-    }
-    void refuse(detail::call_base& call, error why) { self.refuse(call, std::move(why)); }
-    [[nodiscard]] bool has_credit(const detail::worker_room& worker) const noexcept {
-        return credits::has(*self.state_, worker.credit);
-    }
-    /// A group that has ended.
-    [[nodiscard]] std::optional<error> end_of(sched::demand_id demand) const {
-        const auto group = self.state_->groups.of(demand);
-        return group ? group->why : std::nullopt;
-    }
 };
 
 } // namespace skein::rt

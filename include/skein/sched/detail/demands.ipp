@@ -37,35 +37,89 @@ SKEIN_INLINE constraint where_labelled(const std::string& label) {
     return label == spread_label ? constraint::spread() : constraint::labelled(label);
 }
 
+namespace detail {
+
+/// Takes a number, or a word, off the front of a text. False: it does not begin so.
+template <class Number>
+[[nodiscard]] bool take_number(std::string_view& from, Number& into) {
+    const auto [end, bad] = std::from_chars(from.data(), from.data() + from.size(), into);
+    if (bad != std::errc()) return false;
+    from.remove_prefix(static_cast<std::size_t>(end - from.data()));
+    return true;
+}
+[[nodiscard]] inline bool take_word(std::string_view& from, std::string_view word) {
+    if (!from.starts_with(word)) return false;
+    from.remove_prefix(word.size());
+    return true;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::string place::to_text() const {
+    const auto in = bundle < 0 ? std::string() : fmt::format("{}", bundle);
+    const char* const plus = captures ? "+" : "";
+    switch (what) {
+    case kind::any: break;
+    case kind::anywhere: return "@*";
+    case kind::nodes: return name;
+    case kind::spread: return std::string(spread_label);
+    case kind::group: return fmt::format("@{}{}{}{}", group, in.empty() ? "" : "/", in, plus);
+    case kind::named_group: return fmt::format("@={}{}/{}", in, plus, name);
+    case kind::actor:
+        return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
+    }
+    return {};
+}
+
+SKEIN_INLINE place place::from_text(std::string_view text) {
+    using detail::take_number, detail::take_word;
+    place out;
+    if (text.empty()) return out;
+    bool good = true;
+    auto rest = text;
+    if (text == "@*") {
+        out.what = kind::anywhere;
+    } else if (text == spread_label) {
+        out.what = kind::spread;
+    } else if (take_word(rest, "@!")) {
+        out.what = kind::actor;
+        unique_number id;
+        good = take_number(rest, id.incarnation) && take_word(rest, ".") &&
+               take_number(rest, id.number) && rest.empty();
+        out.actor = actor_id(id);
+        good = good && static_cast<bool>(out.actor);
+    } else if (take_word(rest, "@=")) {
+        out.what = kind::named_group;
+        const bool has_bundle = !rest.starts_with('+') && !rest.starts_with('/');
+        good = !has_bundle || take_number(rest, out.bundle);
+        out.captures = take_word(rest, "+");
+        good = good && take_word(rest, "/");
+        out.name = rest;
+    } else if (take_word(rest, "@")) {
+        out.what = kind::group;
+        good = take_number(rest, out.group) && out.group != 0;
+        if (good && take_word(rest, "/")) good = take_number(rest, out.bundle) && out.bundle >= 0;
+        out.captures = take_word(rest, "+");
+        good = good && rest.empty();
+    } else {
+        good = false;
+    }
+    if (good) return out;
+    place labelled;
+    labelled.what = kind::nodes;
+    labelled.name = text;
+    return labelled;
+}
+
 SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
-    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
+    return place{place::kind::group, {}, group, bundle}.to_text();
 }
 
 SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
-    if (!label.starts_with('@')) return false;
-    const auto* const last = label.data() + label.size();
-    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
-    if (bad != std::errc() || group == 0) return false;
-    bundle = -1;
-    if (at == last) return true;
-    if (*at != '/') return false;
-    const auto [end, none] = std::from_chars(at + 1, last, bundle);
-    return none == std::errc() && end == last && bundle >= 0;
-}
-
-SKEIN_INLINE std::string actor_label(actor_id actor) {
-    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
-}
-
-SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
-    if (!label.starts_with("@!")) return false;
-    const auto* const last = label.data() + label.size();
-    unique_number id;
-    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
-    if (bad != std::errc() || dot == last || *dot != '.') return false;
-    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
-    actor = actor_id(id);
-    return none == std::errc() && end == last && static_cast<bool>(actor);
+    const auto read = place::from_text(label);
+    group = read.group;
+    bundle = read.bundle;
+    return read.is(place::kind::group) && !read.captures;
 }
 
 SKEIN_INLINE demand_table::demand_table() {
@@ -89,11 +143,13 @@ SKEIN_INLINE result<demand_id> demand_table::number(const resources& need, std::
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
     demand made;
-    made.captures = label.starts_with('@') && label.ends_with('+');
-    if (made.captures) label.remove_suffix(1);
-    const bool in_group = parse_group_label(label, made.group, made.bundle);
-    made.spreads = label == spread_label;
-    const bool is_ours = in_group || made.spreads;
+    const auto in = place::from_text(label);
+    if (label.starts_with('@') && label.ends_with('+')) label.remove_suffix(1);
+    made.spreads = in.is(place::kind::spread);
+    const bool is_ours = in.is(place::kind::group) || made.spreads;
+    made.group = in.group;
+    made.bundle = in.bundle;
+    made.captures = in.captures;
     if (label.size() > detail::most_label_bytes ||
         (!is_ours && label.find_first_of("@\n") != label.npos))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
