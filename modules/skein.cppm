@@ -338,7 +338,6 @@ using skein::cluster::parse_head_address;
 using skein::cluster::path_less;
 using skein::cluster::program_place;
 using skein::cluster::put_blob;
-using skein::cluster::rank_start;
 using skein::cluster::read_log;
 using skein::cluster::return_lease;
 using skein::cluster::send_folder;
@@ -588,9 +587,7 @@ using skein::rt::worker_source;
 } // namespace skein::rt
 
 export namespace skein::sched {
-using skein::sched::actor_label;
 using skein::sched::amount;
-using skein::sched::anywhere_label;
 using skein::sched::check_demand;
 using skein::sched::check_total;
 using skein::sched::constraint;
@@ -609,10 +606,10 @@ using skein::sched::group_strategy;
 using skein::sched::is_inner_resource;
 using skein::sched::notice;
 using skein::sched::one_cpu;
-using skein::sched::parse_actor_label;
 using skein::sched::parse_group_label;
 using skein::sched::parse_resources;
 using skein::sched::parse_task_environment;
+using skein::sched::place;
 using skein::sched::place_id;
 using skein::sched::place_tag;
 using skein::sched::placement;

@@ -23,9 +23,9 @@
 #include <skein/cluster/detail/ignore_rules.hpp>
 #include <skein/cluster/detail/job_book.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/job_folders.hpp>
 #include <skein/cluster/detail/job_runner.hpp>
 #include <skein/cluster/detail/lease_table.hpp>
-#include <skein/cluster/detail/job_folders.hpp>
 #include <skein/cluster/detail/leased_groups.hpp>
 #include <skein/cluster/detail/marked_processes.hpp>
 #include <skein/cluster/detail/namespaces.hpp>

@@ -4440,6 +4440,7 @@ inline bool is_uint(const json& value) {
 
 
 // ======== skein/spmd/detail/resource_config.hpp, continued
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -4476,6 +4477,9 @@ struct resource_config {
     for (const auto& name : list) {
         if (!name.is_string()) throw error(errc::malformed, "a name that is no text");
         out.push_back(name.get<std::string>());
+        const auto is_of_name = [](char c) { return c > ' ' && c != 0x7f; };
+        if (!std::ranges::all_of(out.back(), is_of_name))
+            throw error(errc::malformed, "a name with a character that hosts have not");
     }
     return out;
 }
@@ -12554,7 +12558,7 @@ struct driver_calls {
 // of a job.
 //
 //     start_worker_order order;
-//     order.kind = entry_start{"train-1", 1, {"python", "train.py"}};
+//     order.kind = entry_process{"train-1", 1, {"python", "train.py"}};
 //     if (const auto* const entry = order.entry()) ...
 
 
@@ -12578,11 +12582,11 @@ struct driver_program {
     std::string job;
 };
 
-struct worker_start {
+struct worker_process {
     driver_program of;
 };
 
-struct rank_start {
+struct rank_process {
     driver_program of;
     rank_order rank;
     /// By which the head sees the node, so that ranks of other nodes may reach this one there;
@@ -12590,12 +12594,12 @@ struct rank_start {
     std::string node_host;
 };
 
-struct space_server_start {
+struct space_server_process {
     driver_program of;
     std::string space; ///< the namespace
 };
 
-struct entry_start {
+struct entry_process {
     std::string job;
     std::uint32_t attempt = 0;
     std::vector<std::string> command;
@@ -12614,14 +12618,16 @@ struct start_worker_order {
     std::vector<std::string> variables; ///< "NAME=value", of the job
     std::string package;                ///< the folder that it runs in, see package.hpp
     std::int64_t submitted = 0;         ///< the job, in milliseconds since 1970
-    std::variant<worker_start, rank_start, space_server_start, entry_start> kind;
+    std::variant<worker_process, rank_process, space_server_process, entry_process> kind;
 
-    [[nodiscard]] const rank_start* rank() const noexcept { return std::get_if<rank_start>(&kind); }
-    [[nodiscard]] const space_server_start* space_server() const noexcept {
-        return std::get_if<space_server_start>(&kind);
+    [[nodiscard]] const rank_process* rank() const noexcept {
+        return std::get_if<rank_process>(&kind);
     }
-    [[nodiscard]] const entry_start* entry() const noexcept {
-        return std::get_if<entry_start>(&kind);
+    [[nodiscard]] const space_server_process* space_server() const noexcept {
+        return std::get_if<space_server_process>(&kind);
+    }
+    [[nodiscard]] const entry_process* entry() const noexcept {
+        return std::get_if<entry_process>(&kind);
     }
     /// nullptr: it is an entry process, which may be anything.
     [[nodiscard]] const driver_program* driver() const noexcept;
@@ -12643,35 +12649,27 @@ struct skein::wire::codec<skein::cluster::start_worker_order> {
 // The bodies of cluster/detail/start_order.hpp.
 
 
+#include <tuple>
 #include <utility>
 
 namespace skein::cluster {
 
 namespace detail {
 
-/// An order on the wire.
-struct flat_start_order {
-    lease_name lease;
-    std::string demand;
-    std::uint64_t gpus = 0;
-    std::string executable, program, folder, name, driver_host, driver_address;
-    std::uint16_t driver_port = 0;
-    bool prints = false;
-    std::string env, space, job;
-    std::uint32_t attempt = 0;
-    std::vector<std::string> command, variables;
-    std::string package;
-    std::int64_t submitted = 0;
-    std::string of_job;
-    rank_order rank;
-    std::string node_host;
-    std::uint64_t first_line = 1, grace_ms = 0;
-};
+/// What is on the wire, in its order. A process of one kind has the parts of others empty.
+template <class Order, class Driver, class Server, class Rank, class Entry>
+[[nodiscard]] auto fields_of(Order& order, Driver& of, Server& server, Rank& rank, Entry& entry) {
+    return std::tie(order.lease, order.demand, order.gpus, of.executable, of.program, order.folder,
+                    order.name, of.host, of.address, of.port, order.prints, of.env, server.space,
+                    entry.job, entry.attempt, entry.command, order.variables, order.package,
+                    order.submitted, of.job, rank.rank, rank.node_host, entry.first_line,
+                    entry.grace_ms);
+}
 
 } // namespace detail
 
 SKEIN_INLINE const driver_program* start_worker_order::driver() const noexcept {
-    if (const auto* const one = std::get_if<worker_start>(&kind)) return &one->of;
+    if (const auto* const one = std::get_if<worker_process>(&kind)) return &one->of;
     if (const auto* const one = rank()) return &one->of;
     if (const auto* const one = space_server()) return &one->of;
     return nullptr;
@@ -12688,67 +12686,36 @@ namespace skein::wire {
 
 SKEIN_INLINE void codec<cluster::start_worker_order>::encode(
     writer& out, const cluster::start_worker_order& order) {
-    cluster::detail::flat_start_order flat;
-    flat.lease = order.lease;
-    flat.demand = order.demand;
-    flat.gpus = order.gpus;
-    flat.folder = order.folder;
-    flat.name = order.name;
-    flat.prints = order.prints;
-    flat.variables = order.variables;
-    flat.package = order.package;
-    flat.submitted = order.submitted;
-    if (const auto* const of = order.driver()) {
-        flat.executable = of->executable;
-        flat.program = of->program;
-        flat.driver_host = of->host;
-        flat.driver_address = of->address;
-        flat.driver_port = of->port;
-        flat.env = of->env;
-        flat.of_job = of->job;
-    }
-    if (const auto* const one = order.space_server()) flat.space = one->space;
-    if (const auto* const one = order.rank()) {
-        flat.rank = one->rank;
-        flat.node_host = one->node_host;
-    }
-    if (const auto* const one = order.entry()) {
-        flat.job = one->job;
-        flat.attempt = one->attempt;
-        flat.command = one->command;
-        flat.first_line = one->first_line;
-        flat.grace_ms = one->grace_ms;
-    }
-    wire::encode(out, flat);
+    const cluster::driver_program no_driver;
+    const cluster::space_server_process no_server;
+    const cluster::rank_process no_rank;
+    const cluster::entry_process no_entry;
+    const auto or_none = [](const auto* one, const auto& none) -> const auto& {
+        return one != nullptr ? *one : none;
+    };
+    wire::encode(out, cluster::detail::fields_of(order, or_none(order.driver(), no_driver),
+                                                 or_none(order.space_server(), no_server),
+                                                 or_none(order.rank(), no_rank),
+                                                 or_none(order.entry(), no_entry)));
 }
 
 SKEIN_INLINE result<void> codec<cluster::start_worker_order>::decode(
     reader& in, cluster::start_worker_order& order) {
-    cluster::detail::flat_start_order flat;
-    if (!detail::read(in, flat)) return in.status();
-    order.lease = flat.lease;
-    order.demand = std::move(flat.demand);
-    order.gpus = flat.gpus;
-    order.folder = std::move(flat.folder);
-    order.name = std::move(flat.name);
-    order.prints = flat.prints;
-    order.variables = std::move(flat.variables);
-    order.package = std::move(flat.package);
-    order.submitted = flat.submitted;
-    cluster::driver_program of{
-        std::move(flat.executable),     std::move(flat.program), std::move(flat.driver_host),
-        std::move(flat.driver_address), flat.driver_port,        std::move(flat.env),
-        std::move(flat.of_job)};
-    if (!flat.space.empty())
-        order.kind = cluster::space_server_start{std::move(of), std::move(flat.space)};
-    else if (!flat.job.empty())
-        order.kind = cluster::entry_start{std::move(flat.job), flat.attempt,
-                                          std::move(flat.command), flat.first_line, flat.grace_ms};
-    else if (flat.rank.is_there())
+    cluster::driver_program of;
+    cluster::space_server_process server;
+    cluster::rank_process rank;
+    cluster::entry_process entry;
+    auto fields = cluster::detail::fields_of(order, of, server, rank, entry);
+    if (auto read = wire::decode(in, fields); !read) return read;
+    if (!server.space.empty())
+        order.kind = cluster::space_server_process{std::move(of), std::move(server.space)};
+    else if (!entry.job.empty())
+        order.kind = std::move(entry);
+    else if (rank.rank.is_there())
         order.kind =
-            cluster::rank_start{std::move(of), std::move(flat.rank), std::move(flat.node_host)};
+            cluster::rank_process{std::move(of), std::move(rank.rank), std::move(rank.node_host)};
     else
-        order.kind = cluster::worker_start{std::move(of)};
+        order.kind = cluster::worker_process{std::move(of)};
     return in.status();
 }
 
@@ -19953,16 +19920,6 @@ inline constexpr std::string_view ended_hint = "it ended before it had reached t
 
 inline task<void> wait_for(event* e) { co_await e->wait(); }
 
-/// Waits until it is set, or so long. Throws cancelled.
-inline task<void> wait_at_most(event* e, duration most) {
-    try {
-        auto waiting = with_timeout(wait_for(e), most);
-        co_await waiting;
-    } catch (const error& fault) {
-        if (fault.code() != errc::timeout) throw;
-    }
-}
-
 inline task<void> wait_closed(net::link::handle l) {
     auto closed = l->wait_closed();
     co_await closed;
@@ -23684,7 +23641,7 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
         if (was_joined) self->is_away_ = true;
         if (how.on_away) how.on_away(*fault, was_joined);
         if (ever && is_final(code)) self->say_stranger(*fault);
-        auto woken = wait_at_most(self->stopping_, pauses.next());
+        auto woken = self->stopping_->wait_for(pauses.next());
         co_await woken;
     }
 }
@@ -23723,7 +23680,7 @@ SKEIN_INLINE task<void> head_link::greet(head_link* self) {
     auto hearing = as_result(wait_for(&done));
     const auto heard = co_await hearing;
     if (!heard && self->stopping_->is_set()) {
-        auto longer = as_result(shield(wait_at_most(&done, self->how_.times.suspect_after)));
+        auto longer = as_result(shield(done.wait_for(self->how_.times.suspect_after)));
         (void)co_await longer;
     }
     if (!done.is_set()) saying.cancel();
@@ -23963,7 +23920,7 @@ SKEIN_INLINE task<void> heard_output::wait_printed(heard_output* self, duration 
     const auto until = deadline_after(self->on_loop_.now(), most);
     while (self->printing_now_ != 0 && self->on_loop_.now() < until) {
         self->all_printed_.reset();
-        auto printed = wait_at_most(&self->all_printed_, until - self->on_loop_.now());
+        auto printed = self->all_printed_.wait_for(until - self->on_loop_.now());
         co_await printed;
     }
 }
@@ -23974,7 +23931,7 @@ SKEIN_INLINE task<void> heard_output::hear_last(heard_output* self, bool waits, 
     while (waits && self->events_.is_output_coming() && self->on_loop_.now() < until &&
            std::any_of(self->heard_.begin(), self->heard_.end(), is_coming)) {
         self->all_heard_.reset();
-        auto heard = wait_at_most(&self->all_heard_, until - self->on_loop_.now());
+        auto heard = self->all_heard_.wait_for(until - self->on_loop_.now());
         co_await heard;
     }
     if (waits) {
@@ -28181,18 +28138,35 @@ inline constexpr std::string_view spread_label = "spread@";
 /// Where the label of a demand, which names no group, lets it be.
 [[nodiscard]] constraint where_labelled(const std::string& label);
 
-/// A group as the label of a demand: "@3" any bundle of the third one, "@3/0" its first bundle. No
-/// label of a node begins so.
+/// Where a call may run, as a value. It travels as the label in the text of its demand; no label of a
+/// node has an @ in it.
+struct place {
+    enum class kind : std::uint8_t {
+        any,
+        anywhere,    ///< "@*": as any, also for what is made in a group
+        nodes,       ///< "zone=a": those with that label
+        spread,      ///< "spread@": the nodes in turn
+        group,       ///< "@3", "@3/0": a placement group, or one bundle of it
+        named_group, ///< "@=/web", "@=2/web": the same by its name, as a worker says it
+        actor,       ///< "@!7.12": where that actor is
+    };
+    kind what = kind::any;
+    std::string name{}; ///< the label of nodes, or the name of a group
+    std::uint64_t group = 0;
+    int bundle = -1;       ///< -1: any
+    bool captures = false; ///< "@3/0+", "@=2+/web": with what is made there
+    actor_id actor{};
+
+    [[nodiscard]] bool is(kind one) const noexcept { return what == one; }
+    [[nodiscard]] std::string to_text() const;
+    /// What is none of these is the label of nodes, and nobody has it if an @ is in it.
+    [[nodiscard]] static place from_text(std::string_view text);
+    friend bool operator==(const place&, const place&) = default;
+};
+/// The text of a group that is the place.
 [[nodiscard]] std::string group_label(std::uint64_t group, int bundle);
 /// False: the label names no group.
 [[nodiscard]] bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle);
-
-/// Where a task of a worker is to run, as the label in the text of its demand: "@*" wherever there
-/// is room, "@!7.12" where that actor is. As of a group ("@3", "@3/0"; with a + at the end for what
-/// is made there, too) no label of a node begins so.
-inline constexpr std::string_view anywhere_label = "@*";
-[[nodiscard]] std::string actor_label(actor_id actor);
-[[nodiscard]] bool parse_actor_label(std::string_view label, actor_id& actor);
 
 /// Numbers are given once and stay.
 class demand_table {
@@ -28278,35 +28252,89 @@ SKEIN_INLINE constraint where_labelled(const std::string& label) {
     return label == spread_label ? constraint::spread() : constraint::labelled(label);
 }
 
+namespace detail {
+
+/// Takes a number, or a word, off the front of a text. False: it does not begin so.
+template <class Number>
+[[nodiscard]] bool take_number(std::string_view& from, Number& into) {
+    const auto [end, bad] = std::from_chars(from.data(), from.data() + from.size(), into);
+    if (bad != std::errc()) return false;
+    from.remove_prefix(static_cast<std::size_t>(end - from.data()));
+    return true;
+}
+[[nodiscard]] inline bool take_word(std::string_view& from, std::string_view word) {
+    if (!from.starts_with(word)) return false;
+    from.remove_prefix(word.size());
+    return true;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::string place::to_text() const {
+    const auto in = bundle < 0 ? std::string() : fmt::format("{}", bundle);
+    const char* const plus = captures ? "+" : "";
+    switch (what) {
+    case kind::any: break;
+    case kind::anywhere: return "@*";
+    case kind::nodes: return name;
+    case kind::spread: return std::string(spread_label);
+    case kind::group: return fmt::format("@{}{}{}{}", group, in.empty() ? "" : "/", in, plus);
+    case kind::named_group: return fmt::format("@={}{}/{}", in, plus, name);
+    case kind::actor:
+        return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
+    }
+    return {};
+}
+
+SKEIN_INLINE place place::from_text(std::string_view text) {
+    using detail::take_number, detail::take_word;
+    place out;
+    if (text.empty()) return out;
+    bool good = true;
+    auto rest = text;
+    if (text == "@*") {
+        out.what = kind::anywhere;
+    } else if (text == spread_label) {
+        out.what = kind::spread;
+    } else if (take_word(rest, "@!")) {
+        out.what = kind::actor;
+        unique_number id;
+        good = take_number(rest, id.incarnation) && take_word(rest, ".") &&
+               take_number(rest, id.number) && rest.empty();
+        out.actor = actor_id(id);
+        good = good && static_cast<bool>(out.actor);
+    } else if (take_word(rest, "@=")) {
+        out.what = kind::named_group;
+        const bool has_bundle = !rest.starts_with('+') && !rest.starts_with('/');
+        good = !has_bundle || take_number(rest, out.bundle);
+        out.captures = take_word(rest, "+");
+        good = good && take_word(rest, "/");
+        out.name = rest;
+    } else if (take_word(rest, "@")) {
+        out.what = kind::group;
+        good = take_number(rest, out.group) && out.group != 0;
+        if (good && take_word(rest, "/")) good = take_number(rest, out.bundle) && out.bundle >= 0;
+        out.captures = take_word(rest, "+");
+        good = good && rest.empty();
+    } else {
+        good = false;
+    }
+    if (good) return out;
+    place labelled;
+    labelled.what = kind::nodes;
+    labelled.name = text;
+    return labelled;
+}
+
 SKEIN_INLINE std::string group_label(std::uint64_t group, int bundle) {
-    return bundle < 0 ? fmt::format("@{}", group) : fmt::format("@{}/{}", group, bundle);
+    return place{place::kind::group, {}, group, bundle}.to_text();
 }
 
 SKEIN_INLINE bool parse_group_label(std::string_view label, std::uint64_t& group, int& bundle) {
-    if (!label.starts_with('@')) return false;
-    const auto* const last = label.data() + label.size();
-    auto [at, bad] = std::from_chars(label.data() + 1, last, group);
-    if (bad != std::errc() || group == 0) return false;
-    bundle = -1;
-    if (at == last) return true;
-    if (*at != '/') return false;
-    const auto [end, none] = std::from_chars(at + 1, last, bundle);
-    return none == std::errc() && end == last && bundle >= 0;
-}
-
-SKEIN_INLINE std::string actor_label(actor_id actor) {
-    return fmt::format("@!{}.{}", actor.value().incarnation, actor.value().number);
-}
-
-SKEIN_INLINE bool parse_actor_label(std::string_view label, actor_id& actor) {
-    if (!label.starts_with("@!")) return false;
-    const auto* const last = label.data() + label.size();
-    unique_number id;
-    const auto [dot, bad] = std::from_chars(label.data() + 2, last, id.incarnation);
-    if (bad != std::errc() || dot == last || *dot != '.') return false;
-    const auto [end, none] = std::from_chars(dot + 1, last, id.number);
-    actor = actor_id(id);
-    return none == std::errc() && end == last && static_cast<bool>(actor);
+    const auto read = place::from_text(label);
+    group = read.group;
+    bundle = read.bundle;
+    return read.is(place::kind::group) && !read.captures;
 }
 
 SKEIN_INLINE demand_table::demand_table() {
@@ -28330,11 +28358,13 @@ SKEIN_INLINE result<demand_id> demand_table::number(const resources& need, std::
                      fmt::format("{} is not a number of cpus", to_string(need.cpu)))
             .with_hint(fmt::format("0 to {}", most_cpus));
     demand made;
-    made.captures = label.starts_with('@') && label.ends_with('+');
-    if (made.captures) label.remove_suffix(1);
-    const bool in_group = parse_group_label(label, made.group, made.bundle);
-    made.spreads = label == spread_label;
-    const bool is_ours = in_group || made.spreads;
+    const auto in = place::from_text(label);
+    if (label.starts_with('@') && label.ends_with('+')) label.remove_suffix(1);
+    made.spreads = in.is(place::kind::spread);
+    const bool is_ours = in.is(place::kind::group) || made.spreads;
+    made.group = in.group;
+    made.bundle = in.bundle;
+    made.captures = in.captures;
     if (label.size() > detail::most_label_bytes ||
         (!is_ours && label.find_first_of("@\n") != label.npos))
         return error(errc::invalid_argument, fmt::format("{} is not a label", label))
@@ -28761,7 +28791,7 @@ SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::state::reserve(st
             say(fmt::format("no room yet for {} ranks of {} each: others have the nodes", ranks,
                             self->demand));
         self->changed.reset();
-        auto news = detail::wait_at_most(&self->changed, std::chrono::seconds(2));
+        auto news = self->changed.wait_for(std::chrono::seconds(2));
         co_await news;
     }
     if (!said.empty()) say({});
@@ -34219,7 +34249,6 @@ private:
     struct losses;
     struct credits;
     struct followers;
-    struct dispatch_hearer;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -34673,6 +34702,9 @@ struct lease_line {
 #include <vector>
 
 namespace skein::rt::detail {
+
+/// What `.on` says, as it travels.
+[[nodiscard]] sched::place place_of(const location& on);
 
 /// The number of what a caller asks for.
 ///   errors  invalid_argument (no place could have it), exhausted (so many different ones)
@@ -36011,9 +36043,9 @@ public:
     /// A name in a location becomes a number.
     ///   errors  not_found
     [[nodiscard]] std::optional<error> resolve(location& on) const;
-    /// The same of the label in a worker's call: a name, or a number that the worker gave.
+    /// The same of the place in a worker's call: a name, or a number that the worker gave.
     ///   errors  not_found, invalid_argument
-    [[nodiscard]] std::optional<error> resolve_label(peer_id worker, std::string& label) const;
+    [[nodiscard]] std::optional<error> resolve(peer_id worker, sched::place& on) const;
 
     // Workers that hold groups, at a driver:
     /// A worker is told of a group, or tells of it.
@@ -36063,7 +36095,6 @@ private:
 
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include <fmt/format.h>
@@ -36199,29 +36230,15 @@ SKEIN_INLINE std::optional<error> groups::resolve(location& on) const {
     return std::nullopt;
 }
 
-SKEIN_INLINE std::optional<error> groups::resolve_label(peer_id worker, std::string& label) const {
-    if (label.starts_with('@') && count_aliases(worker) > 0) {
-        const bool captures = label.ends_with('+');
-        const auto named = std::string_view(label).substr(0, label.size() - (captures ? 1 : 0));
-        std::uint64_t number = 0;
-        int bundle = -1;
-        if (sched::parse_group_label(named, number, bundle))
-            label = sched::group_label(number_of(worker, number), bundle) + (captures ? "+" : "");
-    }
-    if (!label.starts_with("@=")) return std::nullopt;
-    const auto slash = std::min(label.find('/'), label.size());
-    auto which = std::string_view(label).substr(2, slash - 2);
-    const bool children = which.ends_with('+');
-    if (children) which.remove_suffix(1);
-    int bundle = -1;
-    const auto* const first = which.data();
-    const auto* const last = first + which.size();
-    const auto [read_to, bad] = std::from_chars(first, last, bundle);
-    if (slash == label.size() || (!which.empty() && (bad != std::errc() || read_to != last)))
-        return error(errc::invalid_argument, fmt::format("{} is not a label", label));
-    auto on = group_named(std::string_view(label).substr(slash + 1), bundle);
-    if (auto why = resolve(on)) return why;
-    label = sched::group_label(on.group(), bundle) + (children ? "+" : "");
+SKEIN_INLINE std::optional<error> groups::resolve(peer_id worker, sched::place& on) const {
+    using kind = sched::place::kind;
+    if (on.is(kind::group)) on.group = number_of(worker, on.group);
+    if (on.is(kind::nodes) && on.name.starts_with("@="))
+        return error(errc::invalid_argument, fmt::format("{} is not a label", on.name));
+    if (!on.is(kind::named_group)) return std::nullopt;
+    auto found = group_named(on.name);
+    if (auto why = resolve(found)) return why;
+    on = {kind::group, {}, found.group(), on.bundle, on.captures};
     return std::nullopt;
 }
 
@@ -37443,26 +37460,23 @@ struct call_base::rarities {
     std::size_t pending = 0;                        ///< refs among the arguments not done yet
     std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
     std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
-    struct deadline_timer : timer_node {
-        explicit deadline_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
-        }
-        void passed();
+    struct timer : timer_node {
+        timer(call_base& of, void (*then)(call_base&)) noexcept
+            : timer_node([](timer_node& t) {
+                  auto& self = static_cast<timer&>(t);
+                  self.passed(self.call);
+              }),
+              call(of), passed(then) {}
         call_base& call;
+        void (*passed)(call_base&);
     };
-    std::optional<deadline_timer> deadline;
-    struct force_timer : timer_node {
-        explicit force_timer(call_base& c)
-            : timer_node([](timer_node& t) { static_cast<force_timer&>(t).passed(); }), call(c) {}
-        void passed();
-        call_base& call;
-    };
-    std::optional<force_timer> force; ///< it was cancelled by force
+    std::optional<timer> deadline;
+    std::optional<timer> force; ///< it was cancelled by force
     std::optional<error> bad_options;
     std::optional<known_failures> retry_on;
     std::uint16_t failed_attempts = 0; ///< that ended with one of them
     actor_id beside;                   ///< it is to run where that actor is
-    std::string label;                 ///< worker: where its driver is to have it run, if not ""
+    sched::place place;                ///< worker: where its driver is to have it run
     duration limit = no_deadline;
     time_point until{};        ///< when the deadline is
     bool is_inherited = false; ///< the limit, from the call that made this one
@@ -39243,41 +39257,33 @@ template <class T>
 
 namespace skein::rt::detail {
 
-/// The question for a name.
+/// The question for a name; or, of a group, whether it has its places, or nothing of it is left: the
+/// answer says the driver's number of it.
 class group_call final : public ref_state<void> {
 public:
-    explicit group_call(group_handles& by) noexcept : by_(by) {}
-    counted_ptr<group_state> found;
+    explicit group_call(group_handles& by, counted_ptr<group_state> group = {}) noexcept
+        : group(std::move(group)), by_(by), is_find_(!this->group) {}
+    counted_ptr<group_state> group;
 
-    void give_back(runtime&, byte_span bytes) override { (void)by_.take_answer(bytes); }
+    void give_back(runtime&, byte_span bytes) override {
+        if (is_find_) (void)by_.take_answer(bytes);
+    }
 
 protected:
     result<void> take_value(byte_span bytes) override {
-        found = by_.take_answer(bytes);
-        if (!found)
+        wire::reader in(bytes);
+        if (is_find_)
+            group = by_.take_answer(bytes);
+        else if (!in.fixed(group->at_driver) || !in.finish())
+            return in.status();
+        if (!group)
             return error(errc::malformed, "an answer about a placement group cannot be read");
         return ref_state<void>::take_value({});
     }
 
 private:
     group_handles& by_;
-};
-
-/// The question whether it has its places, or nothing of it is left; the answer says the driver's
-/// number of it.
-class group_wait final : public ref_state<void> {
-public:
-    explicit group_wait(counted_ptr<group_state> group) : group_(std::move(group)) {}
-
-protected:
-    result<void> take_value(byte_span bytes) override {
-        wire::reader in(bytes);
-        if (!in.fixed(group_->at_driver) || !in.finish()) return in.status();
-        return ref_state<void>::take_value({});
-    }
-
-private:
-    counted_ptr<group_state> group_;
+    bool is_find_;
 };
 
 SKEIN_INLINE groups& group_handles::table() const noexcept { return desk_.table(); }
@@ -39320,7 +39326,7 @@ SKEIN_INLINE task<group_handles::state_ptr> group_handles::look_up(std::string n
     ask_driver(call, std::move(what), fmt::format("get_placement_group(\"{}\")", name));
     const ref<void> answered(call);
     co_await answered;
-    co_return call->found;
+    co_return call->group;
 }
 
 SKEIN_INLINE bool group_handles::is_elsewhere(const group_state& group) const noexcept {
@@ -39341,7 +39347,7 @@ SKEIN_INLINE void group_handles::ask_driver(const counted_ptr<call_base>& call, 
 
 /// Until the group has its places, or nothing of it is left.
 SKEIN_INLINE task<void> group_handles::ask(state_ptr group, bool for_end) {
-    counted_ptr<group_wait> call(new group_wait(group));
+    const counted_ptr<group_call> call(new group_call(*this, group));
     group_question what;
     what.matter = static_cast<std::uint8_t>(for_end ? group_matter::remove : group_matter::ready);
     what.number = group->number;
@@ -39523,6 +39529,20 @@ struct runtime::state {
                 detail::send_actor(*to, detail::message_left, id);
         }
 
+        // Of dispatch, which calls these for each task:
+        void send(detail::worker_room& to, counted_ptr<detail::call_base> call) {
+            self.send(*to.link, std::move(call));
+        }
+        void refuse(detail::call_base& call, error why) { self.refuse(call, std::move(why)); }
+        [[nodiscard]] bool has_credit(const detail::worker_room& worker) const noexcept {
+            return credits::has(*self.state_, worker.credit);
+        }
+        /// A group that has ended.
+        [[nodiscard]] std::optional<error> end_of(sched::demand_id demand) const {
+            const auto group = self.state_->groups.of(demand);
+            return group ? group->why : std::nullopt;
+        }
+
         [[nodiscard]] peer* worker_at(peer_id number) override { return self.link_at(number); }
         void workers_are_needed() override { self.state_->begin_work(); }
         void end_actors(const detail::group_state& group) override {
@@ -39662,24 +39682,6 @@ struct runtime::followers {
     static void follow(runtime& self, detail::call_base& call, actor_id of);
 };
 
-/// What dispatch tells the runtime.
-struct runtime::dispatch_hearer {
-    runtime& self;
-
-    void send(detail::worker_room& to, counted_ptr<detail::call_base> call) {
-        self.send(*to.link, std::move(call));
-    }
-    void refuse(detail::call_base& call, error why) { self.refuse(call, std::move(why)); }
-    [[nodiscard]] bool has_credit(const detail::worker_room& worker) const noexcept {
-        return credits::has(*self.state_, worker.credit);
-    }
-    /// A group that has ended.
-    [[nodiscard]] std::optional<error> end_of(sched::demand_id demand) const {
-        const auto group = self.state_->groups.of(demand);
-        return group ? group->why : std::nullopt;
-    }
-};
-
 } // namespace skein::rt
 
 
@@ -39733,10 +39735,6 @@ SKEIN_INLINE void call_base::fail(failure why) {
     finished();
 }
 
-SKEIN_INLINE void call_base::rarities::deadline_timer::passed() {
-    if (call.owner != nullptr) call.owner->deadline_passed(call);
-}
-
 /// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever
 /// fewer.
 SKEIN_INLINE void call_base::tell_unseen() const noexcept {
@@ -39787,10 +39785,6 @@ SKEIN_INLINE void actor_queue::last_use_gone() noexcept {
 SKEIN_INLINE void actor_queue::sending::go(turn_hook& self) {
     auto& queue = static_cast<sending&>(self).queue;
     if (queue.owner != nullptr && queue.returned > 0) queue.owner->drain(queue);
-}
-
-SKEIN_INLINE void call_base::rarities::force_timer::passed() {
-    if (call.owner != nullptr) call.owner->end_by_force(call);
 }
 
 SKEIN_INLINE void cancel_call(call_base& call, bool by_force) noexcept {
@@ -39915,6 +39909,19 @@ SKEIN_INLINE demand_lines::suspect demand_lines::pop_suspect() {
     return one;
 }
 
+SKEIN_INLINE sched::place place_of(const location& on) {
+    using kind = sched::place::kind;
+    const auto what = on.is_anywhere()      ? kind::anywhere
+                      : on.is_any()         ? kind::any
+                      : on.is_spread()      ? kind::spread
+                      : on.is_group()       ? kind::group
+                      : on.is_named_group() ? kind::named_group
+                      : on.is_actor()       ? kind::actor
+                                            : kind::nodes;
+    auto name = on.is_node() ? fmt::format("node={}", on.text()) : std::string(on.text());
+    return {what, std::move(name), on.group(), on.bundle(), on.has_children(), on.actor()};
+}
+
 SKEIN_INLINE result<sched::demand_id> demand_of(sched::demand_table& demands,
                                                 const call_options& how, bool for_life) {
     const bool only_cpus = how.gpus.value == 0 && how.memory == 0 && how.resources.empty() &&
@@ -39959,13 +39966,7 @@ SKEIN_INLINE result<sched::demand_id> demand_of(sched::demand_table& demands,
     // The node of an actor is found when the call is placed.
     if (how.on.is_any() || how.on.is_actor())
         return demands.number(need, {}, for_life, std::move(*env));
-    if (how.on.is_spread())
-        return demands.number(need, sched::spread_label, for_life, std::move(*env));
-    std::string where(how.on.text());
-    if (in_group) where = sched::group_label(how.on.group(), how.on.bundle());
-    if (in_group && how.on.has_children()) where += '+';
-    if (how.on.is_node()) where = fmt::format("node={}", how.on.text());
-    return demands.number(need, where, for_life, std::move(*env));
+    return demands.number(need, place_of(how.on).to_text(), for_life, std::move(*env));
 }
 
 } // namespace skein::rt::detail
@@ -41112,7 +41113,9 @@ namespace detail {
              nullptr});
         return false;
     }
-    call.rare->deadline.emplace(call);
+    call.rare->deadline.emplace(call, [](call_base& late) {
+        if (late.owner != nullptr) late.owner->deadline_passed(late);
+    });
     auto& here = loop::current();
     call.rare->until = deadline_after(here.exact_now(), call.rare->limit);
     here.set_timer(*call.rare->deadline, call.rare->until);
@@ -41160,9 +41163,9 @@ namespace detail {
 SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
                               bool is_worker, const sched::demand_table& demands) {
     std::string demand; // for the driver, which places the calls of workers
-    const bool is_placed = call.rare && !call.rare->label.empty();
+    const bool is_placed = call.rare && !call.rare->place.is(sched::place::kind::any);
     if (is_worker && is_placed)
-        demand = demands.text(call.demand, call.rare->label);
+        demand = demands.text(call.demand, call.rare->place.to_text());
     else if (is_worker && call.demand > sched::one_cpu && !demands.at(call.demand).is_simple)
         demand = demands.text(call.demand);
     call_head head;
@@ -41359,8 +41362,7 @@ SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
         state_->actors.line_up(std::move(call));
         return pump_leases();
     }
-    dispatch_hearer hears{*this};
-    state_->dispatch.place(std::move(call), hears);
+    state_->dispatch.place(std::move(call), state_->heard);
 }
 
 /// Sends what is complete at the front of an actor's line.
@@ -42778,17 +42780,6 @@ SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool o
 
 namespace skein::rt {
 
-namespace detail {
-
-/// "@=2/web": bundle 2 of the group of that name, as a worker says it; "@=/web" any; "@=+/web" with
-/// what is made there.
-[[nodiscard]] inline std::string named_group_label(const location& on) {
-    const auto bundle = on.bundle() < 0 ? std::string() : fmt::format("{}", on.bundle());
-    return fmt::format("@={}{}/{}", bundle, on.has_children() ? "+" : "", on.text());
-}
-
-} // namespace detail
-
 /// Driver: what a call asks for must be in its group, which it keeps from now on.
 SKEIN_INLINE void runtime::join_group(detail::call_base& call) {
     const auto& demand = state_->dispatch.demands().at(call.demand);
@@ -42830,12 +42821,11 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
     } else if (on.is_group() && on.group() != 0) {
         if (auto why = self.state_->groups.keep(call, on.group()))
             call.extra().bad_options = std::move(why);
-        call.extra().label = sched::group_label(on.group(), on.bundle());
-        if (on.has_children()) call.extra().label += '+';
+        call.extra().place = detail::place_of(on);
     } else if (on.is_named_group() && !on.text().empty()) {
-        call.extra().label = detail::named_group_label(on);
+        call.extra().place = detail::place_of(on);
     } else {
-        if (on.is_anywhere()) call.extra().label = sched::anywhere_label;
+        if (on.is_anywhere()) call.extra().place = detail::place_of(on);
         return true;
     }
     on = {};
@@ -42845,7 +42835,7 @@ SKEIN_INLINE bool runtime::followers::take_location(runtime& self, detail::call_
 /// The call is to run where that actor is, which it keeps, as an argument would, until it is over.
 SKEIN_INLINE void runtime::followers::follow(runtime& self, detail::call_base& call, actor_id of) {
     if (self.state_->upstream != nullptr)
-        call.extra().label = sched::actor_label(of);
+        call.extra().place = detail::place_of(location::beside(of));
     else
         call.extra().beside = of;
     const auto queue = self.state_->actor_queues.find(of);
@@ -42867,23 +42857,16 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const actor_optio
     followers::set_demand(*this, call, asked);
 }
 
-SKEIN_INLINE void runtime::pump() {
-    dispatch_hearer hears{*this};
-    state_->dispatch.pump(hears);
-}
+SKEIN_INLINE void runtime::pump() { state_->dispatch.pump(state_->heard); }
 
-SKEIN_INLINE void runtime::pump_leases() {
-    dispatch_hearer hears{*this};
-    state_->dispatch.pump_leases(hears);
-}
+SKEIN_INLINE void runtime::pump_leases() { state_->dispatch.pump_leases(state_->heard); }
 
 // ---- what the source of workers says -----------------------------------------------------------
 
 SKEIN_INLINE void runtime::ask(worker_source* source) noexcept { state_->dispatch.ask(source); }
 
 SKEIN_INLINE void runtime::refuse_demand(sched::demand_id demand, const error& why) {
-    dispatch_hearer hears{*this};
-    state_->dispatch.refuse_demand(demand, why, hears);
+    state_->dispatch.refuse_demand(demand, why, state_->heard);
 }
 
 SKEIN_INLINE void runtime::group_placed(std::uint64_t number, bool on) {
@@ -43003,7 +42986,10 @@ SKEIN_INLINE void runtime::leave_actor() { state_->local_actors.leave(); }
 SKEIN_INLINE void runtime::force_soon(detail::call_base& call) {
     if (state_->upstream != nullptr || call.on == nullptr) return;
     auto& force = call.rare->force;
-    if (!force) force.emplace(call);
+    if (!force)
+        force.emplace(call, [](detail::call_base& late) {
+            if (late.owner != nullptr) late.owner->end_by_force(late);
+        });
     if (force->is_set()) return;
     auto& here = loop::current();
     here.set_timer(*force, deadline_after(here.exact_now(), time_constants::lan().force_after));
@@ -43184,11 +43170,11 @@ namespace detail {
 
 /// Of a call that says nothing of its place: that of the group of the call that has made it, if
 /// children are to be there.
-[[nodiscard]] inline std::string label_of_children(const sched::demand_table& demands,
-                                                   const forwarded_call& call) {
+[[nodiscard]] inline sched::place place_of_children(const sched::demand_table& demands,
+                                                    const forwarded_call& call) {
     const auto its = call.origin().room.demand;
     if (!its || !demands.at(its).captures) return {};
-    return sched::group_label(demands.at(its).group, -1) + "+";
+    return {sched::place::kind::group, {}, demands.at(its).group, -1, true};
 }
 
 /// Whether a demand's text says more than where: "@@*" does not.
@@ -43204,25 +43190,26 @@ SKEIN_INLINE void runtime::set_demand(detail::call_base& call, const detail::cal
     auto& demands = state_->dispatch.demands();
     const bool for_life = call.kind == detail::call_kind::create;
     const bool all_own = state_->dispatch.serves_apart(); // then there are no workers for all
-    std::string label(sched::demand_table::label_in(head.demand));
-    if (label.empty())
-        label = detail::label_of_children(demands, static_cast<detail::forwarded_call&>(call));
-    if (label == sched::anywhere_label) label.clear();
+    using kind = sched::place::kind;
+    auto place = sched::place::from_text(sched::demand_table::label_in(head.demand));
+    if (place.is(kind::any))
+        place = detail::place_of_children(demands, static_cast<detail::forwarded_call&>(call));
+    if (place.is(kind::anywhere)) place = {};
     const auto& caller = static_cast<detail::forwarded_call&>(call).origin();
-    if (auto why = state_->groups.table().resolve_label(caller.number, label)) {
+    if (auto why = state_->groups.table().resolve(caller.number, place)) {
         call.extra().bad_options = std::move(why);
         return;
     }
-    if (actor_id beside; sched::parse_actor_label(label, beside)) {
-        call.extra().beside = beside;
-        label.clear();
+    if (place.is(kind::actor)) {
+        call.extra().beside = place.actor;
+        place = {};
     }
-    const bool has_text = detail::has_needs(head.demand) || !label.empty();
+    const bool has_text = detail::has_needs(head.demand) || !place.is(kind::any);
     const auto text = head.demand.empty() && !for_life && head.cpus > 0
                           ? fmt::format("cpu={}", head.cpus)
                           : std::string(head.demand);
     const auto number =
-        has_text              ? demands.number_of_text(text, for_life, label)
+        has_text              ? demands.number_of_text(text, for_life, place.to_text())
         : for_life && all_own ? demands.number(sched::resources{}, {}, true)
         : for_life            ? demands.number(std::uint16_t{0})
                    : demands.number(all_own && head.cpus == 0 ? std::uint16_t{1} : head.cpus);

@@ -184,10 +184,8 @@ SKEIN_INLINE task<void> agent::state::watch_orphans(state* self) {
     while (!self->stopping.is_set()) {
         self->has_joined = self->has_joined || self->head.is_joined();
         self->is_orphaned = self->is_orphaned && !self->head.is_joined();
-        auto woken = detail::wait_at_most(&self->stopping,
-                                          std::clamp<duration>(how.orphan_grace / 8,
-                                                               std::chrono::milliseconds(10),
-                                                               std::chrono::seconds(1)));
+        auto woken = self->stopping.wait_for(std::clamp<duration>(
+            how.orphan_grace / 8, std::chrono::milliseconds(10), std::chrono::seconds(1)));
         co_await woken;
         const bool is_alone =
             !self->head.is_joined() &&
@@ -284,7 +282,7 @@ SKEIN_INLINE task<void> agent::state::send_last_words(state* self, worker* w) {
         const bool is_hurried = self->stopping.is_set() || w->asked_to_stop;
         if (now >= until || (is_hurried && now >= deadline_after(begin, moment))) co_return;
         printed.all_sent.reset();
-        auto sent = detail::wait_at_most(&printed.all_sent, std::min(until - now, moment));
+        auto sent = printed.all_sent.wait_for(std::min(until - now, moment));
         co_await sent;
     }
 }

@@ -45,7 +45,7 @@ SKEIN_INLINE task<void> broken_links::watch_all(broken_links* self, event* stopp
 SKEIN_INLINE task<void> broken_links::look(broken_links* self, event* stopping, scope* asking) {
     const duration resume = self->times_.worker_resume;
     while (!stopping->is_set()) {
-        auto pause = wait_at_most(stopping, self->times_.idle_probe);
+        auto pause = stopping->wait_for(self->times_.idle_probe);
         co_await pause;
         const auto now = self->on_loop_.now();
         for (auto& one : self->clients_)

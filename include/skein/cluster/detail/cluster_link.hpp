@@ -139,16 +139,6 @@ inline constexpr std::string_view ended_hint = "it ended before it had reached t
 
 inline task<void> wait_for(event* e) { co_await e->wait(); }
 
-/// Waits until it is set, or so long. Throws cancelled.
-inline task<void> wait_at_most(event* e, duration most) {
-    try {
-        auto waiting = with_timeout(wait_for(e), most);
-        co_await waiting;
-    } catch (const error& fault) {
-        if (fault.code() != errc::timeout) throw;
-    }
-}
-
 inline task<void> wait_closed(net::link::handle l) {
     auto closed = l->wait_closed();
     co_await closed;

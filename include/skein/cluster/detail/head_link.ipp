@@ -103,7 +103,7 @@ SKEIN_INLINE task<void> head_link::keep_joined(head_link* self) {
         if (was_joined) self->is_away_ = true;
         if (how.on_away) how.on_away(*fault, was_joined);
         if (ever && is_final(code)) self->say_stranger(*fault);
-        auto woken = wait_at_most(self->stopping_, pauses.next());
+        auto woken = self->stopping_->wait_for(pauses.next());
         co_await woken;
     }
 }
@@ -142,7 +142,7 @@ SKEIN_INLINE task<void> head_link::greet(head_link* self) {
     auto hearing = as_result(wait_for(&done));
     const auto heard = co_await hearing;
     if (!heard && self->stopping_->is_set()) {
-        auto longer = as_result(shield(wait_at_most(&done, self->how_.times.suspect_after)));
+        auto longer = as_result(shield(done.wait_for(self->how_.times.suspect_after)));
         (void)co_await longer;
     }
     if (!done.is_set()) saying.cancel();

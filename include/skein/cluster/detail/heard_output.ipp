@@ -67,7 +67,7 @@ SKEIN_INLINE task<void> heard_output::wait_printed(heard_output* self, duration 
     const auto until = deadline_after(self->on_loop_.now(), most);
     while (self->printing_now_ != 0 && self->on_loop_.now() < until) {
         self->all_printed_.reset();
-        auto printed = wait_at_most(&self->all_printed_, until - self->on_loop_.now());
+        auto printed = self->all_printed_.wait_for(until - self->on_loop_.now());
         co_await printed;
     }
 }
@@ -78,7 +78,7 @@ SKEIN_INLINE task<void> heard_output::hear_last(heard_output* self, bool waits, 
     while (waits && self->events_.is_output_coming() && self->on_loop_.now() < until &&
            std::any_of(self->heard_.begin(), self->heard_.end(), is_coming)) {
         self->all_heard_.reset();
-        auto heard = wait_at_most(&self->all_heard_, until - self->on_loop_.now());
+        auto heard = self->all_heard_.wait_for(until - self->on_loop_.now());
         co_await heard;
     }
     if (waits) {

@@ -180,7 +180,7 @@ SKEIN_INLINE start_worker_order job_runner::order_at(const entry_place& place,
     m.package = job.what.package;
     m.submitted = job.submitted;
     m.kind = entry_process{job.what.id, job.attempt, job.what.command, job.lines_before + 1,
-                         job.what.grace_ms};
+                           job.what.grace_ms};
     return m;
 }
 

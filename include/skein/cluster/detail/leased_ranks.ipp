@@ -356,7 +356,7 @@ SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::state::reserve(st
             say(fmt::format("no room yet for {} ranks of {} each: others have the nodes", ranks,
                             self->demand));
         self->changed.reset();
-        auto news = detail::wait_at_most(&self->changed, std::chrono::seconds(2));
+        auto news = self->changed.wait_for(std::chrono::seconds(2));
         co_await news;
     }
     if (!said.empty()) say({});

@@ -109,7 +109,7 @@ SKEIN_INLINE task<void> leased_workers::state::serve() {
 /// For the head's numbers: once a second.
 SKEIN_INLINE task<void> leased_workers::state::tell_calls(state* self) {
     while (!self->stopping.is_set()) {
-        auto woken = detail::wait_at_most(&self->stopping, std::chrono::seconds(1));
+        auto woken = self->stopping.wait_for(std::chrono::seconds(1));
         co_await woken;
         self->head.tell_calls(detail::calls_of(self->driver));
     }
@@ -340,7 +340,7 @@ SKEIN_INLINE task<std::string> leased_workers::state::how_it_ended(state* self, 
     const auto pid = l->wire ? l->wire->peer().pid : 0;
     const bool left = l->wire && l->wire->ending() == net::link_end::orderly;
     if (self->head.is_asking()) {
-        auto told = detail::wait_at_most(&l->end_told, self->how.times.suspect_after);
+        auto told = l->end_told.wait_for(self->how.times.suspect_after);
         co_await told;
         auto printed = // its last words
             self->head.output().until_printed(self->how.times.exit_grace_stopping);

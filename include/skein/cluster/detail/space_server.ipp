@@ -79,7 +79,7 @@ struct space_server::state {
                 idle_since = now;
             else if (now - *idle_since >= b->times.space_server_idle)
                 co_return;
-            auto pause = detail::wait_at_most(&b->stopping, std::chrono::milliseconds(500));
+            auto pause = b->stopping.wait_for(std::chrono::milliseconds(500));
             co_await pause;
         }
     }

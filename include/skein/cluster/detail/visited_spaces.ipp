@@ -42,7 +42,7 @@ SKEIN_INLINE task<rt::space_place> visited_spaces::find_place(visited_spaces* se
                 throw error(there.error());
             why = there.error().what();
         }
-        auto waiting = wait_at_most(self->stopping_, pauses.next());
+        auto waiting = self->stopping_->wait_for(pauses.next());
         co_await waiting;
     }
 }

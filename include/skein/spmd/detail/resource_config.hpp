@@ -43,7 +43,7 @@ struct resource_config {
     for (const auto& name : list) {
         if (!name.is_string()) throw error(errc::malformed, "a name that is no text");
         out.push_back(name.get<std::string>());
-        const auto is_of_name = [](char c) { return c > ' ' && c != 0x7f; };
+        const auto is_of_name = [](unsigned char c) { return c > ' ' && c != 0x7f; };
         if (!std::ranges::all_of(out.back(), is_of_name))
             throw error(errc::malformed, "a name with a character that hosts have not");
     }
