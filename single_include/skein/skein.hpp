@@ -4306,141 +4306,12 @@ SKEIN_INLINE std::optional<boot> take_boot(std::string_view role) {
 
 // ======== skein/spmd/detail/resource_config.hpp
 // What SageMaker tells of the hosts of a job: SM_HOSTS, a list of names, and SM_RESOURCE_CONFIG, an
-// object with groups of like hosts.
+// object with groups of like hosts. A reader for as much JSON as that takes: every program that
+// includes skein.hpp without the library would compile the JSON library for it.
 
 
-// ======== skein/wire/json.hpp
-// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the
-// same.
-//
-//     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
-//     if (!manifest) return manifest.error();
-//     auto step = json_uint(*manifest, "step");       // result<std::uint64_t>
-//
-// `json` keeps its keys sorted, so equal values give equal bytes. Doubles survive a round trip.
-
-
-#include <cmath>
-#include <cstdint>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <fmt/core.h>
-#include <nlohmann/json.hpp>
-
-namespace skein {
-
-using json = nlohmann::json;                 ///< keys sorted
-using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
-
-/// What parse_json() accepts from outside.
-struct json_limits {
-    std::size_t max_bytes = 16u << 20;
-    int max_depth = 32;
-};
-
-/// Parses text from outside. errc::too_large above the limits, errc::malformed for anything that is
-/// not JSON or names a key twice in one object. Never throws.
-[[nodiscard]] inline result<json> parse_json(std::string_view text, json_limits limits = {}) {
-    if (text.size() > limits.max_bytes)
-        return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
-                                                  text.size(), limits.max_bytes));
-    std::vector<std::set<std::string>> keys; // of the objects that are open
-    auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (depth > limits.max_depth)
-            throw error(errc::too_large,
-                        fmt::format("JSON is nested deeper than {}", limits.max_depth));
-        if (event == json::parse_event_t::object_start) keys.emplace_back();
-        if (event == json::parse_event_t::object_end) keys.pop_back();
-        if (event == json::parse_event_t::key &&
-            !keys.back().insert(parsed.get<std::string>()).second)
-            throw error(errc::malformed, fmt::format("JSON names the key '{}' twice",
-                                                     parsed.get_ref<const std::string&>()));
-        return true;
-    };
-    try {
-        return json::parse(text.begin(), text.end(), watch);
-    } catch (const error& refused) {
-        return refused;
-    } catch (const std::exception& broken) {
-        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the
-        // sentence.
-        std::string_view what = broken.what();
-        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
-        return error(errc::malformed, fmt::format("not JSON: {}", what));
-    }
-}
-
-[[nodiscard]] inline result<json> parse_json(byte_span bytes, json_limits limits = {}) {
-    return parse_json(as_text(bytes), limits);
-}
-
-/// The text of a value: one line, or indented. NaN and infinity become null; bytes that are not
-/// UTF-8 become U+FFFD.
-template <class Json>
-[[nodiscard]] std::string dump_json(const Json& value, int indent = -1) {
-    return value.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
-
-namespace detail {
-inline error json_member_error(std::string_view key, std::string_view wanted) {
-    return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
-}
-/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >=
-/// 0.
-inline bool is_uint(const json& value) {
-    return value.is_number_unsigned() ||
-           (value.is_number_integer() && value.get<std::int64_t>() >= 0);
-}
-} // namespace detail
-
-/// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
-[[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && detail::is_uint(*it))
-            return it->get<std::uint64_t>();
-    return detail::json_member_error(key, "a whole number >= 0");
-}
-
-/// The member `key` as a number.
-[[nodiscard]] inline result<double> json_double(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && it->is_number())
-            return it->get<double>();
-    return detail::json_member_error(key, "a number");
-}
-
-/// The member `key` as text.
-[[nodiscard]] inline result<std::string> json_string(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && it->is_string())
-            return it->get<std::string>();
-    return detail::json_member_error(key, "text");
-}
-
-/// The member `key` as an array of unsigned integers, at most max_items of them.
-[[nodiscard]] inline result<std::vector<std::uint64_t>> json_uints(
-    const json& object, const std::string& key, std::size_t max_items = SIZE_MAX) {
-    std::vector<std::uint64_t> out;
-    auto it = object.is_object() ? object.find(key) : object.end();
-    if (!object.is_object() || it == object.end() || !it->is_array() || it->size() > max_items)
-        return detail::json_member_error(key, "an array of whole numbers >= 0");
-    out.reserve(it->size());
-    for (auto& item : *it) {
-        if (!detail::is_uint(item))
-            return detail::json_member_error(key, "an array of whole numbers >= 0");
-        out.push_back(item.get<std::uint64_t>());
-    }
-    return out;
-}
-
-} // namespace skein
-
-
-// ======== skein/spmd/detail/resource_config.hpp, continued
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -4449,6 +4320,95 @@ inline bool is_uint(const json& value) {
 #include <fmt/format.h>
 
 namespace skein::spmd::detail {
+
+/// Goes along a JSON text.
+///   errors  malformed, of every member: what was expected at which byte
+class json_reader {
+public:
+    explicit json_reader(std::string_view text) : text_(text) {}
+
+    /// A string. Names need no escapes: of these only \" \\ \/ are read.
+    [[nodiscard]] std::string string() {
+        if (!take('"')) refuse("a string was expected");
+        std::string out;
+        for (; at_ < text_.size() && text_[at_] != '"'; ++at_) {
+            if (text_[at_] == '\\') {
+                ++at_;
+                if (at_ == text_.size() || std::string_view("\"\\/").find(text_[at_]) == npos)
+                    refuse("an escape in a name is not read");
+            }
+            out += text_[at_];
+        }
+        if (at_ == text_.size()) refuse("a string does not end");
+        ++at_;
+        return out;
+    }
+    /// Calls read() at each value of a list.
+    template <class F>
+    void list(F read) {
+        if (!take('[')) refuse("a list was expected");
+        if (take(']')) return;
+        do read();
+        while (take(','));
+        if (!take(']')) refuse("a list does not end");
+    }
+    /// Calls read(key) at each value of an object.
+    template <class F>
+    void object(F read) {
+        if (!take('{')) refuse("an object was expected");
+        if (take('}')) return;
+        do {
+            const auto key = string();
+            if (!take(':')) refuse("a colon was expected");
+            read(key);
+        } while (take(','));
+        if (!take('}')) refuse("an object does not end");
+    }
+    /// Goes over a value of any kind.
+    void skip(int depth = 0) {
+        if (depth > 32) refuse("it is nested too deep");
+        switch (next()) {
+        case '[': return list([&] { skip(depth + 1); });
+        case '{': return object([&](const std::string&) { skip(depth + 1); });
+        case '"':
+            for (++at_; at_ < text_.size() && text_[at_] != '"'; ++at_)
+                if (text_[at_] == '\\') ++at_;
+            if (at_ >= text_.size()) refuse("a string does not end");
+            ++at_;
+            return;
+        default: break;
+        }
+        const auto from = at_;
+        while (at_ < text_.size() && std::string_view("+-.").find(text_[at_]) != npos) ++at_;
+        at_ = std::min(text_.find_first_of(" \t\r\n,]}", at_), text_.size());
+        if (at_ == from) refuse("a value was expected");
+    }
+    /// Nothing follows.
+    void end() {
+        (void)next();
+        if (at_ != text_.size()) refuse("nothing more was expected");
+    }
+
+private:
+    static constexpr auto npos = std::string_view::npos;
+
+    /// The character behind white space; 0 at the end.
+    char next() {
+        at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size());
+        return at_ < text_.size() ? text_[at_] : '\0';
+    }
+    bool take(char wanted) {
+        if (next() != wanted || at_ == text_.size()) return false;
+        ++at_;
+        return true;
+    }
+    [[noreturn]] void refuse(const char* why) const {
+        throw error(errc::malformed, fmt::format("byte {}: {}", at_, why));
+    }
+
+    std::string_view text_;
+    std::size_t at_ = 0;
+};
 
 /// Like hosts.
 struct host_group {
@@ -4463,45 +4423,45 @@ struct resource_config {
     std::vector<host_group> groups{};
 };
 
-/// A text; "" where it may be missing and is.
-[[nodiscard]] inline std::string name_in(const json& object, const char* key) {
-    if (!object.contains(key)) return {};
-    return json_string(object, key).value();
-}
-
 /// ["algo-1", "algo-2"]
 ///   errors  malformed
-[[nodiscard]] inline std::vector<std::string> names_of(const json& list) {
-    if (!list.is_array()) throw error(errc::malformed, "a list of names was expected");
+[[nodiscard]] inline std::vector<std::string> read_names(json_reader& from) {
     std::vector<std::string> out;
-    for (const auto& name : list) {
-        if (!name.is_string()) throw error(errc::malformed, "a name that is no text");
-        out.push_back(name.get<std::string>());
-        const auto is_of_name = [](char c) { return c > ' ' && c != 0x7f; };
-        if (!std::ranges::all_of(out.back(), is_of_name))
-            throw error(errc::malformed, "a name with a character that hosts have not");
-    }
+    from.list([&] { out.push_back(from.string()); });
     return out;
 }
 
-///   errors  malformed, too_large
+///   errors  malformed
 [[nodiscard]] inline resource_config read_resource_config(std::string_view text) {
-    const auto object = parse_json(text).value();
-    if (!object.is_object()) throw error(errc::malformed, "an object was expected");
-    const auto hosts_of = [](const json& one) {
-        return one.contains("hosts") ? names_of(one.at("hosts")) : std::vector<std::string>();
-    };
-    resource_config out{name_in(object, "current_host"), name_in(object, "current_group_name"),
-                        hosts_of(object)};
-    if (!object.contains("instance_groups")) return out;
-    const auto& groups = object.at("instance_groups");
-    if (!groups.is_array()) throw error(errc::malformed, "instance_groups is no list");
-    for (const auto& group : groups) {
-        if (!group.is_object()) throw error(errc::malformed, "an instance group is no object");
-        out.groups.push_back({name_in(group, "instance_group_name"), hosts_of(group)});
-        if (out.groups.back().name.empty())
+    resource_config out;
+    json_reader from(text);
+    const auto group = [&] {
+        host_group one;
+        from.object([&](const std::string& key) {
+            if (key == "instance_group_name")
+                one.name = from.string();
+            else if (key == "hosts")
+                one.hosts = read_names(from);
+            else
+                from.skip();
+        });
+        if (one.name.empty())
             throw error(errc::malformed, "an instance group has no instance_group_name");
-    }
+        out.groups.push_back(std::move(one));
+    };
+    from.object([&](const std::string& key) {
+        if (key == "current_host")
+            out.current_host = from.string();
+        else if (key == "current_group_name")
+            out.current_group = from.string();
+        else if (key == "hosts")
+            out.hosts = read_names(from);
+        else if (key == "instance_groups")
+            from.list(group);
+        else
+            from.skip();
+    });
+    from.end();
     return out;
 }
 
@@ -4829,7 +4789,9 @@ SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_rea
     const auto listed = v.need("SM_HOSTS"), here = v.need("SM_CURRENT_HOST");
     std::vector<std::string> hosts;
     try {
-        hosts = names_of(parse_json(listed).value());
+        json_reader from(listed);
+        hosts = read_names(from);
+        from.end();
     } catch (const error&) {
         hosts.clear();
     }

@@ -10627,6 +10627,137 @@ private:
 // Bodies of <skein/report/progress.hpp>.
 
 
+// ======== skein/wire/json.hpp
+// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the
+// same.
+//
+//     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
+//     if (!manifest) return manifest.error();
+//     auto step = json_uint(*manifest, "step");       // result<std::uint64_t>
+//
+// `json` keeps its keys sorted, so equal values give equal bytes. Doubles survive a round trip.
+
+
+#include <cmath>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+namespace skein {
+
+using json = nlohmann::json;                 ///< keys sorted
+using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
+
+/// What parse_json() accepts from outside.
+struct json_limits {
+    std::size_t max_bytes = 16u << 20;
+    int max_depth = 32;
+};
+
+/// Parses text from outside. errc::too_large above the limits, errc::malformed for anything that is
+/// not JSON or names a key twice in one object. Never throws.
+[[nodiscard]] inline result<json> parse_json(std::string_view text, json_limits limits = {}) {
+    if (text.size() > limits.max_bytes)
+        return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
+                                                  text.size(), limits.max_bytes));
+    std::vector<std::set<std::string>> keys; // of the objects that are open
+    auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
+        if (depth > limits.max_depth)
+            throw error(errc::too_large,
+                        fmt::format("JSON is nested deeper than {}", limits.max_depth));
+        if (event == json::parse_event_t::object_start) keys.emplace_back();
+        if (event == json::parse_event_t::object_end) keys.pop_back();
+        if (event == json::parse_event_t::key &&
+            !keys.back().insert(parsed.get<std::string>()).second)
+            throw error(errc::malformed, fmt::format("JSON names the key '{}' twice",
+                                                     parsed.get_ref<const std::string&>()));
+        return true;
+    };
+    try {
+        return json::parse(text.begin(), text.end(), watch);
+    } catch (const error& refused) {
+        return refused;
+    } catch (const std::exception& broken) {
+        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the
+        // sentence.
+        std::string_view what = broken.what();
+        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
+        return error(errc::malformed, fmt::format("not JSON: {}", what));
+    }
+}
+
+[[nodiscard]] inline result<json> parse_json(byte_span bytes, json_limits limits = {}) {
+    return parse_json(as_text(bytes), limits);
+}
+
+/// The text of a value: one line, or indented. NaN and infinity become null; bytes that are not
+/// UTF-8 become U+FFFD.
+template <class Json>
+[[nodiscard]] std::string dump_json(const Json& value, int indent = -1) {
+    return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+namespace detail {
+inline error json_member_error(std::string_view key, std::string_view wanted) {
+    return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
+}
+/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >=
+/// 0.
+inline bool is_uint(const json& value) {
+    return value.is_number_unsigned() ||
+           (value.is_number_integer() && value.get<std::int64_t>() >= 0);
+}
+} // namespace detail
+
+/// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
+[[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && detail::is_uint(*it))
+            return it->get<std::uint64_t>();
+    return detail::json_member_error(key, "a whole number >= 0");
+}
+
+/// The member `key` as a number.
+[[nodiscard]] inline result<double> json_double(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && it->is_number())
+            return it->get<double>();
+    return detail::json_member_error(key, "a number");
+}
+
+/// The member `key` as text.
+[[nodiscard]] inline result<std::string> json_string(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && it->is_string())
+            return it->get<std::string>();
+    return detail::json_member_error(key, "text");
+}
+
+/// The member `key` as an array of unsigned integers, at most max_items of them.
+[[nodiscard]] inline result<std::vector<std::uint64_t>> json_uints(
+    const json& object, const std::string& key, std::size_t max_items = SIZE_MAX) {
+    std::vector<std::uint64_t> out;
+    auto it = object.is_object() ? object.find(key) : object.end();
+    if (!object.is_object() || it == object.end() || !it->is_array() || it->size() > max_items)
+        return detail::json_member_error(key, "an array of whole numbers >= 0");
+    out.reserve(it->size());
+    for (auto& item : *it) {
+        if (!detail::is_uint(item))
+            return detail::json_member_error(key, "an array of whole numbers >= 0");
+        out.push_back(item.get<std::uint64_t>());
+    }
+    return out;
+}
+
+} // namespace skein
+
+
+// ======== skein/report/detail/progress.ipp, continued
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -327,7 +327,7 @@ TEST_CASE("a configuration of SageMaker's that cannot be read is refused") {
     }
     CHECK_THAT(
         refusal(with(set, "SM_RESOURCE_CONFIG", R"({"x":)" + std::string(100'000, '[') + "}")),
-        ContainsSubstring("nested deeper"));
+        ContainsSubstring("nested too deep"));
     // What is not needed may be anything.
     const auto more = with_config(set, "{",
                                   R"({"a":[1,-2.5e3,{"b":null}],"c":"\"\u0041\n",)"

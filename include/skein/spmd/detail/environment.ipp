@@ -331,7 +331,9 @@ SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_rea
     const auto listed = v.need("SM_HOSTS"), here = v.need("SM_CURRENT_HOST");
     std::vector<std::string> hosts;
     try {
-        hosts = names_of(parse_json(listed).value());
+        json_reader from(listed);
+        hosts = read_names(from);
+        from.end();
     } catch (const error&) {
         hosts.clear();
     }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What SageMaker tells of the hosts of a job: SM_HOSTS, a list of names, and SM_RESOURCE_CONFIG, an
-// object with groups of like hosts.
+// object with groups of like hosts. A reader for as much JSON as that takes: every program that
+// includes skein.hpp without the library would compile the JSON library for it.
 
 #include <skein/core/error.hpp>
-#include <skein/wire/json.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,95 @@
 #include <fmt/format.h>
 
 namespace skein::spmd::detail {
+
+/// Goes along a JSON text.
+///   errors  malformed, of every member: what was expected at which byte
+class json_reader {
+public:
+    explicit json_reader(std::string_view text) : text_(text) {}
+
+    /// A string. Names need no escapes: of these only \" \\ \/ are read.
+    [[nodiscard]] std::string string() {
+        if (!take('"')) refuse("a string was expected");
+        std::string out;
+        for (; at_ < text_.size() && text_[at_] != '"'; ++at_) {
+            if (text_[at_] == '\\') {
+                ++at_;
+                if (at_ == text_.size() || std::string_view("\"\\/").find(text_[at_]) == npos)
+                    refuse("an escape in a name is not read");
+            }
+            out += text_[at_];
+        }
+        if (at_ == text_.size()) refuse("a string does not end");
+        ++at_;
+        return out;
+    }
+    /// Calls read() at each value of a list.
+    template <class F>
+    void list(F read) {
+        if (!take('[')) refuse("a list was expected");
+        if (take(']')) return;
+        do read();
+        while (take(','));
+        if (!take(']')) refuse("a list does not end");
+    }
+    /// Calls read(key) at each value of an object.
+    template <class F>
+    void object(F read) {
+        if (!take('{')) refuse("an object was expected");
+        if (take('}')) return;
+        do {
+            const auto key = string();
+            if (!take(':')) refuse("a colon was expected");
+            read(key);
+        } while (take(','));
+        if (!take('}')) refuse("an object does not end");
+    }
+    /// Goes over a value of any kind.
+    void skip(int depth = 0) {
+        if (depth > 32) refuse("it is nested too deep");
+        switch (next()) {
+        case '[': return list([&] { skip(depth + 1); });
+        case '{': return object([&](const std::string&) { skip(depth + 1); });
+        case '"':
+            for (++at_; at_ < text_.size() && text_[at_] != '"'; ++at_)
+                if (text_[at_] == '\\') ++at_;
+            if (at_ >= text_.size()) refuse("a string does not end");
+            ++at_;
+            return;
+        default: break;
+        }
+        const auto from = at_;
+        while (at_ < text_.size() && std::string_view("+-.").find(text_[at_]) != npos) ++at_;
+        at_ = std::min(text_.find_first_of(" \t\r\n,]}", at_), text_.size());
+        if (at_ == from) refuse("a value was expected");
+    }
+    /// Nothing follows.
+    void end() {
+        (void)next();
+        if (at_ != text_.size()) refuse("nothing more was expected");
+    }
+
+private:
+    static constexpr auto npos = std::string_view::npos;
+
+    /// The character behind white space; 0 at the end.
+    char next() {
+        at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size());
+        return at_ < text_.size() ? text_[at_] : '\0';
+    }
+    bool take(char wanted) {
+        if (next() != wanted || at_ == text_.size()) return false;
+        ++at_;
+        return true;
+    }
+    [[noreturn]] void refuse(const char* why) const {
+        throw error(errc::malformed, fmt::format("byte {}: {}", at_, why));
+    }
+
+    std::string_view text_;
+    std::size_t at_ = 0;
+};
 
 /// Like hosts.
 struct host_group {
@@ -29,45 +119,45 @@ struct resource_config {
     std::vector<host_group> groups{};
 };
 
-/// A text; "" where it may be missing and is.
-[[nodiscard]] inline std::string name_in(const json& object, const char* key) {
-    if (!object.contains(key)) return {};
-    return json_string(object, key).value();
-}
-
 /// ["algo-1", "algo-2"]
 ///   errors  malformed
-[[nodiscard]] inline std::vector<std::string> names_of(const json& list) {
-    if (!list.is_array()) throw error(errc::malformed, "a list of names was expected");
+[[nodiscard]] inline std::vector<std::string> read_names(json_reader& from) {
     std::vector<std::string> out;
-    for (const auto& name : list) {
-        if (!name.is_string()) throw error(errc::malformed, "a name that is no text");
-        out.push_back(name.get<std::string>());
-        const auto is_of_name = [](unsigned char c) { return c > ' ' && c != 0x7f; };
-        if (!std::ranges::all_of(out.back(), is_of_name))
-            throw error(errc::malformed, "a name with a character that hosts have not");
-    }
+    from.list([&] { out.push_back(from.string()); });
     return out;
 }
 
-///   errors  malformed, too_large
+///   errors  malformed
 [[nodiscard]] inline resource_config read_resource_config(std::string_view text) {
-    const auto object = parse_json(text).value();
-    if (!object.is_object()) throw error(errc::malformed, "an object was expected");
-    const auto hosts_of = [](const json& one) {
-        return one.contains("hosts") ? names_of(one.at("hosts")) : std::vector<std::string>();
-    };
-    resource_config out{name_in(object, "current_host"), name_in(object, "current_group_name"),
-                        hosts_of(object)};
-    if (!object.contains("instance_groups")) return out;
-    const auto& groups = object.at("instance_groups");
-    if (!groups.is_array()) throw error(errc::malformed, "instance_groups is no list");
-    for (const auto& group : groups) {
-        if (!group.is_object()) throw error(errc::malformed, "an instance group is no object");
-        out.groups.push_back({name_in(group, "instance_group_name"), hosts_of(group)});
-        if (out.groups.back().name.empty())
+    resource_config out;
+    json_reader from(text);
+    const auto group = [&] {
+        host_group one;
+        from.object([&](const std::string& key) {
+            if (key == "instance_group_name")
+                one.name = from.string();
+            else if (key == "hosts")
+                one.hosts = read_names(from);
+            else
+                from.skip();
+        });
+        if (one.name.empty())
             throw error(errc::malformed, "an instance group has no instance_group_name");
-    }
+        out.groups.push_back(std::move(one));
+    };
+    from.object([&](const std::string& key) {
+        if (key == "current_host")
+            out.current_host = from.string();
+        else if (key == "current_group_name")
+            out.current_group = from.string();
+        else if (key == "hosts")
+            out.hosts = read_names(from);
+        else if (key == "instance_groups")
+            from.list(group);
+        else
+            from.skip();
+    });
+    from.end();
     return out;
 }
 
