@@ -19,8 +19,8 @@ namespace skein::rt::detail {
 /// answer says the driver's number of it.
 class group_call final : public ref_state<void> {
 public:
-    explicit group_call(group_handles& by, counted_ptr<group_state> group = {}) noexcept
-        : group(std::move(group)), by_(by), is_find_(!this->group) {}
+    explicit group_call(group_handles& by, counted_ptr<group_state> asked_about = {}) noexcept
+        : group(std::move(asked_about)), by_(by), is_find_(!group) {}
     counted_ptr<group_state> group;
 
     void give_back(runtime&, byte_span bytes) override {
