@@ -35,8 +35,8 @@ request_id ask_for_life(scheduler& s, std::string_view demand) {
     r.for_life = true;
     return s.submit(r).value();
 }
-void place(scheduler& s, std::uint64_t id, std::string_view total,
-           std::vector<std::string> labels = {}) {
+void add_place(scheduler& s, std::uint64_t id, std::string_view total,
+               std::vector<std::string> labels = {}) {
     s.add_place(place_id(id), "worker-" + std::to_string(id), amounts(total), std::move(labels))
         .value();
 }
@@ -68,7 +68,7 @@ using list = std::vector<std::uint64_t>;
 TEST_CASE("requests are granted in order while they fit, and the next one when one is released",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=2");
+    add_place(s, 1, "cpu=2");
     const auto a = ask(s, "cpu=1"), b = ask(s, "cpu=1"), c = ask(s, "cpu=1");
     auto got = grants(s);
     REQUIRE(got.size() == 2);
@@ -88,7 +88,7 @@ TEST_CASE("requests are granted in order while they fit, and the next one when o
 
 TEST_CASE("nothing waits behind a demand that does not fit", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=2");
+    add_place(s, 1, "cpu=2");
     (void)ask(s, "cpu=1");
     CHECK(grants(s).size() == 1);
     const auto two = ask(s, "cpu=2"), one = ask(s, "cpu=1");
@@ -102,7 +102,7 @@ TEST_CASE("nothing waits behind a demand that does not fit", "[rt][scheduler]") 
 TEST_CASE("a queued request can be cancelled wherever it stands, a granted one only released",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=1");
+    add_place(s, 1, "cpu=1");
     const auto a = ask(s, "cpu=1"), b = ask(s, "cpu=1"), c = ask(s, "cpu=1"), d = ask(s, "cpu=1");
     CHECK(grants(s).size() == 1);
     CHECK_FALSE(s.cancel(a));
@@ -121,7 +121,7 @@ TEST_CASE("a queued request can be cancelled wherever it stands, a granted one o
 TEST_CASE("what a request says comes back with its grant, and no id is given twice",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=1");
+    add_place(s, 1, "cpu=1");
     std::set<std::uint64_t> ids;
     for (std::uint64_t i = 0; i < 3000; ++i) {
         auto r = asking("cpu=1");
@@ -138,7 +138,7 @@ TEST_CASE("what a request says comes back with its grant, and no id is given twi
 
 TEST_CASE("at most so many grants are taken as asked for, and the rest later", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=100");
+    add_place(s, 1, "cpu=100");
     for (int i = 0; i < 10; ++i) (void)ask(s, "cpu=1");
     std::vector<sched::grant> got;
     CHECK(s.take_grants(got, 4) == 4);
@@ -166,7 +166,7 @@ TEST_CASE("the table of a million requests is given back when they are gone", "[
 TEST_CASE("by default the first place with room is taken, so that later ones stay whole",
           "[rt][scheduler]") {
     scheduler s;
-    for (const std::uint64_t p : {1u, 2u, 3u}) place(s, p, "cpu=2");
+    for (const std::uint64_t p : {1u, 2u, 3u}) add_place(s, p, "cpu=2");
     for (int i = 0; i < 3; ++i) (void)ask(s, "cpu=1");
     CHECK(where_to(s) == list{1, 1, 2});
     (void)ask(s, "cpu=2");
@@ -177,22 +177,22 @@ TEST_CASE("spreading takes the place with most room", "[rt][scheduler]") {
     sched::scheduler_options o;
     o.policy = sched::placement::spread;
     scheduler s(o);
-    place(s, 1, "cpu=2");
-    place(s, 2, "cpu=4");
-    place(s, 3, "cpu=2");
+    add_place(s, 1, "cpu=2");
+    add_place(s, 2, "cpu=4");
+    add_place(s, 3, "cpu=2");
     for (int i = 0; i < 8; ++i) (void)ask(s, "cpu=1");
     CHECK(where_to(s) == list{2, 2, 1, 2, 3, 1, 2, 3});
     scheduler packs;
-    for (const std::uint64_t p : {1u, 2u}) place(packs, p, "cpu=4");
+    for (const std::uint64_t p : {1u, 2u}) add_place(packs, p, "cpu=4");
     for (int i = 0; i < 4; ++i) (void)ask(packs, "cpu=1", 1, constraint::spread());
     CHECK(where_to(packs) == list{1, 2, 1, 2});
 }
 
 TEST_CASE("spread requests take the nodes in turn, those that have room", "[W11][rt][scheduler]") {
     scheduler s; // packs what is not spread
-    place(s, 1, "cpu=8");
-    place(s, 2, "cpu=1");
-    place(s, 3, "cpu=2");
+    add_place(s, 1, "cpu=8");
+    add_place(s, 2, "cpu=1");
+    add_place(s, 3, "cpu=2");
     for (int i = 0; i < 6; ++i) (void)ask(s, "cpu=1", 1, constraint::spread());
     CHECK(where_to(s) == list{1, 2, 3, 1, 3, 1});
     (void)ask(s, "cpu=1");
@@ -210,15 +210,15 @@ TEST_CASE("spread requests take the nodes in turn, those that have room", "[W11]
         (void)ask(s, "", 1, constraint::spread().avoiding({place_id(2)})); // a turn of their own
     CHECK(where_to(s) == list{1, 3, 1});
     s.remove_place(place_id(3));
-    place(s, 4, "cpu=1"); // in its stead
+    add_place(s, 4, "cpu=1"); // in its stead
     for (int i = 0; i < 4; ++i) (void)ask(s, "", 1, constraint::spread());
     CHECK(where_to(s) == list{2, 4, 1, 2});
 }
 
 TEST_CASE("a place may get other labels", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=4");
-    place(s, 2, "cpu=4", {"node=n2"});
+    add_place(s, 1, "cpu=4");
+    add_place(s, 2, "cpu=4", {"node=n2"});
     (void)ask(s, "cpu=1", 1, constraint::labelled("node=n1"));
     (void)ask(s, "cpu=1", 1, constraint::spread());
     CHECK(where_to(s) == list{1});
@@ -237,32 +237,32 @@ TEST_CASE("places with one label of a node are one node to spread over", "[W11][
     sched::scheduler_options o;
     o.policy = sched::placement::spread;
     scheduler s(o);
-    place(s, 1, "cpu=2", {"zone=a", "node=n1"});
-    place(s, 2, "cpu=2", {"node=n1"});
+    add_place(s, 1, "cpu=2", {"zone=a", "node=n1"});
+    add_place(s, 2, "cpu=2", {"node=n1"});
     (void)ask(s, "cpu=1", 1, constraint::spread());
     CHECK(where_to(s) == list{1});
-    place(s, 3, "cpu=1", {"node=n2"}); // one that comes later
-    place(s, 4, "cpu=3");
+    add_place(s, 3, "cpu=1", {"node=n2"}); // one that comes later
+    add_place(s, 4, "cpu=3");
     for (int i = 0; i < 6; ++i) (void)ask(s, "cpu=1", 1, constraint::spread());
     CHECK(where_to(s) == list{3, 4, 2, 4, 1, 4}); // on a node the one with most room
     (void)ask(s, "cpu=1", 1, constraint::spread());
     (void)ask(s, "cpu=1", 1, constraint::spread());
     CHECK(where_to(s) == list{2});
-    place(s, 5, "cpu=1,ssd=1", {"node=n2"});
+    add_place(s, 5, "cpu=1,ssd=1", {"node=n2"});
     CHECK(where_to(s) == list{5});
     (void)ask(s, "ssd=1", 1, constraint::spread());
     CHECK(where_to(s) == list{5});
     s.remove_place(place_id(1));
     s.remove_place(place_id(2));
-    place(s, 6, "cpu=1", {"node=n3"});
-    place(s, 7, "cpu=1", {"node=n1"});
+    add_place(s, 6, "cpu=1", {"node=n3"});
+    add_place(s, 7, "cpu=1", {"node=n1"});
     for (int i = 0; i < 2; ++i) (void)ask(s, "cpu=1", 1, constraint::spread());
     CHECK(where_to(s) == list{7, 6});
 }
 
 TEST_CASE("requests that need nothing never wait and go where fewest are", "[rt][scheduler]") {
     scheduler s;
-    for (const std::uint64_t p : {1u, 2u, 3u}) place(s, p, "cpu=1");
+    for (const std::uint64_t p : {1u, 2u, 3u}) add_place(s, p, "cpu=1");
     for (int i = 0; i < 6; ++i) (void)ask(s, "");
     CHECK(where_to(s) == list{1, 2, 3, 1, 2, 3});
 }
@@ -270,9 +270,9 @@ TEST_CASE("requests that need nothing never wait and go where fewest are", "[rt]
 TEST_CASE("a request goes to the place, the label, or anywhere but where it says",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=4");
-    place(s, 2, "cpu=4", {"zone=a", "ssd"});
-    place(s, 3, "cpu=4", {"zone=a"});
+    add_place(s, 1, "cpu=4");
+    add_place(s, 2, "cpu=4", {"zone=a", "ssd"});
+    add_place(s, 3, "cpu=4", {"zone=a"});
     (void)ask(s, "cpu=1", 1, constraint::on(place_id(3)));
     CHECK(where_to(s) == list{3});
     for (int i = 0; i < 5; ++i) (void)ask(s, "cpu=1", 1, constraint::labelled("zone=a"));
@@ -281,17 +281,17 @@ TEST_CASE("a request goes to the place, the label, or anywhere but where it says
     CHECK(where_to(s) == list{3});
     (void)ask(s, "cpu=1", 1, constraint::labelled("zone=a").avoiding({place_id(3)}));
     CHECK(where_to(s).empty());
-    place(s, 4, "cpu=4", {"zone=a"});
+    add_place(s, 4, "cpu=4", {"zone=a"});
     CHECK(where_to(s) == list{4});
 }
 
 TEST_CASE("a place that comes later serves a label that was asked for before", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=4");
+    add_place(s, 1, "cpu=4");
     const auto id = ask(s, "cpu=1", 1, constraint::labelled("gpu=h200"));
     CHECK(where_to(s).empty());
     CHECK(has(s.why(id), "on places labelled gpu=h200"));
-    place(s, 2, "cpu=1", {"gpu=h200"});
+    add_place(s, 2, "cpu=1", {"gpu=h200"});
     CHECK(where_to(s) == list{2});
 }
 
@@ -299,7 +299,7 @@ TEST_CASE("a place that comes later serves a label that was asked for before", "
 
 TEST_CASE("shares of a gpu lie on one gpu, whole ones are a set of indices", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "gpu=4");
+    add_place(s, 1, "gpu=4");
     const auto one = [&](std::string_view demand) {
         const auto id = ask(s, demand);
         const auto got = grants(s);
@@ -330,7 +330,7 @@ TEST_CASE("shares of a gpu lie on one gpu, whole ones are a set of indices", "[r
 TEST_CASE("a request that waits gives its cpus back, but not its gpus, memory or custom resources",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=1,gpu=1,memory=1GiB,ssd=1");
+    add_place(s, 1, "cpu=1,gpu=1,memory=1GiB,ssd=1");
     const auto parent = ask(s, "cpu=1,gpu=1,memory=1GiB,ssd=1");
     CHECK(grants(s).size() == 1);
     const auto child = ask(s, "cpu=1");
@@ -352,7 +352,7 @@ TEST_CASE("a request that waits gives its cpus back, but not its gpus, memory or
 TEST_CASE("what runs already is booked over the cpus of its place, and over nothing else",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=1,gpu=1,ssd=1");
+    add_place(s, 1, "cpu=1,gpu=1,ssd=1");
     const auto adopt = [&](const char* demand, sched::gpu_set gpus = {}) {
         sched::request r;
         r.demand = sched::parse_resources(demand).value();
@@ -377,7 +377,7 @@ TEST_CASE("what runs already is booked over the cpus of its place, and over noth
 
 TEST_CASE("who has waited gets its cpus before anyone new", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=1");
+    add_place(s, 1, "cpu=1");
     const auto parent = ask(s, "cpu=1");
     CHECK(grants(s).size() == 1);
     s.wait_begin(parent);
@@ -398,7 +398,7 @@ TEST_CASE("who has waited gets its cpus before anyone new", "[rt][scheduler]") {
 TEST_CASE("one whose cpus are held for life goes on over the total rather than never",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=1");
+    add_place(s, 1, "cpu=1");
     const auto parent = ask(s, "cpu=1");
     CHECK(grants(s).size() == 1);
     s.wait_begin(parent);
@@ -419,7 +419,7 @@ TEST_CASE("one whose cpus are held for life goes on over the total rather than n
 TEST_CASE("of several whose cpus are held for life one at a time goes over the total",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=2");
+    add_place(s, 1, "cpu=2");
     const auto a = ask(s, "cpu=1"), b = ask(s, "cpu=1");
     CHECK(grants(s).size() == 2);
     s.wait_begin(a);
@@ -440,7 +440,7 @@ TEST_CASE("of several whose cpus are held for life one at a time goes over the t
 
 TEST_CASE("a recursion as deep as one likes goes on with one cpu", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=1");
+    add_place(s, 1, "cpu=1");
     std::vector<request_id> chain;
     for (int depth = 0; depth < 100; ++depth) {
         chain.push_back(ask(s, "cpu=1"));
@@ -460,7 +460,7 @@ TEST_CASE("a recursion as deep as one likes goes on with one cpu", "[rt][schedul
 TEST_CASE("all waiting for a gpu that one of them holds is told as a standstill",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=2,gpu=1");
+    add_place(s, 1, "cpu=2,gpu=1");
     const auto parent = ask(s, "cpu=1,gpu=1");
     CHECK(grants(s).size() == 1);
     const auto child = ask(s, "cpu=1,gpu=1");
@@ -470,7 +470,7 @@ TEST_CASE("all waiting for a gpu that one of them holds is told as a standstill"
     CHECK(grants(s).empty());
     CHECK(s.stats().stalled);
     CHECK(has(s.why(child), "worker-1 has most free, gpu=0"));
-    place(s, 2, "cpu=2,gpu=1");
+    add_place(s, 2, "cpu=2,gpu=1");
     CHECK(grants(s).at(0).id == child);
     CHECK_FALSE(s.stats().stalled);
 }
@@ -485,7 +485,7 @@ std::map<std::uint64_t, int> share_of(int cpus, std::map<std::uint64_t, int> len
                                       std::map<std::uint64_t, std::uint32_t> weight_of) {
     constexpr int each = 8000, rounds = 1000; // more than can run: 8 cpus
     scheduler s;
-    place(s, 1, "cpu=" + std::to_string(cpus));
+    add_place(s, 1, "cpu=" + std::to_string(cpus));
     for (const auto& [job, weight] : weight_of) s.set_weight(job_id(job), weight);
     for (const auto& [job, length] : length_of)
         for (int i = 0; i < each; ++i) (void)ask(s, "cpu=1", job);
@@ -539,8 +539,8 @@ TEST_CASE("a large demand gets its turn although small ones keep coming", "[rt][
     sched::scheduler_options o;
     o.patience = 20;
     scheduler s(o);
-    place(s, 1, "cpu=4");
-    place(s, 2, "cpu=4");
+    add_place(s, 1, "cpu=4");
+    add_place(s, 2, "cpu=4");
     std::vector<request_id> running;
     const auto top_up = [&] {
         while (s.stats().queued < 12) (void)ask(s, "cpu=1");
@@ -568,7 +568,7 @@ TEST_CASE("room kept free for a large demand is given up when what runs there wa
     sched::scheduler_options o;
     o.patience = 4;
     scheduler s(o);
-    place(s, 1, "cpu=2,memory=2");
+    add_place(s, 1, "cpu=2,memory=2");
     const auto parent = ask(s, "cpu=1,memory=1");
     CHECK(grants(s).size() == 1);
     const auto large = ask(s, "cpu=2,memory=2");
@@ -589,7 +589,7 @@ TEST_CASE("room kept free for a large demand is given up when what runs there wa
 TEST_CASE("room of those that were asked to end is kept for a large demand, one by one",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=3");
+    add_place(s, 1, "cpu=3");
     std::vector<request_id> held;
     for (int i = 0; i < 3; ++i) held.push_back(ask_for_life(s, "cpu=1"));
     CHECK(grants(s).size() == 3);
@@ -654,8 +654,8 @@ list placed(scheduler& s) {
 
 TEST_CASE("room of those that were asked to end is kept for a group", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=1");
-    place(s, 2, "cpu=1");
+    add_place(s, 1, "cpu=1");
+    add_place(s, 2, "cpu=1");
     std::vector<request_id> held;
     for (int i = 0; i < 2; ++i) held.push_back(ask_for_life(s, "cpu=1"));
     CHECK(grants(s).size() == 2);
@@ -687,7 +687,7 @@ TEST_CASE("the strategies of a group decide how many places its bundles go to", 
     using how = sched::group_strategy;
     const auto four = [](how h) {
         scheduler s;
-        for (const std::uint64_t p : {1u, 2u, 3u}) place(s, p, "cpu=4");
+        for (const std::uint64_t p : {1u, 2u, 3u}) add_place(s, p, "cpu=4");
         (void)s.create_group(bundles(h, {"cpu=2", "cpu=2", "cpu=2"})).value();
         return placed(s);
     };
@@ -699,8 +699,8 @@ TEST_CASE("the strategies of a group decide how many places its bundles go to", 
 
 TEST_CASE("a group is placed with all its bundles or none", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=2");
-    place(s, 2, "cpu=2");
+    add_place(s, 1, "cpu=2");
+    add_place(s, 2, "cpu=2");
     const auto task = ask(s, "cpu=1");
     CHECK(grants(s).size() == 1);
     (void)s.create_group(bundles(sched::group_strategy::strict_spread, {"cpu=2", "cpu=2"})).value();
@@ -714,8 +714,8 @@ TEST_CASE("a group is placed with all its bundles or none", "[rt][scheduler]") {
 
 TEST_CASE("bundles of different kinds find the places that only they fit", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=4,memory=1GiB"); // the larger bundle would take this one first
-    place(s, 2, "cpu=4");
+    add_place(s, 1, "cpu=4,memory=1GiB"); // the larger bundle would take this one first
+    add_place(s, 2, "cpu=4");
     (void)s
         .create_group(bundles(sched::group_strategy::strict_spread, {"cpu=4", "cpu=2,memory=1GiB"}))
         .value();
@@ -724,8 +724,8 @@ TEST_CASE("bundles of different kinds find the places that only they fit", "[rt]
 
 TEST_CASE("bundles are places for the requests that name them", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=4,gpu=2");
-    place(s, 2, "cpu=4,gpu=2");
+    add_place(s, 1, "cpu=4,gpu=2");
+    add_place(s, 2, "cpu=4,gpu=2");
     const auto before = ask(s, "gpu=1");
     CHECK(grants(s).size() == 1);
     const auto g =
@@ -763,8 +763,8 @@ TEST_CASE("bundles are places for the requests that name them", "[rt][scheduler]
 TEST_CASE("a group whose place has gone is placed again, with what asks for it",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=2");
-    place(s, 2, "cpu=2");
+    add_place(s, 1, "cpu=2");
+    add_place(s, 2, "cpu=2");
     const auto g =
         s.create_group(bundles(sched::group_strategy::strict_spread, {"cpu=2", "cpu=2"})).value();
     CHECK(placed(s) == list{1, 2});
@@ -777,7 +777,7 @@ TEST_CASE("a group whose place has gone is placed again, with what asks for it",
     const auto again = ask(s, "cpu=1", 1, constraint::in(g, 1));
     CHECK(grants(s).empty());
     CHECK(has(s.why(again), "the group is not placed"));
-    place(s, 3, "cpu=2");
+    add_place(s, 3, "cpu=2");
     const auto got = grants(s);
     REQUIRE(got.size() == 1);
     CHECK(got[0].id == again);
@@ -787,7 +787,7 @@ TEST_CASE("a group whose place has gone is placed again, with what asks for it",
 
 TEST_CASE("a group that no set of places could hold says so", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=2");
+    add_place(s, 1, "cpu=2");
     auto g = bundles(sched::group_strategy::strict_spread, {"cpu=1", "cpu=1"});
     (void)s.create_group(g).value();
     CHECK(placed(s).empty());
@@ -797,7 +797,7 @@ TEST_CASE("a group that no set of places could hold says so", "[rt][scheduler]")
     CHECK(has(refused.error().what(), "each wants a place of its own, and 1 are there"));
     CHECK_FALSE(s.create_group(bundles(sched::group_strategy::pack, {})));
     CHECK_FALSE(s.create_group(bundles(sched::group_strategy::pack, {"gpu=1.5"})));
-    place(s, 2, "cpu=2");
+    add_place(s, 2, "cpu=2");
     CHECK(placed(s) == list{1, 2});
 }
 
@@ -805,8 +805,8 @@ TEST_CASE("a group gets its turn although small requests keep coming", "[rt][sch
     sched::scheduler_options o;
     o.patience = 20;
     scheduler s(o);
-    place(s, 1, "cpu=2");
-    place(s, 2, "cpu=2");
+    add_place(s, 1, "cpu=2");
+    add_place(s, 2, "cpu=2");
     std::vector<request_id> running;
     const auto top_up = [&] {
         while (s.stats().queued < 8) (void)ask(s, "cpu=1", 2);
@@ -829,7 +829,7 @@ TEST_CASE("a group gets its turn although small requests keep coming", "[rt][sch
 TEST_CASE("a place that goes gives back what it held, also those that wait or would go on",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=2");
+    add_place(s, 1, "cpu=2");
     const auto a = ask(s, "cpu=1"), b = ask(s, "cpu=1");
     CHECK(grants(s).size() == 2);
     s.wait_begin(a);
@@ -845,15 +845,15 @@ TEST_CASE("a place that goes gives back what it held, also those that wait or wo
     CHECK(s.remove_place(place_id(1)).empty());
     const auto d = ask(s, "cpu=1");
     CHECK(grants(s).empty());
-    place(s, 1, "cpu=1");
+    add_place(s, 1, "cpu=1");
     CHECK(grants(s).at(0).id == d);
 }
 
 TEST_CASE("nothing new goes to a place that drains, and what runs there goes on",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=2");
-    place(s, 2, "cpu=2");
+    add_place(s, 1, "cpu=2");
+    add_place(s, 2, "cpu=2");
     const auto a = ask(s, "cpu=1");
     CHECK(where_to(s) == list{1});
     CHECK(s.drain(place_id(1)));
@@ -871,8 +871,8 @@ TEST_CASE("nothing new goes to a place that drains, and what runs there goes on"
 TEST_CASE("a demand that no place could hold says what is missing and waits for a place that can",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=8");
-    place(s, 3, "cpu=2,gpu=1");
+    add_place(s, 1, "cpu=8");
+    add_place(s, 3, "cpu=2,gpu=1");
     const auto id = ask(s, "gpu=2");
     (void)ask(s, "gpu=2");
     CHECK(grants(s).empty());
@@ -883,7 +883,7 @@ TEST_CASE("a demand that no place could hold says what is missing and waits for 
     CHECK(has(said[0].why.what(), "asks for gpu=2"));
     CHECK(has(said[0].why.what(), "worker-3 has most, gpu=1"));
     CHECK(has(s.why(id), "no place could ever hold it"));
-    place(s, 4, "gpu=2");
+    add_place(s, 4, "gpu=2");
     CHECK(where_to(s) == list{4});
     CHECK(s.remove_place(place_id(4)).size() == 1);
     CHECK(grants(s).empty());
@@ -894,7 +894,7 @@ TEST_CASE("a demand that no place could hold says what is missing and waits for 
 
 TEST_CASE("what no place could hold is said again to the job that asks", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=8");
+    add_place(s, 1, "cpu=8");
     const auto id = ask(s, "gpu=2");
     (void)ask(s, "gpu=1", 2);
     (void)ask(s, "cpu=1");
@@ -921,14 +921,14 @@ TEST_CASE("a demand that may fail is refused at once when it is infeasible, and 
           "place goes",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=1");
+    add_place(s, 1, "cpu=1");
     auto r = asking("ssd=1,cpu=1");
     r.fail_if_infeasible = true;
     const auto refused = s.submit(r);
     REQUIRE_FALSE(refused);
     CHECK(has(refused.error().what(),
               "no place has ever had ssd (none has a resource of its own name): worker-1 has"));
-    place(s, 2, "cpu=1,ssd=1");
+    add_place(s, 2, "cpu=1,ssd=1");
     const auto a = s.submit(r).value();
     const auto b = s.submit(r).value();
     CHECK(grants(s).size() == 1);
@@ -958,23 +958,23 @@ TEST_CASE("what waits for a first place is told anew when that could not hold it
     CHECK(has(first, "asks for gpu=1: no place is there; add one that has it"));
     CHECK(has(first, "placement group 1"));
     CHECK(next().empty());
-    place(s, 1, "cpu=2");
+    add_place(s, 1, "cpu=2");
     const auto second = next();
     CHECK(has(second, "asks for gpu=1, no place could ever hold it: worker-1 has most, gpu=0"));
     CHECK(has(second, "the largest of 1 is worker-1 with cpu=2"));
-    place(s, 2, "cpu=3");
+    add_place(s, 2, "cpu=3");
     CHECK(next().empty());
     CHECK(s.remove_place(place_id(1)).empty());
     CHECK(s.remove_place(place_id(2)).empty());
     CHECK(next().empty());
-    place(s, 3, "cpu=1");
+    add_place(s, 3, "cpu=1");
     CHECK(next().empty());
 }
 
 TEST_CASE("cpus on one place and a gpu on another are no place for both", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=8");
-    place(s, 2, "gpu=1");
+    add_place(s, 1, "cpu=8");
+    add_place(s, 2, "gpu=1");
     const auto id = ask(s, "cpu=1,gpu=1");
     CHECK(grants(s).empty());
     CHECK(has(s.why(id),
@@ -987,7 +987,7 @@ TEST_CASE(
     sched::scheduler_options o;
     o.place_is = "node";
     scheduler s(o);
-    place(s, 1, "cpu=8", {"zone=a", "node=worker-1"});
+    add_place(s, 1, "cpu=8", {"zone=a", "node=worker-1"});
     const auto why = [&s](std::string_view demand, const constraint& where) {
         const auto id = ask(s, demand, 1, where);
         (void)grants(s);
@@ -997,7 +997,7 @@ TEST_CASE(
     CHECK(has(nobody, "asks for cpu=1 on nobody: no node of that name is there; there are: "
                       "\"worker-1\"; name one that is"));
     CHECK_FALSE(has(nobody, "lower the demand"));
-    place(s, 2, "cpu=1,disk=1,license=2");
+    add_place(s, 2, "cpu=1,disk=1,license=2");
     CHECK(has(why("sdd=1", {}), "no node has ever had sdd (there are: \"disk\", \"license\"): "
                                 "worker-1 has cpu=8; worker-2 has"));
     CHECK(s.remove_place(place_id(2)).empty());
@@ -1035,7 +1035,7 @@ TEST_CASE("input that is no place, label or demand is refused with a sentence", 
 TEST_CASE("a job that goes takes its queued requests along, and its room when it is released",
           "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=2");
+    add_place(s, 1, "cpu=2");
     const auto a = ask(s, "cpu=2", 1);
     (void)ask(s, "cpu=1", 1);
     const auto b = ask(s, "cpu=1", 2);
@@ -1052,7 +1052,7 @@ TEST_CASE("a job that goes takes its queued requests along, and its room when it
 
 TEST_CASE("listings say what is queued, why, and what is used where", "[rt][scheduler]") {
     scheduler s;
-    place(s, 1, "cpu=2,gpu=1,memory=1GiB,ssd=2");
+    add_place(s, 1, "cpu=2,gpu=1,memory=1GiB,ssd=2");
     (void)ask(s, "cpu=1.5,gpu=0.5,memory=1MiB,ssd=1", 1);
     (void)ask(s, "cpu=1", 2, constraint::on(place_id(1)));
     CHECK(grants(s).size() == 1);
