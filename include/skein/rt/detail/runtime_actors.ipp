@@ -104,9 +104,9 @@ SKEIN_INLINE counted_ptr<detail::actor_queue> runtime::find_actor(
 
 /// Worker: its driver's answer settles the call.
 SKEIN_INLINE void runtime::state::listener::ask_driver(counted_ptr<detail::call_base> call,
-                                                       std::string name, std::uint16_t kind,
+                                                       std::string title, std::uint16_t kind,
                                                        detail::encoder body) {
-    call->extra().name = std::move(name);
+    call->extra().name = std::move(title);
     if (!self.prepare(*call)) return;
     auto& up = *self.state_->upstream;
     call->slot = self.take_slot(call);
