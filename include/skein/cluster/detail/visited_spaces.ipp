@@ -19,8 +19,8 @@ namespace skein::cluster::detail {
 SKEIN_INLINE task<rt::space_place> visited_spaces::find_place(visited_spaces* self,
                                                               std::string space,
                                                               std::uint64_t space_server) {
-    const auto most = self->how_.enter_within;
-    const auto last = deadline_after(self->on_loop_.now(), most);
+    const auto limit = self->how_.enter_within;
+    const auto last = deadline_after(self->on_loop_.now(), limit);
     std::string why = "the head was not reached";
     backoff pauses(std::chrono::milliseconds(5), std::chrono::milliseconds(200));
     for (;;) {
@@ -30,10 +30,10 @@ SKEIN_INLINE task<rt::space_place> visited_spaces::find_place(visited_spaces* se
         if (self->on_loop_.now() >= last)
             throw error(errc::timeout,
                         fmt::format("namespace \"{}\" was not reached within {:.0f} s: {}", space,
-                                    to_seconds(most), why));
+                                    to_seconds(limit), why));
         if (self->head_.is_asking()) {
             auto asking = as_result(with_timeout(
-                self->head_.ask<space_entered>(enter_space{space, space_server}), most));
+                self->head_.ask<space_entered>(enter_space{space, space_server}), limit));
             const auto there = co_await asking;
             if (there) co_return self->place_of(space, *there);
             const auto code = there.error().code();
