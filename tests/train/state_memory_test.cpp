@@ -5,6 +5,10 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
 #include <sys/statvfs.h>
 
 using namespace train_test;
@@ -50,4 +54,25 @@ TEST_CASE("a folder that is none, cannot be written to or is too small is refuse
           std::string::npos);
     CHECK(small.hint().find("larger disk") != std::string::npos);
     CHECK(std::filesystem::is_empty(dir.path));
+}
+
+TEST_CASE(
+    "a buffer that is larger than what is free takes nothing from others while it is refused") {
+    scratch dir;
+    struct statvfs before{};
+    REQUIRE(::statvfs(dir.path.c_str(), &before) == 0);
+    std::atomic<bool> over{false};
+    std::atomic<std::uint64_t> least{before.f_bavail};
+    std::thread looks([&] {
+        struct statvfs now{};
+        while (!over)
+            if (::statvfs(dir.path.c_str(), &now) == 0 && now.f_bavail < least)
+                least = now.f_bavail;
+    });
+    const auto refused =
+        no_room(dir.path, static_cast<std::int64_t>(before.f_bavail * before.f_frsize));
+    over = true;
+    looks.join();
+    CHECK(refused.code() == sk::errc::exhausted);
+    CHECK(least > before.f_bavail / 2);
 }

@@ -46,14 +46,16 @@ SKEIN_INLINE double free_bytes(int file) {
     return static_cast<double>(about.f_bavail) * static_cast<double>(about.f_frsize);
 }
 
-/// Gives the file its size, with blocks of its own.
+/// Gives the file its size, with blocks of its own. What is more than is free is not tried: it would take all that is free
+/// from every other program until it fails.
 SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder) {
     outlive_file_limit();
-    int failed = ::fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-    if (failed == EOPNOTSUPP) { // the best there is on such a file system
-        failed = free_bytes(file) < static_cast<double>(bytes)       ? ENOSPC
-                 : ::ftruncate(file, static_cast<off_t>(bytes)) == 0 ? 0
-                                                                     : errno;
+    const auto size = static_cast<off_t>(bytes);
+    int failed = ENOSPC;
+    if (free_bytes(file) >= static_cast<double>(bytes)) {
+        failed = ::fallocate(file, 0, 0, size) == 0 ? 0 : errno;
+        if (failed == EOPNOTSUPP) // the best there is on such a file system
+            failed = ::ftruncate(file, size) == 0 ? 0 : errno;
     }
     if (failed == 0) return;
     const bool full = failed == ENOSPC || failed == EFBIG || failed == EDQUOT;
