@@ -243,6 +243,21 @@ TEST_CASE("a child is asked and killed when its time has come, not before", "[rt
     }
 }
 
+TEST_CASE("a child that has been asked by others is killed and not asked once more", "[rt][children]") {
+    sim::loop loop(1);
+    loop.run([]() -> task<void> {
+        patient_child child(std::nullopt);
+        const auto begin = loop::current().now();
+        auto leaving = proc::stop(child, 1s, 0s);
+        const auto end = co_await leaving;
+        CHECK(child.heard == std::vector<int>{SIGKILL});
+        CHECK(end.status.signal() == SIGKILL);
+        CHECK(loop::current().now() - begin == 1s);
+        auto joined = child.join();
+        co_await joined;
+    }());
+}
+
 TEST_CASE("cancelling a stop leaves the child alone", "[rt][children]") {
     sim::loop loop(1);
     loop.run([]() -> task<void> {

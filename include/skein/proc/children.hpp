@@ -210,7 +210,8 @@ private:
 };
 
 /// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
-/// `before_killing` more.
+/// `before_killing` more. No time between the two: it is killed and not asked, for whoever has asked
+/// already.
 ///   errors  cancelled: the child may still run
 [[nodiscard]] task<child_end> stop(child& which, time_span before_asking, time_span before_killing);
 

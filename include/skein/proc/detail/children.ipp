@@ -282,16 +282,19 @@ SKEIN_INLINE host_resources local_children::resources() {
 }
 
 SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_span before_killing) {
-    for (const bool insist : {false, true}) {
-        auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
+    const bool asks = before_killing.count() > 0;
+    for (const bool insist : {!asks, true}) {
+        auto in_time = with_timeout(which.ended(), insist && asks ? before_killing : before_asking);
         auto asked = as_result(std::move(in_time));
         auto end = co_await asked;
         if (end) co_return std::move(*end);
         if (end.error().code() != errc::timeout) throw end.error();
-        if (insist)
-            which.kill();
-        else
+        if (!insist) {
             which.signal(SIGTERM);
+            continue;
+        }
+        which.kill();
+        break;
     }
     auto gone = which.ended();
     co_return co_await gone;
