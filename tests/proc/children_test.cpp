@@ -243,7 +243,8 @@ TEST_CASE("a child is asked and killed when its time has come, not before", "[rt
     }
 }
 
-TEST_CASE("a child that has been asked by others is killed and not asked once more", "[rt][children]") {
+TEST_CASE("a child that has been asked by others is killed and not asked once more",
+          "[rt][children]") {
     sim::loop loop(1);
     loop.run([]() -> task<void> {
         patient_child child(std::nullopt);

@@ -313,6 +313,43 @@ TEST_CASE("aborting a group tells the ranks why") {
     CHECK(outcome->culprit == 1);
 }
 
+TEST_CASE(
+    "a rank whose server ends without a word hears of a lost peer, whatever it does just then") {
+    world w;
+    rank_end end;
+    auto all = [](world* w, rank_end* end) -> task<void> {
+        scope serving;
+        scope tasks;
+        std::optional<spmd::group_outcome> outcome;
+        {
+            spmd::group_server server(w->network.host("boss"), net::address::sim("boss", 0),
+                                      w->options(1));
+            serving.spawn(serve_into(&server, &outcome));
+            tasks.spawn(live(
+                w, 0, 1, server.local(),
+                [](spmd::group_client& c) -> task<void> {
+                    for (;;) { // in each turn of the loop, also the one in which the link ends
+                        for (int turn = 0; turn < 20; ++turn) {
+                            c.tell("k", {});
+                            co_await yield();
+                        }
+                        co_await sleep_for(50us);
+                    }
+                },
+                end));
+            co_await sleep_for(10ms);
+            serving.cancel();
+            auto ended = serving.join();
+            co_await ended;
+        }
+        auto joined = tasks.join();
+        co_await joined;
+    };
+    w.loop.run(all(&w, &end));
+    REQUIRE(end.why);
+    CHECK(end.why->code() == errc::peer_lost);
+}
+
 namespace {
 
 /// One rank with options of its own: joins, exchanges its name, leaves.

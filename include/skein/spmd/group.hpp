@@ -179,6 +179,7 @@ private:
     task<void> read_all();
     void handle(const net::frame& f);
     void lose(int rank, error why);
+    [[nodiscard]] bool may_send() const noexcept;
     task<void> finish();
 
     member_info self_;

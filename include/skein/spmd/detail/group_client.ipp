@@ -54,6 +54,11 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* vi
         .with_hint("is rank 0 running, and can this host reach it?");
 }
 
+SKEIN_INLINE error server_closed() {
+    return error(errc::peer_lost, "the group's server closed the connection")
+        .with_hint("the supervisor or rank 0 has ended");
+}
+
 } // namespace detail
 
 SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network& via,
@@ -73,8 +78,9 @@ SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network
     client->reader_.spawn(client->read_all());
     std::optional<error> failure;
     try {
-        detail::send(*client->link_, detail::kind::join,
-                     detail::join_body{self, std::move(options.settings)});
+        if (client->may_send())
+            detail::send(*client->link_, detail::kind::join,
+                         detail::join_body{self, std::move(options.settings)});
         while (!client->joined_ && !client->lost_) {
             auto changed = client->changed_.wait();
             co_await changed;
@@ -101,10 +107,7 @@ SKEIN_INLINE task<void> group_client::read_all() {
             if (!f) break;
             handle(*f);
         }
-        if (!leaving_) {
-            lose(-1, error(errc::peer_lost, "the group's server closed the connection")
-                         .with_hint("the supervisor or rank 0 has ended"));
-        }
+        if (!leaving_) lose(-1, detail::server_closed());
     } catch (const error& e) {
         if (!leaving_)
             lose(-1, error(errc::peer_lost, "the group's server is gone").with_cause(e.text()));
@@ -148,13 +151,17 @@ SKEIN_INLINE void group_client::lose(int rank, error why) {
     changed_.wake_all();
 }
 
+/// A link that the other end has closed is none of this rank's doing: read_all() comes to its end, and
+/// to the reason that the server may have given before it.
+SKEIN_INLINE bool group_client::may_send() const noexcept { return link_->is_open() || leaving_; }
+
 SKEIN_INLINE task<std::vector<byte_buffer>> group_client::exchange(std::string key,
                                                                    byte_buffer mine) {
     if (lost_) throw *lost_;
     detail::blob_body body;
     body.key = key;
     body.blob = std::move(mine);
-    detail::send(*link_, detail::kind::contribute, body);
+    if (may_send()) detail::send(*link_, detail::kind::contribute, body);
     for (;;) {
         if (auto found = gathered_.find(key); found != gathered_.end()) {
             auto blobs = std::move(found->second);
@@ -172,6 +179,7 @@ SKEIN_INLINE void group_client::tell(std::string key, byte_buffer what) {
         throw error(errc::usage, fmt::format("rank {} tells '{}', which is for rank 0 to tell",
                                              self_.rank, key));
     if (lost_) throw *lost_;
+    if (!may_send()) throw detail::server_closed();
     detail::blob_body body;
     body.key = std::move(key);
     body.blob = std::move(what);
