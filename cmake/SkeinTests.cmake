@@ -189,6 +189,8 @@ if(sim_sources)
   set(hashes "${CMAKE_BINARY_DIR}/tests/skein_sim.hashes")
   skein_test(sim.seeds "sim;runtime" 900 skein_sim_seeds --seeds ${SKEIN_SIM_SEEDS} --hashes "${hashes}")
   skein_test(sim.traces "sim;runtime" 60 "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tests/sim/compare_hashes.py" "${hashes}")
+  # Calls that a broken link did not take any more went before those that it had taken.
+  skein_test(sim.known_seed "sim;runtime" 60 skein_sim_seeds --scenario rt_direct --first 717663 --seeds 1)
   set_tests_properties(sim.seeds PROPERTIES FIXTURES_SETUP sim_hashes)
   set_tests_properties(sim.traces PROPERTIES FIXTURES_REQUIRED sim_hashes)
 endif()

@@ -73,7 +73,7 @@ struct peer {
         std::uint64_t order;
     };
     proc::claims page;
-    std::uint64_t sent = 0; ///< calls
+    std::uint64_t sent = 0; ///< calls, with those that its link did not take any more
     std::deque<waiting_task> tasks;
     std::size_t prune_at = 2 * proc::claims::entries;
     std::size_t asks = 0; ///< questions for namespaces that have no answer

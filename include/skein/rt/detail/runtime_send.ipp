@@ -75,7 +75,12 @@ SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span
                                     byte_buffer* owned) {
     call.on = &to;
     call.state = detail::phase::queued;
-    if (!to.is_open()) return false;
+    // What a link that has ended does not take stays behind what it has taken, wherever that goes.
+    const auto is_left = [&] {
+        call.order = ++to.sent;
+        return false;
+    };
+    if (!to.is_open()) return is_left();
     try {
         if (owned != nullptr && owned->size() >= limit::inline_bytes) {
             net::frame f;
@@ -93,7 +98,7 @@ SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span
         if (to.page && call.kind == detail::call_kind::task && state_->upstream == nullptr)
             to.remember_task({call.slot, call.order});
     } catch (const error& e) {
-        if (e.code() != errc::too_large) return false; // closed or reset
+        if (e.code() != errc::too_large) return is_left(); // closed or reset
         const auto held = free_slot(call.slot);
         account(to, call);
         (void)credits::give(*state_, to, call);
