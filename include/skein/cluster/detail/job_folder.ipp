@@ -6,6 +6,7 @@
 #include <skein/core/file_limit.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/unique_fd.hpp>
+#include <skein/report/metrics_table.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -134,7 +135,7 @@ SKEIN_INLINE bool table_reader::find() {
         return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec >= b.tv_nsec;
     };
     for (fs::directory_iterator one(runs_, none), end; !none && one != end; one.increment(none)) {
-        const auto file = (one->path() / "metrics.csv").string();
+        const auto file = (one->path() / report::metrics_file).string();
         struct stat status{};
         if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
         if (!is_later(status.st_mtim, at)) continue;
