@@ -318,6 +318,7 @@ using skein::cluster::list_jobs;
 using skein::cluster::log_question;
 using skein::cluster::login_reply;
 using skein::cluster::make_token;
+using skein::cluster::most_blob_piece;
 using skein::cluster::node_drains;
 using skein::cluster::node_hello;
 using skein::cluster::node_load;

@@ -27,6 +27,7 @@
 #include <skein/core/sha256.hpp>
 #include <skein/core/time.hpp>
 #include <skein/core/type_name.hpp>
+#include <skein/core/units.hpp>
 
 #include <skein/core/detail/available_cores.ipp>
 #include <skein/core/detail/available_memory.ipp>
@@ -46,3 +47,4 @@
 #include <skein/core/detail/sha256.ipp>
 #include <skein/core/detail/time.ipp>
 #include <skein/core/detail/type_name.ipp>
+#include <skein/core/detail/units.ipp>

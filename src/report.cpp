@@ -11,6 +11,7 @@
 
 #include <skein/report/event_file.hpp>
 #include <skein/report/metrics.hpp>
+#include <skein/report/metrics_table.hpp>
 #include <skein/report/progress.hpp>
 #include <skein/report/run_dir.hpp>
 #include <skein/report/settings.hpp>
@@ -19,6 +20,7 @@
 
 #include <skein/report/detail/event_file.ipp>
 #include <skein/report/detail/metrics.ipp>
+#include <skein/report/detail/metrics_table.ipp>
 #include <skein/report/detail/progress.ipp>
 #include <skein/report/detail/run_dir.ipp>
 #include <skein/report/detail/run_lock.ipp>

@@ -7,9 +7,8 @@
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/printable.hpp>
-#include <skein/core/read_number.hpp>
 #include <skein/proc/process.hpp>
-#include <skein/wire/csv.hpp>
+#include <skein/report/metrics_table.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
@@ -317,10 +316,10 @@ inline skein::ordered_json programs_json(
 }
 
 /// A row of metrics.csv: a number, a text, or null where there is no value.
-inline skein::ordered_json row_json(std::string_view line) {
+inline skein::ordered_json row_json(std::vector<std::string> cells) {
     auto row = skein::ordered_json::array();
-    for (auto& cell : skein::split_csv(line))
-        if (const auto value = skein::read_double(cell))
+    for (auto& cell : cells)
+        if (const auto value = skein::report::number_of(cell))
             row.push_back(number_json(*value));
         else if (cell.empty())
             row.push_back(nullptr);
@@ -335,29 +334,24 @@ inline skein::ordered_json row_json(std::string_view line) {
 inline skein::ordered_json rows_json(const cluster::job_table_text& table, std::size_t points,
                                      std::size_t from = 0, std::size_t edition = 0) {
     auto columns = skein::ordered_json::array(), rows = skein::ordered_json::array();
-    std::vector<std::string_view> lines;
-    for (std::string_view rest = table.text; !rest.empty();) {
-        const auto end = rest.find('\n');
-        lines.push_back(rest.substr(0, end));
-        rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
-    }
-    if (!lines.empty())
-        for (auto& name : skein::split_csv(lines[0])) columns.push_back(std::move(name));
-    const auto count = lines.empty() ? 0 : lines.size() - 1;
+    const skein::report::metrics_table read(table.text, skein::report::torn_line::row);
+    for (const auto& name : read.names()) columns.push_back(name);
+    const auto count = read.size();
     if (edition != table.edition || from > count) from = 0;
     points = std::clamp<std::size_t>(points, 1, 4096);
     const auto more = count - from, shown = std::min(more, points);
     const auto is_broken = [](std::string_view line) { // nan, inf: no other number has an n
         return line.find_first_of("nN") != line.npos;
     };
+    const auto at = [&](std::size_t row) {
+        return read.rows().begin() + static_cast<std::ptrdiff_t>(row);
+    };
     for (std::size_t i = 1; i <= shown; ++i) {
-        const auto first = from + more * (i - 1) / shown + 1, last = from + more * i / shown;
-        const auto broken =
-            std::find_if(lines.begin() + static_cast<std::ptrdiff_t>(first),
-                         lines.begin() + static_cast<std::ptrdiff_t>(last), is_broken);
-        if (broken != lines.begin() + static_cast<std::ptrdiff_t>(last) && !is_broken(lines[last]))
-            rows.push_back(row_json(*broken));
-        rows.push_back(row_json(lines[last]));
+        const auto first = from + more * (i - 1) / shown, last = from + more * i / shown - 1;
+        const auto broken = std::find_if(at(first), at(last), is_broken);
+        if (broken != at(last) && !is_broken(read.row(last)))
+            rows.push_back(row_json(read.cells(static_cast<std::size_t>(broken - at(0)))));
+        rows.push_back(row_json(read.cells(last)));
     }
     return {{"run", table.run},   {"edition", table.edition},
             {"columns", columns}, {"from", from},

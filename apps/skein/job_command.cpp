@@ -11,6 +11,7 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/printable.hpp>
+#include <skein/core/units.hpp>
 #include <skein/proc/process.hpp>
 
 #include <algorithm>
@@ -121,7 +122,8 @@ std::string json_text(const skein::ordered_json& what) {
 std::string since_text(const cluster::job_info& job) {
     const auto from = job.started != 0 ? job.started : job.submitted;
     const auto now = static_cast<std::int64_t>(std::time(nullptr)) * 1000;
-    return time_text(std::max<std::int64_t>((job.ended != 0 ? job.ended : now) - from, 0));
+    return skein::elapsed_text(
+        std::max<std::int64_t>((job.ended != 0 ? job.ended : now) - from, 0));
 }
 
 // ---- what is printed of a job -------------------------------------------------------------------

@@ -5,6 +5,7 @@
 
 #include <skein/core/clock.hpp>
 #include <skein/core/printable.hpp>
+#include <skein/core/units.hpp>
 #include <skein/core/with_commas.hpp>
 
 #include <chrono>
@@ -19,14 +20,6 @@
 
 namespace skein_program {
 
-/// "12.5 of 300.0 MiB"
-inline std::string part_text(std::uint64_t part, std::uint64_t all) {
-    const bool is_small = all < std::uint64_t{1} << 20;
-    const double unit = is_small ? 1 << 10 : 1 << 20;
-    return fmt::format("{:.1f} of {:.1f} {}", static_cast<double>(part) / unit,
-                       static_cast<double>(all) / unit, is_small ? "KiB" : "MiB");
-}
-
 ///   all_files   0: they are being listed
 inline std::string reading_text(const std::string& folder, std::size_t files, std::size_t all_files,
                                 std::uint64_t bytes, std::uint64_t all_bytes) {
@@ -34,11 +27,11 @@ inline std::string reading_text(const std::string& folder, std::size_t files, st
     if (all_files == 0)
         return fmt::format("lists {}: {} files so far", shown, skein::with_commas(files));
     return fmt::format("reads {}: {} of {} files, {}", shown, skein::with_commas(files),
-                       skein::with_commas(all_files), part_text(bytes, all_bytes));
+                       skein::with_commas(all_files), skein::binary_part(bytes, all_bytes));
 }
 
 inline std::string sending_text(const std::string& folder, std::uint64_t sent, std::uint64_t all) {
-    return fmt::format("sends {}: {}", skein::printable(folder), part_text(sent, all));
+    return fmt::format("sends {}: {}", skein::printable(folder), skein::binary_part(sent, all));
 }
 
 /// On standard error.

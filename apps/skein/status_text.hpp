@@ -4,6 +4,7 @@
 
 #include <skein/cluster/messages.hpp>
 #include <skein/core/printable.hpp>
+#include <skein/core/units.hpp>
 #include <skein/sched/resources.hpp>
 #include <skein/wire/json.hpp>
 
@@ -22,14 +23,6 @@ namespace skein_program {
 namespace cluster = skein::cluster;
 namespace sched = skein::sched;
 
-/// "3 h 12 min", "12 min 5 s", "5 s"
-inline std::string time_text(std::int64_t ms) {
-    const auto s = ms / 1000;
-    if (s >= 86'400) return fmt::format("{} d {} h", s / 86'400, s % 86'400 / 3600);
-    if (s >= 3600) return fmt::format("{} h {} min", s / 3600, s % 3600 / 60);
-    return s >= 60 ? fmt::format("{} min {} s", s / 60, s % 60) : fmt::format("{} s", s);
-}
-
 inline std::string count_text(std::size_t n, std::string_view what) {
     return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
@@ -39,11 +32,6 @@ inline sched::resources resources_of(const std::string& text) {
     return read ? std::move(*read) : sched::resources{};
 }
 
-inline std::string memory_text(std::uint64_t bytes) {
-    constexpr double gib = 1u << 30;
-    return bytes == 0 ? "0" : fmt::format("{:.1f}", static_cast<double>(bytes) / gib);
-}
-
 /// "cpu 2/8, memory 0/15.6 GiB, ssd 0/1": used of total.
 inline std::string room_text(const cluster::node_status& n) {
     const auto total = resources_of(n.resources), used = resources_of(n.used);
@@ -51,8 +39,8 @@ inline std::string room_text(const cluster::node_status& n) {
     if (total.gpu)
         out += fmt::format(", gpu {}/{}", sched::to_string(used.gpu), sched::to_string(total.gpu));
     if (total.memory != 0)
-        out +=
-            fmt::format(", memory {}/{} GiB", memory_text(used.memory), memory_text(total.memory));
+        out += fmt::format(", memory {}/{} GiB", skein::gibibytes(used.memory),
+                           skein::gibibytes(total.memory));
     for (const auto& c : total.custom)
         out += fmt::format(", {} {}/{}", c.name, sched::to_string(used.of(c.name)),
                            sched::to_string(c.value));
@@ -61,9 +49,10 @@ inline std::string room_text(const cluster::node_status& n) {
 
 inline std::string state_text(const cluster::node_status& n) {
     if (n.suspect)
-        return fmt::format(
-            "away for {}, given up at {}{}", time_text(static_cast<std::int64_t>(n.silent_ms)),
-            time_text(static_cast<std::int64_t>(n.given_up_ms)), n.draining ? ", draining" : "");
+        return fmt::format("away for {}, given up at {}{}",
+                           skein::elapsed_text(static_cast<std::int64_t>(n.silent_ms)),
+                           skein::elapsed_text(static_cast<std::int64_t>(n.given_up_ms)),
+                           n.draining ? ", draining" : "");
     if (n.rests_ms != 0) return n.draining ? "resting, draining" : "resting";
     return n.draining ? "draining" : "ready";
 }
@@ -134,7 +123,7 @@ inline std::string table_text(std::vector<std::vector<std::string>> rows) {
 /// Some lines, each ended.
 inline std::string status_text(const cluster::cluster_status& s) {
     auto out = fmt::format("cluster at {}, up {}: {}, {} (head: pid {} on {})\n",
-                           skein::printable(s.address), time_text(s.up_ms),
+                           skein::printable(s.address), skein::elapsed_text(s.up_ms),
                            count_text(s.nodes.size(), "node"), count_text(s.jobs.size(), "job"),
                            s.pid, skein::printable(s.host));
     std::vector<std::vector<std::string>> rows{
@@ -173,7 +162,7 @@ inline std::string status_text(const cluster::cluster_status& s) {
                              : fmt::format("  no nodes now; {} may come back by themselves\n",
                                            expected == 1 ? "the missing one" : "the missing ones");
     out += fmt::format("  a node that is silent for {} is lost\n",
-                       time_text(static_cast<std::int64_t>(s.lost_after_ms)));
+                       skein::elapsed_text(static_cast<std::int64_t>(s.lost_after_ms)));
     if (!s.trouble.empty())
         out += fmt::format("  what changes now is not kept: {}\n", skein::printable(s.trouble));
     return out;

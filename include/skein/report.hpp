@@ -5,6 +5,7 @@
 
 #include <skein/report/event_file.hpp>
 #include <skein/report/metrics.hpp>
+#include <skein/report/metrics_table.hpp>
 #include <skein/report/progress.hpp>
 #include <skein/report/run_dir.hpp>
 #include <skein/report/settings.hpp>

@@ -5955,8 +5955,8 @@ struct want_lease {
     std::string demand;
     /// Of the node: "zone=a", "node=n1"; in a placement group "@3", "@3/0"; empty: any.
     std::string label;
-    /// For tasks with one demand alone: the driver gives others of its leases back for it, where it
-    /// is told.
+    /// Whether the lease is for tasks with one demand alone: the driver gives others of its leases
+    /// back for it, where it is told.
     bool own = false;
     /// Of its worker's process, as sched::parse_task_environment() reads them; no folder: that of
     /// the driver.
@@ -5971,7 +5971,7 @@ struct return_lease {
     bool at_once = false; ///< its worker is to be killed, not asked
 };
 
-/// There is room, and the worker is being started.
+/// A lease has got its room, and its worker is being started.
 struct lease_granted {
     static constexpr std::uint16_t number = 7;
     std::uint64_t lease = 0;
@@ -5980,7 +5980,7 @@ struct lease_granted {
     std::vector<std::string> labels; ///< of the node; "node=n1" is one
 };
 
-/// It waits for a node that could hold it: none that is there could.
+/// A lease waits for a node that could hold it: none that is there could.
 struct lease_waits {
     static constexpr std::uint16_t number = 8;
     std::uint64_t lease = 0;
@@ -6045,7 +6045,8 @@ struct group_placed {
     std::vector<placed_bundle> bundles;
 };
 
-/// It waits: for nodes that could hold it, or some of its places have gone and it gets others.
+/// A placement group waits for nodes that could hold it, or for other places in the stead of those
+/// that have gone.
 struct group_waits {
     static constexpr std::uint16_t number = 27;
     std::uint64_t group = 0;
@@ -6053,7 +6054,7 @@ struct group_waits {
     std::string why;
 };
 
-/// There can be no such group: it is forgotten.
+/// A placement group can never be, and is forgotten.
 struct group_refused {
     static constexpr std::uint16_t number = 28;
     std::uint64_t group = 0;
@@ -8491,7 +8492,8 @@ private:
 };
 
 /// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
-/// `before_killing` more.
+/// `before_killing` more. No time between the two: it is killed and not asked, for whoever has asked
+/// already.
 ///   errors  cancelled: the child may still run
 [[nodiscard]] task<child_end> stop(child& which, time_span before_asking, time_span before_killing);
 
@@ -11079,16 +11081,19 @@ SKEIN_INLINE host_resources local_children::resources() {
 }
 
 SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_span before_killing) {
-    for (const bool insist : {false, true}) {
-        auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
+    const bool asks = before_killing.count() > 0;
+    for (const bool insist : {!asks, true}) {
+        auto in_time = with_timeout(which.ended(), insist && asks ? before_killing : before_asking);
         auto asked = as_result(std::move(in_time));
         auto end = co_await asked;
         if (end) co_return std::move(*end);
         if (end.error().code() != errc::timeout) throw end.error();
-        if (insist)
-            which.kill();
-        else
+        if (!insist) {
             which.signal(SIGTERM);
+            continue;
+        }
+        which.kill();
+        break;
     }
     auto gone = which.ended();
     co_return co_await gone;
@@ -19398,6 +19403,10 @@ using cluster_messages = net::message_table<
 
 namespace skein::cluster {
 
+/// The most bytes of a file that travel in one piece: what package_store::read() gives at once, and
+/// blob_writer::append() needs to take.
+inline constexpr std::size_t most_blob_piece = std::size_t{1} << 20;
+
 /// What stands at a path.
 enum class entry_kind : std::uint8_t {
     file = 0,
@@ -19917,7 +19926,7 @@ public:
 
     /// Another attempt is worth it: nobody has said no, and there is time.
     [[nodiscard]] bool goes_on(const error& why) { return is_away(why.code()) && has_time(why); }
-    /// There is time for another attempt, whatever the last one said.
+    /// Whether there is time for another attempt, whatever the last one said.
     [[nodiscard]] bool has_time(const error& why) {
         const auto now = loop::current().now();
         if (now >= until_) return false;
@@ -19929,7 +19938,7 @@ public:
     [[nodiscard]] static task<void> pause() { co_await sleep_for(std::chrono::milliseconds(200)); }
 
 private:
-    /// Nobody has said no.
+    /// Whether an error says that no head was reached; others are a head's refusal.
     [[nodiscard]] static bool is_away(errc code) noexcept {
         switch (code) {
         case errc::refused:
@@ -19979,7 +19988,7 @@ inline task<net::requests::handle> reach_head(net::network* via, tool_options ho
     }
 }
 
-/// One question over one link; `asked`: it was on its way, and may have been heard.
+/// One question over one link. `asked` is set as soon as the question may have reached the head.
 template <class Reply, class M>
 task<Reply> ask_head_once(net::network* via, tool_options how, M what, bool* asked) {
     auto reaching = reach_head_once(via, how);
@@ -19993,7 +20002,8 @@ task<Reply> ask_head_once(net::network* via, tool_options how, M what, bool* ask
     co_return std::move(*reply);
 }
 
-/// One question to a head. With patience it may be asked twice: one that has `again` says so then.
+/// One question to a head. With patience it may be sent twice; a message that has a field `again`
+/// says so the second time.
 template <class Reply, class M>
 task<Reply> ask_head(net::network* via, tool_options how, M what) {
     head_patience patience(how);
@@ -20662,6 +20672,141 @@ SKEIN_INLINE bool ignore_rules::leaves_out(std::string_view path, bool is_folder
 
 } // namespace skein::cluster::detail
 
+// ======== skein/core/units.hpp
+// Bytes, counts and times as texts for people. Two families, for two kinds of numbers: what is
+// measured is rounded to few digits with decimal units, what somebody has chosen or a kernel tells
+// (memory, files) is shown with binary ones.
+//
+//     human_bytes(1.2e9);          // "1.20 GB"
+//     binary_bytes(1'503'238'554); // "1.4 GiB"
+//     human_seconds(0.19);         // "190 ms"
+//     elapsed_text(725'000);       // "12 min 5 s"
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein {
+
+/// Three digits: "190 ms", "1.25 s"; from 100 s on as human_clock().
+[[nodiscard]] std::string human_seconds(double seconds);
+/// "05:57", "1:02:03", "3d 04h"; "--:--" where it is not known.
+[[nodiscard]] std::string human_clock(double seconds);
+/// Three digits: "5.23k", "1.30M", "812".
+[[nodiscard]] std::string human_count(double count);
+/// Three digits, decimal units: "1.20 GB", "10 B".
+[[nodiscard]] std::string human_bytes(double bytes);
+
+/// The cost of one piece of work, two decimals: "4.56 us", "1.23 ms", "2.00 s".
+[[nodiscard]] std::string cost_seconds(double seconds);
+/// The size of one piece of work, decimal units: "12 bytes", "602.1 kB", "1234.5 MB".
+[[nodiscard]] std::string cost_bytes(double bytes);
+
+/// "512 bytes", "1.4 GiB".
+[[nodiscard]] std::string binary_bytes(std::uint64_t bytes);
+/// A part of a whole, both in the unit of the whole: "12.5 of 300.0 MiB".
+[[nodiscard]] std::string binary_part(std::uint64_t part, std::uint64_t whole);
+/// In GiB, without the unit: "15.6", "0".
+[[nodiscard]] std::string gibibytes(std::uint64_t bytes);
+
+/// The two largest units of a time: "2 d 3 h", "3 h 12 min", "12 min 5 s", "5 s".
+[[nodiscard]] std::string elapsed_text(std::int64_t milliseconds);
+
+} // namespace skein
+
+
+// ======== skein/core/detail/units.ipp
+// The bodies of core/units.hpp.
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+
+#include <fmt/core.h>
+
+namespace skein {
+namespace detail {
+
+/// Three digits and the largest unit in which the value is at least one.
+SKEIN_INLINE std::string three_digits(double value, const std::array<const char*, 5>& units) {
+    if (!std::isfinite(value)) return "?";
+    std::size_t unit = 0;
+    for (; std::fabs(value) >= 999.5 && unit + 1 < units.size(); ++unit) value /= 1000.0;
+    const int digits = unit == 0 || std::fabs(value) >= 99.95 ? 0
+                       : std::fabs(value) >= 9.995            ? 1
+                                                              : 2;
+    return fmt::format("{:.{}f}{}", value, digits, units[unit]);
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::string human_seconds(double seconds) {
+    if (!std::isfinite(seconds)) return "?";
+    if (seconds < 1e-3) return fmt::format("{:.0f} us", seconds * 1e6);
+    if (seconds < 1.0) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds < 0.01 ? 1 : 0);
+    if (seconds < 100.0) return fmt::format("{:.{}f} s", seconds, seconds < 10.0 ? 2 : 1);
+    return human_clock(seconds);
+}
+
+SKEIN_INLINE std::string human_clock(double seconds) {
+    if (!std::isfinite(seconds) || seconds < 0.0 || seconds > 1e9) return "--:--";
+    const auto total = static_cast<std::uint64_t>(seconds + 0.5);
+    const auto days = total / 86400, hours = total / 3600 % 24, minutes = total / 60 % 60;
+    if (days > 0) return fmt::format("{}d {:02}h", days, hours);
+    if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, total % 60);
+    return fmt::format("{:02}:{:02}", minutes, total % 60);
+}
+
+SKEIN_INLINE std::string human_count(double count) {
+    return detail::three_digits(count, {"", "k", "M", "G", "T"});
+}
+
+SKEIN_INLINE std::string human_bytes(double bytes) {
+    return detail::three_digits(bytes, {" B", " kB", " MB", " GB", " TB"});
+}
+
+SKEIN_INLINE std::string cost_seconds(double seconds) {
+    return seconds < 1e-4 ? fmt::format("{:.2f} us", seconds * 1e6)
+           : seconds < 1  ? fmt::format("{:.2f} ms", seconds * 1e3)
+                          : fmt::format("{:.2f} s", seconds);
+}
+
+SKEIN_INLINE std::string cost_bytes(double bytes) {
+    return bytes < 1000        ? fmt::format("{:.0f} bytes", bytes)
+           : bytes < 1'000'000 ? fmt::format("{:.1f} kB", bytes / 1e3)
+                               : fmt::format("{:.1f} MB", bytes / 1e6);
+}
+
+SKEIN_INLINE std::string binary_bytes(std::uint64_t bytes) {
+    static constexpr std::array<const char*, 5> units = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    auto value = static_cast<double>(bytes);
+    std::size_t unit = 0;
+    for (; value >= 1024 && unit + 1 < units.size(); ++unit) value /= 1024;
+    return unit == 0 ? fmt::format("{} bytes", bytes)
+                     : fmt::format("{:.1f} {}", value, units[unit]);
+}
+
+SKEIN_INLINE std::string binary_part(std::uint64_t part, std::uint64_t whole) {
+    const bool is_small = whole < std::uint64_t{1} << 20;
+    const double unit = is_small ? 1 << 10 : 1 << 20;
+    return fmt::format("{:.1f} of {:.1f} {}", static_cast<double>(part) / unit,
+                       static_cast<double>(whole) / unit, is_small ? "KiB" : "MiB");
+}
+
+SKEIN_INLINE std::string gibibytes(std::uint64_t bytes) {
+    constexpr double unit = 1u << 30;
+    return bytes == 0 ? "0" : fmt::format("{:.1f}", static_cast<double>(bytes) / unit);
+}
+
+SKEIN_INLINE std::string elapsed_text(std::int64_t milliseconds) {
+    const auto s = milliseconds / 1000;
+    if (s >= 86'400) return fmt::format("{} d {} h", s / 86'400, s % 86'400 / 3600);
+    if (s >= 3600) return fmt::format("{} h {} min", s / 3600, s % 3600 / 60);
+    return s >= 60 ? fmt::format("{} min {} s", s / 60, s % 60) : fmt::format("{} s", s);
+}
+
+} // namespace skein
+
 
 // ======== skein/cluster/detail/package_scan.ipp, continued
 #include <algorithm>
@@ -20682,16 +20827,6 @@ SKEIN_INLINE bool ignore_rules::leaves_out(std::string_view path, bool is_folder
 
 namespace skein::cluster {
 namespace detail {
-
-/// How a number of bytes is told to people: "1.4 GiB".
-SKEIN_INLINE std::string shown_bytes(std::uint64_t bytes) {
-    static constexpr std::array<const char*, 5> units = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-    auto value = static_cast<double>(bytes);
-    std::size_t unit = 0;
-    for (; value >= 1024 && unit + 1 < units.size(); ++unit) value /= 1024;
-    return unit == 0 ? fmt::format("{} bytes", bytes)
-                     : fmt::format("{:.1f} {}", value, units[unit]);
-}
 
 /// What is in a folder, but `.` and `..`.
 ///   errors  not_found, permission_denied, ...
@@ -20997,8 +21132,8 @@ SKEIN_INLINE void folder_scan::refuse(std::string why, bool by_count) const {
         largest += largest.empty() ? "" : ", ";
         largest += printable(path.size() > 200 ? path.substr(0, 200) + "..." : path);
         largest += is.entries > 1
-                       ? fmt::format(" ({} entries, {})", is.entries, shown_bytes(is.bytes))
-                       : fmt::format(" ({})", shown_bytes(is.bytes));
+                       ? fmt::format(" ({} entries, {})", is.entries, binary_bytes(is.bytes))
+                       : fmt::format(" ({})", binary_bytes(is.bytes));
     }
     throw error(errc::too_large, std::move(why))
         .with_cause("the largest are " + largest)
@@ -21013,8 +21148,8 @@ SKEIN_INLINE void folder_scan::check_bounds() const {
                            most.entries),
                true);
     if (bytes_ > most.bytes)
-        refuse(fmt::format("{} has {}, {} are the most", folder_, shown_bytes(bytes_),
-                           shown_bytes(most.bytes)),
+        refuse(fmt::format("{} has {}, {} are the most", folder_, binary_bytes(bytes_),
+                           binary_bytes(most.bytes)),
                false);
 }
 
@@ -21155,1054 +21290,6 @@ SKEIN_INLINE byte_buffer read_package_file(const std::string& folder, const pack
         if (n == 0) throw changed();
         got += static_cast<std::size_t>(n);
     }
-    return out;
-}
-
-} // namespace skein::cluster
-
-// ======== skein/cluster/package_store.hpp
-// Packages on a disk: contents by their digest, kept while there is room.
-//
-//     package_store kept("/var/lib/skein/packages", std::uint64_t{8} << 30);
-//     const auto hold = kept.pin(manifest);                  // checked, kept by its id, and held
-//     for (const auto& digest : kept.missing(manifest)) {    // what has to be sent
-//         auto blob = kept.begin(digest, size);
-//         blob.append(piece);
-//         blob.commit();                                     // refused if the digest differs
-//     }
-//     kept.lay_out(manifest, "/var/lib/skein/jobs/7/files"); // copies, not links
-//
-// What is not pinned goes, longest unused first, when something new needs its room. Pins end with
-// the process: who starts again pins what it still needs before anything is added.
-//
-// Nothing is synced. What an earlier process has left is hashed when it is first asked for, and
-// counts as missing if it does not fit.
-//
-// Calls block and are safe on several threads at once; run them on threads that may wait.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <stop_token>
-#include <string>
-#include <vector>
-
-namespace skein::cluster {
-
-namespace detail {
-struct package_files;
-struct blob_file;
-} // namespace detail
-
-/// The most that read() gives at once, and that append() needs to take.
-inline constexpr std::size_t most_blob_piece = std::size_t{1} << 20;
-
-/// A blob that is being written. One thread at a time. Destroyed before commit() it leaves nothing.
-class blob_writer {
-public:
-    blob_writer(blob_writer&&) noexcept;
-    blob_writer& operator=(blob_writer&&) noexcept;
-    ~blob_writer();
-
-    /// Adds bytes at the end.
-    ///   errors  too_large: more than begin() was told; disk_full, io: it is of no more use
-    void append(byte_span bytes);
-    /// How many bytes have come.
-    [[nodiscard]] std::uint64_t bytes() const noexcept;
-    /// The blob is there.
-    ///   errors  mismatch: other bytes than the digest or the size says, and it is gone; io
-    void commit();
-
-private:
-    friend class package_store;
-    explicit blob_writer(std::unique_ptr<detail::blob_file> of) noexcept;
-    std::unique_ptr<detail::blob_file> file_;
-};
-
-/// As long as it lives nothing of a package is removed. May outlive its store.
-class package_pin {
-public:
-    package_pin() noexcept = default;
-    package_pin(package_pin&&) noexcept = default;
-    package_pin& operator=(package_pin&& other) noexcept;
-    ~package_pin();
-    /// The package's id; "" for none.
-    [[nodiscard]] const std::string& id() const noexcept { return id_; }
-
-private:
-    friend class package_store;
-    std::shared_ptr<detail::package_files> in_;
-    std::string id_;
-};
-
-/// What a store holds.
-struct store_usage {
-    std::uint64_t bytes = 0;  ///< of blobs and manifests, those being written included
-    std::uint64_t pinned = 0; ///< of these, what may not be removed
-    std::size_t blobs = 0, packages = 0;
-};
-
-/// Blobs and manifests in one folder, one process at a time.
-class package_store {
-public:
-    /// Makes the folder (for its owner alone) where there is none, and takes over what is in it.
-    ///   byte_budget  of blobs and manifests together, at least 1
-    ///   errors       already_exists: another process has it; permission_denied, disk_full, io
-    package_store(std::string folder, std::uint64_t byte_budget, package_bounds bounds = {});
-    package_store(const package_store&) = delete;
-    package_store& operator=(const package_store&) = delete;
-    ~package_store();
-
-    /// Checks a manifest and keeps it by its id, which it gives.
-    ///   errors  malformed, too_large: see check_package(); exhausted: all room is pinned;
-    ///           disk_full, io
-    std::string keep(const package_manifest& what);
-    /// A kept manifest; nothing if it is not there, or is damaged.
-    [[nodiscard]] std::optional<package_manifest> find(const std::string& id);
-    /// keep(), and nothing of the package is removed from then on. Its blobs may come later.
-    [[nodiscard]] package_pin pin(const package_manifest& what);
-    /// Holds a kept package, whether its blobs have come or not.
-    ///   errors  not_found: its manifest is not kept here
-    [[nodiscard]] package_pin pin(const std::string& id);
-
-    /// Whether a blob is there, whole. A first time it may be hashed.
-    [[nodiscard]] bool has(const sha256_digest& digest);
-    /// The blobs of a package that are not there, each once; those of empty files are not needed.
-    [[nodiscard]] std::vector<sha256_digest> missing(const package_manifest& of);
-
-    /// Makes room for a blob and begins it. Two that write the same one do not disturb each other.
-    ///   errors  exhausted: all room is pinned or being written; disk_full, io
-    [[nodiscard]] blob_writer begin(const sha256_digest& digest, std::uint64_t size);
-    /// A whole blob at once.
-    void put(const sha256_digest& digest, byte_span bytes);
-    /// A piece of a blob, at most most_blob_piece; empty behind its end.
-    ///   errors  not_found: it is not there (any more); corrupt; io
-    [[nodiscard]] byte_buffer read(const sha256_digest& digest, std::uint64_t offset,
-                                   std::size_t bytes);
-
-    /// Makes the folder `target` with copies of all files of a package, for its owner alone. It is
-    /// made beside its place and renamed when it is whole; nothing is written anywhere else.
-    ///   target  absolute or relative; the folder above it is there, it is not
-    ///   stop    asked to, it ends with errc::cancelled after some MiB
-    ///   errors  already_exists; not_found: a blob is not there, or the folder above;
-    ///           corrupt: a blob has changed on the disk; malformed, too_large: see check_package();
-    ///           disk_full, permission_denied, io; nothing is left of it
-    void lay_out(const package_manifest& what, const std::string& target,
-                 std::stop_token stop = {});
-
-    [[nodiscard]] store_usage usage() const;
-
-private:
-    std::shared_ptr<detail::package_files> files_;
-};
-
-} // namespace skein::cluster
-
-
-// ======== skein/cluster/detail/package_store.ipp
-// The bodies of cluster/package_store.hpp.
-
-
-// ======== skein/cluster/detail/package_files.hpp
-// What a package_store knows of the files in its folder, and how it finds room in it.
-
-
-#include <cstdint>
-#include <cstring>
-#include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <stop_token>
-#include <string>
-#include <string_view>
-#include <unordered_map>
-#include <vector>
-
-namespace skein::cluster::detail {
-
-/// A file of a store: a blob, or the manifest whose id that is.
-struct kept_name {
-    bool is_manifest = false;
-    sha256_digest digest{};
-    friend bool operator==(const kept_name&, const kept_name&) = default;
-};
-
-struct hash_of_name {
-    std::size_t operator()(const kept_name& n) const noexcept {
-        std::size_t out = 0; // a digest is as good a hash as any
-        std::memcpy(&out, n.digest.data(), sizeof out);
-        return out ^ static_cast<std::size_t>(n.is_manifest);
-    }
-};
-
-struct kept_file {
-    std::uint64_t bytes = 0;
-    std::uint64_t used = 0;   ///< its place in package_files::unpinned; 0: it is pinned
-    bool is_verified = false; ///< this process has written or hashed it
-};
-
-/// The state of one store. Members that say so are called with `mutex` held.
-///
-/// A file that is there and not pinned is in `unpinned`, the longest unused first; one that is
-/// pinned is not. Pins are counted by name, also of files that have not come yet.
-struct package_files {
-    package_files(std::string in, std::uint64_t byte_budget, const package_bounds& at_most);
-
-    [[nodiscard]] std::string path_of(const kept_name& name) const;
-    void take_over(); ///< what an earlier process has left
-    void add(const kept_name& name, std::uint64_t size, bool is_verified); ///< held
-    void drop(const kept_name& name) noexcept;                             ///< held; the file too
-    void touch(const kept_name& name);                                     ///< held
-    void hold(const std::vector<kept_name>& names);                        ///< held
-    void let_go(const std::vector<kept_name>& names) noexcept;             ///< held
-    void reserve(std::uint64_t size);                                      ///< held
-    /// Whether the file is there, whole: hashed if this process has not seen it. Not held.
-    [[nodiscard]] bool verify(const kept_name& name);
-    [[nodiscard]] std::uint64_t size_of(const kept_name& name); ///< not held; 0: it is not there
-    void forget(const kept_name& name);                         ///< not held: it is damaged
-    void store(const std::string& temporary, const kept_name& name, std::uint64_t size);
-    [[nodiscard]] std::string temporary_path();
-
-    const std::string folder;
-    const std::uint64_t budget;
-    const package_bounds bounds;
-    unique_fd lock;
-
-    mutable std::mutex mutex;
-    std::unordered_map<kept_name, kept_file, hash_of_name> all;
-    std::map<std::uint64_t, kept_name> unpinned;
-    std::unordered_map<kept_name, std::uint32_t, hash_of_name> pins;
-    std::map<std::string, std::pair<std::uint32_t, std::vector<kept_name>>> packages; ///< pinned
-    std::uint64_t bytes = 0, reserved = 0, uses = 0, temporaries = 0;
-};
-
-/// Pins names as long as it lives.
-class held_names {
-public:
-    held_names(package_files& in, std::vector<kept_name> names);
-    held_names(const held_names&) = delete;
-    held_names& operator=(const held_names&) = delete;
-    ~held_names();
-
-private:
-    package_files& in_;
-    std::vector<kept_name> names_;
-};
-
-/// A file that is being written beside its place.
-struct blob_file {
-    blob_file(std::shared_ptr<package_files> of, const kept_name& as, std::uint64_t bytes);
-    blob_file(const blob_file&) = delete;
-    blob_file& operator=(const blob_file&) = delete;
-    ~blob_file();
-    void append(byte_span bytes);
-    void commit();
-    void place(); ///< what has come is whole
-
-    std::shared_ptr<package_files> in;
-    kept_name name;
-    std::uint64_t size = 0, got = 0;
-    std::string path;
-    unique_fd file;
-    sha256 hash;
-    bool is_reserved = false, has_failed = false;
-};
-
-/// The blobs that a package needs, each once and in order.
-[[nodiscard]] std::vector<kept_name> blobs_of(const package_manifest& of);
-
-/// Makes the folder `target` beside its place, and renames it when it is whole.
-///   open  gives the content of an entry
-void lay_out_tree(const package_manifest& what, const std::string& target,
-                  const std::function<unique_fd(const package_entry&)>& open,
-                  const std::stop_token& stop);
-
-} // namespace skein::cluster::detail
-
-
-// ======== skein/cluster/detail/package_files.ipp
-// The bodies of cluster/detail/package_files.hpp, but lay_out_tree().
-
-
-// ======== skein/core/file_lock.hpp
-// A lock of a whole file between processes (flock): held until its descriptor is closed, also by
-// the kernel where its process ends. It is advisory: who does not ask is not held up.
-//
-//     if (try_lock(fd.get()) == file_lock::busy) ...        // another process has it
-
-
-#include <cerrno>
-#include <cstdint>
-#include <string_view>
-
-#include <poll.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-namespace skein {
-
-enum class file_lock : std::uint8_t {
-    held,
-    busy,       ///< another process has it
-    unsupported ///< the file system cannot lock (some NFS); errno says more
-};
-
-/// Takes it or not, at once.
-[[nodiscard]] inline file_lock try_lock(int fd) noexcept {
-    if (detail::retry_eintr([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0)
-        return file_lock::held;
-    return errno == EWOULDBLOCK ? file_lock::busy : file_lock::unsupported;
-}
-
-/// Tries it every 10 ms until `end`, of the system's clock. Blocks the thread.
-[[nodiscard]] inline file_lock lock_until(int fd, time_point end) noexcept {
-    for (;;) {
-        const auto outcome = try_lock(fd);
-        if (outcome != file_lock::busy || system_clock().now() >= end) return outcome;
-        ::poll(nullptr, 0, 10);
-    }
-}
-
-/// Writes whose lock it is into its file, for people; on a full disk they do without.
-inline void sign_lock(int fd, std::string_view owner) noexcept {
-    if (::ftruncate(fd, 0) == 0) (void)!::pwrite(fd, owner.data(), owner.size(), 0);
-}
-
-} // namespace skein
-
-
-// ======== skein/cluster/detail/package_files.ipp, continued
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
-#include <optional>
-#include <tuple>
-#include <utility>
-
-#include <fmt/format.h>
-
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-namespace skein::cluster::detail {
-
-/// A folder for its owner alone; one that is there has to be this user's.
-SKEIN_INLINE void make_own_folder(const std::string& path) {
-    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw errno_error(errno, "make", path);
-    struct stat is{};
-    if (::stat(path.c_str(), &is) != 0) throw errno_error(errno, "look at", path);
-    if (!S_ISDIR(is.st_mode))
-        throw error(errc::invalid_argument, fmt::format("{} is no folder", path))
-            .with_hint("name another folder, or remove it");
-    if (is.st_uid != ::geteuid())
-        throw error(errc::permission_denied, fmt::format("{} belongs to another user", path))
-            .with_hint("name a folder of this user's own");
-}
-
-SKEIN_INLINE package_files::package_files(std::string in, std::uint64_t byte_budget,
-                                          const package_bounds& at_most)
-    : folder(std::move(in)), budget(byte_budget), bounds(at_most) {
-    posix_disk disk;
-    if (auto made = disk.make_dirs(parent_path(folder)); !made) throw error(made.error());
-    make_own_folder(folder);
-    const auto at = join_path(folder, "lock");
-    lock.reset(::open(at.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!lock) throw errno_error(errno, "open", at);
-    if (const auto taken = try_lock(lock.get()); taken != file_lock::held) {
-        if (taken == file_lock::unsupported) throw errno_error(errno, "lock", at);
-        throw error(errc::already_exists,
-                    fmt::format("another process keeps packages in {}", folder))
-            .with_hint("end it, or name another folder");
-    }
-    for (const char* each : {"blobs", "manifests", "new"}) make_own_folder(join_path(folder, each));
-    take_over();
-}
-
-SKEIN_INLINE std::string package_files::path_of(const kept_name& name) const {
-    const auto hex = to_hex(name.digest);
-    return name.is_manifest ? fmt::format("{}/manifests/{}", folder, hex)
-                            : fmt::format("{}/blobs/{}/{}", folder, hex.substr(0, 2), hex);
-}
-
-SKEIN_INLINE std::string package_files::temporary_path() {
-    const std::lock_guard held(mutex);
-    return fmt::format("{}/new/{}", folder, ++temporaries);
-}
-
-/// What an earlier process has left, in the order of its use; what it had not finished goes.
-SKEIN_INLINE void package_files::take_over() {
-    posix_disk disk;
-    std::vector<std::tuple<std::int64_t, std::int64_t, std::uint64_t, kept_name>> found;
-    const auto look_in = [&](const std::string& in, bool is_manifest) {
-        auto listed = disk.list(in);
-        if (!listed) throw error(listed.error());
-        for (const auto& each : *listed) {
-            kept_name name;
-            name.is_manifest = is_manifest;
-            struct stat is{};
-            if (!from_hex(each.name, name.digest) || to_hex(name.digest) != each.name) continue;
-            if (::lstat(path_of(name).c_str(), &is) != 0 || !S_ISREG(is.st_mode)) continue;
-            found.emplace_back(is.st_mtim.tv_sec, is.st_mtim.tv_nsec,
-                               static_cast<std::uint64_t>(is.st_size), name);
-        }
-    };
-    const auto unfinished = disk.list(join_path(folder, "new"));
-    if (!unfinished) throw error(unfinished.error());
-    for (const auto& each : *unfinished)
-        if (auto gone = disk.remove_tree(fmt::format("{}/new/{}", folder, each.name)); !gone)
-            throw error(gone.error());
-    const auto blobs = join_path(folder, "blobs");
-    const auto parts = disk.list(blobs);
-    if (!parts) throw error(parts.error());
-    for (const auto& each : *parts)
-        if (each.is_directory) look_in(join_path(blobs, each.name), false);
-    look_in(join_path(folder, "manifests"), true);
-    std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
-        return std::tie(std::get<0>(a), std::get<1>(a)) < std::tie(std::get<0>(b), std::get<1>(b));
-    });
-    for (const auto& [seconds, nanoseconds, size, name] : found) add(name, size, false);
-}
-
-SKEIN_INLINE void package_files::add(const kept_name& name, std::uint64_t size, bool is_verified) {
-    const auto [at, is_new] = all.try_emplace(name);
-    if (!is_new) {
-        bytes -= at->second.bytes;
-        unpinned.erase(at->second.used);
-    }
-    at->second = {size, 0, is_verified};
-    bytes += size;
-    if (!pins.contains(name)) {
-        at->second.used = ++uses;
-        unpinned.emplace(at->second.used, name);
-    }
-}
-
-SKEIN_INLINE void package_files::drop(const kept_name& name) noexcept {
-    const auto at = all.find(name);
-    if (at == all.end()) return;
-    ::unlink(path_of(name).c_str());
-    bytes -= at->second.bytes;
-    unpinned.erase(at->second.used);
-    all.erase(at);
-}
-
-SKEIN_INLINE void package_files::forget(const kept_name& name) {
-    const std::lock_guard held(mutex);
-    drop(name);
-}
-
-SKEIN_INLINE void package_files::touch(const kept_name& name) {
-    const auto at = all.find(name);
-    if (at == all.end() || at->second.used == 0) return;
-    auto moved = unpinned.extract(at->second.used);
-    moved.key() = at->second.used = ++uses;
-    unpinned.insert(std::move(moved));
-}
-
-SKEIN_INLINE void package_files::hold(const std::vector<kept_name>& names) {
-    for (const auto& name : names) {
-        if (++pins[name] > 1) continue;
-        if (const auto at = all.find(name); at != all.end()) {
-            unpinned.erase(at->second.used);
-            at->second.used = 0;
-        }
-    }
-}
-
-SKEIN_INLINE void package_files::let_go(const std::vector<kept_name>& names) noexcept {
-    for (const auto& name : names) {
-        const auto pin = pins.find(name);
-        if (pin == pins.end() || --pin->second > 0) continue;
-        pins.erase(pin);
-        if (const auto at = all.find(name); at != all.end()) {
-            at->second.used = ++uses;
-            unpinned.emplace(at->second.used, name);
-        }
-    }
-}
-
-SKEIN_INLINE void package_files::reserve(std::uint64_t size) {
-    const auto fits = [&] {
-        return size <= budget && bytes <= budget - size && reserved <= budget - size - bytes;
-    };
-    std::uint64_t removable = 0;
-    if (!fits())
-        for (const auto& [used, name] : unpinned) removable += all.find(name)->second.bytes;
-    if (!fits() &&
-        (size > budget || reserved > budget - size || bytes - removable > budget - size - reserved))
-        throw error(errc::exhausted,
-                    fmt::format("no room for {} bytes in {}: of {} there {} belong to jobs that "
-                                "live, and {} are on their way",
-                                size, folder, budget, bytes - removable, reserved))
-            .with_hint("wait until some of these jobs have ended, or give packages more room");
-    while (!fits()) {
-        const auto oldest = unpinned.begin()->second;
-        drop(oldest);
-    }
-    reserved += size;
-}
-
-SKEIN_INLINE std::uint64_t package_files::size_of(const kept_name& name) {
-    const std::lock_guard held(mutex);
-    const auto at = all.find(name);
-    return at == all.end() ? 0 : at->second.bytes;
-}
-
-/// The digest of a file; nothing: it is not there, or the disk fails.
-SKEIN_INLINE std::optional<sha256_digest> digest_of_file(const std::string& path) {
-    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    if (!file && errno != ENOENT && errno != EIO) throw errno_error(errno, "read", path);
-    if (!file) return std::nullopt;
-    sha256 hash;
-    std::vector<std::byte> piece(std::size_t{1} << 20);
-    for (;;) {
-        const auto n = skein::detail::retry_eintr(
-            [&] { return ::read(file.get(), piece.data(), piece.size()); });
-        if (n < 0) return std::nullopt;
-        if (n == 0) return hash.finish();
-        hash.update(byte_span(piece).first(static_cast<std::size_t>(n)));
-    }
-}
-
-SKEIN_INLINE bool package_files::verify(const kept_name& name) {
-    {
-        const std::lock_guard held(mutex);
-        const auto at = all.find(name);
-        if (at == all.end()) return false;
-        touch(name);
-        if (at->second.is_verified) return true;
-    }
-    const bool is_whole = digest_of_file(path_of(name)) == name.digest;
-    const std::lock_guard held(mutex);
-    const auto at = all.find(name);
-    if (at == all.end()) return false;
-    if (!is_whole && !at->second.is_verified) return drop(name), false;
-    return at->second.is_verified = true;
-}
-
-/// Puts a file that is written, and for which there is room reserved, in its place.
-SKEIN_INLINE void package_files::store(const std::string& temporary, const kept_name& name,
-                                       std::uint64_t size) {
-    const auto path = path_of(name);
-    const std::lock_guard held(mutex);
-    if (!name.is_manifest) make_own_folder(parent_path(path));
-    if (::rename(temporary.c_str(), path.c_str()) != 0) throw errno_error(errno, "make", path);
-    add(name, size, true);
-    reserved -= size;
-}
-
-SKEIN_INLINE held_names::held_names(package_files& in, std::vector<kept_name> names)
-    : in_(in), names_(std::move(names)) {
-    const std::lock_guard held(in_.mutex);
-    in_.hold(names_);
-}
-SKEIN_INLINE held_names::~held_names() {
-    const std::lock_guard held(in_.mutex);
-    in_.let_go(names_);
-}
-
-SKEIN_INLINE blob_file::blob_file(std::shared_ptr<package_files> of, const kept_name& as,
-                                  std::uint64_t bytes)
-    : in(std::move(of)), name(as), size(bytes) {
-    {
-        const std::lock_guard held(in->mutex);
-        in->reserve(size);
-        is_reserved = true;
-    }
-    path = in->temporary_path();
-    file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    const int number = errno;
-    if (!file) {
-        const std::lock_guard held(in->mutex);
-        in->reserved -= size;
-        throw errno_error(number, "make", path);
-    }
-}
-
-SKEIN_INLINE blob_file::~blob_file() {
-    if (file) ::unlink(path.c_str());
-    if (!is_reserved) return;
-    const std::lock_guard held(in->mutex);
-    in->reserved -= size;
-}
-
-SKEIN_INLINE void blob_file::append(byte_span bytes) {
-    if (has_failed || !file)
-        throw error(errc::aborted, fmt::format("{} takes no more bytes", to_hex(name.digest)))
-            .with_cause(has_failed ? "an earlier piece was not written" : "it is whole");
-    if (bytes.size() > size - got) {
-        has_failed = true;
-        throw error(errc::too_large, fmt::format("more bytes came for {} than the {} it has",
-                                                 to_hex(name.digest), size));
-    }
-    hash.update(bytes);
-    got += bytes.size();
-    while (!bytes.empty()) {
-        const auto n = skein::detail::retry_eintr(
-            [&] { return ::write(file.get(), bytes.data(), bytes.size()); });
-        if (n < 0) {
-            has_failed = true;
-            throw errno_error(errno, "write", path);
-        }
-        bytes = bytes.subspan(static_cast<std::size_t>(n));
-    }
-}
-
-SKEIN_INLINE void blob_file::commit() {
-    append({});
-    has_failed = true;
-    if (got != size)
-        throw error(errc::mismatch,
-                    fmt::format("{} of {} bytes came for {}", got, size, to_hex(name.digest)));
-    if (const auto is = hash.finish(); is != name.digest)
-        throw error(errc::mismatch,
-                    fmt::format("what came for {} is {}", to_hex(name.digest), to_hex(is)))
-            .with_hint("the file has changed since its folder was read: submit again");
-    place();
-}
-
-SKEIN_INLINE void blob_file::place() {
-    in->store(path, name, size);
-    file.reset();
-    is_reserved = false;
-}
-
-SKEIN_INLINE std::vector<kept_name> blobs_of(const package_manifest& of) {
-    std::vector<kept_name> out;
-    for (const auto& e : of.entries)
-        if (e.kind == static_cast<std::uint8_t>(entry_kind::file) && e.size > 0)
-            out.push_back({false, e.digest});
-    const auto less = [](const auto& a, const auto& b) { return a.digest < b.digest; };
-    std::sort(out.begin(), out.end(), less);
-    out.erase(std::unique(out.begin(), out.end()), out.end());
-    return out;
-}
-
-} // namespace skein::cluster::detail
-
-// ======== skein/cluster/detail/package_layout.ipp
-// lay_out_tree() of cluster/detail/package_files.hpp: a package as a folder. Every name is made by
-// a call relative to the folder that it is in, which was made here and is never reached through a
-// link: so nothing is written outside, whoever has made the manifest.
-
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <string_view>
-#include <utility>
-
-#include <fmt/format.h>
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-namespace skein::cluster::detail {
-
-/// A new folder beside the place of another, which is removed unless it gets there.
-class tree_beside {
-public:
-    explicit tree_beside(const std::string& target);
-    tree_beside(const tree_beside&) = delete;
-    tree_beside& operator=(const tree_beside&) = delete;
-    ~tree_beside();
-    [[nodiscard]] int root() const noexcept { return root_.get(); }
-    void rename();
-
-private:
-    std::string target_, parent_, name_;
-    std::string beside_; ///< the name beside it; "" when it has gone
-    unique_fd in_, root_;
-};
-
-SKEIN_INLINE tree_beside::tree_beside(const std::string& target) : target_(target) {
-    while (target_.size() > 1 && target_.ends_with('/')) target_.pop_back();
-    parent_ = parent_path(target_);
-    name_ = target_.substr(target_.rfind('/') + 1); // npos + 1 is 0
-    if (name_.empty() || name_ == "." || name_ == "..")
-        throw error(errc::invalid_argument,
-                    fmt::format("'{}' names no folder that could be made", target));
-    in_.reset(::open(parent_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!in_) throw errno_error(errno, "open", parent_);
-    struct stat is{};
-    if (::fstatat(in_.get(), name_.c_str(), &is, AT_SYMLINK_NOFOLLOW) == 0)
-        throw errno_error(EEXIST, "make", target_);
-    std::array<std::byte, 8> drawn{};
-    system_random().fill(drawn);
-    const auto beside = fmt::format(".skein-new-{}", to_hex(drawn));
-    if (::mkdirat(in_.get(), beside.c_str(), 0700) != 0)
-        throw errno_error(errno, "make", join_path(parent_, beside));
-    beside_ = beside;
-    root_.reset(
-        ::openat(in_.get(), beside_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-    if (!root_) {
-        const int number = errno;
-        ::unlinkat(in_.get(), beside_.c_str(), AT_REMOVEDIR);
-        throw errno_error(number, "open", join_path(parent_, beside));
-    }
-}
-
-SKEIN_INLINE tree_beside::~tree_beside() {
-    if (beside_.empty()) return;
-    posix_disk disk;
-    (void)disk.remove_tree(join_path(parent_, beside_));
-}
-
-SKEIN_INLINE void tree_beside::rename() {
-    constexpr unsigned no_replace = 1; // RENAME_NOREPLACE
-    auto done =
-        ::syscall(SYS_renameat2, in_.get(), beside_.c_str(), in_.get(), name_.c_str(), no_replace);
-    // Some file systems do not know that flag; then an empty folder in its place is replaced.
-    if (done != 0 && (errno == EINVAL || errno == ENOSYS))
-        done = ::renameat(in_.get(), beside_.c_str(), in_.get(), name_.c_str());
-    if (done != 0) throw errno_error(errno == ENOTEMPTY ? EEXIST : errno, "make", target_);
-    beside_.clear();
-}
-
-/// Writes the entries of a manifest, in their order, below a folder.
-class tree_writer {
-public:
-    tree_writer(int root, std::string shown, const std::stop_token& stop)
-        : root_(root), shown_(std::move(shown)), stop_(stop) {}
-    void write(const package_entry& e, const unique_fd& from);
-
-private:
-    [[nodiscard]] int folder_of(std::string_view path, std::string& name);
-    void copy(const package_entry& e, const unique_fd& from, const unique_fd& to);
-    [[nodiscard]] std::uint64_t copy_in_kernel(const package_entry& e, const unique_fd& from,
-                                               const unique_fd& to);
-    void check_stop() const;
-    [[nodiscard]] error failed(int number, const package_entry& e) const {
-        return errno_error(number, "write", join_path(shown_, e.path));
-    }
-    [[nodiscard]] error cut(const package_entry& e, std::uint64_t got) const {
-        return error(errc::corrupt, fmt::format("{} of {} bytes of {} are there", got, e.size,
-                                                join_path(shown_, e.path)))
-            .with_hint("the disk has lost some of them: submit again");
-    }
-
-    int root_;
-    std::string shown_; ///< where messages say that it is
-    const std::stop_token& stop_;
-    std::vector<std::pair<std::string, unique_fd>> open_; ///< from the root to the last entry
-};
-
-SKEIN_INLINE void tree_writer::check_stop() const {
-    if (stop_.stop_requested())
-        throw error(errc::cancelled, fmt::format("making {} was given up", shown_));
-}
-
-/// The folder of an entry, made where it is not there yet.
-SKEIN_INLINE int tree_writer::folder_of(std::string_view path, std::string& name) {
-    std::size_t depth = 0;
-    for (auto rest = path;;) {
-        const auto next = next_name(rest);
-        if (rest.empty()) {
-            name = next;
-            break;
-        }
-        if (depth == open_.size() || open_[depth].first != next) {
-            open_.resize(depth);
-            const int in = depth == 0 ? root_ : open_.back().second.get();
-            const auto made = std::string(next);
-            if (::mkdirat(in, made.c_str(), 0700) != 0)
-                throw errno_error(errno, "make the folder of", join_path(shown_, path));
-            unique_fd folder(
-                ::openat(in, made.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-            if (!folder) throw errno_error(errno, "open the folder of", join_path(shown_, path));
-            open_.emplace_back(made, std::move(folder));
-        }
-        ++depth;
-    }
-    open_.resize(depth);
-    return open_.empty() ? root_ : open_.back().second.get();
-}
-
-SKEIN_INLINE void tree_writer::write(const package_entry& e, const unique_fd& from) {
-    check_stop();
-    std::string name;
-    const int in = folder_of(e.path, name);
-    if (e.kind == static_cast<std::uint8_t>(entry_kind::link)) {
-        if (::symlinkat(e.link_to.c_str(), in, name.c_str()) != 0) throw failed(errno, e);
-    } else if (e.kind == static_cast<std::uint8_t>(entry_kind::folder)) {
-        // Its owner may always write and remove there.
-        if (::mkdirat(in, name.c_str(), 0700) != 0 ||
-            ::fchmodat(in, name.c_str(), e.mode | 0700, 0) != 0)
-            throw failed(errno, e);
-    } else {
-        const unique_fd to(
-            ::openat(in, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-        if (!to) throw failed(errno, e);
-        copy(e, from, to);
-        if (::fchmod(to.get(), e.mode) != 0) throw failed(errno, e);
-    }
-}
-
-/// How many bytes the kernel has copied by itself; fewer than all where it cannot.
-SKEIN_INLINE std::uint64_t tree_writer::copy_in_kernel(const package_entry& e,
-                                                       const unique_fd& from, const unique_fd& to) {
-    constexpr std::uint64_t piece = std::uint64_t{4} << 20;
-    std::uint64_t got = 0;
-    while (got < e.size) {
-        check_stop();
-        const auto n = skein::detail::retry_eintr([&] {
-            return ::copy_file_range(from.get(), nullptr, to.get(), nullptr,
-                                     static_cast<std::size_t>(std::min(piece, e.size - got)), 0);
-        });
-        if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO))
-            throw failed(errno, e);
-        if (n <= 0) break;
-        got += static_cast<std::uint64_t>(n);
-    }
-    return got;
-}
-
-SKEIN_INLINE void tree_writer::copy(const package_entry& e, const unique_fd& from,
-                                    const unique_fd& to) {
-    if (e.size == 0) return;
-    struct stat is{};
-    if (::fstat(from.get(), &is) != 0) throw failed(errno, e);
-    if (static_cast<std::uint64_t>(is.st_size) != e.size)
-        throw cut(e, static_cast<std::uint64_t>(is.st_size));
-    std::uint64_t got = copy_in_kernel(e, from, to); // both files stand behind it now
-    std::vector<std::byte> piece;
-    while (got < e.size) {
-        check_stop();
-        piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(e.size - got, 1u << 20)));
-        const auto n = skein::detail::retry_eintr(
-            [&] { return ::read(from.get(), piece.data(), piece.size()); });
-        if (n < 0) throw failed(errno, e);
-        if (n == 0) throw cut(e, got);
-        for (auto left = byte_span(piece).first(static_cast<std::size_t>(n)); !left.empty();) {
-            const auto written = skein::detail::retry_eintr(
-                [&] { return ::write(to.get(), left.data(), left.size()); });
-            if (written < 0) throw failed(errno, e);
-            left = left.subspan(static_cast<std::size_t>(written));
-        }
-        got += static_cast<std::uint64_t>(n);
-    }
-}
-
-SKEIN_INLINE void lay_out_tree(const package_manifest& what, const std::string& target,
-                               const std::function<unique_fd(const package_entry&)>& open,
-                               const std::stop_token& stop) {
-    tree_beside tree(target);
-    {
-        tree_writer writer(tree.root(), target, stop);
-        for (const auto& e : what.entries) {
-            const bool has_blob =
-                e.kind == static_cast<std::uint8_t>(entry_kind::file) && e.size > 0;
-            writer.write(e, has_blob ? open(e) : unique_fd());
-        }
-    }
-    tree.rename();
-}
-
-} // namespace skein::cluster::detail
-
-
-// ======== skein/cluster/detail/package_store.ipp, continued
-#include <algorithm>
-#include <cerrno>
-#include <utility>
-
-#include <fmt/format.h>
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-namespace skein::cluster {
-namespace detail {
-
-SKEIN_INLINE error no_blob(const sha256_digest& digest, const std::string& folder) {
-    return error(errc::not_found, fmt::format("{} is not in {}", to_hex(digest), folder))
-        .with_hint("it was removed for others, or never came: send it again");
-}
-
-} // namespace detail
-
-SKEIN_INLINE blob_writer::blob_writer(std::unique_ptr<detail::blob_file> of) noexcept
-    : file_(std::move(of)) {}
-SKEIN_INLINE blob_writer::blob_writer(blob_writer&&) noexcept = default;
-SKEIN_INLINE blob_writer& blob_writer::operator=(blob_writer&&) noexcept = default;
-SKEIN_INLINE blob_writer::~blob_writer() = default;
-SKEIN_INLINE void blob_writer::append(byte_span bytes) { file_->append(bytes); }
-SKEIN_INLINE std::uint64_t blob_writer::bytes() const noexcept { return file_->got; }
-SKEIN_INLINE void blob_writer::commit() { file_->commit(); }
-
-SKEIN_INLINE package_pin& package_pin::operator=(package_pin&& other) noexcept {
-    package_pin taken(std::move(other)); // and at its end lets go of what was held here
-    std::swap(in_, taken.in_);
-    std::swap(id_, taken.id_);
-    return *this;
-}
-
-SKEIN_INLINE package_pin::~package_pin() {
-    if (!in_) return;
-    const std::lock_guard held(in_->mutex);
-    const auto at = in_->packages.find(id_);
-    if (--at->second.first > 0) return;
-    in_->let_go(at->second.second);
-    in_->packages.erase(at);
-}
-
-SKEIN_INLINE package_store::package_store(std::string folder, std::uint64_t byte_budget,
-                                          package_bounds bounds) {
-    if (byte_budget == 0)
-        throw error(errc::invalid_argument, "a store of packages with room for 0 bytes");
-    files_ = std::make_shared<detail::package_files>(std::move(folder), byte_budget, bounds);
-}
-SKEIN_INLINE package_store::~package_store() = default;
-
-SKEIN_INLINE std::string package_store::keep(const package_manifest& what) {
-    if (auto good = check_package(what, files_->bounds); !good) throw error(good.error());
-    auto id = what.id();
-    detail::kept_name name{true, {}};
-    (void)from_hex(id, name.digest);
-    {
-        const std::lock_guard held(files_->mutex);
-        const auto at = files_->all.find(name);
-        if (at != files_->all.end() && at->second.is_verified) return files_->touch(name), id;
-    }
-    const auto bytes = wire::encode(what);
-    detail::blob_file file(files_, name, bytes.size());
-    file.append(bytes);
-    file.place();
-    return id;
-}
-
-SKEIN_INLINE std::optional<package_manifest> package_store::find(const std::string& id) {
-    detail::kept_name name{true, {}};
-    if (!from_hex(id, name.digest) || files_->size_of(name) == 0) return std::nullopt;
-    posix_disk disk;
-    const auto bytes = disk.read_whole(files_->path_of(name));
-    if (!bytes) {
-        if (bytes.error().code() == errc::not_found) files_->forget(name);
-        return std::nullopt;
-    }
-    wire::limits limits;
-    limits.max_memory = files_->bounds.memory();
-    auto read = wire::decode<package_manifest>(*bytes, limits);
-    if (!read || !check_package(*read, files_->bounds) || read->id() != id)
-        return files_->forget(name), std::nullopt;
-    const std::lock_guard held(files_->mutex);
-    if (const auto at = files_->all.find(name); at != files_->all.end())
-        at->second.is_verified = true;
-    files_->touch(name);
-    return std::move(*read);
-}
-
-SKEIN_INLINE package_pin package_store::pin(const package_manifest& what) {
-    const auto id = what.id();
-    detail::kept_name name{true, {}};
-    (void)from_hex(id, name.digest);
-    const detail::held_names held(*files_, {name}); // others may need its room before it is pinned
-    keep(what);
-    return pin(id);
-}
-
-SKEIN_INLINE package_pin package_store::pin(const std::string& id) {
-    const auto what = find(id);
-    const auto none = [&] {
-        return error(errc::not_found, fmt::format("package {} is not in {}", id, files_->folder))
-            .with_hint("send its manifest first");
-    };
-    if (!what) throw none();
-    auto names = detail::blobs_of(*what);
-    names.push_back({true, {}});
-    (void)from_hex(id, names.back().digest);
-    package_pin out;
-    const std::lock_guard held(files_->mutex);
-    auto at = files_->packages.find(id);
-    if (at == files_->packages.end()) {
-        if (!files_->all.contains(names.back())) throw none(); // others have needed its room
-        files_->hold(names);
-        at = files_->packages.emplace(id, std::pair(0u, std::move(names))).first;
-    }
-    ++at->second.first;
-    out.in_ = files_;
-    out.id_ = id;
-    return out;
-}
-
-SKEIN_INLINE bool package_store::has(const sha256_digest& digest) {
-    return files_->verify({false, digest});
-}
-
-SKEIN_INLINE std::vector<sha256_digest> package_store::missing(const package_manifest& of) {
-    std::vector<sha256_digest> out;
-    for (const auto& name : detail::blobs_of(of))
-        if (!files_->verify(name)) out.push_back(name.digest);
-    return out;
-}
-
-SKEIN_INLINE blob_writer package_store::begin(const sha256_digest& digest, std::uint64_t size) {
-    return blob_writer(
-        std::make_unique<detail::blob_file>(files_, detail::kept_name{false, digest}, size));
-}
-
-SKEIN_INLINE void package_store::put(const sha256_digest& digest, byte_span bytes) {
-    auto blob = begin(digest, bytes.size());
-    blob.append(bytes);
-    blob.commit();
-}
-
-SKEIN_INLINE byte_buffer package_store::read(const sha256_digest& digest, std::uint64_t offset,
-                                             std::size_t bytes) {
-    const detail::kept_name name{false, digest};
-    if (!files_->verify(name)) throw detail::no_blob(digest, files_->folder);
-    posix_disk disk;
-    const auto path = files_->path_of(name);
-    auto file = disk.open(path, open_mode::read);
-    if (!file && file.error().code() == errc::not_found) {
-        files_->forget(name);
-        throw detail::no_blob(digest, files_->folder);
-    }
-    if (!file) throw error(file.error());
-    const auto size = (*file)->size();
-    if (!size) throw error(size.error());
-    if (offset >= *size) return {};
-    byte_buffer out(static_cast<std::size_t>(
-        std::min<std::uint64_t>(std::min(bytes, most_blob_piece), *size - offset)));
-    const auto got = (*file)->read_at(offset, out);
-    if (!got) throw error(got.error());
-    if (*got != out.size())
-        throw error(errc::corrupt, fmt::format("{} became shorter while it was read", path));
-    return out;
-}
-
-SKEIN_INLINE void package_store::lay_out(const package_manifest& what, const std::string& target,
-                                         std::stop_token stop) {
-    if (auto good = check_package(what, files_->bounds); !good) throw error(good.error());
-    const detail::held_names held(*files_, detail::blobs_of(what));
-    for (const auto& digest : missing(what)) throw detail::no_blob(digest, files_->folder);
-    const auto open = [&](const package_entry& e) {
-        const auto path = files_->path_of({false, e.digest});
-        unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-        if (!file) throw errno_error(errno, "read", path);
-        ::futimens(file.get(), nullptr); // the order of use for who comes after this process
-        return file;
-    };
-    detail::lay_out_tree(what, target, open, stop);
-}
-
-SKEIN_INLINE store_usage package_store::usage() const {
-    const std::lock_guard held(files_->mutex);
-    store_usage out;
-    out.bytes = files_->bytes + files_->reserved;
-    out.pinned = out.bytes;
-    for (const auto& [used, name] : files_->unpinned) out.pinned -= files_->all.at(name).bytes;
-    for (const auto& [name, file] : files_->all) ++(name.is_manifest ? out.packages : out.blobs);
     return out;
 }
 
@@ -23746,7 +22833,7 @@ namespace skein::cluster::detail {
 /// What heard output asks of the driver, and tells it.
 class output_events {
 public:
-    /// For people; empty: the worker of that lease is not known any more.
+    /// The worker's name, for people; empty: the worker of that lease is not known any more.
     [[nodiscard]] virtual std::string name_of(std::uint64_t lease) const = 0;
     /// The last lines of that node are printed: it may send more.
     virtual void printed(std::uint64_t node) = 0;
@@ -23763,7 +22850,7 @@ protected:
 /// Belongs to one loop.
 class heard_output {
 public:
-    /// Without `print` nothing is heard. The other two must outlive it.
+    /// An empty `print` asks for no lines. Loop and listener must outlive this.
     heard_output(loop& on, proc::print_lines print, output_events& events)
         : on_loop_(on), print_(std::move(print)), events_(events) {}
 
@@ -23781,10 +22868,10 @@ public:
         for (auto& [lease, before] : heard_) before.is_lost = !known.contains(lease);
         all_heard_.set();
     }
-    /// Until all that has arrived is printed, or so long.
+    /// Waits until all that has arrived is printed, at most for `most`.
     [[nodiscard]] task<void> until_printed(duration most) { return wait_printed(this, most); }
-    /// Ends it. `waits`: workers have left, and what they said last is on its way. So long at most:
-    /// a terminal may be slow, or a node cut off.
+    /// Ends the printing. `waits`: workers have left, and their last lines are on their way. `most`
+    /// bounds the wait for these: a terminal may be slow, or a node cut off.
     [[nodiscard]] task<void> hear_out(bool waits, duration most) {
         return hear_last(this, waits, most);
     }
@@ -23972,14 +23059,14 @@ public:
     [[nodiscard]] task<void> part() { return link_.part(); }
 
     void want(want_lease wish);
-    /// Its worker has come, maybe before the news of its grant.
+    /// The worker of that lease has come, maybe before the news of its grant.
     void has_come(std::uint64_t lease);
-    /// It is not needed any more.
+    /// The lease is not needed any more.
     void give_back(std::uint64_t lease);
     /// Has its worker end, and waits for that; one that is not there yet is given back.
     void end(std::uint64_t lease, bool at_once);
     void set_blocked(std::uint64_t lease, bool on);
-    /// One that was asked back is kept.
+    /// Tells the head that a lease which it has asked back cannot be given back.
     void keep(std::uint64_t lease) { tell_unless_stopping(keep_lease{lease}); }
     void want_group(known_group group);
     void drop_group(std::uint64_t group);
@@ -23992,7 +23079,7 @@ public:
         return link_.template ask<Reply>(std::move(m));
     }
     [[nodiscard]] const head_link& link() const noexcept { return link_; }
-    /// The head hears what is asked for.
+    /// Whether what is asked for reaches the head now; else the next hello says it.
     [[nodiscard]] bool is_asking() const noexcept {
         return link_.is_joined() && !stopping_->is_set();
     }
@@ -24330,6 +23417,315 @@ private:
 // The bodies of cluster/detail/job_folder.hpp.
 
 
+// ======== skein/core/file_beside.hpp
+// A new file that is written beside the place of another and takes that place at once when it is
+// whole: who reads the place sees the old content or the new one, never a part.
+//
+// Not durable by itself: after a power failure neither may be there. disk::replace() of
+// core/disk.hpp does the same with fsync, on any disk. Nothing here throws; errno says why a
+// function gave false.
+//
+//     file_beside fresh(path + ".new", 0600, left_over::removed);
+//     const bool done = fresh && fresh.append(bytes) && fresh.take_place(path);
+
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace skein {
+
+/// A file that has the new file's name already, for a process that wrote it was killed.
+enum class left_over : std::uint8_t {
+    refused, ///< nothing is made: EEXIST
+    removed, ///< only where no other process can be writing it now
+};
+
+/// Removes what it has made, unless that got to its place.
+class file_beside {
+public:
+    /// A link in the place of the new file is not followed. `mode` is cut by the umask.
+    file_beside(std::string path, unsigned mode, left_over old = left_over::refused)
+        : path_(std::move(path)) {
+        if (old == left_over::removed) (void)::unlink(path_.c_str());
+        file_.reset(
+            ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
+        is_beside_ = bool(file_);
+    }
+    file_beside(const file_beside&) = delete;
+    file_beside& operator=(const file_beside&) = delete;
+    ~file_beside() {
+        if (is_beside_) (void)::unlink(path_.c_str());
+    }
+
+    /// The file is there.
+    [[nodiscard]] explicit operator bool() const noexcept { return bool(file_); }
+    [[nodiscard]] int get() const noexcept { return file_.get(); }
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+    /// Writes all bytes at the end. False: an unknown part of them is written.
+    [[nodiscard]] bool append(byte_span bytes) noexcept {
+        while (!bytes.empty()) {
+            const auto written = detail::retry_eintr(
+                [&] { return ::write(file_.get(), bytes.data(), bytes.size()); });
+            if (written <= 0) return false;
+            bytes = bytes.subspan(static_cast<std::size_t>(written));
+        }
+        return true;
+    }
+    /// Replaces what is at that path, in the same file system.
+    [[nodiscard]] bool take_place(const std::string& of) noexcept {
+        if (::rename(path_.c_str(), of.c_str()) != 0) return false;
+        is_beside_ = false;
+        return true;
+    }
+    /// The file stays open, as the caller's, also when this is destroyed.
+    [[nodiscard]] unique_fd release() noexcept { return std::move(file_); }
+
+private:
+    std::string path_;
+    unique_fd file_;
+    bool is_beside_ = false;
+};
+
+} // namespace skein
+
+// ======== skein/report/metrics_table.hpp
+// The reader of metrics.csv: a line with the names of columns, then a row of cells for each report
+// of a training. Who writes it is run_dir, or any loop that people have written by themselves.
+//
+//     const metrics_table table(text);                     // all rows
+//     table.names();                                       // {"step", "loss", "lr"}
+//     number_of(table.cells(0)[1]);                        // the loss of the first row
+//
+//     const last_values last(text);                        // the end of a long table
+//     last.of(column::loss);                               // however the loop calls it
+
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::report {
+
+/// The table's file in the folder of a run.
+inline constexpr const char* metrics_file = "metrics.csv";
+
+/// Names of the columns that say how far a training has come. The first name of each is skein's
+/// own, others stand in the tables of other loops.
+namespace column {
+inline constexpr std::string_view step[] = {"step"};
+inline constexpr std::string_view epoch[] = {"epoch"}; ///< passes over the data that are finished
+inline constexpr std::string_view steps[] = {"steps", "total_steps", "max_steps"};
+inline constexpr std::string_view epochs[] = {"epochs", "total_epochs", "max_epochs"};
+inline constexpr std::string_view loss[] = {"loss", "train_loss"};
+inline constexpr std::string_view learning_rate[] = {"lr", "learning_rate"};
+inline constexpr std::string_view samples_per_s[] = {"samples_per_s"};
+inline constexpr std::string_view tokens_per_s[] = {"tokens_per_s"};
+inline constexpr std::string_view steps_per_s[] = {"steps_per_s"};
+inline constexpr std::string_view step_seconds[] = {"step_s", "step_seconds"};
+inline constexpr std::string_view ranks[] = {"world_size", "workers", "ranks"};
+} // namespace column
+
+/// The number in a cell; nothing: the cell is empty or a text.
+[[nodiscard]] std::optional<double> number_of(std::string_view cell);
+/// The step with which a row begins; nothing: it begins with something else.
+[[nodiscard]] std::optional<std::uint64_t> step_of(std::string_view row);
+
+/// What a last line without an end is, which its writer may not have finished.
+enum class torn_line : bool { left_out, row };
+
+/// All of a table. The text must outlive it.
+class metrics_table {
+public:
+    explicit metrics_table(std::string_view text, torn_line last = torn_line::left_out);
+
+    /// Empty: the text has no line.
+    [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
+    [[nodiscard]] bool begins_with_step() const { return !names_.empty() && names_[0] == "step"; }
+    [[nodiscard]] std::size_t size() const noexcept { return rows_.size(); }
+    /// The text of a row, without its end.
+    [[nodiscard]] std::string_view row(std::size_t at) const { return rows_.at(at); }
+    [[nodiscard]] const std::vector<std::string_view>& rows() const noexcept { return rows_; }
+    /// A row may have more cells than there are names, or fewer.
+    [[nodiscard]] std::vector<std::string> cells(std::size_t at) const;
+
+private:
+    std::vector<std::string> names_;
+    std::vector<std::string_view> rows_;
+};
+
+/// The last number in each column. Reads the first line and the last rows alone, so that a long
+/// table costs no more than a short one.
+class last_values {
+public:
+    /// A report need not have all columns: how many rows are read for each.
+    static constexpr std::size_t most_rows = 64;
+
+    explicit last_values(std::string_view text);
+    /// Of the first of these names that has a column with a number; nothing: none has.
+    [[nodiscard]] std::optional<double> of(std::span<const std::string_view> names) const;
+
+private:
+    std::vector<std::string> names_;
+    std::vector<std::optional<double>> values_; // by column
+};
+
+namespace detail {
+/// The lines of a text that have an end, without it.
+[[nodiscard]] std::vector<std::string_view> whole_lines(std::string_view text);
+} // namespace detail
+
+} // namespace skein::report
+
+
+// ======== skein/report/detail/metrics_table.ipp
+// The bodies of report/metrics_table.hpp.
+
+
+// ======== skein/wire/csv.hpp
+// Lines of a CSV file: the one reader and writer of tables of numbers, lists of rows, and the like.
+//
+//     const auto line = csv_field("val_a,val_b") + "," + csv_field("loss");
+//     split_csv(line);                                    // {"val_a,val_b", "loss"}
+
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein {
+
+/// A field, in quotes. Ends of lines become spaces: a row stays one line.
+[[nodiscard]] std::string quoted_csv_field(std::string_view text);
+/// The same, in quotes only where it needs them.
+[[nodiscard]] std::string csv_field(std::string_view text);
+/// The fields of one line, with or without its end. Quotes count where a field begins with one.
+[[nodiscard]] std::vector<std::string> split_csv(std::string_view line);
+
+} // namespace skein
+
+
+// ======== skein/wire/detail/csv.ipp
+// The bodies of wire/csv.hpp.
+
+#include <cstddef>
+
+namespace skein {
+
+SKEIN_INLINE std::string quoted_csv_field(std::string_view text) {
+    std::string out = "\"";
+    for (const char c : text) {
+        if (c == '"') out += '"';
+        out += c == '\n' || c == '\r' ? ' ' : c;
+    }
+    return out + '"';
+}
+
+SKEIN_INLINE std::string csv_field(std::string_view text) {
+    return text.find_first_of(",\"\n\r") == text.npos ? std::string(text) : quoted_csv_field(text);
+}
+
+SKEIN_INLINE std::vector<std::string> split_csv(std::string_view line) {
+    if (line.ends_with('\n')) line.remove_suffix(1);
+    if (line.ends_with('\r')) line.remove_suffix(1); // Python's csv.writer ends lines so
+    std::vector<std::string> fields(1);
+    bool is_quoted = false, has_begun = false;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+        const char c = line[i];
+        if (is_quoted && c == '"' && i + 1 < line.size() && line[i + 1] == '"') {
+            fields.back() += line[++i];
+        } else if (c == '"' && (is_quoted || !has_begun)) {
+            is_quoted = !is_quoted;
+            has_begun = true;
+        } else if (c == ',' && !is_quoted) {
+            fields.emplace_back();
+            has_begun = false;
+        } else {
+            fields.back() += c;
+            has_begun = true;
+        }
+    }
+    return fields;
+}
+
+} // namespace skein
+
+
+// ======== skein/report/detail/metrics_table.ipp, continued
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+
+namespace skein::report {
+
+SKEIN_INLINE std::optional<double> number_of(std::string_view cell) { return read_double(cell); }
+
+SKEIN_INLINE std::optional<std::uint64_t> step_of(std::string_view row) {
+    std::uint64_t step = 0;
+    const auto end = std::from_chars(row.data(), row.data() + row.size(), step);
+    return end.ec == std::errc() ? std::optional(step) : std::nullopt;
+}
+
+namespace detail {
+SKEIN_INLINE std::vector<std::string_view> whole_lines(std::string_view text) {
+    std::vector<std::string_view> lines;
+    for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
+         text.remove_prefix(end + 1))
+        lines.push_back(text.substr(0, end));
+    return lines;
+}
+} // namespace detail
+
+SKEIN_INLINE metrics_table::metrics_table(std::string_view text, torn_line last)
+    : rows_(detail::whole_lines(text)) {
+    if (last == torn_line::row && !text.empty() && !text.ends_with('\n'))
+        rows_.push_back(text.substr(text.rfind('\n') + 1)); // npos + 1 is 0
+    if (rows_.empty()) return;
+    names_ = split_csv(rows_.front());
+    rows_.erase(rows_.begin());
+}
+
+SKEIN_INLINE std::vector<std::string> metrics_table::cells(std::size_t at) const {
+    return split_csv(row(at));
+}
+
+SKEIN_INLINE last_values::last_values(std::string_view text) {
+    const auto end = text.find('\n');
+    if (end == text.npos) return;
+    names_ = split_csv(text.substr(0, end));
+    values_.resize(names_.size());
+    auto rows = text.substr(end + 1);
+    for (std::size_t back = 0; back < most_rows && !rows.empty(); ++back) {
+        rows.remove_suffix(rows.back() == '\n' ? 1 : 0);
+        const auto begin = rows.rfind('\n');
+        const auto cells = split_csv(begin == rows.npos ? rows : rows.substr(begin + 1));
+        for (std::size_t i = 0; i < std::min(cells.size(), values_.size()); ++i)
+            if (!values_[i]) values_[i] = number_of(cells[i]);
+        rows = begin == rows.npos ? std::string_view() : rows.substr(0, begin + 1);
+    }
+}
+
+SKEIN_INLINE std::optional<double> last_values::of(std::span<const std::string_view> names) const {
+    for (const auto name : names)
+        for (std::size_t i = 0; i < names_.size(); ++i)
+            if (names_[i] == name && values_[i]) return values_[i];
+    return std::nullopt;
+}
+
+} // namespace skein::report
+
+
+// ======== skein/cluster/detail/job_folder.ipp, continued
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -24425,21 +23821,17 @@ SKEIN_INLINE void touch(const std::string& folder) noexcept {
 }
 
 SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token& token) {
-    const auto path = folder + "/token", fresh = path + ".new";
+    const auto path = folder + "/token";
     const auto digits = token.to_hex();
     const auto failed = [&] {
         return error(errc::io, fmt::format("{} cannot be written: {}", path, errno_text(errno)));
     };
     static std::mutex one_at_a_time; // several processes of jobs may start at once
     const std::lock_guard held(one_at_a_time);
-    (void)::unlink(fresh.c_str()); // of one that was killed
-    const unique_fd file(
-        ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file || ::fchmod(file.get(), 0600) != 0 ||
-        ::write(file.get(), digits.data(), digits.size()) != static_cast<ssize_t>(digits.size()))
+    file_beside fresh(path + ".new", 0600, left_over::removed);
+    if (!fresh || ::fchmod(fresh.get(), 0600) != 0 || !fresh.append(as_bytes(digits)) ||
+        !fresh.take_place(path))
         throw failed();
-    // Whole, whoever reads it now.
-    if (::rename(fresh.c_str(), path.c_str()) != 0) throw failed();
     return path;
 }
 
@@ -24457,7 +23849,7 @@ SKEIN_INLINE bool table_reader::find() {
         return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec >= b.tv_nsec;
     };
     for (fs::directory_iterator one(runs_, none), end; !none && one != end; one.increment(none)) {
-        const auto file = (one->path() / "metrics.csv").string();
+        const auto file = (one->path() / report::metrics_file).string();
         struct stat status{};
         if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
         if (!is_later(status.st_mtim, at)) continue;
@@ -29282,6 +28674,52 @@ private:
 
 } // namespace skein
 
+// ======== skein/core/file_lock.hpp
+// A lock of a whole file between processes (flock): held until its descriptor is closed, also by
+// the kernel where its process ends. It is advisory: who does not ask is not held up.
+//
+//     if (try_lock(fd.get()) == file_lock::busy) ...        // another process has it
+
+
+#include <cerrno>
+#include <cstdint>
+#include <string_view>
+
+#include <poll.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+namespace skein {
+
+enum class file_lock : std::uint8_t {
+    held,
+    busy,       ///< another process has it
+    unsupported ///< the file system cannot lock (some NFS); errno says more
+};
+
+/// Takes it or not, at once.
+[[nodiscard]] inline file_lock try_lock(int fd) noexcept {
+    if (detail::retry_eintr([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0)
+        return file_lock::held;
+    return errno == EWOULDBLOCK ? file_lock::busy : file_lock::unsupported;
+}
+
+/// Tries it every 10 ms until `end`, of the system's clock. Blocks the thread.
+[[nodiscard]] inline file_lock lock_until(int fd, time_point end) noexcept {
+    for (;;) {
+        const auto outcome = try_lock(fd);
+        if (outcome != file_lock::busy || system_clock().now() >= end) return outcome;
+        ::poll(nullptr, 0, 10);
+    }
+}
+
+/// Writes whose lock it is into its file, for people; on a full disk they do without.
+inline void sign_lock(int fd, std::string_view owner) noexcept {
+    if (::ftruncate(fd, 0) == 0) (void)!::pwrite(fd, owner.data(), owner.size(), 0);
+}
+
+} // namespace skein
+
 // ======== skein/core/id_map.hpp
 // id_map: a small hash table from ids to values, for what is entered and taken out once for each
 // call. Everything lies in one array: no allocation and no division for each entry, which is most
@@ -31226,7 +30664,7 @@ struct space_place {
     byte_buffer secret;          ///< of the space server and its space clients
     byte_buffer sealed;          ///< the same for workers, see seal_secret()
 
-    /// As it is reached from here.
+    /// The address under which the space server is reached from here.
     ///   errors  those of net::address::parse
     [[nodiscard]] net::address where() const;
 };
@@ -31248,8 +30686,9 @@ public:
     [[nodiscard]] virtual task<void> serve() = 0;
     /// No worker comes from now on.
     virtual void stop() noexcept = 0;
-    /// So many workers for a demand have something to do; those above that number may go after a
-    /// while. Returns at once. What cannot be had is told to the runtime (refuse_demand).
+    /// Says how many workers for a demand have something to do; those above that number may go
+    /// after a while. Returns at once. A demand that cannot be served is told to the runtime
+    /// (refuse_demand).
     virtual void want(const worker_demand& what) = 0;
     /// The task on a worker that is for one demand alone, or all tasks on one that is being given
     /// back, wait for calls that they have made, or no longer: its cpus are free meanwhile. Returns
@@ -31258,15 +30697,15 @@ public:
     /// The worker's process is to end at once: a task there was cancelled by force. Returns at
     /// once; the end is seen as that of any worker, and it is replaced.
     virtual void end_now(const net::channel& worker) = 0;
-    /// All that have room are waited in by coroutines or actors: a second process is wanted for the
-    /// plain tasks of this one, on its cores. False: it cannot be had. Returns at once; what
-    /// becomes of it the runtime is told (serve_worker, refuse_aside).
+    /// Asks for a second process beside a worker, on its cores, for plain tasks, since coroutines
+    /// or actors wait in all workers that have room. False: it cannot be had. Returns at once; the
+    /// runtime is told what becomes of it (serve_worker, refuse_aside).
     [[nodiscard]] virtual bool want_beside(const net::channel& worker);
-    /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it
-    /// the runtime is told (group_placed, group_refused).
+    /// Asks for room for all bundles of a group, together or not at all. Returns at once; the
+    /// runtime is told what becomes of it (group_placed, group_refused).
     virtual void want_group(const worker_group& what) = 0;
-    /// Nobody holds it any more: its workers end when what runs there has ended, then the runtime
-    /// is told (group_gone). Returns at once.
+    /// No handle to a group is left: its workers end when what runs there has ended, then the
+    /// runtime is told (group_gone). Returns at once.
     virtual void drop_group(std::uint64_t number) = 0;
 
     /// Whether there is a cluster with namespaces behind it.
@@ -31278,7 +30717,7 @@ public:
                                                        std::uint64_t space_server);
     /// Before serve(): that need not get workers until need().
     virtual void serve_spaces_only() {}
-    /// There are calls for workers of the program's own.
+    /// The program has calls for workers of its own; see serve_spaces_only().
     virtual void need() {}
 };
 
@@ -34922,7 +34361,7 @@ public:
     void set_labels(worker_room& worker, const std::vector<std::string>& labels);
     /// All of them, in the order in which they came.
     [[nodiscard]] const std::vector<worker_room*>& workers() const noexcept { return workers_; }
-    /// Those that serve all demands.
+    /// How many workers serve all demands.
     [[nodiscard]] std::size_t places() const noexcept { return at_place_.size(); }
     /// Cores of the largest of these; 0: there is none.
     [[nodiscard]] std::uint32_t largest() const noexcept { return largest_; }
@@ -34939,7 +34378,7 @@ public:
     /// A line wants one more lease. True: it has one more; else its request waits in the scheduler,
     /// or there was no room before and nothing has changed.
     [[nodiscard]] bool ask(lease_line& line);
-    /// It waits for the next room that there is.
+    /// The line's request waits for the next room that there is.
     void stand(lease_line& line);
     void withdraw(lease_line& line);
     /// Books what the scheduler grants. True: there are new leases.
@@ -34977,7 +34416,7 @@ public:
     void sent(worker_room& to, call_base& call);
     /// had_cores: until now, see lent_cores.
     void settled(worker_room& from, const call_base& call, bool had_cores);
-    /// So many cores of a worker are asked for.
+    /// Tasks ask for this many cores of a worker.
     void occupy(worker_room& at, std::uint32_t cores) noexcept;
     /// A task leaves its cores to others for a while, or (false) goes on.
     void set_blocked(worker_room& at, const call_base& call, bool on);
@@ -34995,7 +34434,7 @@ private:
     void release_unused(lease_share& share);
     [[nodiscard]] worker_room* pick_free(lease_line& line);
     [[nodiscard]] bool may_be_free(const lease_line& line) const noexcept;
-    /// There may be room where there was none.
+    /// Notes that there may be room where there was none.
     void note_room() noexcept {
         ++version_;
         is_changed_ = true;
@@ -35040,21 +34479,22 @@ class lent_cores {
 public:
     lent_cores(demand_lines& lines, lease_book& book) noexcept : lines_(lines), book_(book) {}
 
-    /// Who hears that a worker of one demand is blocked, and is no more; nullptr: nobody.
+    /// The source that hears when a worker of one demand is blocked and when it goes on; nullptr:
+    /// none.
     void tell(worker_source* source) noexcept { source_ = source; }
 
     /// A task goes to a worker; none that has a worker as a whole.
     void begin(call_id id, call_base& call, worker_room& at);
-    /// It has made a call, from this worker.
+    /// The task has made a call from this worker, and waits for it.
     void begin_wait(const worker_room& at, call_id id);
-    /// One of its calls is over.
+    /// One of the task's calls is over.
     void end_wait(const worker_room& at, call_id id);
-    /// It leaves its worker. True: it had its cores until now.
+    /// The task leaves its worker. True: it held its cores until now.
     [[nodiscard]] bool end(call_id id, const call_base& call);
-    /// Those that were at a worker that is lost.
+    /// Forgets the tasks of a worker that is lost.
     void forget(const worker_room& at);
 
-    /// So many cores of workers are others' from now on.
+    /// Sets how many cores of common workers are lent to other demands.
     void lend(std::uint32_t cores);
     /// Takes as many workers out of the scheduler as were asked for, those with the least to do
     /// first.
@@ -35117,9 +34557,9 @@ class second_processes {
 public:
     explicit second_processes(const lease_book& book) noexcept : book_(book) {}
 
-    /// Who is asked for second processes; nullptr: nobody, there are none.
+    /// The source that is asked for second processes; nullptr: there are none.
     void tell(worker_source* source) noexcept { source_ = source; }
-    /// So many workers there are or will soon be.
+    /// How many workers there are or will soon be.
     void expect(std::size_t workers) noexcept { expected_ = workers; }
 
     /// A second process has come for the worker of this connection. False: there is no use for it.
@@ -35228,11 +34668,11 @@ public:
                    const second_processes& asides) noexcept
         : lines_(lines), book_(book), asides_(asides) {}
 
-    /// So many workers there are or will soon be: new actors wait for them.
+    /// How many workers there are or will soon be: new actors wait for these.
     void expect(std::size_t workers) noexcept { expected_ = workers; }
 
     void push_actor(counted_ptr<call_base> call) { actors_.push_back(std::move(call)); }
-    /// To the front, in this order.
+    /// Calls go to the front, in this order.
     void push_front(const demand_lines::calls& tasks) {
         tasks_.insert(tasks_.begin(), tasks.begin(), tasks.end());
     }
@@ -35243,7 +34683,7 @@ public:
     [[nodiscard]] bool has_tasks() const noexcept { return !tasks_.empty(); }
     [[nodiscard]] bool empty() const noexcept { return tasks_.empty() && actors_.empty(); }
 
-    /// It goes at once. False: it waits, and so may others that go first.
+    /// Sends a call at once. False: it has to wait, and so may others that go first.
     template <dispatch_events Above>
     [[nodiscard]] bool place(counted_ptr<call_base> call, Above& above);
     /// Sends what can go.
@@ -35378,39 +34818,42 @@ public:
     [[nodiscard]] lent_cores& cores() noexcept { return cores_; }
     [[nodiscard]] second_processes& asides() noexcept { return asides_; }
 
-    /// Who is asked for workers for demands that others cannot serve; nullptr: nobody.
+    /// The source that is asked for workers, for demands that no worker here can serve; nullptr:
+    /// none.
     void ask(worker_source* source) noexcept;
     [[nodiscard]] worker_source* source() const noexcept { return source_; }
-    /// So many workers there are or will soon be: new actors wait for them.
+    /// How many workers there are or will soon be: new actors wait for these.
     void expect(std::size_t workers) noexcept {
         asides_.expect(workers);
         unleased_.expect(workers);
     }
-    /// No line is served by workers for all.
+    /// From now on each demand has workers of its own, and no worker serves all demands.
     void serve_apart() noexcept { all_own_ = true; }
     [[nodiscard]] bool serves_apart() const noexcept { return all_own_; }
 
     // Workers.
 
     void add(worker_room& worker, std::string_view who);
-    /// It is lost.
+    /// The worker is lost.
     void remove(worker_room& worker);
     /// Whether new tasks go there.
     void retire(worker_room& worker, bool on);
 
     // Calls.
 
-    /// Where a task may go at once, past no other one. nullptr: it stands in line.
+    /// The worker to which a task may go at once without passing another task; nullptr: it has to
+    /// stand in line.
     [[nodiscard]] worker_room* straight_to(const call_base& call);
-    /// To the end of its line.
+    /// A call goes to the end of its line.
     void line_up(counted_ptr<call_base> call) {
         if (call->kind == call_kind::create && !call->demand)
             return unleased_.push_actor(std::move(call));
         lines_.push(std::move(call));
     }
-    /// To the front, what has lost its worker. What may have killed that comes last.
+    /// Calls that have lost their worker go to the front of their lines. The one that may have
+    /// killed it comes last.
     void line_up_again(const calls& again, const counted_ptr<call_base>& suspect);
-    /// Something waits in lines.
+    /// Whether a call waits in a line.
     [[nodiscard]] bool waits() const noexcept { return lines_.waits(); }
     /// The same, or a new actor or a task without cores waits for a worker.
     [[nodiscard]] bool has_waiting() const noexcept { return !unleased_.empty() || lines_.waits(); }
@@ -35456,7 +34899,7 @@ public:
     /// A new actor, or a task that needs no free core: it goes at once, or waits.
     template <dispatch_events Above>
     void place(counted_ptr<call_base> call, Above& above);
-    /// No worker comes for this demand: what waits for it fails.
+    /// No worker will come for this demand: calls that wait for one fail.
     template <dispatch_events Above>
     void refuse_demand(sched::demand_id demand, const error& why, Above& above);
 
@@ -35992,7 +35435,7 @@ public:
     [[nodiscard]] state_ptr state_of(std::uint64_t number) const;
     void erase(std::uint64_t number) { entries_.erase(number); }
     [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
-    /// Those that are held, kept alive: what follows may end some of them.
+    /// All groups that are held, as owners: who goes through them may end some of them meanwhile.
     [[nodiscard]] std::vector<state_ptr> held() const;
 
     // Names, at a driver:
@@ -36013,7 +35456,8 @@ public:
     /// A worker is told of a group, or tells of it.
     ///   is_lent  the handle came to it in a call
     void hold(peer_id worker, std::uint64_t number, bool is_lent = false);
-    /// It gives handles back; who calls this keeps the group. False: it has not so many.
+    /// A worker gives handles back; the caller keeps the group alive meanwhile. False: the worker
+    /// has not so many.
     [[nodiscard]] bool give_back(peer_id worker, std::uint64_t number, std::uint32_t times);
     /// It is lost, with what it holds. keeps_lent: but for what it got in calls, until lose_lent().
     void lose(peer_id worker, bool keeps_lent);
@@ -36807,12 +36251,13 @@ public:
 
     /// A group, or that of the same name if the wish allows it.
     [[nodiscard]] state_ptr make(const group_question& wish);
-    /// One that is not in the table yet; first: of the numbers to which its own belongs.
+    /// A group that is not in the table yet.
+    ///   first  the start of the range of numbers out of which it gets its own
     [[nodiscard]] state_ptr new_group(std::uint64_t first);
-    /// It can never be: it enters the table as over.
+    /// A group that can never be placed enters the table as over.
     state_ptr refuse_new(const state_ptr& made, const error& why);
     void end(group_state& group, const error& why);
-    /// Nobody holds it here any more.
+    /// No handle to the group is left in this process.
     void drop(group_state& group) noexcept;
 
     /// Null: a demand of no group.
@@ -36834,9 +36279,10 @@ public:
     void fail_all(const error& why);
 
     // Workers:
-    /// One asks, or gives back what it holds.
+    /// A worker asks for a group, or gives back handles that it holds.
     void on_question(peer& from, slot_id slot, byte_span body);
-    /// One waits no more for that answer, if it is one about groups.
+    /// A worker does not wait for the answer in that slot any more; nothing happens if it is not
+    /// about groups.
     void cancel(peer& from, slot_id slot);
 
 private:
@@ -38318,7 +37764,7 @@ struct actor_terms;
 /// What the actors of a process tell and ask those who know actors beyond it.
 class actor_events {
 public:
-    /// As messages name an actor that may not be here.
+    /// The name of an actor in messages, also of one that does not live here.
     [[nodiscard]] virtual std::string title_of(actor_id id) const = 0;
     /// An actor has left by itself. Its last reply follows.
     virtual void actor_has_left(actor_id id) = 0;
@@ -38338,7 +37784,7 @@ public:
     }
     [[nodiscard]] std::string title_of(actor_id id) const { return above_.title_of(id); }
     void insert(actor_id id, counted_ptr<actor_box> box);
-    /// Nobody holds it any more.
+    /// No handle to the actor is left.
     void drop(actor_id id) noexcept { boxes_.erase(id); }
     /// False: it does not live here.
     bool kill(actor_id id);
@@ -50309,6 +49755,7 @@ private:
     task<void> read_all();
     void handle(const net::frame& f);
     void lose(int rank, error why);
+    [[nodiscard]] bool may_send() const noexcept;
     task<void> finish();
 
     member_info self_;
@@ -50783,6 +50230,11 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* vi
         .with_hint("is rank 0 running, and can this host reach it?");
 }
 
+SKEIN_INLINE error server_closed() {
+    return error(errc::peer_lost, "the group's server closed the connection")
+        .with_hint("the supervisor or rank 0 has ended");
+}
+
 } // namespace detail
 
 SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network& via,
@@ -50802,8 +50254,9 @@ SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network
     client->reader_.spawn(client->read_all());
     std::optional<error> failure;
     try {
-        detail::send(*client->link_, detail::kind::join,
-                     detail::join_body{self, std::move(options.settings)});
+        if (client->may_send())
+            detail::send(*client->link_, detail::kind::join,
+                         detail::join_body{self, std::move(options.settings)});
         while (!client->joined_ && !client->lost_) {
             auto changed = client->changed_.wait();
             co_await changed;
@@ -50830,10 +50283,7 @@ SKEIN_INLINE task<void> group_client::read_all() {
             if (!f) break;
             handle(*f);
         }
-        if (!leaving_) {
-            lose(-1, error(errc::peer_lost, "the group's server closed the connection")
-                         .with_hint("the supervisor or rank 0 has ended"));
-        }
+        if (!leaving_) lose(-1, detail::server_closed());
     } catch (const error& e) {
         if (!leaving_)
             lose(-1, error(errc::peer_lost, "the group's server is gone").with_cause(e.text()));
@@ -50877,13 +50327,17 @@ SKEIN_INLINE void group_client::lose(int rank, error why) {
     changed_.wake_all();
 }
 
+/// A link that the other end has closed is none of this rank's doing: read_all() comes to its end, and
+/// to the reason that the server may have given before it.
+SKEIN_INLINE bool group_client::may_send() const noexcept { return link_->is_open() || leaving_; }
+
 SKEIN_INLINE task<std::vector<byte_buffer>> group_client::exchange(std::string key,
                                                                    byte_buffer mine) {
     if (lost_) throw *lost_;
     detail::blob_body body;
     body.key = key;
     body.blob = std::move(mine);
-    detail::send(*link_, detail::kind::contribute, body);
+    if (may_send()) detail::send(*link_, detail::kind::contribute, body);
     for (;;) {
         if (auto found = gathered_.find(key); found != gathered_.end()) {
             auto blobs = std::move(found->second);
@@ -50901,6 +50355,7 @@ SKEIN_INLINE void group_client::tell(std::string key, byte_buffer what) {
         throw error(errc::usage, fmt::format("rank {} tells '{}', which is for rank 0 to tell",
                                              self_.rank, key));
     if (lost_) throw *lost_;
+    if (!may_send()) throw detail::server_closed();
     detail::blob_body body;
     body.key = std::move(key);
     body.blob = std::move(what);
@@ -56452,72 +55907,4 @@ SKEIN_INLINE void joined_group::fail(const error& why) { impl_->leave(why); }
 // Every public header of the layer wire.
 // Written by scripts/check_mirror.py --write.
 
-
-// ======== skein/wire/csv.hpp
-// Lines of a CSV file: the one reader and writer of tables of numbers, lists of rows, and the like.
-//
-//     const auto line = csv_field("val_a,val_b") + "," + csv_field("loss");
-//     split_csv(line);                                    // {"val_a,val_b", "loss"}
-
-
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein {
-
-/// A field, in quotes. Ends of lines become spaces: a row stays one line.
-[[nodiscard]] std::string quoted_csv_field(std::string_view text);
-/// The same, in quotes only where it needs them.
-[[nodiscard]] std::string csv_field(std::string_view text);
-/// The fields of one line, with or without its end. Quotes count where a field begins with one.
-[[nodiscard]] std::vector<std::string> split_csv(std::string_view line);
-
-} // namespace skein
-
-
-// ======== skein/wire/detail/csv.ipp
-// The bodies of wire/csv.hpp.
-
-#include <cstddef>
-
-namespace skein {
-
-SKEIN_INLINE std::string quoted_csv_field(std::string_view text) {
-    std::string out = "\"";
-    for (const char c : text) {
-        if (c == '"') out += '"';
-        out += c == '\n' || c == '\r' ? ' ' : c;
-    }
-    return out + '"';
-}
-
-SKEIN_INLINE std::string csv_field(std::string_view text) {
-    return text.find_first_of(",\"\n\r") == text.npos ? std::string(text) : quoted_csv_field(text);
-}
-
-SKEIN_INLINE std::vector<std::string> split_csv(std::string_view line) {
-    if (line.ends_with('\n')) line.remove_suffix(1);
-    if (line.ends_with('\r')) line.remove_suffix(1); // Python's csv.writer ends lines so
-    std::vector<std::string> fields(1);
-    bool is_quoted = false, has_begun = false;
-    for (std::size_t i = 0; i < line.size(); ++i) {
-        const char c = line[i];
-        if (is_quoted && c == '"' && i + 1 < line.size() && line[i + 1] == '"') {
-            fields.back() += line[++i];
-        } else if (c == '"' && (is_quoted || !has_begun)) {
-            is_quoted = !is_quoted;
-            has_begun = true;
-        } else if (c == ',' && !is_quoted) {
-            fields.emplace_back();
-            has_begun = false;
-        } else {
-            fields.back() += c;
-            has_begun = true;
-        }
-    }
-    return fields;
-}
-
-} // namespace skein
 #undef SKEIN_AMALGAMATED

@@ -10611,14 +10611,11 @@ private:
     bool line_open_ = false, finished_ = false;
 };
 
-/// "190 ms", "1.25 s"
-[[nodiscard]] std::string human_seconds(double seconds);
-/// "05:57", "1:02:03", "3d 04h"
-[[nodiscard]] std::string human_clock(double seconds);
-/// "5.2k", "1.30M", "812"
-[[nodiscard]] std::string human_count(double count);
-/// "1.2 GB"
-[[nodiscard]] std::string human_bytes(double bytes);
+// Numbers for people, as skein's own: core/units.hpp.
+using skein::human_bytes;
+using skein::human_clock;
+using skein::human_count;
+using skein::human_seconds;
 
 } // namespace skein::report
 
@@ -10769,49 +10766,6 @@ inline bool is_uint(const json& value) {
 #include <fmt/core.h>
 
 namespace skein::report {
-
-SKEIN_INLINE std::string human_seconds(double s) {
-    if (!std::isfinite(s)) return "?";
-    if (s < 1e-3) return fmt::format("{:.0f} us", s * 1e6);
-    if (s < 1.0) return fmt::format("{:.{}f} ms", s * 1e3, s < 0.01 ? 1 : 0);
-    if (s < 100.0) return fmt::format("{:.{}f} s", s, s < 10.0 ? 2 : 1);
-    return human_clock(s);
-}
-
-SKEIN_INLINE std::string human_clock(double s) {
-    if (!std::isfinite(s) || s < 0.0 || s > 1e9) return "--:--";
-    const auto total = static_cast<std::uint64_t>(s + 0.5);
-    const auto days = total / 86400, hours = total / 3600 % 24, minutes = total / 60 % 60;
-    if (days > 0) return fmt::format("{}d {:02}h", days, hours);
-    if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, total % 60);
-    return fmt::format("{:02}:{:02}", minutes, total % 60);
-}
-
-namespace detail {
-SKEIN_INLINE std::string human_scaled(double value, double base, const char* const* units,
-                                      int count) {
-    if (!std::isfinite(value)) return "?";
-    int unit = 0;
-    while (std::fabs(value) >= base * 0.9995 && unit + 1 < count) {
-        value /= base;
-        ++unit;
-    }
-    const int digits = unit == 0 || std::fabs(value) >= 99.95 ? 0
-                       : std::fabs(value) >= 9.995            ? 1
-                                                              : 2;
-    return fmt::format("{:.{}f}{}", value, digits, units[unit]);
-}
-} // namespace detail
-
-SKEIN_INLINE std::string human_count(double count) {
-    static constexpr const char* units[] = {"", "k", "M", "G", "T"};
-    return detail::human_scaled(count, 1000.0, units, 5);
-}
-
-SKEIN_INLINE std::string human_bytes(double bytes) {
-    static constexpr const char* units[] = {" B", " kB", " MB", " GB", " TB"};
-    return detail::human_scaled(bytes, 1000.0, units, 5);
-}
 
 SKEIN_INLINE progress::progress(progress_options options) : options_(std::move(options)) {
     if (!options_.write)
@@ -11487,20 +11441,14 @@ struct run_lock {
 /// host that is cut off, would keep it for good. What the holder sees by is_lock_of().
 [[nodiscard]] SKEIN_INLINE run_lock take_lock(const std::string& folder) {
     const auto path = join_path(folder, ".lock");
-    const auto fresh = fmt::format("{}-{:016x}", path, system_random().next());
+    file_beside fresh(fmt::format("{}-{:016x}", path, system_random().next()), 0666);
     run_lock out;
-    out.fd.reset(::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-    if (!out.fd || try_lock(out.fd.get()) != file_lock::held) {
-        out.number = errno;
-    } else {
-        sign_lock(out.fd.get(), lock_owner());
-        if (::rename(fresh.c_str(), path.c_str()) == 0) {
-            out.outcome = lock_outcome::held;
-            return out;
-        }
-        out.number = errno;
+    if (fresh && try_lock(fresh.get()) == file_lock::held) {
+        sign_lock(fresh.get(), lock_owner());
+        if (fresh.take_place(path)) out.outcome = lock_outcome::held;
     }
-    ::unlink(fresh.c_str());
+    out.number = out.outcome == lock_outcome::held ? 0 : errno;
+    out.fd = fresh.release();
     return out;
 }
 
@@ -11568,31 +11516,10 @@ SKEIN_INLINE std::string number_text(double value) {
     return {text, end};
 }
 
-SKEIN_INLINE double parse_number(std::string_view text) {
-    double value = std::numeric_limits<double>::quiet_NaN();
-    const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
-    return end.ec == std::errc() ? value : std::numeric_limits<double>::quiet_NaN();
-}
-
 SKEIN_INLINE std::string csv_header(const std::vector<std::string>& columns) {
     std::string out = "step";
     for (auto& column : columns) out += "," + csv_field(column);
     return out + "\n";
-}
-
-/// The complete lines of a text, without their ends; a last line without '\n' is a torn one.
-SKEIN_INLINE std::vector<std::string_view> whole_lines(std::string_view text) {
-    std::vector<std::string_view> lines;
-    for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
-         text.remove_prefix(end + 1))
-        lines.push_back(text.substr(0, end));
-    return lines;
-}
-
-SKEIN_INLINE std::optional<std::uint64_t> leading_step(std::string_view line) {
-    std::uint64_t step = 0;
-    const auto end = std::from_chars(line.data(), line.data() + line.size(), step);
-    return end.ec == std::errc() ? std::optional(step) : std::nullopt;
 }
 
 /// The text of a file, or nothing if there is none.
@@ -11677,7 +11604,7 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
     const auto has = [&](const char* what) {
         return disk.status(join_path(path_, what)).has_value();
     };
-    const auto taken = [&] { return has("metrics.csv") || has("checkpoints"); };
+    const auto taken = [&] { return has(metrics_file) || has("checkpoints"); };
     if (!wanted && taken()) return false;
     const auto mine = detail::owner_of_new_files(path_);
     if (!mine) throw unusable(mine.error());
@@ -11768,17 +11695,17 @@ SKEIN_INLINE void run_dir::open_files() {
     lines_bytes_ = detail::whole_bytes(detail::read_text(file("metrics.jsonl")));
     decisions_bytes_ = detail::whole_bytes(detail::read_text(file("events.jsonl")));
 
-    const auto csv = detail::read_text(file("metrics.csv"));
-    const auto lines = detail::whole_lines(csv);
-    if (lines.empty()) {
+    const auto csv = detail::read_text(file(metrics_file));
+    const metrics_table table(csv);
+    if (table.names().empty()) {
         write_header().value();
         return;
     }
     csv_bytes_ = detail::whole_bytes(csv);
-    columns_ = split_csv(lines[0]);
-    if (columns_[0] != "step")
+    columns_ = table.names();
+    if (!table.begins_with_step())
         throw error(errc::malformed,
-                    fmt::format("{} does not begin with a column 'step'", file("metrics.csv")))
+                    fmt::format("{} does not begin with a column 'step'", file(metrics_file)))
             .with_hint("move it away or choose another run name");
     columns_.erase(columns_.begin());
 }
@@ -11798,13 +11725,12 @@ template <class Keep>
 void run_dir::cut(Keep keep) {
     check_ours().value();
     posix_disk disk(link_policy::refuse);
-    const auto csv = detail::read_text(file("metrics.csv"));
+    const auto csv = detail::read_text(file(metrics_file));
     std::string kept = detail::csv_header(columns_);
-    const auto lines = detail::whole_lines(csv);
-    for (std::size_t i = 1; i < lines.size(); ++i)
-        if (auto step = detail::leading_step(lines[i]); step && keep(*step))
-            kept.append(lines[i]) += '\n';
-    if (kept != csv) disk.replace(file("metrics.csv"), as_bytes(std::string_view(kept))).value();
+    const metrics_table table(csv);
+    for (const auto row : table.rows())
+        if (auto step = step_of(row); step && keep(*step)) kept.append(row) += '\n';
+    if (kept != csv) disk.replace(file(metrics_file), as_bytes(std::string_view(kept))).value();
     csv_bytes_ = kept.size();
 
     cut_lines("metrics.jsonl", lines_bytes_, keep);
@@ -11890,15 +11816,15 @@ SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
 /// metrics.csv anew with all columns; rows that lack the last ones get empty fields.
 SKEIN_INLINE result<void> run_dir::write_header() {
     posix_disk disk(link_policy::refuse);
-    const auto path = file("metrics.csv");
+    const auto path = file(metrics_file);
     std::string text = detail::csv_header(columns_);
     if (disk.status(path)) {
         const auto bytes = disk.read_whole(path, std::uint64_t{8} << 30);
         if (!bytes) return bytes.error();
-        const auto lines = detail::whole_lines(as_text(*bytes));
-        for (std::size_t i = 1; i < lines.size(); ++i) {
-            const auto missing = columns_.size() + 1 - split_csv(lines[i]).size();
-            text.append(lines[i]).append(missing, ',') += '\n';
+        const metrics_table table(as_text(*bytes));
+        for (std::size_t i = 0; i < table.size(); ++i) {
+            const auto missing = columns_.size() + 1 - table.cells(i).size();
+            text.append(table.row(i)).append(missing, ',') += '\n';
         }
     }
     if (auto done = disk.replace(path, as_bytes(std::string_view(text))); !done) return done;
@@ -11920,7 +11846,7 @@ SKEIN_INLINE result<void> run_dir::write_csv() {
         }
         text += '\n';
     }
-    if (auto done = detail::append_text(file("metrics.csv"), csv_bytes_, text); !done) return done;
+    if (auto done = detail::append_text(file(metrics_file), csv_bytes_, text); !done) return done;
     csv_waits_.clear();
     return {};
 }
@@ -11996,25 +11922,33 @@ SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     return id.is_string() ? id.get<std::string>() : std::string();
 }
 
+namespace detail {
+/// The point that a row says for a column; nothing: the row has no step, or nothing there.
+[[nodiscard]] SKEIN_INLINE std::optional<curve_point> point_of(
+    std::string_view row, const std::vector<std::string>& cells, std::size_t column) {
+    const auto step = step_of(row);
+    if (!step || column >= cells.size() || cells[column].empty()) return std::nullopt;
+    return curve_point{static_cast<double>(*step),
+                       number_of(cells[column]).value_or(std::numeric_limits<double>::quiet_NaN())};
+}
+} // namespace detail
+
 SKEIN_INLINE std::vector<metrics_column> read_metrics(const std::string& folder) {
-    const auto path = folder + "/metrics.csv";
+    const auto path = folder + "/" + metrics_file;
     const auto csv = detail::read_text(path);
-    const auto lines = detail::whole_lines(csv);
+    const metrics_table table(csv);
     std::vector<metrics_column> columns;
-    if (lines.empty()) return columns;
-    const auto names = split_csv(lines[0]);
-    if (names[0] != "step")
+    const auto& names = table.names();
+    if (names.empty()) return columns;
+    if (!table.begins_with_step())
         throw error(errc::malformed, path + " does not begin with a column 'step'")
             .with_hint("it is no file of a run");
     for (std::size_t c = 1; c < names.size(); ++c) columns.push_back({names[c], {}});
-    for (std::size_t i = 1; i < lines.size(); ++i) {
-        const auto step = detail::leading_step(lines[i]);
-        if (!step) continue;
-        const auto fields = split_csv(lines[i]);
-        for (std::size_t c = 1; c < std::min(fields.size(), names.size()); ++c)
-            if (!fields[c].empty())
-                columns[c - 1].points.push_back(
-                    {static_cast<double>(*step), detail::parse_number(fields[c])});
+    for (std::size_t i = 0; i < table.size(); ++i) {
+        const auto cells = table.cells(i);
+        for (std::size_t c = 1; c < names.size(); ++c)
+            if (const auto point = detail::point_of(table.row(i), cells, c))
+                columns[c - 1].points.push_back(*point);
     }
     return columns;
 }
@@ -12024,14 +11958,11 @@ SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) co
     const auto it = std::find(columns_.begin(), columns_.end(), column);
     if (it == columns_.end()) return points;
     const auto place = static_cast<std::size_t>(it - columns_.begin()) + 1;
-    const auto csv = detail::read_text(file("metrics.csv"));
-    const auto lines = detail::whole_lines(csv);
-    for (std::size_t i = 1; i < lines.size(); ++i) {
-        const auto fields = split_csv(lines[i]);
-        if (place >= fields.size() || fields[place].empty()) continue;
-        if (auto step = detail::leading_step(lines[i]))
-            points.push_back({static_cast<double>(*step), detail::parse_number(fields[place])});
-    }
+    const auto csv = detail::read_text(file(metrics_file));
+    const metrics_table table(csv);
+    for (std::size_t i = 0; i < table.size(); ++i)
+        if (const auto point = detail::point_of(table.row(i), table.cells(i), place))
+            points.push_back(*point);
     return points;
 }
 
@@ -22159,10 +22090,6 @@ using cells = std::vector<cell>;
 
 /// "float32[3, 224, 224]".
 [[nodiscard]] std::string text_of(const cell& shape);
-/// "1.23 ms", "4.56 us".
-[[nodiscard]] std::string time_text(double seconds);
-/// "12 bytes", "602.1 kB".
-[[nodiscard]] std::string bytes_text(double bytes);
 
 template <class T>
 consteval number_type number_type_of() {
@@ -22333,18 +22260,6 @@ SKEIN_INLINE std::string text_of(const cell& shape) {
     for (int i = 0; i < shape.rank; ++i)
         out += fmt::format("{}{}", i == 0 ? "[" : ", ", shape.dims[std::size_t(i)]);
     return out + "]";
-}
-
-SKEIN_INLINE std::string time_text(double seconds) {
-    return seconds < 1e-4 ? fmt::format("{:.2f} us", seconds * 1e6)
-           : seconds < 1  ? fmt::format("{:.2f} ms", seconds * 1e3)
-                          : fmt::format("{:.2f} s", seconds);
-}
-
-SKEIN_INLINE std::string bytes_text(double bytes) {
-    return bytes < 1000        ? fmt::format("{:.0f} bytes", bytes)
-           : bytes < 1'000'000 ? fmt::format("{:.1f} kB", bytes / 1e3)
-                               : fmt::format("{:.1f} MB", bytes / 1e6);
 }
 
 SKEIN_INLINE const std::byte* read_values(wire::reader& from, std::uint64_t bytes) {
@@ -25293,7 +25208,7 @@ SKEIN_INLINE void row_engine::say_if_it_does_not_pay(const executor_stats& helpe
     const auto making = stats_[0].seconds / static_cast<double>(stats_[0].rows);
     note_(fmt::format("helpers do not pay here: taking a row in costs about {}, making it {}; "
                       "helpers{{.most = 0}} leaves them out",
-                      time_text(receive_cost(helper)), time_text(making)));
+                      cost_seconds(receive_cost(helper)), cost_seconds(making)));
 }
 
 SKEIN_INLINE row_engine::taken_range row_engine::take_in(filling& batch, work_range range,
@@ -25870,11 +25785,10 @@ SKEIN_INLINE std::string loader_stats::text() const {
         out += fmt::format(
             "  {:<12} {:>8} rows {:>5.1f} % {:>10} per row{}{}{}{}{}\n", each.name, each.rows,
             all > 0 ? 100.0 * static_cast<double>(each.rows) / static_cast<double>(all) : 0.0,
-            detail::time_text(each.seconds /
-                              static_cast<double>(std::max<std::uint64_t>(1, each.rows))),
-            each.receive_seconds > 0 ? fmt::format(", about {} to receive",
-                                                   detail::time_text(detail::receive_cost(each)))
-                                     : "",
+            cost_seconds(each.seconds / static_cast<double>(std::max<std::uint64_t>(1, each.rows))),
+            each.receive_seconds > 0
+                ? fmt::format(", about {} to receive", cost_seconds(detail::receive_cost(each)))
+                : "",
             !detail::pays(makers.front(), each) ? ", which does not pay" : "",
             each.lost > 0 ? ", lost" : "",
             each.away > 0 ? fmt::format(", {} rows not readable there", each.away) : "",
@@ -28122,14 +28036,16 @@ SKEIN_INLINE double free_bytes(int file) {
     return static_cast<double>(about.f_bavail) * static_cast<double>(about.f_frsize);
 }
 
-/// Gives the file its size, with blocks of its own.
+/// Gives the file its size, with blocks of its own. What is more than is free is not tried: it would take all that is free
+/// from every other program until it fails.
 SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder) {
     outlive_file_limit();
-    int failed = ::fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-    if (failed == EOPNOTSUPP) { // the best there is on such a file system
-        failed = free_bytes(file) < static_cast<double>(bytes)       ? ENOSPC
-                 : ::ftruncate(file, static_cast<off_t>(bytes)) == 0 ? 0
-                                                                     : errno;
+    const auto size = static_cast<off_t>(bytes);
+    int failed = ENOSPC;
+    if (free_bytes(file) >= static_cast<double>(bytes)) {
+        failed = ::fallocate(file, 0, 0, size) == 0 ? 0 : errno;
+        if (failed == EOPNOTSUPP) // the best there is on such a file system
+            failed = ::ftruncate(file, size) == 0 ? 0 : errno;
     }
     if (failed == 0) return;
     const bool full = failed == ENOSPC || failed == EFBIG || failed == EDQUOT;

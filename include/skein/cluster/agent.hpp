@@ -62,13 +62,14 @@ struct agent_options {
     std::vector<std::string> labels{};
     /// What CUDA_VISIBLE_DEVICES calls each gpu of `offers`; empty: their indices.
     std::vector<std::string> gpu_names{};
-    /// Where jobs' folders and files are, of this agent alone; nullptr: jobs that bring files are
-    /// refused.
+    /// The storage of jobs' folders and files, which this agent has to itself; nullptr: jobs that
+    /// bring files are refused.
     std::shared_ptr<job_storage> storage{};
     std::size_t most_workers = 4096;
     time_span join_within = std::chrono::seconds(60);  ///< the first time
     time_span orphan_grace = std::chrono::seconds(30); ///< then workers end
-    /// Then it ends, too, instead of looking for its head for ever; no head has it wait longer.
+    /// Whether the agent ends with its workers, after orphan_grace without a head, instead of
+    /// looking for its head for ever. No head can make such an agent wait longer.
     bool leaves_alone = false;
     time_span stop_grace =
         time_constants::lan().shutdown_grace; ///< of a worker, from SIGTERM to the kill

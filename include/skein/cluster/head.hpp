@@ -60,7 +60,7 @@ public:
     head_web& operator=(const head_web&) = delete;
     virtual ~head_web() = default;
 
-    /// One client, whose first bytes are no handshake of a peer, until it leaves; see
+    /// Serves one client, whose first bytes are no handshake of a peer, until it leaves; see
     /// net::link_endpoint::on_http.
     [[nodiscard]] virtual task<void> serve(std::unique_ptr<net::stream> with, byte_buffer first,
                                            net::admission* place) = 0;
@@ -88,9 +88,9 @@ struct head_options {
     std::string name = "head", host{};
     std::int64_t pid = 0;
     std::uint64_t incarnation = 0; ///< of this start of this process; 0: drawn
-    /// For a link to resume after a break; one that falls silent breaks after
-    /// net::keep_alive::dead_after. A node whose connection was closed, as that of an agent that
-    /// dies, is lost then.
+    /// The time that a node's link has to resume after a break; a link that falls silent breaks
+    /// after net::keep_alive::dead_after. A node whose connection was closed, as that of an agent
+    /// that dies, is lost when this time is over.
     time_span node_grace = time_constants::lan().dead_after;
     /// A node that is silent is lost so long after its last word, and what runs there is given up.
     /// Its agent is told, and ends that itself when it has been without a head for so long.
@@ -99,10 +99,10 @@ struct head_options {
     time_span look_every = std::chrono::milliseconds(250); ///< for what has run out
     /// A driver keeps a lease so long at least, before it is asked to give it back to others.
     time_span share_quantum = std::chrono::seconds(2);
-    /// One that was asked back and is kept, for its worker has actors, is not asked for again so
-    /// long.
+    /// A lease that was asked back and that its driver keeps, since its worker has actors, is not
+    /// asked back again before this time is over.
     time_span keep_grace = std::chrono::seconds(30);
-    /// One that was asked back counts as coming so long; then it is asked for again.
+    /// A lease that was asked back counts as on its way for this time; then it is asked back again.
     time_span recall_grace = std::chrono::seconds(5);
     std::size_t most_leases = std::size_t{1} << 16; ///< of one driver
     time_constants times{};                         ///< of namespaces

@@ -45,7 +45,7 @@ class runtime;
 
 namespace skein::cluster {
 
-/// Which cluster, and what a driver wants of it.
+/// The cluster of a driver, and the workers that the driver wants there.
 struct leased_workers_options {
     net::address head{};
     net::token secret{};
@@ -59,20 +59,20 @@ struct leased_workers_options {
     std::string program = "skein"; ///< argv[0] that `ps` shows
     std::string folder{};          ///< the workers' working directory, on each node
     std::string job{};             ///< see program_place
-    /// Where workers connect. Port 0: any. Empty host: this host alone when the head listens there
-    /// alone, else all addresses.
+    /// The address at which the driver listens for its workers. Port 0: any. Empty host: this host
+    /// alone when the head listens there alone, else all addresses.
     net::address listen{};
     /// The address that workers are told; empty: the host by which the head knows this one, and the
     /// port.
     std::string advertise{};
     time_span join_within = std::chrono::seconds(10); ///< the first time
-    /// No worker has started for so long, and three or more have failed to: the calls fail.
+    /// All calls fail when no worker has started for this time and three or more have failed to.
     time_span start_within = std::chrono::seconds(20);
     time_constants times{};
     /// Prints what workers print; empty: that appears where their agents were started.
     proc::print_lines print{};
-    /// It is the space server of this namespace: other programs are its space clients, and each
-    /// worker is for one demand.
+    /// The namespace whose space server this driver is: other programs are its space clients, and
+    /// each worker is for one demand. Empty: none.
     std::string space{};
     std::uint64_t space_node =
         0; ///< the incarnation of the agent that holds the space server's process

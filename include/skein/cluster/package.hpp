@@ -22,6 +22,10 @@
 
 namespace skein::cluster {
 
+/// The most bytes of a file that travel in one piece: what package_store::read() gives at once, and
+/// blob_writer::append() needs to take.
+inline constexpr std::size_t most_blob_piece = std::size_t{1} << 20;
+
 /// What stands at a path.
 enum class entry_kind : std::uint8_t {
     file = 0,

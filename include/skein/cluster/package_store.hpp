@@ -39,9 +39,6 @@ struct package_files;
 struct blob_file;
 } // namespace detail
 
-/// The most that read() gives at once, and that append() needs to take.
-inline constexpr std::size_t most_blob_piece = std::size_t{1} << 20;
-
 /// A blob that is being written. One thread at a time. Destroyed before commit() it leaves nothing.
 class blob_writer {
 public:

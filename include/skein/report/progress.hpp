@@ -12,6 +12,7 @@
 
 #include <skein/core/config.hpp>
 #include <skein/core/time.hpp>
+#include <skein/core/units.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -102,14 +103,11 @@ private:
     bool line_open_ = false, finished_ = false;
 };
 
-/// "190 ms", "1.25 s"
-[[nodiscard]] std::string human_seconds(double seconds);
-/// "05:57", "1:02:03", "3d 04h"
-[[nodiscard]] std::string human_clock(double seconds);
-/// "5.2k", "1.30M", "812"
-[[nodiscard]] std::string human_count(double count);
-/// "1.2 GB"
-[[nodiscard]] std::string human_bytes(double bytes);
+// Numbers for people, as skein's own: core/units.hpp.
+using skein::human_bytes;
+using skein::human_clock;
+using skein::human_count;
+using skein::human_seconds;
 
 } // namespace skein::report
 

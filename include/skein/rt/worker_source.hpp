@@ -76,7 +76,7 @@ struct space_place {
     byte_buffer secret;          ///< of the space server and its space clients
     byte_buffer sealed;          ///< the same for workers, see seal_secret()
 
-    /// As it is reached from here.
+    /// The address under which the space server is reached from here.
     ///   errors  those of net::address::parse
     [[nodiscard]] net::address where() const;
 };
@@ -98,8 +98,9 @@ public:
     [[nodiscard]] virtual task<void> serve() = 0;
     /// No worker comes from now on.
     virtual void stop() noexcept = 0;
-    /// So many workers for a demand have something to do; those above that number may go after a
-    /// while. Returns at once. What cannot be had is told to the runtime (refuse_demand).
+    /// Says how many workers for a demand have something to do; those above that number may go
+    /// after a while. Returns at once. A demand that cannot be served is told to the runtime
+    /// (refuse_demand).
     virtual void want(const worker_demand& what) = 0;
     /// The task on a worker that is for one demand alone, or all tasks on one that is being given
     /// back, wait for calls that they have made, or no longer: its cpus are free meanwhile. Returns
@@ -108,15 +109,15 @@ public:
     /// The worker's process is to end at once: a task there was cancelled by force. Returns at
     /// once; the end is seen as that of any worker, and it is replaced.
     virtual void end_now(const net::channel& worker) = 0;
-    /// All that have room are waited in by coroutines or actors: a second process is wanted for the
-    /// plain tasks of this one, on its cores. False: it cannot be had. Returns at once; what
-    /// becomes of it the runtime is told (serve_worker, refuse_aside).
+    /// Asks for a second process beside a worker, on its cores, for plain tasks, since coroutines
+    /// or actors wait in all workers that have room. False: it cannot be had. Returns at once; the
+    /// runtime is told what becomes of it (serve_worker, refuse_aside).
     [[nodiscard]] virtual bool want_beside(const net::channel& worker);
-    /// Room for all bundles is wanted, together or not at all. Returns at once; what becomes of it
-    /// the runtime is told (group_placed, group_refused).
+    /// Asks for room for all bundles of a group, together or not at all. Returns at once; the
+    /// runtime is told what becomes of it (group_placed, group_refused).
     virtual void want_group(const worker_group& what) = 0;
-    /// Nobody holds it any more: its workers end when what runs there has ended, then the runtime
-    /// is told (group_gone). Returns at once.
+    /// No handle to a group is left: its workers end when what runs there has ended, then the
+    /// runtime is told (group_gone). Returns at once.
     virtual void drop_group(std::uint64_t number) = 0;
 
     /// Whether there is a cluster with namespaces behind it.
@@ -128,7 +129,7 @@ public:
                                                        std::uint64_t space_server);
     /// Before serve(): that need not get workers until need().
     virtual void serve_spaces_only() {}
-    /// There are calls for workers of the program's own.
+    /// The program has calls for workers of its own; see serve_spaces_only().
     virtual void need() {}
 };
 

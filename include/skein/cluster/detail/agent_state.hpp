@@ -87,7 +87,7 @@ struct agent::state {
     [[nodiscard]] detail::head_link_options link_options(loop& on);
     void say_away(const error& why, bool was_joined);
     static task<void> watch_orphans(state* self);
-    /// Without a head for so long what it runs ends.
+    /// The time without a head after which the agent ends what it runs.
     [[nodiscard]] duration patience() const {
         return how.leaves_alone ? duration(how.orphan_grace)
                                 : std::max<duration>(how.orphan_grace, head_waits);

@@ -36,7 +36,7 @@ public:
 
     /// Another attempt is worth it: nobody has said no, and there is time.
     [[nodiscard]] bool goes_on(const error& why) { return is_away(why.code()) && has_time(why); }
-    /// There is time for another attempt, whatever the last one said.
+    /// Whether there is time for another attempt, whatever the last one said.
     [[nodiscard]] bool has_time(const error& why) {
         const auto now = loop::current().now();
         if (now >= until_) return false;
@@ -48,7 +48,7 @@ public:
     [[nodiscard]] static task<void> pause() { co_await sleep_for(std::chrono::milliseconds(200)); }
 
 private:
-    /// Nobody has said no.
+    /// Whether an error says that no head was reached; others are a head's refusal.
     [[nodiscard]] static bool is_away(errc code) noexcept {
         switch (code) {
         case errc::refused:
@@ -98,7 +98,7 @@ inline task<net::requests::handle> reach_head(net::network* via, tool_options ho
     }
 }
 
-/// One question over one link; `asked`: it was on its way, and may have been heard.
+/// One question over one link. `asked` is set as soon as the question may have reached the head.
 template <class Reply, class M>
 task<Reply> ask_head_once(net::network* via, tool_options how, M what, bool* asked) {
     auto reaching = reach_head_once(via, how);
@@ -112,7 +112,8 @@ task<Reply> ask_head_once(net::network* via, tool_options how, M what, bool* ask
     co_return std::move(*reply);
 }
 
-/// One question to a head. With patience it may be asked twice: one that has `again` says so then.
+/// One question to a head. With patience it may be sent twice; a message that has a field `again`
+/// says so the second time.
 template <class Reply, class M>
 task<Reply> ask_head(net::network* via, tool_options how, M what) {
     head_patience patience(how);

@@ -42,9 +42,10 @@ public:
     broken_links(loop& on, net::network& via, const time_constants& times)
         : on_loop_(on), network_(via), times_(times) {}
 
-    /// Until `stopping` is set, and what was asked of hosts is answered.
+    /// Looks at all links until `stopping` is set and what was asked of hosts is answered.
     [[nodiscard]] task<void> watch(event* stopping) { return watch_all(this, stopping); }
-    /// Nobody tells how a worker has ended any more: none is waited for.
+    /// The cluster has gone, so nobody tells how a worker has ended: a broken link is not waited
+    /// for.
     void lose_cluster() noexcept { has_cluster_ = false; }
 
     void add_worker(std::uint64_t lease, net::link::handle wire) {
@@ -61,7 +62,7 @@ private:
         net::link::handle wire;
         std::optional<time_point> broken_since;
 
-        /// It has been broken for so long, or longer.
+        /// Whether the link has been broken for `patience` or longer.
         [[nodiscard]] bool is_broken_for(duration patience, time_point now);
     };
 

@@ -87,8 +87,8 @@ struct want_lease {
     std::string demand;
     /// Of the node: "zone=a", "node=n1"; in a placement group "@3", "@3/0"; empty: any.
     std::string label;
-    /// For tasks with one demand alone: the driver gives others of its leases back for it, where it
-    /// is told.
+    /// Whether the lease is for tasks with one demand alone: the driver gives others of its leases
+    /// back for it, where it is told.
     bool own = false;
     /// Of its worker's process, as sched::parse_task_environment() reads them; no folder: that of
     /// the driver.
@@ -103,7 +103,7 @@ struct return_lease {
     bool at_once = false; ///< its worker is to be killed, not asked
 };
 
-/// There is room, and the worker is being started.
+/// A lease has got its room, and its worker is being started.
 struct lease_granted {
     static constexpr std::uint16_t number = 7;
     std::uint64_t lease = 0;
@@ -112,7 +112,7 @@ struct lease_granted {
     std::vector<std::string> labels; ///< of the node; "node=n1" is one
 };
 
-/// It waits for a node that could hold it: none that is there could.
+/// A lease waits for a node that could hold it: none that is there could.
 struct lease_waits {
     static constexpr std::uint16_t number = 8;
     std::uint64_t lease = 0;
@@ -177,7 +177,8 @@ struct group_placed {
     std::vector<placed_bundle> bundles;
 };
 
-/// It waits: for nodes that could hold it, or some of its places have gone and it gets others.
+/// A placement group waits for nodes that could hold it, or for other places in the stead of those
+/// that have gone.
 struct group_waits {
     static constexpr std::uint16_t number = 27;
     std::uint64_t group = 0;
@@ -185,7 +186,7 @@ struct group_waits {
     std::string why;
 };
 
-/// There can be no such group: it is forgotten.
+/// A placement group can never be, and is forgotten.
 struct group_refused {
     static constexpr std::uint16_t number = 28;
     std::uint64_t group = 0;

@@ -37,8 +37,8 @@ public:
         : loop_(on), leases_(below.leases), shares_(below.shares), nodes_(below.nodes),
           jobs_(below.jobs), events_(events) {}
 
-    /// For what a driver has just asked for: what is free, then what its job can lend, then what
-    /// others of its leases hold.
+    /// Looks for room for what a driver has just asked for: first what is free, then what its job
+    /// can lend, then what others of its leases hold.
     void find_room(const lease_holder& driver, bool of_groups);
     /// Entry processes have their cpus back when no driver of their job has, or waits for, anything.
     void lend_entries();
@@ -51,7 +51,7 @@ public:
     [[nodiscard]] const lease* held_up(const lease_holder& driver) const;
     /// "waits for cpu=1 for 7 s; n1: ..."
     [[nodiscard]] std::string held_text(const lease& l) const;
-    /// By job: what the first of its drivers has waited for so long.
+    /// For each job the text of the first of its drivers that has waited too long.
     [[nodiscard]] texts_by_job by_job() const;
     /// Grows when a driver was told.
     [[nodiscard]] std::uint64_t changes() const noexcept { return changes_; }

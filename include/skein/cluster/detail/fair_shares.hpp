@@ -41,7 +41,8 @@ public:
     /// of. Nobody is asked for what would leave him short: leases are whole, and would go round for
     /// ever. But who has nothing at all gets something.
     void look();
-    /// It has just asked: nobody waits for the next look at all of them.
+    /// Looks at once for room for a driver that has just asked, instead of with the next look at
+    /// all.
     void make_room(const lease_holder& d, bool of_groups);
 
 private:

@@ -84,14 +84,14 @@ public:
     [[nodiscard]] task<void> part() { return link_.part(); }
 
     void want(want_lease wish);
-    /// Its worker has come, maybe before the news of its grant.
+    /// The worker of that lease has come, maybe before the news of its grant.
     void has_come(std::uint64_t lease);
-    /// It is not needed any more.
+    /// The lease is not needed any more.
     void give_back(std::uint64_t lease);
     /// Has its worker end, and waits for that; one that is not there yet is given back.
     void end(std::uint64_t lease, bool at_once);
     void set_blocked(std::uint64_t lease, bool on);
-    /// One that was asked back is kept.
+    /// Tells the head that a lease which it has asked back cannot be given back.
     void keep(std::uint64_t lease) { tell_unless_stopping(keep_lease{lease}); }
     void want_group(known_group group);
     void drop_group(std::uint64_t group);
@@ -104,7 +104,7 @@ public:
         return link_.template ask<Reply>(std::move(m));
     }
     [[nodiscard]] const head_link& link() const noexcept { return link_; }
-    /// The head hears what is asked for.
+    /// Whether what is asked for reaches the head now; else the next hello says it.
     [[nodiscard]] bool is_asking() const noexcept {
         return link_.is_joined() && !stopping_->is_set();
     }

@@ -106,9 +106,9 @@ public:
     static constexpr std::size_t most_unwritten = 10'000; ///< records; then all is written anew
     static constexpr std::int64_t gone_for =
         7 * 86'400; ///< seconds; then a node that is not drained is forgotten
-    /// A wall clock that is set forward is no reason to forget: so long a node is missing by this
-    /// head's own clock. One that comes back after that it was drained and is not any more would
-    /// say that it is.
+    /// The time that a node is remembered after it has gone, by this head's own clock, even if the
+    /// wall clock was set forward. A drained node that came back to a head that had forgotten it
+    /// would get work.
     static constexpr duration may_be_near = std::chrono::minutes(10);
     static constexpr std::size_t most_text = 256; ///< of a name; the rest is cut off
     static constexpr std::size_t most_offers =

@@ -15,7 +15,7 @@
 
 namespace skein::cluster::detail {
 
-/// For a head, as agent_options::orphan_grace, of an agent that this head has not heard.
+/// The orphan_grace (see agent_options) that a head assumes of an agent which has not told its own.
 inline constexpr std::uint64_t agents_wait_ms = 30'000;
 
 /// Since when nothing has come from a node, as far as a look now and then sees it.
@@ -28,7 +28,8 @@ public:
         else if (!since_)
             since_ = now - noticed_after;
     }
-    /// This head itself has stood still: nobody could be heard then.
+    /// Takes the time in which this head itself stood still, and could hear nobody, out of a
+    /// silence.
     void forgive(duration how_long) {
         if (since_) *since_ += how_long;
     }
@@ -53,12 +54,12 @@ public:
     };
 
     void leave(std::uint64_t driver, one what) { all_.insert_or_assign(driver, std::move(what)); }
-    /// Its node is there again, and is told to end it: that it has ended is news to come.
+    /// The node of an attempt is there again, and was told to end it: news of that end will come.
     void is_back(std::uint64_t driver) {
         if (const auto found = all_.find(driver); found != all_.end())
             found->second.until = time_point::max();
     }
-    /// It has fallen silent once more, before it had ended it.
+    /// A node has fallen silent again before it has told of the attempt's end.
     void is_gone(std::uint64_t node, time_point heard_at) {
         for (auto& [driver, of] : all_)
             if (of.node == node) of.until = deadline_after(heard_at, of.fence);
@@ -75,7 +76,7 @@ public:
             return held == holds.end() || held->driver != of.first;
         });
     }
-    /// It is not known to have ended.
+    /// Whether an attempt may still run: its end is neither known nor certain.
     [[nodiscard]] bool may_run(std::uint64_t driver, time_point now) const {
         const auto found = all_.find(driver);
         return found != all_.end() && now < found->second.until;

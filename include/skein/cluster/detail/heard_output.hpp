@@ -36,7 +36,7 @@ namespace skein::cluster::detail {
 /// What heard output asks of the driver, and tells it.
 class output_events {
 public:
-    /// For people; empty: the worker of that lease is not known any more.
+    /// The worker's name, for people; empty: the worker of that lease is not known any more.
     [[nodiscard]] virtual std::string name_of(std::uint64_t lease) const = 0;
     /// The last lines of that node are printed: it may send more.
     virtual void printed(std::uint64_t node) = 0;
@@ -53,7 +53,7 @@ protected:
 /// Belongs to one loop.
 class heard_output {
 public:
-    /// Without `print` nothing is heard. The other two must outlive it.
+    /// An empty `print` asks for no lines. Loop and listener must outlive this.
     heard_output(loop& on, proc::print_lines print, output_events& events)
         : on_loop_(on), print_(std::move(print)), events_(events) {}
 
@@ -71,10 +71,10 @@ public:
         for (auto& [lease, before] : heard_) before.is_lost = !known.contains(lease);
         all_heard_.set();
     }
-    /// Until all that has arrived is printed, or so long.
+    /// Waits until all that has arrived is printed, at most for `most`.
     [[nodiscard]] task<void> until_printed(duration most) { return wait_printed(this, most); }
-    /// Ends it. `waits`: workers have left, and what they said last is on its way. So long at most:
-    /// a terminal may be slow, or a node cut off.
+    /// Ends the printing. `waits`: workers have left, and their last lines are on their way. `most`
+    /// bounds the wait for these: a terminal may be slow, or a node cut off.
     [[nodiscard]] task<void> hear_out(bool waits, duration most) {
         return hear_last(this, waits, most);
     }

@@ -3,9 +3,11 @@
 // The bodies of cluster/detail/job_folder.hpp.
 
 #include <skein/core/error.hpp>
+#include <skein/core/file_beside.hpp>
 #include <skein/core/file_limit.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/unique_fd.hpp>
+#include <skein/report/metrics_table.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -102,21 +104,17 @@ SKEIN_INLINE void touch(const std::string& folder) noexcept {
 }
 
 SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token& token) {
-    const auto path = folder + "/token", fresh = path + ".new";
+    const auto path = folder + "/token";
     const auto digits = token.to_hex();
     const auto failed = [&] {
         return error(errc::io, fmt::format("{} cannot be written: {}", path, errno_text(errno)));
     };
     static std::mutex one_at_a_time; // several processes of jobs may start at once
     const std::lock_guard held(one_at_a_time);
-    (void)::unlink(fresh.c_str()); // of one that was killed
-    const unique_fd file(
-        ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file || ::fchmod(file.get(), 0600) != 0 ||
-        ::write(file.get(), digits.data(), digits.size()) != static_cast<ssize_t>(digits.size()))
+    file_beside fresh(path + ".new", 0600, left_over::removed);
+    if (!fresh || ::fchmod(fresh.get(), 0600) != 0 || !fresh.append(as_bytes(digits)) ||
+        !fresh.take_place(path))
         throw failed();
-    // Whole, whoever reads it now.
-    if (::rename(fresh.c_str(), path.c_str()) != 0) throw failed();
     return path;
 }
 
@@ -134,7 +132,7 @@ SKEIN_INLINE bool table_reader::find() {
         return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec >= b.tv_nsec;
     };
     for (fs::directory_iterator one(runs_, none), end; !none && one != end; one.increment(none)) {
-        const auto file = (one->path() / "metrics.csv").string();
+        const auto file = (one->path() / report::metrics_file).string();
         struct stat status{};
         if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
         if (!is_later(status.st_mtim, at)) continue;

@@ -3,70 +3,36 @@
 // The bodies of cluster/job_progress.hpp.
 
 #include <skein/core/printable.hpp>
-#include <skein/core/read_number.hpp>
-#include <skein/wire/csv.hpp>
+#include <skein/report/metrics_table.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
+#include <span>
 #include <string>
-#include <vector>
 
 namespace skein::cluster {
 
-namespace detail {
-
-/// A report need not have all columns: so many rows are looked through for each.
-inline constexpr std::size_t most_rows_back = 64;
-
-/// By column: the last value.
-[[nodiscard]] inline std::vector<std::optional<double>> last_values(std::string_view rows,
-                                                                    std::size_t columns) {
-    std::vector<std::optional<double>> out(columns);
-    for (std::size_t back = 0; back < most_rows_back && !rows.empty(); ++back) {
-        rows.remove_suffix(rows.back() == '\n' ? 1 : 0);
-        const auto begin = rows.rfind('\n');
-        const auto cells = split_csv(begin == rows.npos ? rows : rows.substr(begin + 1));
-        for (std::size_t i = 0; i < std::min(cells.size(), columns); ++i) {
-            if (!out[i]) out[i] = read_double(cells[i]);
-        }
-        rows = begin == rows.npos ? std::string_view() : rows.substr(0, begin + 1);
-    }
-    return out;
-}
-
-} // namespace detail
-
 SKEIN_INLINE job_progress progress_of(std::string_view table) {
+    namespace column = report::column;
+    const report::last_values last(table);
+    const auto finite = [&](std::span<const std::string_view> names) {
+        const auto value = last.of(names);
+        return value && std::isfinite(*value) ? value : std::nullopt;
+    };
     job_progress out;
-    const auto end = table.find('\n');
-    if (end == table.npos) return out;
-    const auto names = split_csv(table.substr(0, end));
-    const auto values = detail::last_values(table.substr(end + 1), names.size());
-    using columns = std::initializer_list<std::string_view>;
-    const auto take = [&](std::optional<double>& into, columns is) {
-        for (const auto& name : is)
-            for (std::size_t i = 0; i < names.size(); ++i)
-                if (names[i] == name && values[i] && !into) into = values[i];
-    };
-    const auto take_finite = [&](std::optional<double>& into, columns is) {
-        take(into, is);
-        if (into && !std::isfinite(*into)) into.reset();
-    };
-    take(out.loss, {"loss", "train_loss"});
-    take(out.learning_rate, {"lr", "learning_rate"});
-    std::optional<double> step_s;
-    take_finite(out.step, {"step"});
-    take_finite(out.epoch, {"epoch"});
-    take_finite(out.steps, {"steps", "total_steps", "max_steps"});
-    take_finite(out.epochs, {"epochs", "total_epochs", "max_epochs"});
-    take_finite(out.samples_per_s, {"samples_per_s"});
-    take_finite(out.tokens_per_s, {"tokens_per_s"});
-    take_finite(out.steps_per_s, {"steps_per_s"});
-    take_finite(out.ranks, {"world_size", "workers", "ranks"});
-    take_finite(step_s, {"step_s", "step_seconds"});
-    if (!out.steps_per_s && step_s && *step_s > 0) out.steps_per_s = 1 / *step_s;
+    out.loss = last.of(column::loss);
+    out.learning_rate = last.of(column::learning_rate);
+    out.step = finite(column::step);
+    out.epoch = finite(column::epoch);
+    out.steps = finite(column::steps);
+    out.epochs = finite(column::epochs);
+    out.samples_per_s = finite(column::samples_per_s);
+    out.tokens_per_s = finite(column::tokens_per_s);
+    out.steps_per_s = finite(column::steps_per_s);
+    out.ranks = finite(column::ranks);
+    const auto step_seconds = finite(column::step_seconds);
+    if (!out.steps_per_s && step_seconds && *step_seconds > 0) out.steps_per_s = 1 / *step_seconds;
     return out;
 }
 

@@ -67,7 +67,7 @@ struct job_runner_options {
     logging::level news = logging::level::info;
 };
 
-/// Where an attempt has room.
+/// The lease of an attempt, with what its processes are told of its room.
 struct entry_place {
     lease_name lease;
     std::string demand;
@@ -104,7 +104,8 @@ public:
     void look();
     /// Ends all jobs. Running ones are asked to end, and say what they have to say.
     [[nodiscard]] task<void> end_all() { return end_each(this); }
-    /// Nobody will be asked again: who follows a job has a moment to ask for its end.
+    /// The head ends: followers of a job have a moment to ask for its end, since there will be no
+    /// other head to ask.
     [[nodiscard]] task<void> show_all_ends() { return show_each_end(this); }
     void cancel() noexcept { writing_.cancel(); }
     [[nodiscard]] task<void> join() { return writing_.join(); }

@@ -4,7 +4,6 @@
 
 #include <skein/cluster/detail/ask_head.hpp>
 #include <skein/cluster/package_scan.hpp>
-#include <skein/cluster/package_store.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/net/offload.hpp>

@@ -124,10 +124,10 @@ public:
     [[nodiscard]] virtual bool is_connected(std::uint64_t driver) const = 0;
     /// Nothing for one that is away: it asks again when it comes.
     virtual void tell_driver(std::uint64_t driver, const lease_news& news) = 0;
-    /// It has room: its node is to be told, and its driver.
+    /// A lease has got its room: its node and its driver are to be told.
     virtual void start_process(lease& granted) = 0;
     virtual void stop_process(const lease& stopping, bool at_once) = 0;
-    /// It is about to be forgotten.
+    /// A lease has ended, and is forgotten after this call.
     virtual void lease_ends(const lease& last, const std::string& why) = 0;
     /// The lease of an attempt has ended, and is forgotten.
     ///   is_ordered  its node was told to start it
@@ -168,12 +168,12 @@ public:
     [[nodiscard]] std::uint64_t changes() const noexcept { return changes_; }
 
     // ---- who comes and goes
-    /// That of a driver; makes one.
+    /// The holder for a driver; makes it if there is none.
     [[nodiscard]] lease_holder& holder(std::uint64_t incarnation);
     ///   errors  those of sched::scheduler::add_place
     lease_node& add_node(std::uint64_t incarnation, std::string name, const sched::resources& total,
                          std::vector<std::string> labels);
-    /// It is lost: all of its leases end.
+    /// The node is lost: all of its leases end.
     void remove_node(lease_node& gone, const std::string& why);
     /// The driver does not come back: what it asked for is forgotten, and its workers end.
     void leave(lease_holder& d);
@@ -181,7 +181,7 @@ public:
     // ---- what a driver asks for and gives back
     void want(lease_holder& d, const want_lease& what);
     void give_back(lease_holder& d, std::uint64_t number, bool at_once = false);
-    /// It was asked for a lease, and cannot give it back.
+    /// The driver was asked for a lease back, and cannot give it.
     void keep(lease_holder& d, std::uint64_t number);
     void block(lease_holder& d, const lease_blocked& what);
     void want_group(lease_holder& d, const known_group& what);
@@ -189,18 +189,19 @@ public:
 
     // ---- what becomes of a lease
     lease& add(lease_holder& d, std::uint64_t number, const sched::resources& demand);
-    /// Queues one that waits.
+    /// Puts a lease that waits for room into the scheduler's queue.
     void ask_room(lease& l);
     void stop(lease& l, bool at_once = false);
     void end(lease& l, bool started, const std::string& why, const ended_lease& news = {});
     /// Asks its driver to give it back.
     void recall(lease& l, const std::string& why);
-    /// Nobody may count on its end any more.
+    /// A recall of the lease is void: its end is not to be expected any more.
     void not_recalled(lease& l);
-    /// It has been asked back, and nothing was heard of it yet.
+    /// Whether the lease has been asked back, and its driver has not answered yet.
     [[nodiscard]] bool is_coming(const lease& l) const;
     void tell_granted(const lease& l);
-    /// Its worker may go on. If this is lost with the link, the driver hears it over the next one.
+    /// Tells the driver that a recall is over and its worker may go on. News that is lost with the
+    /// link comes over the next one.
     void tell_withdrawn(const lease& l);
     /// Groups that nobody needs any more go with their last lease.
     void close_groups(lease_holder& d);
@@ -242,9 +243,9 @@ private:
     bool is_closed_ = false;
 };
 
-/// That of which a lease takes its room; nullptr: none.
+/// The placement group out of whose room a lease is taken; nullptr: none.
 [[nodiscard]] lease_group* group_of(const lease& l);
-/// Where a lease may be; nothing: its group is not there, or not yet.
+/// The places where a lease may be; nothing: its group is not there, or not yet.
 [[nodiscard]] std::optional<sched::constraint> where_of(const lease& l);
 
 } // namespace skein::cluster::detail

@@ -49,7 +49,7 @@ public:
     };
 
     [[nodiscard]] virtual std::optional<driver_now> find_driver(std::uint64_t driver) const = 0;
-    /// Nobody is served any more.
+    /// Whether the head is closed, and serves nobody any more.
     [[nodiscard]] virtual bool is_closed() const = 0;
     /// A new driver that is to be a space server, of the program of `by`.
     virtual std::uint64_t make_server(const driver_hello& by) = 0;
@@ -109,7 +109,7 @@ public:
     /// A space server lives no more, or will not; nothing for other drivers.
     ///   is_seen  its process has ended for sure
     void over(std::uint64_t driver, const std::string& why, bool is_seen);
-    /// Nobody knows the driver any more.
+    /// Forgets a driver that will not come back.
     void forget_driver(std::uint64_t driver);
 
     /// The namespace of a space server; "" for other drivers.

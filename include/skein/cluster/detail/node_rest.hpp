@@ -49,13 +49,13 @@ namespace skein::cluster::detail {
     return in_storage && (number == EROFS || number == EACCES || number == EPERM || number == EIO);
 }
 
-/// Of one node, at the head.
+/// The pauses of one node that cannot start processes, as the head counts them.
 class node_rest {
 public:
     static constexpr auto first = std::chrono::seconds(1), most = std::chrono::seconds(60);
 
-    /// It could not start something. Several that were ordered at once count as one. False: it
-    /// rests already.
+    /// The node could not start a process. Several that were ordered at once count as one failure.
+    /// False: the node rests already.
     bool failed(time_point now, std::string why) {
         why_ = std::move(why);
         if (is_on_) return false;

@@ -48,14 +48,14 @@ struct known_node {
 /// What a table of nodes asks of the head that has it. Nodes are named by their incarnations.
 class node_links {
 public:
-    /// Nothing comes from it; also while its link, which has ended, is put away.
+    /// Whether nothing comes from a node; true also while its ended link is put away.
     [[nodiscard]] virtual bool is_silent(std::uint64_t node) const = 0;
     /// Its connection was closed, and it has not dialled again: as the kernel of a process does that
     /// has ended.
     [[nodiscard]] virtual bool has_died(std::uint64_t node) const = 0;
     virtual void tell_drains(std::uint64_t node, bool on) = 0;
-    /// It is given up.
-    ///   may_run  nobody knows that what it runs has ended
+    /// A node is given up.
+    ///   may_run  nobody knows whether its processes have ended
     virtual void lose_node(std::uint64_t node, const std::string& why, bool may_run) = 0;
     /// Drivers hear how large the cluster is.
     virtual void tell_size() = 0;
@@ -96,17 +96,17 @@ public:
     /// "node n1 is silent for 7 s; given up at 30 s"
     [[nodiscard]] std::string silence_text(const known_node& n) const;
 
-    /// One that is new. A silent one of the same name is lost: it was started again.
+    /// A node that is new here. A silent one of the same name is lost: it was started again.
     ///   errors  already_exists: another node has that name; of its resources
     known_node& enter(std::uint64_t incarnation, const node_hello& h);
-    /// It is lost: its leases end, and it is a missing one.
-    ///   left  it has said that it goes
+    /// A node is lost: its leases end, and it stands in the list of missing ones.
+    ///   left  the node has said goodbye
     void remove(known_node& n, const std::string& why, bool left);
     ///   errors  not_found; invalid_argument: it is there, and cannot be forgotten
     [[nodiscard]] drain_reply drain(const ask_drain& asked);
-    /// It could not start something for a reason of its own.
+    /// A process could not be started on the node, for a reason of the node's own: it rests.
     void failed(known_node& n, const std::string& why);
-    /// It has started something.
+    /// A process was started on the node: its pauses begin anew.
     void worked(known_node& n);
 
     /// Looks who is silent, and ends rests.

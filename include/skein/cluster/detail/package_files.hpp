@@ -5,6 +5,7 @@
 #include <skein/core/config.hpp>
 #include <skein/cluster/package.hpp>
 #include <skein/core/bytes.hpp>
+#include <skein/core/file_beside.hpp>
 #include <skein/core/sha256.hpp>
 #include <skein/core/unique_fd.hpp>
 
@@ -14,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -62,7 +64,7 @@ struct package_files {
     [[nodiscard]] bool verify(const kept_name& name);
     [[nodiscard]] std::uint64_t size_of(const kept_name& name); ///< not held; 0: it is not there
     void forget(const kept_name& name);                         ///< not held: it is damaged
-    void store(const std::string& temporary, const kept_name& name, std::uint64_t size);
+    void store(file_beside& written, const kept_name& name, std::uint64_t size);
     [[nodiscard]] std::string temporary_path();
 
     const std::string folder;
@@ -104,8 +106,7 @@ struct blob_file {
     std::shared_ptr<package_files> in;
     kept_name name;
     std::uint64_t size = 0, got = 0;
-    std::string path;
-    unique_fd file;
+    std::optional<file_beside> file; ///< until it is in its place
     sha256 hash;
     bool is_reserved = false, has_failed = false;
 };

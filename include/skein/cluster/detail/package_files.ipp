@@ -219,12 +219,12 @@ SKEIN_INLINE bool package_files::verify(const kept_name& name) {
 }
 
 /// Puts a file that is written, and for which there is room reserved, in its place.
-SKEIN_INLINE void package_files::store(const std::string& temporary, const kept_name& name,
+SKEIN_INLINE void package_files::store(file_beside& written, const kept_name& name,
                                        std::uint64_t size) {
     const auto path = path_of(name);
     const std::lock_guard held(mutex);
     if (!name.is_manifest) make_own_folder(parent_path(path));
-    if (::rename(temporary.c_str(), path.c_str()) != 0) throw errno_error(errno, "make", path);
+    if (!written.take_place(path)) throw errno_error(errno, "make", path);
     add(name, size, true);
     reserved -= size;
 }
@@ -247,18 +247,17 @@ SKEIN_INLINE blob_file::blob_file(std::shared_ptr<package_files> of, const kept_
         in->reserve(size);
         is_reserved = true;
     }
-    path = in->temporary_path();
-    file.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    file.emplace(in->temporary_path(), 0600);
     const int number = errno;
-    if (!file) {
+    if (!*file) {
         const std::lock_guard held(in->mutex);
         in->reserved -= size;
-        throw errno_error(number, "make", path);
+        throw errno_error(number, "make", file->path());
     }
 }
 
 SKEIN_INLINE blob_file::~blob_file() {
-    if (file) ::unlink(path.c_str());
+    file.reset(); // before its room is free
     if (!is_reserved) return;
     const std::lock_guard held(in->mutex);
     in->reserved -= size;
@@ -275,15 +274,9 @@ SKEIN_INLINE void blob_file::append(byte_span bytes) {
     }
     hash.update(bytes);
     got += bytes.size();
-    while (!bytes.empty()) {
-        const auto n = skein::detail::retry_eintr(
-            [&] { return ::write(file.get(), bytes.data(), bytes.size()); });
-        if (n < 0) {
-            has_failed = true;
-            throw errno_error(errno, "write", path);
-        }
-        bytes = bytes.subspan(static_cast<std::size_t>(n));
-    }
+    if (file->append(bytes)) return;
+    has_failed = true;
+    throw errno_error(errno, "write", file->path());
 }
 
 SKEIN_INLINE void blob_file::commit() {
@@ -300,7 +293,7 @@ SKEIN_INLINE void blob_file::commit() {
 }
 
 SKEIN_INLINE void blob_file::place() {
-    in->store(path, name, size);
+    in->store(*file, name, size);
     file.reset();
     is_reserved = false;
 }

@@ -8,6 +8,7 @@
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/unique_fd.hpp>
+#include <skein/core/units.hpp>
 
 #include <algorithm>
 #include <array>
@@ -27,16 +28,6 @@
 
 namespace skein::cluster {
 namespace detail {
-
-/// How a number of bytes is told to people: "1.4 GiB".
-SKEIN_INLINE std::string shown_bytes(std::uint64_t bytes) {
-    static constexpr std::array<const char*, 5> units = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-    auto value = static_cast<double>(bytes);
-    std::size_t unit = 0;
-    for (; value >= 1024 && unit + 1 < units.size(); ++unit) value /= 1024;
-    return unit == 0 ? fmt::format("{} bytes", bytes)
-                     : fmt::format("{:.1f} {}", value, units[unit]);
-}
 
 /// What is in a folder, but `.` and `..`.
 ///   errors  not_found, permission_denied, ...
@@ -342,8 +333,8 @@ SKEIN_INLINE void folder_scan::refuse(std::string why, bool by_count) const {
         largest += largest.empty() ? "" : ", ";
         largest += printable(path.size() > 200 ? path.substr(0, 200) + "..." : path);
         largest += is.entries > 1
-                       ? fmt::format(" ({} entries, {})", is.entries, shown_bytes(is.bytes))
-                       : fmt::format(" ({})", shown_bytes(is.bytes));
+                       ? fmt::format(" ({} entries, {})", is.entries, binary_bytes(is.bytes))
+                       : fmt::format(" ({})", binary_bytes(is.bytes));
     }
     throw error(errc::too_large, std::move(why))
         .with_cause("the largest are " + largest)
@@ -358,8 +349,8 @@ SKEIN_INLINE void folder_scan::check_bounds() const {
                            most.entries),
                true);
     if (bytes_ > most.bytes)
-        refuse(fmt::format("{} has {}, {} are the most", folder_, shown_bytes(bytes_),
-                           shown_bytes(most.bytes)),
+        refuse(fmt::format("{} has {}, {} are the most", folder_, binary_bytes(bytes_),
+                           binary_bytes(most.bytes)),
                false);
 }
 

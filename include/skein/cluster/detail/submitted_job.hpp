@@ -51,14 +51,14 @@ public:
             lines_.pop_front();
         }
     }
-    /// None is kept any more; they have their numbers.
+    /// Drops all lines that are kept; later lines are numbered on from them.
     void drop() noexcept {
         left_out_ += lines_.size();
         lines_ = {};
         bytes_ = 0;
     }
     [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-    /// So many were lost before they came here: they have their numbers, and are gone.
+    /// Counts lines that were lost on their way: they have numbers, and cannot be read.
     void skip(std::uint64_t count) noexcept {
         total_ += count;
         left_out_ += count;
@@ -68,7 +68,7 @@ public:
     /// The number of the last one; they begin with 1.
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
     [[nodiscard]] std::uint64_t left_out() const noexcept { return left_out_; }
-    /// From that number on, or the first that is kept, as far as none is missing.
+    /// Lines from that number on, or from the first that is kept, up to the first gap.
     [[nodiscard]] run from(std::uint64_t number, std::size_t bytes) const {
         run out;
         auto at = std::lower_bound(lines_.begin(), lines_.end(), number,

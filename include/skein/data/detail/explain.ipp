@@ -2,6 +2,8 @@
 #pragma once
 // Bodies of <skein/data/explain.hpp>.
 
+#include <skein/core/units.hpp>
+
 #include <fmt/format.h>
 
 namespace skein::data {
@@ -19,8 +21,8 @@ SKEIN_INLINE std::string explanation::text() const {
         if (!stage.is_shipped) here += seconds;
         auto name = stage.name;
         if (name.size() > 44) name = name.substr(0, 41) + "...";
-        out += fmt::format("  {:<44} {:>10}  {:>10}", name, detail::time_text(seconds),
-                           detail::bytes_text(size));
+        out +=
+            fmt::format("  {:<44} {:>10}  {:>10}", name, cost_seconds(seconds), cost_bytes(size));
         if (stage.stands_for > 1) out += fmt::format("  {} folded into one", stage.stands_for);
         if (stage.is_filter) out += fmt::format("  keeps {} of {}", stage.rows_out, stage.rows_in);
         out += '\n';
@@ -29,13 +31,13 @@ SKEIN_INLINE std::string explanation::text() const {
         if (is_border)
             out += fmt::format("  on({} helper{}{}): a row of {} travels\n", where.most,
                                where.most == 1 ? "" : "s", where.on.empty() ? "" : ", " + where.on,
-                               detail::bytes_text(size));
+                               cost_bytes(size));
     }
-    out += fmt::format("  {:<44} {:>10}  {:>10}\n", "a row, on one core", detail::time_text(all),
-                       detail::bytes_text(size));
+    out += fmt::format("  {:<44} {:>10}  {:>10}\n", "a row, on one core", cost_seconds(all),
+                       cost_bytes(size));
     if (where.most > 0)
-        out += fmt::format("  {:<44} {:>10}\n", "of it on the rank, with helpers",
-                           detail::time_text(here));
+        out +=
+            fmt::format("  {:<44} {:>10}\n", "of it on the rank, with helpers", cost_seconds(here));
     return out;
 }
 

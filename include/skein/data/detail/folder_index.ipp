@@ -6,6 +6,7 @@
 #include <skein/core/crc32c.hpp>
 #include <skein/core/disk.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/file_beside.hpp>
 #include <skein/core/file_lock.hpp>
 #include <skein/core/fnv.hpp>
 #include <skein/core/posix_disk.hpp>
@@ -225,17 +226,8 @@ SKEIN_INLINE unique_fd lock_index(const std::string& path) {
 
 /// Puts an index into its place; under the lock.
 SKEIN_INLINE void keep_index(const std::string& file, byte_span bytes) {
-    const auto other = file + ".new";
-    (void)::unlink(other.c_str()); // of one that was killed
-    unique_fd fd(::open(other.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!fd) return;
-    while (!bytes.empty()) {
-        const auto done = skein::detail::retry_eintr(
-            [&] { return ::write(fd.get(), bytes.data(), bytes.size()); });
-        if (done <= 0) break;
-        bytes = bytes.subspan(static_cast<std::size_t>(done));
-    }
-    if (!bytes.empty() || ::rename(other.c_str(), file.c_str()) != 0) (void)::unlink(other.c_str());
+    file_beside fresh(file + ".new", 0600, left_over::removed);
+    (void)(fresh && fresh.append(bytes) && fresh.take_place(file)); // without it: read again
 }
 
 SKEIN_INLINE std::string index_name(std::string_view root, std::string_view host) {

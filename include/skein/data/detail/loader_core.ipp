@@ -7,6 +7,7 @@
 #include <skein/core/clock.hpp>
 #include <skein/core/fnv.hpp>
 #include <skein/core/log.hpp>
+#include <skein/core/units.hpp>
 #include <skein/data/order.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/program/session.hpp>
@@ -443,11 +444,10 @@ SKEIN_INLINE std::string loader_stats::text() const {
         out += fmt::format(
             "  {:<12} {:>8} rows {:>5.1f} % {:>10} per row{}{}{}{}{}\n", each.name, each.rows,
             all > 0 ? 100.0 * static_cast<double>(each.rows) / static_cast<double>(all) : 0.0,
-            detail::time_text(each.seconds /
-                              static_cast<double>(std::max<std::uint64_t>(1, each.rows))),
-            each.receive_seconds > 0 ? fmt::format(", about {} to receive",
-                                                   detail::time_text(detail::receive_cost(each)))
-                                     : "",
+            cost_seconds(each.seconds / static_cast<double>(std::max<std::uint64_t>(1, each.rows))),
+            each.receive_seconds > 0
+                ? fmt::format(", about {} to receive", cost_seconds(detail::receive_cost(each)))
+                : "",
             !detail::pays(makers.front(), each) ? ", which does not pay" : "",
             each.lost > 0 ? ", lost" : "",
             each.away > 0 ? fmt::format(", {} rows not readable there", each.away) : "",

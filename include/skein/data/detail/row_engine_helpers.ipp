@@ -6,6 +6,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/core/units.hpp>
 #include <skein/data/detail/row_program.hpp>
 
 #include <algorithm>
@@ -296,7 +297,7 @@ SKEIN_INLINE void row_engine::say_if_it_does_not_pay(const executor_stats& helpe
     const auto making = stats_[0].seconds / static_cast<double>(stats_[0].rows);
     note_(fmt::format("helpers do not pay here: taking a row in costs about {}, making it {}; "
                       "helpers{{.most = 0}} leaves them out",
-                      time_text(receive_cost(helper)), time_text(making)));
+                      cost_seconds(receive_cost(helper)), cost_seconds(making)));
 }
 
 SKEIN_INLINE row_engine::taken_range row_engine::take_in(filling& batch, work_range range,

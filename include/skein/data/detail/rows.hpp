@@ -64,10 +64,6 @@ using cells = std::vector<cell>;
 
 /// "float32[3, 224, 224]".
 [[nodiscard]] std::string text_of(const cell& shape);
-/// "1.23 ms", "4.56 us".
-[[nodiscard]] std::string time_text(double seconds);
-/// "12 bytes", "602.1 kB".
-[[nodiscard]] std::string bytes_text(double bytes);
 
 template <class T>
 consteval number_type number_type_of() {

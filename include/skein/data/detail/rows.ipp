@@ -16,18 +16,6 @@ SKEIN_INLINE std::string text_of(const cell& shape) {
     return out + "]";
 }
 
-SKEIN_INLINE std::string time_text(double seconds) {
-    return seconds < 1e-4 ? fmt::format("{:.2f} us", seconds * 1e6)
-           : seconds < 1  ? fmt::format("{:.2f} ms", seconds * 1e3)
-                          : fmt::format("{:.2f} s", seconds);
-}
-
-SKEIN_INLINE std::string bytes_text(double bytes) {
-    return bytes < 1000        ? fmt::format("{:.0f} bytes", bytes)
-           : bytes < 1'000'000 ? fmt::format("{:.1f} kB", bytes / 1e3)
-                               : fmt::format("{:.1f} MB", bytes / 1e6);
-}
-
 SKEIN_INLINE const std::byte* read_values(wire::reader& from, std::uint64_t bytes) {
     byte_span view;
     if (bytes > from.remaining() || !from.raw(static_cast<std::size_t>(bytes), view)) {

@@ -17,49 +17,6 @@
 
 namespace skein::report {
 
-SKEIN_INLINE std::string human_seconds(double s) {
-    if (!std::isfinite(s)) return "?";
-    if (s < 1e-3) return fmt::format("{:.0f} us", s * 1e6);
-    if (s < 1.0) return fmt::format("{:.{}f} ms", s * 1e3, s < 0.01 ? 1 : 0);
-    if (s < 100.0) return fmt::format("{:.{}f} s", s, s < 10.0 ? 2 : 1);
-    return human_clock(s);
-}
-
-SKEIN_INLINE std::string human_clock(double s) {
-    if (!std::isfinite(s) || s < 0.0 || s > 1e9) return "--:--";
-    const auto total = static_cast<std::uint64_t>(s + 0.5);
-    const auto days = total / 86400, hours = total / 3600 % 24, minutes = total / 60 % 60;
-    if (days > 0) return fmt::format("{}d {:02}h", days, hours);
-    if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, total % 60);
-    return fmt::format("{:02}:{:02}", minutes, total % 60);
-}
-
-namespace detail {
-SKEIN_INLINE std::string human_scaled(double value, double base, const char* const* units,
-                                      int count) {
-    if (!std::isfinite(value)) return "?";
-    int unit = 0;
-    while (std::fabs(value) >= base * 0.9995 && unit + 1 < count) {
-        value /= base;
-        ++unit;
-    }
-    const int digits = unit == 0 || std::fabs(value) >= 99.95 ? 0
-                       : std::fabs(value) >= 9.995            ? 1
-                                                              : 2;
-    return fmt::format("{:.{}f}{}", value, digits, units[unit]);
-}
-} // namespace detail
-
-SKEIN_INLINE std::string human_count(double count) {
-    static constexpr const char* units[] = {"", "k", "M", "G", "T"};
-    return detail::human_scaled(count, 1000.0, units, 5);
-}
-
-SKEIN_INLINE std::string human_bytes(double bytes) {
-    static constexpr const char* units[] = {" B", " kB", " MB", " GB", " TB"};
-    return detail::human_scaled(bytes, 1000.0, units, 5);
-}
-
 SKEIN_INLINE progress::progress(progress_options options) : options_(std::move(options)) {
     if (!options_.write)
         options_.write = [](std::string_view text) {

@@ -7,6 +7,7 @@
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/random.hpp>
 #include <skein/report/detail/run_lock.ipp>
+#include <skein/report/metrics_table.hpp>
 #include <skein/wire/csv.hpp>
 #include <skein/wire/json.hpp>
 
@@ -36,31 +37,10 @@ SKEIN_INLINE std::string number_text(double value) {
     return {text, end};
 }
 
-SKEIN_INLINE double parse_number(std::string_view text) {
-    double value = std::numeric_limits<double>::quiet_NaN();
-    const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
-    return end.ec == std::errc() ? value : std::numeric_limits<double>::quiet_NaN();
-}
-
 SKEIN_INLINE std::string csv_header(const std::vector<std::string>& columns) {
     std::string out = "step";
     for (auto& column : columns) out += "," + csv_field(column);
     return out + "\n";
-}
-
-/// The complete lines of a text, without their ends; a last line without '\n' is a torn one.
-SKEIN_INLINE std::vector<std::string_view> whole_lines(std::string_view text) {
-    std::vector<std::string_view> lines;
-    for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
-         text.remove_prefix(end + 1))
-        lines.push_back(text.substr(0, end));
-    return lines;
-}
-
-SKEIN_INLINE std::optional<std::uint64_t> leading_step(std::string_view line) {
-    std::uint64_t step = 0;
-    const auto end = std::from_chars(line.data(), line.data() + line.size(), step);
-    return end.ec == std::errc() ? std::optional(step) : std::nullopt;
 }
 
 /// The text of a file, or nothing if there is none.
@@ -145,7 +125,7 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
     const auto has = [&](const char* what) {
         return disk.status(join_path(path_, what)).has_value();
     };
-    const auto taken = [&] { return has("metrics.csv") || has("checkpoints"); };
+    const auto taken = [&] { return has(metrics_file) || has("checkpoints"); };
     if (!wanted && taken()) return false;
     const auto mine = detail::owner_of_new_files(path_);
     if (!mine) throw unusable(mine.error());
@@ -236,17 +216,17 @@ SKEIN_INLINE void run_dir::open_files() {
     lines_bytes_ = detail::whole_bytes(detail::read_text(file("metrics.jsonl")));
     decisions_bytes_ = detail::whole_bytes(detail::read_text(file("events.jsonl")));
 
-    const auto csv = detail::read_text(file("metrics.csv"));
-    const auto lines = detail::whole_lines(csv);
-    if (lines.empty()) {
+    const auto csv = detail::read_text(file(metrics_file));
+    const metrics_table table(csv);
+    if (table.names().empty()) {
         write_header().value();
         return;
     }
     csv_bytes_ = detail::whole_bytes(csv);
-    columns_ = split_csv(lines[0]);
-    if (columns_[0] != "step")
+    columns_ = table.names();
+    if (!table.begins_with_step())
         throw error(errc::malformed,
-                    fmt::format("{} does not begin with a column 'step'", file("metrics.csv")))
+                    fmt::format("{} does not begin with a column 'step'", file(metrics_file)))
             .with_hint("move it away or choose another run name");
     columns_.erase(columns_.begin());
 }
@@ -266,13 +246,12 @@ template <class Keep>
 void run_dir::cut(Keep keep) {
     check_ours().value();
     posix_disk disk(link_policy::refuse);
-    const auto csv = detail::read_text(file("metrics.csv"));
+    const auto csv = detail::read_text(file(metrics_file));
     std::string kept = detail::csv_header(columns_);
-    const auto lines = detail::whole_lines(csv);
-    for (std::size_t i = 1; i < lines.size(); ++i)
-        if (auto step = detail::leading_step(lines[i]); step && keep(*step))
-            kept.append(lines[i]) += '\n';
-    if (kept != csv) disk.replace(file("metrics.csv"), as_bytes(std::string_view(kept))).value();
+    const metrics_table table(csv);
+    for (const auto row : table.rows())
+        if (auto step = step_of(row); step && keep(*step)) kept.append(row) += '\n';
+    if (kept != csv) disk.replace(file(metrics_file), as_bytes(std::string_view(kept))).value();
     csv_bytes_ = kept.size();
 
     cut_lines("metrics.jsonl", lines_bytes_, keep);
@@ -358,15 +337,15 @@ SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
 /// metrics.csv anew with all columns; rows that lack the last ones get empty fields.
 SKEIN_INLINE result<void> run_dir::write_header() {
     posix_disk disk(link_policy::refuse);
-    const auto path = file("metrics.csv");
+    const auto path = file(metrics_file);
     std::string text = detail::csv_header(columns_);
     if (disk.status(path)) {
         const auto bytes = disk.read_whole(path, std::uint64_t{8} << 30);
         if (!bytes) return bytes.error();
-        const auto lines = detail::whole_lines(as_text(*bytes));
-        for (std::size_t i = 1; i < lines.size(); ++i) {
-            const auto missing = columns_.size() + 1 - split_csv(lines[i]).size();
-            text.append(lines[i]).append(missing, ',') += '\n';
+        const metrics_table table(as_text(*bytes));
+        for (std::size_t i = 0; i < table.size(); ++i) {
+            const auto missing = columns_.size() + 1 - table.cells(i).size();
+            text.append(table.row(i)).append(missing, ',') += '\n';
         }
     }
     if (auto done = disk.replace(path, as_bytes(std::string_view(text))); !done) return done;
@@ -388,7 +367,7 @@ SKEIN_INLINE result<void> run_dir::write_csv() {
         }
         text += '\n';
     }
-    if (auto done = detail::append_text(file("metrics.csv"), csv_bytes_, text); !done) return done;
+    if (auto done = detail::append_text(file(metrics_file), csv_bytes_, text); !done) return done;
     csv_waits_.clear();
     return {};
 }
@@ -464,25 +443,33 @@ SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     return id.is_string() ? id.get<std::string>() : std::string();
 }
 
+namespace detail {
+/// The point that a row says for a column; nothing: the row has no step, or nothing there.
+[[nodiscard]] SKEIN_INLINE std::optional<curve_point> point_of(
+    std::string_view row, const std::vector<std::string>& cells, std::size_t column) {
+    const auto step = step_of(row);
+    if (!step || column >= cells.size() || cells[column].empty()) return std::nullopt;
+    return curve_point{static_cast<double>(*step),
+                       number_of(cells[column]).value_or(std::numeric_limits<double>::quiet_NaN())};
+}
+} // namespace detail
+
 SKEIN_INLINE std::vector<metrics_column> read_metrics(const std::string& folder) {
-    const auto path = folder + "/metrics.csv";
+    const auto path = folder + "/" + metrics_file;
     const auto csv = detail::read_text(path);
-    const auto lines = detail::whole_lines(csv);
+    const metrics_table table(csv);
     std::vector<metrics_column> columns;
-    if (lines.empty()) return columns;
-    const auto names = split_csv(lines[0]);
-    if (names[0] != "step")
+    const auto& names = table.names();
+    if (names.empty()) return columns;
+    if (!table.begins_with_step())
         throw error(errc::malformed, path + " does not begin with a column 'step'")
             .with_hint("it is no file of a run");
     for (std::size_t c = 1; c < names.size(); ++c) columns.push_back({names[c], {}});
-    for (std::size_t i = 1; i < lines.size(); ++i) {
-        const auto step = detail::leading_step(lines[i]);
-        if (!step) continue;
-        const auto fields = split_csv(lines[i]);
-        for (std::size_t c = 1; c < std::min(fields.size(), names.size()); ++c)
-            if (!fields[c].empty())
-                columns[c - 1].points.push_back(
-                    {static_cast<double>(*step), detail::parse_number(fields[c])});
+    for (std::size_t i = 0; i < table.size(); ++i) {
+        const auto cells = table.cells(i);
+        for (std::size_t c = 1; c < names.size(); ++c)
+            if (const auto point = detail::point_of(table.row(i), cells, c))
+                columns[c - 1].points.push_back(*point);
     }
     return columns;
 }
@@ -492,14 +479,11 @@ SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) co
     const auto it = std::find(columns_.begin(), columns_.end(), column);
     if (it == columns_.end()) return points;
     const auto place = static_cast<std::size_t>(it - columns_.begin()) + 1;
-    const auto csv = detail::read_text(file("metrics.csv"));
-    const auto lines = detail::whole_lines(csv);
-    for (std::size_t i = 1; i < lines.size(); ++i) {
-        const auto fields = split_csv(lines[i]);
-        if (place >= fields.size() || fields[place].empty()) continue;
-        if (auto step = detail::leading_step(lines[i]))
-            points.push_back({static_cast<double>(*step), detail::parse_number(fields[place])});
-    }
+    const auto csv = detail::read_text(file(metrics_file));
+    const metrics_table table(csv);
+    for (std::size_t i = 0; i < table.size(); ++i)
+        if (const auto point = detail::point_of(table.row(i), table.cells(i), place))
+            points.push_back(*point);
     return points;
 }
 

@@ -4,6 +4,7 @@
 // however it ends. The file itself stays; its text tells who holds it.
 
 #include <skein/core/clock.hpp>
+#include <skein/core/file_beside.hpp>
 #include <skein/core/file_lock.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/random.hpp>
@@ -62,20 +63,14 @@ struct run_lock {
 /// host that is cut off, would keep it for good. What the holder sees by is_lock_of().
 [[nodiscard]] SKEIN_INLINE run_lock take_lock(const std::string& folder) {
     const auto path = join_path(folder, ".lock");
-    const auto fresh = fmt::format("{}-{:016x}", path, system_random().next());
+    file_beside fresh(fmt::format("{}-{:016x}", path, system_random().next()), 0666);
     run_lock out;
-    out.fd.reset(::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-    if (!out.fd || try_lock(out.fd.get()) != file_lock::held) {
-        out.number = errno;
-    } else {
-        sign_lock(out.fd.get(), lock_owner());
-        if (::rename(fresh.c_str(), path.c_str()) == 0) {
-            out.outcome = lock_outcome::held;
-            return out;
-        }
-        out.number = errno;
+    if (fresh && try_lock(fresh.get()) == file_lock::held) {
+        sign_lock(fresh.get(), lock_owner());
+        if (fresh.take_place(path)) out.outcome = lock_outcome::held;
     }
-    ::unlink(fresh.c_str());
+    out.number = out.outcome == lock_outcome::held ? 0 : errno;
+    out.fd = fresh.release();
     return out;
 }
 

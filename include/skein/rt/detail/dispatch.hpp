@@ -66,39 +66,42 @@ public:
     [[nodiscard]] lent_cores& cores() noexcept { return cores_; }
     [[nodiscard]] second_processes& asides() noexcept { return asides_; }
 
-    /// Who is asked for workers for demands that others cannot serve; nullptr: nobody.
+    /// The source that is asked for workers, for demands that no worker here can serve; nullptr:
+    /// none.
     void ask(worker_source* source) noexcept;
     [[nodiscard]] worker_source* source() const noexcept { return source_; }
-    /// So many workers there are or will soon be: new actors wait for them.
+    /// How many workers there are or will soon be: new actors wait for these.
     void expect(std::size_t workers) noexcept {
         asides_.expect(workers);
         unleased_.expect(workers);
     }
-    /// No line is served by workers for all.
+    /// From now on each demand has workers of its own, and no worker serves all demands.
     void serve_apart() noexcept { all_own_ = true; }
     [[nodiscard]] bool serves_apart() const noexcept { return all_own_; }
 
     // Workers.
 
     void add(worker_room& worker, std::string_view who);
-    /// It is lost.
+    /// The worker is lost.
     void remove(worker_room& worker);
     /// Whether new tasks go there.
     void retire(worker_room& worker, bool on);
 
     // Calls.
 
-    /// Where a task may go at once, past no other one. nullptr: it stands in line.
+    /// The worker to which a task may go at once without passing another task; nullptr: it has to
+    /// stand in line.
     [[nodiscard]] worker_room* straight_to(const call_base& call);
-    /// To the end of its line.
+    /// A call goes to the end of its line.
     void line_up(counted_ptr<call_base> call) {
         if (call->kind == call_kind::create && !call->demand)
             return unleased_.push_actor(std::move(call));
         lines_.push(std::move(call));
     }
-    /// To the front, what has lost its worker. What may have killed that comes last.
+    /// Calls that have lost their worker go to the front of their lines. The one that may have
+    /// killed it comes last.
     void line_up_again(const calls& again, const counted_ptr<call_base>& suspect);
-    /// Something waits in lines.
+    /// Whether a call waits in a line.
     [[nodiscard]] bool waits() const noexcept { return lines_.waits(); }
     /// The same, or a new actor or a task without cores waits for a worker.
     [[nodiscard]] bool has_waiting() const noexcept { return !unleased_.empty() || lines_.waits(); }
@@ -144,7 +147,7 @@ public:
     /// A new actor, or a task that needs no free core: it goes at once, or waits.
     template <dispatch_events Above>
     void place(counted_ptr<call_base> call, Above& above);
-    /// No worker comes for this demand: what waits for it fails.
+    /// No worker will come for this demand: calls that wait for one fail.
     template <dispatch_events Above>
     void refuse_demand(sched::demand_id demand, const error& why, Above& above);
 

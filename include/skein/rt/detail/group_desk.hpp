@@ -72,12 +72,13 @@ public:
 
     /// A group, or that of the same name if the wish allows it.
     [[nodiscard]] state_ptr make(const group_question& wish);
-    /// One that is not in the table yet; first: of the numbers to which its own belongs.
+    /// A group that is not in the table yet.
+    ///   first  the start of the range of numbers out of which it gets its own
     [[nodiscard]] state_ptr new_group(std::uint64_t first);
-    /// It can never be: it enters the table as over.
+    /// A group that can never be placed enters the table as over.
     state_ptr refuse_new(const state_ptr& made, const error& why);
     void end(group_state& group, const error& why);
-    /// Nobody holds it here any more.
+    /// No handle to the group is left in this process.
     void drop(group_state& group) noexcept;
 
     /// Null: a demand of no group.
@@ -99,9 +100,10 @@ public:
     void fail_all(const error& why);
 
     // Workers:
-    /// One asks, or gives back what it holds.
+    /// A worker asks for a group, or gives back handles that it holds.
     void on_question(peer& from, slot_id slot, byte_span body);
-    /// One waits no more for that answer, if it is one about groups.
+    /// A worker does not wait for the answer in that slot any more; nothing happens if it is not
+    /// about groups.
     void cancel(peer& from, slot_id slot);
 
 private:

@@ -57,7 +57,7 @@ public:
     [[nodiscard]] state_ptr state_of(std::uint64_t number) const;
     void erase(std::uint64_t number) { entries_.erase(number); }
     [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
-    /// Those that are held, kept alive: what follows may end some of them.
+    /// All groups that are held, as owners: who goes through them may end some of them meanwhile.
     [[nodiscard]] std::vector<state_ptr> held() const;
 
     // Names, at a driver:
@@ -78,7 +78,8 @@ public:
     /// A worker is told of a group, or tells of it.
     ///   is_lent  the handle came to it in a call
     void hold(peer_id worker, std::uint64_t number, bool is_lent = false);
-    /// It gives handles back; who calls this keeps the group. False: it has not so many.
+    /// A worker gives handles back; the caller keeps the group alive meanwhile. False: the worker
+    /// has not so many.
     [[nodiscard]] bool give_back(peer_id worker, std::uint64_t number, std::uint32_t times);
     /// It is lost, with what it holds. keeps_lent: but for what it got in calls, until lose_lent().
     void lose(peer_id worker, bool keeps_lent);

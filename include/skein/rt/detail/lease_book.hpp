@@ -48,7 +48,7 @@ public:
     void set_labels(worker_room& worker, const std::vector<std::string>& labels);
     /// All of them, in the order in which they came.
     [[nodiscard]] const std::vector<worker_room*>& workers() const noexcept { return workers_; }
-    /// Those that serve all demands.
+    /// How many workers serve all demands.
     [[nodiscard]] std::size_t places() const noexcept { return at_place_.size(); }
     /// Cores of the largest of these; 0: there is none.
     [[nodiscard]] std::uint32_t largest() const noexcept { return largest_; }
@@ -65,7 +65,7 @@ public:
     /// A line wants one more lease. True: it has one more; else its request waits in the scheduler,
     /// or there was no room before and nothing has changed.
     [[nodiscard]] bool ask(lease_line& line);
-    /// It waits for the next room that there is.
+    /// The line's request waits for the next room that there is.
     void stand(lease_line& line);
     void withdraw(lease_line& line);
     /// Books what the scheduler grants. True: there are new leases.
@@ -103,7 +103,7 @@ public:
     void sent(worker_room& to, call_base& call);
     /// had_cores: until now, see lent_cores.
     void settled(worker_room& from, const call_base& call, bool had_cores);
-    /// So many cores of a worker are asked for.
+    /// Tasks ask for this many cores of a worker.
     void occupy(worker_room& at, std::uint32_t cores) noexcept;
     /// A task leaves its cores to others for a while, or (false) goes on.
     void set_blocked(worker_room& at, const call_base& call, bool on);
@@ -121,7 +121,7 @@ private:
     void release_unused(lease_share& share);
     [[nodiscard]] worker_room* pick_free(lease_line& line);
     [[nodiscard]] bool may_be_free(const lease_line& line) const noexcept;
-    /// There may be room where there was none.
+    /// Notes that there may be room where there was none.
     void note_room() noexcept {
         ++version_;
         is_changed_ = true;

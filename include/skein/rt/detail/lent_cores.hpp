@@ -26,21 +26,22 @@ class lent_cores {
 public:
     lent_cores(demand_lines& lines, lease_book& book) noexcept : lines_(lines), book_(book) {}
 
-    /// Who hears that a worker of one demand is blocked, and is no more; nullptr: nobody.
+    /// The source that hears when a worker of one demand is blocked and when it goes on; nullptr:
+    /// none.
     void tell(worker_source* source) noexcept { source_ = source; }
 
     /// A task goes to a worker; none that has a worker as a whole.
     void begin(call_id id, call_base& call, worker_room& at);
-    /// It has made a call, from this worker.
+    /// The task has made a call from this worker, and waits for it.
     void begin_wait(const worker_room& at, call_id id);
-    /// One of its calls is over.
+    /// One of the task's calls is over.
     void end_wait(const worker_room& at, call_id id);
-    /// It leaves its worker. True: it had its cores until now.
+    /// The task leaves its worker. True: it held its cores until now.
     [[nodiscard]] bool end(call_id id, const call_base& call);
-    /// Those that were at a worker that is lost.
+    /// Forgets the tasks of a worker that is lost.
     void forget(const worker_room& at);
 
-    /// So many cores of workers are others' from now on.
+    /// Sets how many cores of common workers are lent to other demands.
     void lend(std::uint32_t cores);
     /// Takes as many workers out of the scheduler as were asked for, those with the least to do
     /// first.

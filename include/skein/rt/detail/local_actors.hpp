@@ -32,7 +32,7 @@ struct actor_terms;
 /// What the actors of a process tell and ask those who know actors beyond it.
 class actor_events {
 public:
-    /// As messages name an actor that may not be here.
+    /// The name of an actor in messages, also of one that does not live here.
     [[nodiscard]] virtual std::string title_of(actor_id id) const = 0;
     /// An actor has left by itself. Its last reply follows.
     virtual void actor_has_left(actor_id id) = 0;
@@ -52,7 +52,7 @@ public:
     }
     [[nodiscard]] std::string title_of(actor_id id) const { return above_.title_of(id); }
     void insert(actor_id id, counted_ptr<actor_box> box);
-    /// Nobody holds it any more.
+    /// No handle to the actor is left.
     void drop(actor_id id) noexcept { boxes_.erase(id); }
     /// False: it does not live here.
     bool kill(actor_id id);

@@ -31,9 +31,9 @@ class second_processes {
 public:
     explicit second_processes(const lease_book& book) noexcept : book_(book) {}
 
-    /// Who is asked for second processes; nullptr: nobody, there are none.
+    /// The source that is asked for second processes; nullptr: there are none.
     void tell(worker_source* source) noexcept { source_ = source; }
-    /// So many workers there are or will soon be.
+    /// How many workers there are or will soon be.
     void expect(std::size_t workers) noexcept { expected_ = workers; }
 
     /// A second process has come for the worker of this connection. False: there is no use for it.

@@ -48,11 +48,11 @@ public:
                    const second_processes& asides) noexcept
         : lines_(lines), book_(book), asides_(asides) {}
 
-    /// So many workers there are or will soon be: new actors wait for them.
+    /// How many workers there are or will soon be: new actors wait for these.
     void expect(std::size_t workers) noexcept { expected_ = workers; }
 
     void push_actor(counted_ptr<call_base> call) { actors_.push_back(std::move(call)); }
-    /// To the front, in this order.
+    /// Calls go to the front, in this order.
     void push_front(const demand_lines::calls& tasks) {
         tasks_.insert(tasks_.begin(), tasks.begin(), tasks.end());
     }
@@ -63,7 +63,7 @@ public:
     [[nodiscard]] bool has_tasks() const noexcept { return !tasks_.empty(); }
     [[nodiscard]] bool empty() const noexcept { return tasks_.empty() && actors_.empty(); }
 
-    /// It goes at once. False: it waits, and so may others that go first.
+    /// Sends a call at once. False: it has to wait, and so may others that go first.
     template <dispatch_events Above>
     [[nodiscard]] bool place(counted_ptr<call_base> call, Above& above);
     /// Sends what can go.
