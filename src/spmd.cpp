@@ -23,9 +23,13 @@
 #include <skein/spmd/loss_listeners.hpp>
 #include <skein/spmd/meeting.hpp>
 #include <skein/spmd/memory_register.hpp>
+#include <skein/spmd/program_kind.hpp>
+#include <skein/spmd/program_run.hpp>
 #include <skein/spmd/rank_entry.hpp>
+#include <skein/spmd/rank_output.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>
+#include <skein/spmd/undecided_ranks.hpp>
 
 #include <skein/spmd/detail/elastic_client.ipp>
 #include <skein/spmd/detail/elastic_coordinator.ipp>
@@ -44,6 +48,10 @@
 #include <skein/spmd/detail/loss_listeners.ipp>
 #include <skein/spmd/detail/meeting.ipp>
 #include <skein/spmd/detail/memory_register.ipp>
+#include <skein/spmd/detail/program_kind.ipp>
+#include <skein/spmd/detail/program_run.ipp>
 #include <skein/spmd/detail/rank_entry.ipp>
+#include <skein/spmd/detail/rank_output.ipp>
 #include <skein/spmd/detail/settings.ipp>
 #include <skein/spmd/detail/supervisor.ipp>
+#include <skein/spmd/detail/undecided_ranks.ipp>

@@ -2,6 +2,8 @@
 // The bodies of run_command.hpp.
 #include "run_command.hpp"
 
+#include "rank_options.hpp"
+
 #include <skein/cluster/access.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
@@ -11,10 +13,13 @@
 #include <skein/proc/process.hpp>
 #include <skein/spmd/elastic_run.hpp>
 #include <skein/spmd/meeting.hpp>
+#include <skein/spmd/program_run.hpp>
 
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -108,10 +113,11 @@ void read_settings(const std::string& text, spmd::elastic_run_options& how) {
 spmd::elastic_run_options options_of(const run_arguments& args, std::vector<std::string> command) {
     spmd::elastic_run_options how;
     how.hosts = read_range(args.hosts);
-    how.workers_per_host = read_int(args.workers, "--nproc-per-node");
+    how.workers_per_host = read_ranks(args.workers);
     how.max_failures = args.max_restarts;
     how.argv = std::move(command);
     how.times.stop_grace = skein::time_constants::lan().training_stop_grace;
+    if (args.stop_grace > 0) how.times.stop_grace = std::chrono::seconds(args.stop_grace);
     how.job = args.job.empty() ? "job" : args.job;
     how.host = args.local_address;
     how.notices = {args.notice_file, args.notice_url, std::chrono::seconds(1)};
@@ -147,14 +153,66 @@ bool is_wrong_start(errc code) { return code == errc::usage || code == errc::mis
 /// What is thrown keeps this host out before it has a part in the job: of these the same is so.
 bool is_wrong_entry(errc code) {
     return is_wrong_start(code) || code == errc::permission_denied || code == errc::not_found ||
-           code == errc::invalid_argument;
+           code == errc::invalid_argument || code == errc::not_supported;
 }
 
 void say_failure(const error& why) {
     fmt::print(stderr, "error: {}\n", skein::printable_lines(why.what()));
 }
 
-int run(run_arguments args, std::vector<std::string> command) {
+/// Which outputs of ranks go to files, and where these are.
+spmd::rank_output_options output_of(const run_arguments& args, const std::string& job) {
+    spmd::rank_output_options how;
+    how.redirect = read_outputs(args.redirects.empty() ? "0" : args.redirects, "-r");
+    how.tee = read_outputs(args.tee.empty() ? "0" : args.tee, "-t");
+    how.say = &say;
+    if (!how.is_asked()) {
+        if (!args.log_folder.empty())
+            say("--log-dir keeps nothing without -r (files) or -t (files and terminal)");
+        return how;
+    }
+    namespace fs = std::filesystem;
+    const auto folder = args.log_folder.empty() ? fs::temp_directory_path() / "skein-run-logs"
+                                                : fs::path(args.log_folder);
+    how.folder = (folder / (args.job.empty() ? name_of_run() : job)).string();
+    if (args.log_folder.empty() || args.job.empty()) // who has named both knows
+        say(fmt::format("output of the ranks: {}/attempt_K/RANK/*.log", how.folder));
+    return how;
+}
+
+/// What is wrong with the program, as a shell says it.
+int exit_code_of(const spmd::supervisor_outcome& how) {
+    if (how.stop_signal != 0) return 128 + how.stop_signal;
+    if (!how.failure) return skein::exit_code::done;
+    if (how.culprit_code != 0) return how.culprit_code;
+    return is_wrong_start(how.failure->code()) ? skein::exit_code::usage : skein::exit_code::failed;
+}
+
+/// One host has the whole job, and its program says what it is.
+spmd::supervisor_outcome run_here(const run_arguments& args, spmd::elastic_run_options host) {
+    spmd::program_run_options how;
+    how.output = output_of(args, host.job);
+    how.on_restart = [](const error& why, int restart, int most) {
+        say(fmt::format("{}; all ranks start again (restart {} of {})", why.what(), restart, most));
+    };
+    how.host = std::move(host);
+    if (args.stop_grace > 0)
+        how.stop_grace = how.silent_grace = std::chrono::seconds(args.stop_grace);
+    const auto output = how.output;
+    auto outcome = spmd::run_program(std::move(how));
+    const int rank = outcome.culprit;
+    if (!outcome.failure || rank < 0 || outcome.failure->code() == errc::cancelled) return outcome;
+    for (const bool is_error : {true, false}) {
+        if (!output.has_file(rank, is_error)) continue;
+        outcome.failure->with_hint(
+            outcome.failure->hint() + (outcome.failure->hint().empty() ? "" : "; ") +
+            fmt::format("what it printed: {}", output.file(outcome.restarts, rank, is_error)));
+        break;
+    }
+    return outcome;
+}
+
+spmd::elastic_run_options checked_options(run_arguments& args, std::vector<std::string> command) {
     if (!command.empty() && command.front() == "--") command.erase(command.begin());
     if (command.empty())
         throw error(errc::usage, "no program: skein run [options] ./train [its arguments]");
@@ -174,9 +232,19 @@ int run(run_arguments args, std::vector<std::string> command) {
     how.on_failure = [](const error& why, int failures, int most) {
         say(fmt::format("{} ({} of {} that the job allows)", why.what(), failures, most));
     };
+    return how;
+}
+
+int run(run_arguments args, std::vector<std::string> command) {
+    auto how = checked_options(args, std::move(command));
     spmd::supervisor_outcome outcome;
     try {
-        outcome = spmd::run_elastic_host(std::move(how));
+        const bool is_one_host = how.hosts.second == 1 && !how.make_register;
+        if (!is_one_host && !(args.redirects + args.tee + args.log_folder).empty())
+            throw error(errc::not_supported, "not supported: -r, -t and --log-dir of several hosts")
+                .with_hint("redirect the output of skein run on each of them");
+        outcome =
+            is_one_host ? run_here(args, std::move(how)) : spmd::run_elastic_host(std::move(how));
     } catch (const error& why) {
         if (!is_wrong_entry(why.code())) throw;
         say_failure(why);
@@ -184,10 +252,7 @@ int run(run_arguments args, std::vector<std::string> command) {
     }
     if (outcome.failure && outcome.failure->code() != errc::cancelled)
         say_failure(*outcome.failure);
-    if (outcome.stop_signal != 0) return 128 + outcome.stop_signal;
-    if (!outcome.failure) return skein::exit_code::done;
-    return is_wrong_start(outcome.failure->code()) ? skein::exit_code::usage
-                                                   : skein::exit_code::failed;
+    return exit_code_of(outcome);
 }
 
 int scale(run_arguments args) {
@@ -220,36 +285,64 @@ void declare_meeting(CLI::App& sub, run_arguments& args) {
 
 /// Options of torchrun that are taken and do nothing, each with a line that says so.
 void declare_unused(CLI::App& sub, run_arguments& args) {
-    for (const char* name :
-         {"--monitor-interval,--monitor_interval", "--start-method,--start_method",
-          "--node-rank,--node_rank", "--role", "--run-path,--run_path"})
+    const auto declare = [&sub, &args](const char* name, std::string why) {
+        const std::string_view all = name;
         sub.add_option_function<std::string>(
                name,
-               [&args, name](const std::string&) {
-                   args.unused.emplace_back(
-                       std::string_view(name).substr(0, std::string_view(name).find(',')));
-               },
+               [&args, line = std::string(all.substr(0, all.find(','))) + " " +
+                              why](const std::string&) { args.unused.push_back(line); },
                "torchrun's; means nothing here")
             ->group("");
+    };
+    declare("--monitor-interval,--monitor_interval",
+            "means nothing here: the kernel tells the end of a rank at once");
+    for (const char* name : {"--start-method,--start_method", "--node-rank,--node_rank", "--role",
+                             "--run-path,--run_path"})
+        declare(name, "means nothing here");
     sub.add_flag_function(
            "--no-python,--no_python", [](std::int64_t) {},
            "torchrun's; what is run is a program anyway")
         ->group("");
 }
 
+/// Options of torchrun that are refused, with what does the same.
+void declare_refused(CLI::App& sub) {
+    const auto declare = [&sub](const char* name, const char* instead) {
+        const std::string_view all = name;
+        sub.add_option_function<std::string>(
+               name,
+               [option = std::string(all.substr(0, all.find(','))), instead](const std::string&) {
+                   throw error(errc::usage, "not supported: " + option).with_hint(instead);
+               },
+               "torchrun's; not supported")
+            ->group("");
+    };
+    declare("-m,--module", "skein run starts a program: skein run [options] python3 -m MODULE");
+    declare("--master-addr,--master_addr",
+            "the ranks of one host meet on it; several hosts meet at --rdzv-endpoint");
+    declare("--master-port,--master_port",
+            "MASTER_PORT is a free port, another one at each start; leave it out");
+    declare("--local-ranks-filter,--local_ranks_filter", "-t 0:3 shows the output of rank 0 alone");
+}
+
 } // namespace
 
 void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chosen) {
     auto* const sub =
-        app.add_subcommand("run", "start workers of an elastic job on this host: run [options] "
-                                  "./train [its arguments]");
+        app.add_subcommand("run", "start a program as several ranks on this host, as torchrun "
+                                  "does: run [options] ./train [its arguments]");
     sub->add_option("--nnodes", args.hosts, "hosts of the job: N or LEAST:MOST (default: 1)");
     sub->add_option("--nproc-per-node,--nproc_per_node", args.workers,
-                    "workers on each host (default: 1)");
+                    "ranks on each host: a number, cpu, gpu or auto (default: 1)");
     sub->add_option("--rdzv-id,--rdzv_id", args.job, "the job's name, the same on all hosts");
     sub->add_option("--max-restarts,--max_restarts", args.max_restarts,
-                    "workers that may be lost in all; joins and leaves are free (default: 3)")
+                    "how often all ranks start again; of an elastic job: workers that may be "
+                    "lost in all (default: 3)")
         ->check(CLI::NonNegativeNumber);
+    sub->add_option("--stop-grace", args.stop_grace,
+                    "seconds from the request to stop (SIGTERM) until a rank is killed (default: "
+                    "300 for a training, 30 for other programs)")
+        ->check(CLI::PositiveNumber);
     sub->add_flag("--standalone", args.standalone, "one host, no endpoint");
     sub->add_option("--local-addr,--local_addr", args.local_address,
                     "this host, as others reach it (default: its name)");
@@ -259,12 +352,21 @@ void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chose
                     "when it appears, this host's workers leave");
     sub->add_option("--notice-url", args.notice_url,
                     "when it answers 200 (EC2's spot/instance-action), they leave");
+    sub->add_option("-r,--redirects", args.redirects,
+                    "outputs of ranks that go to files alone: 1 standard output, 2 standard "
+                    "error, 3 both; of some ranks RANK:N,RANK:N");
+    sub->add_option("-t,--tee", args.tee,
+                    "the same to files and, with the name of its rank before each line, here");
+    sub->add_option("--log-dir,--log_dir", args.log_folder,
+                    "of these files: DIR/ID/attempt_K/RANK/stdout.log (default: in the folder for "
+                    "temporary files)");
     declare_meeting(*sub, args);
     declare_unused(*sub, args);
+    declare_refused(*sub);
     sub->prefix_command();
     sub->callback([&chosen, &args, sub] {
         chosen = [&args, sub] {
-            for (const auto& name : args.unused) say(name + " means nothing here");
+            for (const auto& line : args.unused) say(line);
             return run(args, sub->remaining());
         };
     });

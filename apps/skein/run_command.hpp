@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `skein run` and `skein scale`: elastic jobs, with torchrun's options.
+// `skein run` and `skein scale`: programs as ranks, and elastic jobs, with torchrun's options.
 
 #include <skein/spmd/view_register.hpp>
 
@@ -22,9 +22,10 @@ struct etcd_arguments {
 struct run_arguments {
     std::string hosts = "1", workers = "1", backend = "embedded", endpoint, job, settings;
     std::string local_address, token_file, notice_file, notice_url;
-    int max_restarts = 3, target = 0;
+    std::string redirects, tee, log_folder;
+    int max_restarts = 3, target = 0, stop_grace = 0;
     bool standalone = false;
-    std::vector<std::string> unused; ///< options of torchrun that mean nothing here
+    std::vector<std::string> unused; ///< lines about options of torchrun that do nothing here
     etcd_arguments etcd;
 };
 

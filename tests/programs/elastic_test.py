@@ -241,13 +241,13 @@ def more_than_most():
 
 
 def ranks_that_never_change():
-    """A program with another strategy is refused by `skein run`, in true words, and told how it is started."""
+    """A program with another strategy is refused by `skein run` of several hosts, in true words, and told how it is started."""
     with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
         text = write_text(folder)
-        with Run([find_program("skein"), "run", "--standalone", "--nproc-per-node", 2, find_program("110_gpt_ddp"), "--text", text, "--runs",
-                  pathlib.Path(folder, "runs"), *TINY], cwd=folder) as run:
+        with Run([find_program("skein"), "run", "--nnodes", "1:2", "--nproc-per-node", 2, "--rdzv-endpoint", "127.0.0.1:0", find_program("110_gpt_ddp"),
+                  "--text", text, "--runs", pathlib.Path(folder, "runs"), *TINY], cwd=folder, SKEIN_TOKEN="11" * 32) as run:
             run.check(run.wait(60) == 2, "it is a usage error")
-            for words in ("a worker of an elastic job (2 workers)", "ranks that never change", "start the program itself, without `skein run`", "--workers 2"):
+            for words in ("a worker of an elastic job (2 to 4 workers)", "ranks that never change", "on one host: `skein run --nproc-per-node 4`", "--workers 4"):
                 run.check(words in run.stderr, f"no {words!r} in what it says")
             run.check_nothing_left()
 

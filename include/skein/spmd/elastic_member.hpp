@@ -3,6 +3,7 @@
 // A rank of an elastic job, in the real world: the control thread with one connection to the
 // supervisor that has started this process, for life, and with one group after the other.
 //
+//     spmd::tell_program_kind(spmd::program_kind::elastic);    // launch() does
 //     if (spmd::is_elastic_rank()) {
 //         spmd::elastic_member me;
 //         auto world = me.next(spmd::world_end::none);      // waits to be admitted

@@ -69,6 +69,12 @@ public:
     /// Its end says what became of it, also if it could not be started there.
     ///   errors  those of proc::children::start
     [[nodiscard]] virtual task<std::unique_ptr<proc::child>> start(int rank, rank_start what) = 0;
+    /// The ranks may be of any program, which never meets: then their ends alone count.
+    [[nodiscard]] virtual bool may_stay_silent() const { return false; }
+    /// Suspends until one of the attempt has said that its ranks meet. Only for those that may stay
+    /// silent.
+    ///   errors  cancelled
+    [[nodiscard]] virtual task<void> until_met() { co_return; }
     /// All ranks of the attempt have ended.
     virtual void release() = 0;
     /// After everything else, also after a failed open(). Suspends until what the ranks have

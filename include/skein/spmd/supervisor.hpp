@@ -37,7 +37,9 @@ struct supervisor_options {
     int workers = 2;
     int max_failures = 3;                                        ///< restarts before it gives up
     time_span backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
-    time_span stop_grace = time_constants::lan().stop_grace;   ///< from a stop request to the kill
+    time_span stop_grace = time_constants::lan().stop_grace; ///< from a stop request to the kill
+    /// The same for ranks that have not said that they meet; also for the others of one that fails.
+    time_span silent_grace = time_constants::lan().stop_grace;
     time_span crash_grace = time_constants::lan().crash_grace; ///< for the others to leave
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
     std::string executable = "/proc/self/exe";
@@ -68,6 +70,8 @@ struct supervisor_outcome {
     int restarts = 0;
     int stop_signal = 0; ///< SIGINT or SIGTERM if a person or a system stopped it
     int culprit = -1;    ///< the rank that failed; -1 if nobody in particular
+    /// Of the culprit, as a shell says it: its exit code, or 128 and its signal; 0: it had none yet.
+    int culprit_code = 0;
     /// What rank 0 has told, of each key the newest of all attempts.
     std::map<std::string, byte_buffer> told{};
 };

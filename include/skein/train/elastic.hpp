@@ -13,6 +13,7 @@
 // a step again that a loss has broken. What lasts of a step is there once or not at all: a lost
 // rank costs the step that was under way, never one that was applied. See docs/elastic.md.
 
+#include <skein/spmd/program_kind.hpp>
 #include <skein/train/strategy.hpp>
 
 #include <concepts>
@@ -40,6 +41,12 @@ inline constexpr bool is_elastic = false;
 template <class Strategy>
     requires requires { requires Strategy::is_elastic; }
 inline constexpr bool is_elastic<Strategy> = true;
+
+/// Using it says before main that the program has a Trainer of this strategy.
+template <class Strategy>
+struct elastic_mark {
+    static inline const bool noted = spmd::note_elastic_program();
+};
 } // namespace train::detail
 
 } // namespace skein

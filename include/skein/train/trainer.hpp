@@ -72,6 +72,8 @@ public:
     /// Throws errc::usage when the configuration makes no sense for this world.
     Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
         : ctx_(&ctx), config_(std::move(config)), callbacks_(std::move(callbacks)...) {
+        if constexpr (train::detail::is_elastic<Strategy>)
+            (void)&train::detail::elastic_mark<Strategy>::noted;
         train::detail::begin_training(ctx, config_, train::detail::is_elastic<Strategy>);
         if (const auto text = train::describe(train::detail::precision_used_by<Strategy>());
             !text.empty())

@@ -62,6 +62,11 @@ SKEIN_INLINE inherited_boot& boot_of_this_process() {
         adopt_last_words();
         const char* number = std::getenv(boot_variable);
         if (number == nullptr) return false;
+        if (::fcntl(std::atoi(number), F_GETFD) < 0) {
+            // Closed by a program in between, which has kept the variable: a child of a child.
+            ::unsetenv(boot_variable);
+            return false;
+        }
         here.is_child = true;
         auto got = [number]() -> result<boot> {
             try {

@@ -91,12 +91,16 @@ inline constexpr int change_folder = 3;
 SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
     const auto code = number == ENOENT || number == ENOTDIR  ? errc::not_found
                       : number == EACCES                     ? errc::permission_denied
+                      : number == ENOEXEC                    ? errc::invalid_argument
                       : is_used_up(number)                   ? errc::exhausted
                       : number == ENOSPC || number == EDQUOT ? errc::disk_full
                                                              : errc::io;
     error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
                                 number == EMFILE ? "too many open files" : std::strerror(number)));
     if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
+    if (number == ENOEXEC)
+        why.with_hint("it is no program of this machine; a script names its interpreter in its "
+                      "first line, as in #!/bin/sh");
     return why;
 }
 

@@ -126,8 +126,9 @@ SKEIN_INLINE task<bool> is_told_to_go(net::network* via, const http_place* at) {
 /// What run_elastic_host() holds on its loop.
 class elastic_host_run {
 public:
-    elastic_host_run(net::real_loop& loop, elastic_run_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop) {}
+    /// `on`: where its workers start; outlives it.
+    elastic_host_run(net::real_loop& loop, proc::children& on, elastic_run_options options)
+        : options_(std::move(options)), loop_(loop), network_(loop), children_(on) {}
 
     task<supervisor_outcome> run() {
         if (options_.make_register) register_ = options_.make_register();
@@ -243,7 +244,7 @@ private:
     elastic_run_options options_;
     net::real_loop& loop_;
     net::real_network network_;
-    proc::local_children children_;
+    proc::children& children_;
     std::unique_ptr<view_register> register_;
     std::unique_ptr<elastic_host> host_;
     std::optional<stop_signals> signals_;
@@ -269,7 +270,9 @@ SKEIN_INLINE task<std::string> scale_by_register(
 
 } // namespace detail
 
-SKEIN_INLINE supervisor_outcome run_elastic_host(elastic_run_options options) {
+namespace detail {
+
+SKEIN_INLINE void check_host_run(const elastic_run_options& options) {
     if (options.argv.empty()) throw error(errc::invalid_argument, "no program to run");
     if (options.hosts.first < 1 || options.hosts.first > options.hosts.second)
         throw error(errc::invalid_argument, fmt::format("a job of at least {} and at most {} hosts",
@@ -278,10 +281,17 @@ SKEIN_INLINE supervisor_outcome run_elastic_host(elastic_run_options options) {
     if (options.workers_per_host < 1)
         throw error(errc::invalid_argument,
                     fmt::format("{} workers on each host", options.workers_per_host));
-    if (!options.notices.url.empty()) (void)detail::parse_http(options.notices.url);
+    if (!options.notices.url.empty()) (void)parse_http(options.notices.url);
+}
+
+} // namespace detail
+
+SKEIN_INLINE supervisor_outcome run_elastic_host(elastic_run_options options) {
+    detail::check_host_run(options);
     loop::refuse_inside("a job of ranks", "start it from main");
     net::real_loop loop;
-    detail::elastic_host_run work(loop, std::move(options));
+    proc::local_children children(loop);
+    detail::elastic_host_run work(loop, children, std::move(options));
     return loop.run(work.run());
 }
 

@@ -8,6 +8,7 @@
 #include <skein/core/fnv.hpp>
 #include <skein/core/known_names.hpp>
 #include <skein/proc/boot.hpp>
+#include <skein/spmd/detail/own_start.hpp>
 #include <skein/spmd/detail/resource_config.hpp>
 #include <skein/wire/decode.hpp>
 
@@ -28,15 +29,21 @@ namespace skein::spmd {
 
 namespace detail {
 
-/// Variables that are this process's alone: a supervisor's boot message, and what was taken from
-/// the environment. Written before there are threads, then only read.
-SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
+SKEIN_INLINE own_start& start_of_this_process() {
     static auto mine = [] {
-        const auto boot = proc::take_boot(rank_role);
-        return boot ? wire::decode<std::map<std::string, std::string>>(boot->message).value()
-                    : std::map<std::string, std::string>();
+        own_start here;
+        auto boot = proc::take_boot(rank_role);
+        if (!boot) return here;
+        here.variables = wire::decode<std::map<std::string, std::string>>(boot->message).value();
+        here.socket = std::move(boot->socket);
+        return here;
     }();
     return mine;
+}
+
+/// Variables that are this process's alone.
+SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
+    return start_of_this_process().variables;
 }
 
 } // namespace detail

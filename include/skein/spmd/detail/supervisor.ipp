@@ -18,6 +18,7 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/proc/children.hpp>
+#include <skein/spmd/detail/local_meeting.hpp>
 #include <skein/spmd/meeting.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -42,15 +43,10 @@ public:
 
     task<void> open() override { co_return; }
     task<std::vector<rank_place>> reserve(int ranks) override {
-        std::vector<rank_place> all;
-        for (int r = 0; r < ranks; ++r) all.push_back({r, ranks});
         secret_ = net::token::generate();
-        co_return all;
+        co_return places_of_one_host(ranks);
     }
-    net::address listen(int attempt) const override {
-        return net::address::abstract_unix(
-            fmt::format("@skein-{}-{}-{:016x}", ::getpid(), attempt, system_random().next()));
-    }
+    net::address listen(int attempt) const override { return local_meeting(attempt); }
     net::token secret(int) const override { return secret_; }
     /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
     /// environment, so nothing of it reaches what it starts.
@@ -116,10 +112,13 @@ private:
         std::unique_ptr<proc::child> process;
         bool running = false;
         bool killed_by_us = false;
+        bool was_asked = false;   ///< to end
+        int code = 0;             ///< of a bad end, as a shell says it
         std::optional<error> why; ///< of a bad end
     };
     struct attempt {
         int number = 0;
+        bool meets = true; ///< false: as far as anybody knows, each rank is any program
         std::unique_ptr<group_server> server;
         std::vector<rank_process> ranks;
         std::optional<group_outcome> group; ///< how the group ended
@@ -202,6 +201,7 @@ private:
     task<std::optional<error>> run_attempt_in(int number, std::vector<rank_place> where) {
         attempt now;
         now.number = number;
+        now.meets = !places_->may_stay_silent();
         group_options group;
         group.world_size = options_.workers;
         group.generation = number;
@@ -218,9 +218,10 @@ private:
         watching.spawn(watch_group(&now));
         std::optional<error> failed;
         outcome_.culprit = -1;
+        outcome_.culprit_code = 0;
         current_ = &now;
         now.ranks.resize(static_cast<std::size_t>(options_.workers));
-        for (int r = 0; r < options_.workers && !failed; ++r) {
+        for (int r = 0; r < options_.workers && !failed && (now.meets || !now.group); ++r) {
             try {
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
@@ -229,14 +230,17 @@ private:
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
                 failed = e;
-                now.server->abort(e);
+                if (now.meets) now.server->abort(e);
+                if (!now.meets && !now.group) now.group = group_outcome{e};
             }
+            if (!now.meets && now.group) ask_all_to_end(now);
             co_await yield(); // early ranks knock already, a person may press Ctrl-C
         }
         auto over = until_over(&now);
         co_await over;
         current_ = nullptr;
-        auto joined = watching.join();
+        if (!now.meets) watching.cancel(); // nobody has met
+        auto joined = shield(watching.join());
         co_await joined;
         for (auto& [key, blob] : now.group->told) outcome_.told[key] = std::move(blob);
         if (failed) co_return failed;
@@ -266,7 +270,22 @@ private:
         place.running = true;
     }
 
+    /// Whoever has ended before the others met was no rank of theirs.
+    task<void> until_they_meet(attempt* now) {
+        auto meeting = places_->until_met();
+        co_await meeting;
+        now->meets = true;
+        if (now->group) co_return; // it was over before
+        for (std::size_t r = 0; r < now->ranks.size(); ++r)
+            if (now->ranks[r].process && !now->ranks[r].running)
+                now->server->abort(exited_early(static_cast<int>(r)), static_cast<int>(r));
+    }
     task<void> watch_group(attempt* now) {
+        if (!now->meets) {
+            auto meeting = until_they_meet(now);
+            co_await meeting;
+            if (now->group) co_return;
+        }
         group_outcome how;
         try {
             auto run = now->server->run();
@@ -303,6 +322,8 @@ private:
         const bool as_asked =
             stop != 0 && (end.lost.empty() ? is_stop(stop) || is_stop(SIGTERM) : end.was_asked);
         const bool is_bad = !status.success() || !end.lost.empty();
+        if (is_bad) self.code = status.signal() != 0 ? 128 + status.signal() : status.code();
+        if (!now->meets) self.killed_by_us = self.killed_by_us || stop != 0 || now->group;
         if (is_bad && !as_asked && !self.killed_by_us) {
             self.why =
                 error(errc::worker_lost,
@@ -316,6 +337,12 @@ private:
             // time.
             lasting_ = lasting_ || status.code() == exit_code::usage ||
                        status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
+        }
+        if (!now->meets) {
+            if (self.why) end_all_for(now, rank);
+            self.running = false;
+            now->changed.set();
+            co_return;
         }
         // What it said last may still be on its way through the socket: that is the better reason.
         if (!now->group) {
@@ -336,15 +363,35 @@ private:
         now->changed.set();
     }
 
+    /// A rank of any program has failed: the others are asked to end, and have their grace.
+    void end_all_for(attempt* now, int rank) {
+        group_outcome how;
+        how.failure = now->ranks[static_cast<std::size_t>(rank)].why;
+        how.culprit = rank;
+        now->group = std::move(how);
+        ask_all_to_end(*now);
+    }
+    /// Each once, also those that were still starting when it was the turn of the others.
+    static void ask_all_to_end(attempt& now) {
+        for (auto& r : now.ranks)
+            if (r.running && !std::exchange(r.was_asked, true)) r.process->signal_group(SIGTERM);
+    }
+
     /// Until the group has ended and all ranks are gone; kills those that outstay their grace.
     task<void> until_over(attempt* now) {
         std::optional<time_point> limit, silent_limit;
         bool has_failed = false;
         while (now->any_running() || !now->group) {
+            if (!now->any_running() && !now->meets) {
+                now->group = group_outcome{};
+                break;
+            }
             const auto time = loop::current().now();
             if (!has_failed && now->group && now->group->failure) { // also while they are stopping
                 has_failed = true;
-                limit = std::min(limit.value_or(time_point::max()), time + options_.crash_grace);
+                limit =
+                    std::min(limit.value_or(time_point::max()),
+                             time + (now->meets ? options_.crash_grace : options_.silent_grace));
                 // A rank that fell silent will not leave; a dead one is reaped within the moment.
                 if (!now->group->reported) silent_limit = time + moment;
             }
@@ -354,19 +401,20 @@ private:
                     kill(now->ranks[static_cast<std::size_t>(now->group->culprit)]);
             }
             // After a good end the ranks may go on working, as long as nobody asks them to stop.
-            if (!limit && stop_signal_ != 0) limit = time + options_.stop_grace;
+            if (!limit && stop_signal_ != 0)
+                limit = time + (now->meets ? options_.stop_grace : options_.silent_grace);
             if (stop_signal_ != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
-                for (auto& r : now->ranks) {
-                    if (r.running) r.process->signal(stop_signal_);
-                }
+                if (!now->meets) ask_all_to_end(*now);
+                for (auto& r : now->ranks)
+                    if (now->meets && r.running) r.process->signal(stop_signal_);
             }
             now->changed.reset();
             if (kill_now_ || (limit && time >= *limit)) {
                 kill_all(*now);
                 limit.reset();
                 kill_now_ = false;
-                if (!now->group)
+                if (!now->group && now->meets)
                     now->server->abort(error(errc::timeout, "the ranks did not stop in time"));
             }
             const auto until = std::min(silent_limit.value_or(time_point::max()),
@@ -392,11 +440,14 @@ private:
             for (std::size_t r = 0; r < now.ranks.size(); ++r) {
                 if (!now.ranks[r].why) continue; // else it failed after its training was done
                 outcome_.culprit = static_cast<int>(r);
+                outcome_.culprit_code = now.ranks[r].code;
                 return now.ranks[r].why;
             }
             return std::nullopt;
         }
         outcome_.culprit = group.culprit;
+        if (group.culprit >= 0)
+            outcome_.culprit_code = now.ranks[static_cast<std::size_t>(group.culprit)].code;
         if (!group.reported && group.culprit >= 0) {
             const auto& r = now.ranks[static_cast<std::size_t>(group.culprit)];
             if (r.why) return r.why;

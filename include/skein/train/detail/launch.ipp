@@ -21,6 +21,7 @@
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/joined_group.hpp>
 #include <skein/spmd/meeting.hpp>
+#include <skein/spmd/program_kind.hpp>
 #include <skein/spmd/rank_entry.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>
@@ -429,6 +430,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         if (spmd::is_for_entry())
             throw error(errc::not_supported, "not supported: launch() in a rank of a run")
                 .with_hint("a program has either launch() or runs of its own in its main");
+        spmd::tell_program_kind(spmd::own_program_kind());
         spmd::take_launch_variables();
         if (spmd::is_elastic_rank()) return detail::run_as_worker(config, body);
         where = spmd::discover();

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of rank_options.hpp.
+#include "rank_options.hpp"
+
+#include <skein/core/available_cores.hpp>
+#include <skein/core/error.hpp>
+#include <skein/proc/gpus.hpp>
+
+#include <charconv>
+#include <ctime>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein_program {
+namespace {
+
+using skein::errc;
+using skein::error;
+
+std::optional<int> read_number(std::string_view text) {
+    int n = 0;
+    const auto read = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (text.empty() || read.ec != std::errc() || read.ptr != text.data() + text.size())
+        return std::nullopt;
+    return n;
+}
+
+} // namespace
+
+int read_ranks(const std::string& text) {
+    if (text == "cpu") return skein::available_cores();
+    if (text == "gpu" || text == "auto") {
+        const auto gpus = static_cast<int>(skein::proc::visible_gpus().size());
+        if (gpus > 0) return gpus;
+        if (text == "auto") return skein::available_cores();
+        throw error(errc::usage, "--nproc-per-node gpu: this host shows no gpu")
+            .with_hint("a number, or cpu for a rank on each processor; CUDA_VISIBLE_DEVICES may "
+                       "hide gpus");
+    }
+    const auto n = read_number(text);
+    if (n && *n > 0) return *n;
+    throw error(errc::usage, fmt::format("--nproc-per-node {}: a number from 1 on, or cpu, gpu or "
+                                         "auto is wanted",
+                                         text));
+}
+
+std::function<int(int rank)> read_outputs(const std::string& text, const std::string& option) {
+    if (const auto all = read_number(text); all && *all >= 0 && *all <= 3) {
+        if (*all == 0) return {};
+        return [bits = *all](int) { return bits; };
+    }
+    std::map<int, int> of;
+    std::string_view rest = text;
+    do {
+        const auto comma = rest.find(',');
+        const auto one = rest.substr(0, comma);
+        rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+        const auto colon = one.find(':');
+        const auto rank = read_number(one.substr(0, colon));
+        const auto bits =
+            colon == std::string_view::npos ? std::nullopt : read_number(one.substr(colon + 1));
+        if (!rank || *rank < 0 || !bits || *bits < 0 || *bits > 3)
+            throw error(errc::usage, fmt::format("{} {}: which outputs?", option, text))
+                .with_hint("0 none, 1 standard output, 2 standard error, 3 both; of some ranks "
+                           "RANK:N, as in 0:1,1:3");
+        of[*rank] = *bits;
+    } while (!rest.empty());
+    return [of = std::move(of)](int rank) {
+        const auto found = of.find(rank);
+        return found == of.end() ? 0 : found->second;
+    };
+}
+
+std::string name_of_run() {
+    const auto now = std::time(nullptr);
+    std::tm parts{};
+    ::localtime_r(&now, &parts);
+    char text[32] = {};
+    (void)std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", &parts);
+    return fmt::format("run-{}-{}", text, ::getpid());
+}
+
+} // namespace skein_program

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Options of `skein run` about ranks, in torchrun's words.
+
+#include <functional>
+#include <string>
+
+namespace skein_program {
+
+/// "2", or "cpu", "gpu", "auto": what this host has.
+///   errors  usage: neither; there is no gpu
+[[nodiscard]] int read_ranks(const std::string& text);
+
+/// "3", or "0:1,1:3" of some local ranks: which outputs (1 standard output, 2 error, 3 both).
+///   errors  usage; `option` is named
+[[nodiscard]] std::function<int(int rank)> read_outputs(const std::string& text,
+                                                        const std::string& option);
+
+/// "run-20260107-093015-4711": a name for the files of a run that has none.
+[[nodiscard]] std::string name_of_run();
+
+} // namespace skein_program

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Processes that two supervisors have in turn: each holds a child that stands for one.
+
+#include <skein/core/awaitable.hpp>
+#include <skein/core/cancel.hpp>
+#include <skein/core/race.hpp>
+#include <skein/core/random.hpp>
+#include <skein/net/address.hpp>
+#include <skein/net/stream.hpp>
+#include <skein/spmd/detail/local_meeting.hpp>
+#include <skein/spmd/environment.hpp>
+#include <skein/spmd/meeting.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <array>
+#include <map>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+/// A process, and what it asks.
+struct undecided_ranks::rank {
+    std::shared_ptr<proc::child> process;
+    std::unique_ptr<net::stream> link;
+    byte_buffer answer; ///< once somebody knows it: as a fixed rank from the start on
+    event adopted;
+    bool is_adopted = false;
+};
+
+/// What a supervisor holds of a process. It ends well for who waits for it when it is handed over.
+class undecided_ranks::shared_rank final : public proc::child {
+public:
+    /// `handed`: null for the last one that holds it.
+    shared_rank(std::shared_ptr<proc::child> process, event* handed)
+        : process_(std::move(process)), handed_(handed) {}
+
+    const std::string& name() const noexcept override { return process_->name(); }
+    std::int64_t pid() const noexcept override { return process_->pid(); }
+    bool running() const noexcept override { return !is_handed() && process_->running(); }
+    task<proc::child_end> ended() override {
+        if (handed_ != nullptr && !is_handed()) {
+            auto either = race(has_ended(process_.get()), is_set(handed_));
+            (void)co_await either;
+        }
+        proc::child_end well;
+        if (is_handed()) co_return well;
+        auto ended = process_->ended();
+        co_return co_await ended;
+    }
+    void signal(int number) noexcept override {
+        if (!is_handed()) process_->signal(number);
+    }
+    void signal_group(int number) noexcept override {
+        if (!is_handed()) process_->signal_group(number);
+    }
+    void kill() noexcept override {
+        if (!is_handed()) process_->kill();
+    }
+    proc::process_usage usage() override { return process_->usage(); }
+    proc::process_look look() override { return process_->look(); }
+    std::unique_ptr<net::stream> take_stream() override { return nullptr; }
+    task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {
+        return process_->read_output(is_error, into);
+    }
+
+private:
+    [[nodiscard]] bool is_handed() const noexcept {
+        return handed_ != nullptr && handed_->is_set() && process_->running();
+    }
+    static task<void> has_ended(proc::child* which) {
+        auto ended = which->ended();
+        (void)co_await ended;
+    }
+    static task<void> is_set(event* which) {
+        auto waiting = which->wait();
+        co_await waiting;
+    }
+
+    std::shared_ptr<proc::child> process_;
+    event* handed_;
+};
+
+/// What the job sees.
+class undecided_ranks::door final : public rank_places {
+public:
+    explicit door(undecided_ranks& of) : of_(of) {}
+
+    task<void> open() override { co_return; }
+    task<std::vector<rank_place>> reserve(int ranks) override {
+        of_.ranks_.clear();
+        of_.met_.reset();
+        of_.world_size_ = ranks;
+        of_.master_port_ = of_.options_.free_port ? of_.options_.free_port() : 0;
+        secret_ = net::token::generate();
+        co_return detail::places_of_one_host(ranks);
+    }
+    net::address listen(int attempt) const override { return detail::local_meeting(attempt); }
+    net::token secret(int) const override { return secret_; }
+    task<std::unique_ptr<proc::child>> start(int number, rank_start what) override {
+        what.variables[group_variable] = net::to_string(what.group);
+        what.variables[token_variable] = secret_.to_hex();
+        return of_.start_rank(number, std::move(what));
+    }
+    bool may_stay_silent() const override { return true; }
+    task<void> until_met() override {
+        auto waiting = of_.met_.wait();
+        co_await waiting;
+    }
+    void release() override {}
+    task<void> close() override { co_return; }
+
+private:
+    undecided_ranks& of_;
+    net::token secret_;
+};
+
+SKEIN_INLINE undecided_ranks::undecided_ranks(proc::children& on, undecided_options options)
+    : on_(on), options_(std::move(options)) {}
+SKEIN_INLINE undecided_ranks::~undecided_ranks() = default;
+
+SKEIN_INLINE std::unique_ptr<rank_places> undecided_ranks::places() {
+    return std::make_unique<door>(*this);
+}
+
+SKEIN_INLINE task<std::unique_ptr<proc::child>> undecided_ranks::start_rank(int number,
+                                                                            rank_start what) {
+    const auto text = std::to_string(number), all = std::to_string(world_size_);
+    proc::child_options how;
+    how.role = rank_role;
+    how.name = fmt::format("rank {}", number);
+    how.message = wire::encode(std::map<std::string, std::string>{{asks_kind_variable, "1"}});
+    how.executable = std::move(what.executable);
+    how.argv = std::move(what.argv);
+    how.threads = what.threads;
+    how.reads_output = options_.reads_output;
+    how.env = {{"RANK", text},
+               {"WORLD_SIZE", all},
+               {"LOCAL_RANK", text},
+               {"LOCAL_WORLD_SIZE", all},
+               {"GROUP_RANK", "0"},
+               {"GROUP_WORLD_SIZE", "1"},
+               {"ROLE_RANK", text},
+               {"ROLE_WORLD_SIZE", all},
+               {"ROLE_NAME", "default"},
+               {"MASTER_ADDR", net::own_loopback()},
+               {"MASTER_PORT", std::to_string(master_port_)},
+               {"TORCHELASTIC_RESTART_COUNT", std::to_string(what.attempt)},
+               {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
+               {"TORCHELASTIC_RUN_ID", options_.job},
+               // Rank 0 serves the store: who starts it has none.
+               {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
+    for (auto& one : what.env) how.env.push_back(std::move(one));
+    auto self = std::make_shared<rank>();
+    self->answer = wire::encode(what.variables);
+    auto starting = on_.start(std::move(how));
+    self->process = co_await starting;
+    self->link = self->process->take_stream();
+    if (options_.on_started) options_.on_started(what.attempt, number, self->process);
+    ranks_.push_back(self);
+    if (self->link) hearing_.spawn(hear(self));
+    co_return std::make_unique<shared_rank>(self->process, &handed_);
+}
+
+/// The first word of any rank is the word of all.
+SKEIN_INLINE void undecided_ranks::decide(program_kind kind) {
+    if (is_elastic_ || met_.is_set()) return;
+    if (kind == program_kind::fixed) return met_.set();
+    is_elastic_ = true;
+    handed_.set();
+}
+
+SKEIN_INLINE task<void> undecided_ranks::hear(std::shared_ptr<rank> from) {
+    std::array<std::byte, 1> word{};
+    auto reading = as_result(from->link->read_some(word));
+    const auto n = co_await reading;
+    if (!n && n.error().code() == errc::cancelled) throw n.error();
+    if (!n || *n == 0) co_return; // it has ended, and was any program
+    decide(static_cast<program_kind>(std::to_integer<std::uint8_t>(word[0])));
+    if (is_elastic_) {
+        auto adopting = from->adopted.wait();
+        co_await adopting;
+    }
+    const std::array<byte_span, 1> answer{from->answer};
+    auto writing = as_result(from->link->write_all(answer));
+    const auto written = co_await writing;
+    if (!written && written.error().code() == errc::cancelled) throw written.error();
+    from->link->close_send(); // it reads until the end, and somebody else may hold this socket
+}
+
+SKEIN_INLINE task<std::unique_ptr<proc::child>> undecided_ranks::start(proc::child_options how) {
+    for (const auto& one : ranks_) {
+        if (!is_elastic_ || one->is_adopted || !one->process->running()) continue;
+        one->is_adopted = true;
+        one->answer = std::move(how.message);
+        one->adopted.set();
+        co_return std::make_unique<shared_rank>(std::exchange(one->process, nullptr), nullptr);
+    }
+    auto starting = on_.start(std::move(how));
+    co_return co_await starting;
+}
+
+SKEIN_INLINE task<void> undecided_ranks::end() {
+    hearing_.cancel();
+    auto joined = shield(as_result(hearing_.join()));
+    (void)co_await joined; // nobody asks any more
+    for (const auto& one : ranks_)
+        if (one->process) one->process->kill(); // others may still read what it has printed
+    ranks_.clear();
+}
+
+} // namespace skein::spmd

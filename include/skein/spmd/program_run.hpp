@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What `skein run` does where one host has the whole job: a program of any kind, started as many
+// times as there are ranks, and supervised as it says it is (spmd/program_kind.hpp).
+//
+//     spmd::program_run_options how;
+//     how.host.job = "gpt";
+//     how.host.workers_per_host = 2;
+//     how.host.argv = {"./train", "--data", "d"};
+//     const auto outcome = spmd::run_program(how);
+//
+// any program    when a rank fails, the others are asked to end (SIGTERM; SIGKILL after their
+//                grace), and all start again
+// fixed ranks    the same, and they end by themselves, as their group tells them
+// elastic        as run_elastic_host(): those that live go on
+
+#include <skein/core/config.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/time.hpp>
+#include <skein/spmd/elastic_run.hpp>
+#include <skein/spmd/rank_output.hpp>
+#include <skein/spmd/supervisor.hpp>
+
+#include <functional>
+
+namespace skein::spmd {
+
+/// A job on one host.
+struct program_run_options {
+    /// The job; as it is where the program says that it is elastic. Its `hosts` are one.
+    elastic_run_options host{};
+    /// From a SIGTERM to the kill: of ranks that train with launch(), of any others.
+    time_span stop_grace = time_constants::lan().training_stop_grace;
+    time_span silent_grace = time_constants::lan().stop_grace;
+    rank_output_options output{};
+    /// Told of each restart of all ranks.
+    std::function<void(const error& why, int restart, int max_failures)> on_restart{};
+};
+
+/// Runs it to its end; blocks. Takes the signals.
+///   errors  those of run_elastic_host; not_supported: files of output for elastic workers
+[[nodiscard]] supervisor_outcome run_program(program_run_options options);
+
+} // namespace skein::spmd
+
+#if SKEIN_HEADER_ONLY
+#include <skein/spmd/detail/program_run.ipp>
+#endif

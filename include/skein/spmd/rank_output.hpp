@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What ranks print, on its way to files and to the terminal: a file for each rank and attempt,
+// lines with the name of their rank.
+//
+//     rank_output_options how;
+//     how.folder = "logs/j1";                     // logs/j1/attempt_0/1/stderr.log
+//     how.redirect = [](int) { return rank_output_options::all; };
+//     rank_output written(how);                   // makes the folder
+//     written.take(0, 1, child);                  // attempt 0, rank 1
+//     auto ending = written.end();                // until all of them have ended
+//
+// A file that cannot be written any more is said once, and the ranks go on without it. A terminal
+// that nobody reads holds up the ranks, as it does without all this, and nobody else.
+
+#include <skein/core/config.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/unique_fd.hpp>
+#include <skein/proc/children.hpp>
+#include <skein/proc/output.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace skein::spmd {
+
+/// Which of both outputs, as bits, of each rank.
+struct rank_output_options {
+    static constexpr int standard_output = 1, standard_error = 2, all = 3;
+
+    std::string folder{};                    ///< of the job
+    std::function<int(int rank)> redirect{}; ///< to a file alone
+    std::function<int(int rank)> tee{};      ///< to a file and to the terminal
+    std::function<void(const std::string&)> say{};
+
+    [[nodiscard]] bool is_asked() const noexcept { return redirect || tee; }
+    /// Of one output; whether or not there is one.
+    [[nodiscard]] std::string file(int attempt, int rank, bool is_error) const;
+    [[nodiscard]] bool has_file(int rank, bool is_error) const;
+    [[nodiscard]] bool is_shown(int rank, bool is_error) const;
+};
+
+/// Lives on one loop; end() before its end.
+class rank_output {
+public:
+    ///   errors  not_found, permission_denied, disk_full, io: the folder cannot be made
+    explicit rank_output(rank_output_options options);
+
+    /// Reads until the rank has ended. Its child was started with reads_output.
+    void take(int attempt, int rank, std::shared_ptr<proc::child> from);
+    /// Suspends until all is written that the ranks have printed.
+    [[nodiscard]] task<void> end();
+
+private:
+    struct stream;
+    task<void> pass_on(std::shared_ptr<stream> from);
+    void keep(stream& of, std::string_view bytes);
+
+    rank_output_options options_;
+    std::unique_ptr<proc::output_printer> printer_; ///< where something is shown
+    bool is_full_said_ = false;
+    scope passing_;
+};
+
+} // namespace skein::spmd
+
+#if SKEIN_HEADER_ONLY
+#include <skein/spmd/detail/rank_output.ipp>
+#endif
