@@ -2664,12 +2664,16 @@ inline constexpr int change_folder = 3;
 SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
     const auto code = number == ENOENT || number == ENOTDIR  ? errc::not_found
                       : number == EACCES                     ? errc::permission_denied
+                      : number == ENOEXEC                    ? errc::invalid_argument
                       : is_used_up(number)                   ? errc::exhausted
                       : number == ENOSPC || number == EDQUOT ? errc::disk_full
                                                              : errc::io;
     error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
                                 number == EMFILE ? "too many open files" : std::strerror(number)));
     if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
+    if (number == ENOEXEC)
+        why.with_hint("it is no program of this machine; a script names its interpreter in its "
+                      "first line, as in #!/bin/sh");
     return why;
 }
 
@@ -4264,6 +4268,11 @@ SKEIN_INLINE inherited_boot& boot_of_this_process() {
         adopt_last_words();
         const char* number = std::getenv(boot_variable);
         if (number == nullptr) return false;
+        if (::fcntl(std::atoi(number), F_GETFD) < 0) {
+            // Closed by a program in between, which has kept the variable: a child of a child.
+            ::unsetenv(boot_variable);
+            return false;
+        }
         here.is_child = true;
         auto got = [number]() -> result<boot> {
             try {
@@ -4303,6 +4312,26 @@ SKEIN_INLINE std::optional<boot> take_boot(std::string_view role) {
 }
 
 } // namespace skein::proc
+
+// ======== skein/spmd/detail/own_start.hpp
+// What a supervisor has started this process with, and what was taken from its environment.
+
+
+#include <map>
+#include <string>
+
+namespace skein::spmd::detail {
+
+struct own_start {
+    /// This process's alone: those of its boot message, and what was taken from the environment.
+    std::map<std::string, std::string> variables;
+    unique_fd socket; ///< to its supervisor; none where nothing is asked
+};
+
+/// Written before there are threads, then only read.
+[[nodiscard]] own_start& start_of_this_process();
+
+} // namespace skein::spmd::detail
 
 // ======== skein/spmd/detail/resource_config.hpp
 // What SageMaker tells of the hosts of a job: SM_HOSTS, a list of names, and SM_RESOURCE_CONFIG, an
@@ -4486,15 +4515,21 @@ namespace skein::spmd {
 
 namespace detail {
 
-/// Variables that are this process's alone: a supervisor's boot message, and what was taken from
-/// the environment. Written before there are threads, then only read.
-SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
+SKEIN_INLINE own_start& start_of_this_process() {
     static auto mine = [] {
-        const auto boot = proc::take_boot(rank_role);
-        return boot ? wire::decode<std::map<std::string, std::string>>(boot->message).value()
-                    : std::map<std::string, std::string>();
+        own_start here;
+        auto boot = proc::take_boot(rank_role);
+        if (!boot) return here;
+        here.variables = wire::decode<std::map<std::string, std::string>>(boot->message).value();
+        here.socket = std::move(boot->socket);
+        return here;
     }();
     return mine;
+}
+
+/// Variables that are this process's alone.
+SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
+    return start_of_this_process().variables;
 }
 
 } // namespace detail
@@ -22320,6 +22355,12 @@ public:
     /// Its end says what became of it, also if it could not be started there.
     ///   errors  those of proc::children::start
     [[nodiscard]] virtual task<std::unique_ptr<proc::child>> start(int rank, rank_start what) = 0;
+    /// The ranks may be of any program, which never meets: then their ends alone count.
+    [[nodiscard]] virtual bool may_stay_silent() const { return false; }
+    /// Suspends until one of the attempt has said that its ranks meet. Only for those that may stay
+    /// silent.
+    ///   errors  cancelled
+    [[nodiscard]] virtual task<void> until_met() { co_return; }
     /// All ranks of the attempt have ended.
     virtual void release() = 0;
     /// After everything else, also after a failed open(). Suspends until what the ranks have
@@ -35833,7 +35874,7 @@ struct peer {
         std::uint64_t order;
     };
     proc::claims page;
-    std::uint64_t sent = 0; ///< calls
+    std::uint64_t sent = 0; ///< calls, with those that its link did not take any more
     std::deque<waiting_task> tasks;
     std::size_t prune_at = 2 * proc::claims::entries;
     std::size_t asks = 0; ///< questions for namespaces that have no answer
@@ -43664,7 +43705,12 @@ SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span
                                     byte_buffer* owned) {
     call.on = &to;
     call.state = detail::phase::queued;
-    if (!to.is_open()) return false;
+    // What a link that has ended does not take stays behind what it has taken, wherever that goes.
+    const auto is_left = [&] {
+        call.order = ++to.sent;
+        return false;
+    };
+    if (!to.is_open()) return is_left();
     try {
         if (owned != nullptr && owned->size() >= limit::inline_bytes) {
             net::frame f;
@@ -43682,7 +43728,7 @@ SKEIN_INLINE bool runtime::transmit(peer& to, detail::call_base& call, byte_span
         if (to.page && call.kind == detail::call_kind::task && state_->upstream == nullptr)
             to.remember_task({call.slot, call.order});
     } catch (const error& e) {
-        if (e.code() != errc::too_large) return false; // closed or reset
+        if (e.code() != errc::too_large) return is_left(); // closed or reset
         const auto held = free_slot(call.slot);
         account(to, call);
         (void)credits::give(*state_, to, call);
@@ -50430,7 +50476,9 @@ struct supervisor_options {
     int workers = 2;
     int max_failures = 3;                                        ///< restarts before it gives up
     time_span backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
-    time_span stop_grace = time_constants::lan().stop_grace;   ///< from a stop request to the kill
+    time_span stop_grace = time_constants::lan().stop_grace; ///< from a stop request to the kill
+    /// The same for ranks that have not said that they meet; also for the others of one that fails.
+    time_span silent_grace = time_constants::lan().stop_grace;
     time_span crash_grace = time_constants::lan().crash_grace; ///< for the others to leave
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
     std::string executable = "/proc/self/exe";
@@ -50461,6 +50509,8 @@ struct supervisor_outcome {
     int restarts = 0;
     int stop_signal = 0; ///< SIGINT or SIGTERM if a person or a system stopped it
     int culprit = -1;    ///< the rank that failed; -1 if nobody in particular
+    /// Of the culprit, as a shell says it: its exit code, or 128 and its signal; 0: it had none yet.
+    int culprit_code = 0;
     /// What rank 0 has told, of each key the newest of all attempts.
     std::map<std::string, byte_buffer> told{};
 };
@@ -50505,6 +50555,34 @@ struct supervisor_outcome {
 // gone.
 
 
+// ======== skein/spmd/detail/local_meeting.hpp
+// Where the ranks of one host meet.
+
+
+#include <vector>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::spmd::detail {
+
+/// A name that no other group of this host has.
+[[nodiscard]] inline net::address local_meeting(int attempt) {
+    return net::address::abstract_unix(
+        fmt::format("@skein-{}-{}-{:016x}", ::getpid(), attempt, system_random().next()));
+}
+
+[[nodiscard]] inline std::vector<rank_place> places_of_one_host(int ranks) {
+    std::vector<rank_place> all;
+    for (int r = 0; r < ranks; ++r) all.push_back({r, ranks});
+    return all;
+}
+
+} // namespace skein::spmd::detail
+
+
+// ======== skein/spmd/detail/supervisor.ipp, continued
 #include <algorithm>
 #include <csignal>
 #include <map>
@@ -50526,15 +50604,10 @@ public:
 
     task<void> open() override { co_return; }
     task<std::vector<rank_place>> reserve(int ranks) override {
-        std::vector<rank_place> all;
-        for (int r = 0; r < ranks; ++r) all.push_back({r, ranks});
         secret_ = net::token::generate();
-        co_return all;
+        co_return places_of_one_host(ranks);
     }
-    net::address listen(int attempt) const override {
-        return net::address::abstract_unix(
-            fmt::format("@skein-{}-{}-{:016x}", ::getpid(), attempt, system_random().next()));
-    }
+    net::address listen(int attempt) const override { return local_meeting(attempt); }
     net::token secret(int) const override { return secret_; }
     /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
     /// environment, so nothing of it reaches what it starts.
@@ -50600,10 +50673,13 @@ private:
         std::unique_ptr<proc::child> process;
         bool running = false;
         bool killed_by_us = false;
+        bool was_asked = false;   ///< to end
+        int code = 0;             ///< of a bad end, as a shell says it
         std::optional<error> why; ///< of a bad end
     };
     struct attempt {
         int number = 0;
+        bool meets = true; ///< false: as far as anybody knows, each rank is any program
         std::unique_ptr<group_server> server;
         std::vector<rank_process> ranks;
         std::optional<group_outcome> group; ///< how the group ended
@@ -50686,6 +50762,7 @@ private:
     task<std::optional<error>> run_attempt_in(int number, std::vector<rank_place> where) {
         attempt now;
         now.number = number;
+        now.meets = !places_->may_stay_silent();
         group_options group;
         group.world_size = options_.workers;
         group.generation = number;
@@ -50702,9 +50779,10 @@ private:
         watching.spawn(watch_group(&now));
         std::optional<error> failed;
         outcome_.culprit = -1;
+        outcome_.culprit_code = 0;
         current_ = &now;
         now.ranks.resize(static_cast<std::size_t>(options_.workers));
-        for (int r = 0; r < options_.workers && !failed; ++r) {
+        for (int r = 0; r < options_.workers && !failed && (now.meets || !now.group); ++r) {
             try {
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
@@ -50713,14 +50791,17 @@ private:
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
                 failed = e;
-                now.server->abort(e);
+                if (now.meets) now.server->abort(e);
+                if (!now.meets && !now.group) now.group = group_outcome{e};
             }
+            if (!now.meets && now.group) ask_all_to_end(now);
             co_await yield(); // early ranks knock already, a person may press Ctrl-C
         }
         auto over = until_over(&now);
         co_await over;
         current_ = nullptr;
-        auto joined = watching.join();
+        if (!now.meets) watching.cancel(); // nobody has met
+        auto joined = shield(watching.join());
         co_await joined;
         for (auto& [key, blob] : now.group->told) outcome_.told[key] = std::move(blob);
         if (failed) co_return failed;
@@ -50750,7 +50831,22 @@ private:
         place.running = true;
     }
 
+    /// Whoever has ended before the others met was no rank of theirs.
+    task<void> until_they_meet(attempt* now) {
+        auto meeting = places_->until_met();
+        co_await meeting;
+        now->meets = true;
+        if (now->group) co_return; // it was over before
+        for (std::size_t r = 0; r < now->ranks.size(); ++r)
+            if (now->ranks[r].process && !now->ranks[r].running)
+                now->server->abort(exited_early(static_cast<int>(r)), static_cast<int>(r));
+    }
     task<void> watch_group(attempt* now) {
+        if (!now->meets) {
+            auto meeting = until_they_meet(now);
+            co_await meeting;
+            if (now->group) co_return;
+        }
         group_outcome how;
         try {
             auto run = now->server->run();
@@ -50787,6 +50883,8 @@ private:
         const bool as_asked =
             stop != 0 && (end.lost.empty() ? is_stop(stop) || is_stop(SIGTERM) : end.was_asked);
         const bool is_bad = !status.success() || !end.lost.empty();
+        if (is_bad) self.code = status.signal() != 0 ? 128 + status.signal() : status.code();
+        if (!now->meets) self.killed_by_us = self.killed_by_us || stop != 0 || now->group;
         if (is_bad && !as_asked && !self.killed_by_us) {
             self.why =
                 error(errc::worker_lost,
@@ -50800,6 +50898,12 @@ private:
             // time.
             lasting_ = lasting_ || status.code() == exit_code::usage ||
                        status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
+        }
+        if (!now->meets) {
+            if (self.why) end_all_for(now, rank);
+            self.running = false;
+            now->changed.set();
+            co_return;
         }
         // What it said last may still be on its way through the socket: that is the better reason.
         if (!now->group) {
@@ -50820,15 +50924,35 @@ private:
         now->changed.set();
     }
 
+    /// A rank of any program has failed: the others are asked to end, and have their grace.
+    void end_all_for(attempt* now, int rank) {
+        group_outcome how;
+        how.failure = now->ranks[static_cast<std::size_t>(rank)].why;
+        how.culprit = rank;
+        now->group = std::move(how);
+        ask_all_to_end(*now);
+    }
+    /// Each once, also those that were still starting when it was the turn of the others.
+    static void ask_all_to_end(attempt& now) {
+        for (auto& r : now.ranks)
+            if (r.running && !std::exchange(r.was_asked, true)) r.process->signal_group(SIGTERM);
+    }
+
     /// Until the group has ended and all ranks are gone; kills those that outstay their grace.
     task<void> until_over(attempt* now) {
         std::optional<time_point> limit, silent_limit;
         bool has_failed = false;
         while (now->any_running() || !now->group) {
+            if (!now->any_running() && !now->meets) {
+                now->group = group_outcome{};
+                break;
+            }
             const auto time = loop::current().now();
             if (!has_failed && now->group && now->group->failure) { // also while they are stopping
                 has_failed = true;
-                limit = std::min(limit.value_or(time_point::max()), time + options_.crash_grace);
+                limit =
+                    std::min(limit.value_or(time_point::max()),
+                             time + (now->meets ? options_.crash_grace : options_.silent_grace));
                 // A rank that fell silent will not leave; a dead one is reaped within the moment.
                 if (!now->group->reported) silent_limit = time + moment;
             }
@@ -50838,19 +50962,20 @@ private:
                     kill(now->ranks[static_cast<std::size_t>(now->group->culprit)]);
             }
             // After a good end the ranks may go on working, as long as nobody asks them to stop.
-            if (!limit && stop_signal_ != 0) limit = time + options_.stop_grace;
+            if (!limit && stop_signal_ != 0)
+                limit = time + (now->meets ? options_.stop_grace : options_.silent_grace);
             if (stop_signal_ != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
-                for (auto& r : now->ranks) {
-                    if (r.running) r.process->signal(stop_signal_);
-                }
+                if (!now->meets) ask_all_to_end(*now);
+                for (auto& r : now->ranks)
+                    if (now->meets && r.running) r.process->signal(stop_signal_);
             }
             now->changed.reset();
             if (kill_now_ || (limit && time >= *limit)) {
                 kill_all(*now);
                 limit.reset();
                 kill_now_ = false;
-                if (!now->group)
+                if (!now->group && now->meets)
                     now->server->abort(error(errc::timeout, "the ranks did not stop in time"));
             }
             const auto until = std::min(silent_limit.value_or(time_point::max()),
@@ -50876,11 +51001,14 @@ private:
             for (std::size_t r = 0; r < now.ranks.size(); ++r) {
                 if (!now.ranks[r].why) continue; // else it failed after its training was done
                 outcome_.culprit = static_cast<int>(r);
+                outcome_.culprit_code = now.ranks[r].code;
                 return now.ranks[r].why;
             }
             return std::nullopt;
         }
         outcome_.culprit = group.culprit;
+        if (group.culprit >= 0)
+            outcome_.culprit_code = now.ranks[static_cast<std::size_t>(group.culprit)].code;
         if (!group.reported && group.culprit >= 0) {
             const auto& r = now.ranks[static_cast<std::size_t>(group.culprit)];
             if (r.why) return r.why;
@@ -54240,6 +54368,7 @@ SKEIN_INLINE task<std::string> ask_to_scale(net::network& via, net::address endp
 // A rank of an elastic job, in the real world: the control thread with one connection to the
 // supervisor that has started this process, for life, and with one group after the other.
 //
+//     spmd::tell_program_kind(spmd::program_kind::elastic);    // launch() does
 //     if (spmd::is_elastic_rank()) {
 //         spmd::elastic_member me;
 //         auto world = me.next(spmd::world_end::none);      // waits to be admitted
@@ -55175,8 +55304,9 @@ SKEIN_INLINE task<bool> is_told_to_go(net::network* via, const http_place* at) {
 /// What run_elastic_host() holds on its loop.
 class elastic_host_run {
 public:
-    elastic_host_run(net::real_loop& loop, elastic_run_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop) {}
+    /// `on`: where its workers start; outlives it.
+    elastic_host_run(net::real_loop& loop, proc::children& on, elastic_run_options options)
+        : options_(std::move(options)), loop_(loop), network_(loop), children_(on) {}
 
     task<supervisor_outcome> run() {
         if (options_.make_register) register_ = options_.make_register();
@@ -55292,7 +55422,7 @@ private:
     elastic_run_options options_;
     net::real_loop& loop_;
     net::real_network network_;
-    proc::local_children children_;
+    proc::children& children_;
     std::unique_ptr<view_register> register_;
     std::unique_ptr<elastic_host> host_;
     std::optional<stop_signals> signals_;
@@ -55318,7 +55448,9 @@ SKEIN_INLINE task<std::string> scale_by_register(
 
 } // namespace detail
 
-SKEIN_INLINE supervisor_outcome run_elastic_host(elastic_run_options options) {
+namespace detail {
+
+SKEIN_INLINE void check_host_run(const elastic_run_options& options) {
     if (options.argv.empty()) throw error(errc::invalid_argument, "no program to run");
     if (options.hosts.first < 1 || options.hosts.first > options.hosts.second)
         throw error(errc::invalid_argument, fmt::format("a job of at least {} and at most {} hosts",
@@ -55327,10 +55459,17 @@ SKEIN_INLINE supervisor_outcome run_elastic_host(elastic_run_options options) {
     if (options.workers_per_host < 1)
         throw error(errc::invalid_argument,
                     fmt::format("{} workers on each host", options.workers_per_host));
-    if (!options.notices.url.empty()) (void)detail::parse_http(options.notices.url);
+    if (!options.notices.url.empty()) (void)parse_http(options.notices.url);
+}
+
+} // namespace detail
+
+SKEIN_INLINE supervisor_outcome run_elastic_host(elastic_run_options options) {
+    detail::check_host_run(options);
     loop::refuse_inside("a job of ranks", "start it from main");
     net::real_loop loop;
-    detail::elastic_host_run work(loop, std::move(options));
+    proc::local_children children(loop);
+    detail::elastic_host_run work(loop, children, std::move(options));
     return loop.run(work.run());
 }
 

@@ -20870,6 +20870,143 @@ private:
 // rank costs the step that was under way, never one that was applied. See docs/elastic.md.
 
 
+// ======== skein/spmd/program_kind.hpp
+// What a program is to whoever has started it as one of several: its kind, said by the program
+// itself before it trains.
+//
+// `skein run ./train` cannot know what ./train is. Each process that it starts has its place in the
+// environment (RANK, WORLD_SIZE, ...), as torchrun gives it, and a socket to say more:
+//
+//     says nothing        any program: its place in the environment is all that it gets
+//     program_kind::fixed    a rank of a fixed number: it is told where its group meets
+//     program_kind::elastic  a worker that others join and leave: it is told where its supervisor is
+//
+// launch() says it. A program is elastic if there is a Trainer<Elastic<...>> anywhere in it: that
+// is known before main, and a Trainer is made too late for a process that has to say who it is.
+//
+//     spmd::tell_program_kind(spmd::own_program_kind());      // once, before there are threads
+//     auto where = spmd::discover();
+
+
+#include <cstdint>
+
+namespace skein::spmd {
+
+enum class program_kind : std::uint8_t { fixed = 'f', elastic = 'e' };
+
+/// In the boot message of a process that is to say its kind.
+inline constexpr const char* asks_kind_variable = "SKEIN_ASKS_KIND";
+
+/// Says it to the supervisor that has asked, and takes its answer into process_environment(). In
+/// other processes, and the second time, it does nothing. A worker of an elastic job has no rank
+/// yet: what its environment says of one is taken out.
+///   errors  closed: the supervisor is gone; malformed: it has answered nonsense
+void tell_program_kind(program_kind mine);
+
+/// This program has a Trainer<Elastic<...>>; said before main.
+bool note_elastic_program() noexcept;
+[[nodiscard]] program_kind own_program_kind() noexcept;
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/program_kind.ipp
+// One byte to the supervisor, and a map of variables from it.
+
+
+// ======== skein/spmd/detail/torch_variables.hpp
+// The variables by which torchrun tells a process its place, and `skein run` as well.
+
+#include <array>
+
+namespace skein::spmd::detail {
+
+inline constexpr std::array torch_variables{"RANK",
+                                            "WORLD_SIZE",
+                                            "LOCAL_RANK",
+                                            "GROUP_RANK",
+                                            "LOCAL_WORLD_SIZE",
+                                            "GROUP_WORLD_SIZE",
+                                            "ROLE_RANK",
+                                            "ROLE_WORLD_SIZE",
+                                            "ROLE_NAME",
+                                            "MASTER_ADDR",
+                                            "MASTER_PORT",
+                                            "TORCHELASTIC_RESTART_COUNT",
+                                            "TORCHELASTIC_MAX_RESTARTS",
+                                            "TORCHELASTIC_RUN_ID",
+                                            "TORCHELASTIC_USE_AGENT_STORE"};
+
+} // namespace skein::spmd::detail
+
+
+// ======== skein/spmd/detail/program_kind.ipp, continued
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace skein::spmd {
+
+namespace detail {
+
+SKEIN_INLINE std::atomic<bool>& has_elastic_trainer() noexcept {
+    static constinit std::atomic<bool> has = false;
+    return has;
+}
+
+/// Until the other side has said its last byte.
+SKEIN_INLINE byte_buffer read_answer(int from) {
+    byte_buffer all;
+    std::byte piece[4096];
+    for (;;) {
+        const auto n = ::read(from, piece, sizeof piece);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return all;
+        append(all, byte_span(piece, static_cast<std::size_t>(n)));
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool note_elastic_program() noexcept {
+    detail::has_elastic_trainer() = true;
+    return true;
+}
+
+SKEIN_INLINE program_kind own_program_kind() noexcept {
+    return detail::has_elastic_trainer() ? program_kind::elastic : program_kind::fixed;
+}
+
+SKEIN_INLINE void tell_program_kind(program_kind mine) {
+    auto& start = detail::start_of_this_process();
+    if (start.variables.erase(asks_kind_variable) == 0) return;
+    const auto link = std::exchange(start.socket, unique_fd());
+    ::fcntl(link.get(), F_SETFL, 0); // it may wait
+    const auto word = static_cast<char>(mine);
+    ssize_t sent = 0;
+    do {
+        sent = ::write(link.get(), &word, 1);
+    } while (sent < 0 && errno == EINTR);
+    const auto answer = sent == 1 ? detail::read_answer(link.get()) : byte_buffer();
+    if (answer.empty())
+        throw error(errc::closed, "the supervisor that has started this process is gone");
+    auto told = wire::decode<std::map<std::string, std::string>>(answer);
+    if (!told) throw told.error();
+    if (told->contains(elastic_variable))
+        for (const char* name : detail::torch_variables) ::unsetenv(name);
+    for (auto& [name, value] : *told) start.variables.insert_or_assign(name, std::move(value));
+}
+
+} // namespace skein::spmd
+
+
+// ======== skein/train/elastic.hpp, continued
 #include <concepts>
 
 namespace skein {
@@ -20895,6 +21032,12 @@ inline constexpr bool is_elastic = false;
 template <class Strategy>
     requires requires { requires Strategy::is_elastic; }
 inline constexpr bool is_elastic<Strategy> = true;
+
+/// Using it says before main that the program has a Trainer of this strategy.
+template <class Strategy>
+struct elastic_mark {
+    static inline const bool noted = spmd::note_elastic_program();
+};
 } // namespace train::detail
 
 } // namespace skein
@@ -26746,6 +26889,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
         if (spmd::is_for_entry())
             throw error(errc::not_supported, "not supported: launch() in a rank of a run")
                 .with_hint("a program has either launch() or runs of its own in its main");
+        spmd::tell_program_kind(spmd::own_program_kind());
         spmd::take_launch_variables();
         if (spmd::is_elastic_rank()) return detail::run_as_worker(config, body);
         where = spmd::discover();
@@ -36999,14 +37143,16 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
             least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
         throw error(
             errc::usage,
-            fmt::format("this process is a worker of an elastic job ({} workers), as `skein "
-                        "run` and `--workers LEAST:MOST` start them: one that is lost is "
-                        "replaced. The strategy of this Trainer has ranks that never change",
+            fmt::format("this process is a worker of an elastic job ({} workers), as `skein run` "
+                        "of several hosts and `--workers LEAST:MOST` start them: one that is lost "
+                        "is replaced. The strategy of this Trainer has ranks that never change",
                         many))
-            .with_hint(fmt::format("start the program itself, without `skein run`: it starts its "
-                                   "ranks with `--workers {}`; or train with "
-                                   "Trainer<Elastic<DDP<>>>",
-                                   most));
+            .with_hint(fmt::format("on one host: `skein run --nproc-per-node {}`, or the program "
+                                   "itself with `--workers {}`; on several: srun, mpirun or "
+                                   "torchrun --no-python; or train with Trainer<Elastic<DDP<>>>. A "
+                                   "program that has such a Trainer, too, is elastic: build "
+                                   "another one",
+                                   most, most));
     }
     validate(config, place != nullptr ? place->job().most() : ctx.world_size());
     keep_freed_memory();
@@ -37600,6 +37746,8 @@ public:
     /// Throws errc::usage when the configuration makes no sense for this world.
     Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
         : ctx_(&ctx), config_(std::move(config)), callbacks_(std::move(callbacks)...) {
+        if constexpr (train::detail::is_elastic<Strategy>)
+            (void)&train::detail::elastic_mark<Strategy>::noted;
         train::detail::begin_training(ctx, config_, train::detail::is_elastic<Strategy>);
         if (const auto text = train::describe(train::detail::precision_used_by<Strategy>());
             !text.empty())
