@@ -8,7 +8,6 @@
 #include <skein/core/fnv.hpp>
 #include <skein/core/known_names.hpp>
 #include <skein/proc/boot.hpp>
-#include <skein/spmd/detail/own_start.hpp>
 #include <skein/spmd/detail/resource_config.hpp>
 #include <skein/wire/decode.hpp>
 
@@ -29,6 +28,12 @@ namespace skein::spmd {
 
 namespace detail {
 
+/// What a supervisor has started this process with, and what was taken from its environment.
+/// Written before there are threads, then only read.
+struct own_start {
+    std::map<std::string, std::string> variables; ///< this process's alone
+    unique_fd socket; ///< to its supervisor; none where nothing is asked
+};
 SKEIN_INLINE own_start& start_of_this_process() {
     static auto mine = [] {
         own_start here;

@@ -4,7 +4,7 @@
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
-#include <skein/spmd/detail/own_start.hpp>
+#include <skein/spmd/detail/environment.ipp>
 #include <skein/spmd/detail/torch_variables.hpp>
 #include <skein/spmd/elastic_keeper.hpp>
 #include <skein/spmd/environment.hpp>

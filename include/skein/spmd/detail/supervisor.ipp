@@ -18,7 +18,6 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/proc/children.hpp>
-#include <skein/spmd/detail/local_meeting.hpp>
 #include <skein/spmd/meeting.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -35,6 +34,17 @@
 #include <fmt/format.h>
 
 namespace skein::spmd::detail {
+
+/// Where ranks of this host meet: a name that no other group has.
+SKEIN_INLINE net::address local_meeting(int attempt) {
+    return net::address::abstract_unix(
+        fmt::format("@skein-{}-{}-{:016x}", ::getpid(), attempt, system_random().next()));
+}
+SKEIN_INLINE std::vector<rank_place> places_of_one_host(int ranks) {
+    std::vector<rank_place> all;
+    for (int r = 0; r < ranks; ++r) all.push_back({r, ranks});
+    return all;
+}
 
 /// Processes of this host.
 class local_places final : public rank_places {

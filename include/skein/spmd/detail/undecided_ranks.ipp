@@ -8,7 +8,7 @@
 #include <skein/core/random.hpp>
 #include <skein/net/address.hpp>
 #include <skein/net/stream.hpp>
-#include <skein/spmd/detail/local_meeting.hpp>
+#include <skein/spmd/detail/supervisor.ipp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/meeting.hpp>
 #include <skein/wire/encode.hpp>
