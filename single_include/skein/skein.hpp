@@ -4313,26 +4313,6 @@ SKEIN_INLINE std::optional<boot> take_boot(std::string_view role) {
 
 } // namespace skein::proc
 
-// ======== skein/spmd/detail/own_start.hpp
-// What a supervisor has started this process with, and what was taken from its environment.
-
-
-#include <map>
-#include <string>
-
-namespace skein::spmd::detail {
-
-struct own_start {
-    /// This process's alone: those of its boot message, and what was taken from the environment.
-    std::map<std::string, std::string> variables;
-    unique_fd socket; ///< to its supervisor; none where nothing is asked
-};
-
-/// Written before there are threads, then only read.
-[[nodiscard]] own_start& start_of_this_process();
-
-} // namespace skein::spmd::detail
-
 // ======== skein/spmd/detail/resource_config.hpp
 // What SageMaker tells of the hosts of a job: SM_HOSTS, a list of names, and SM_RESOURCE_CONFIG, an
 // object with groups of like hosts. A reader for as much JSON as that takes: every program that
@@ -4515,6 +4495,12 @@ namespace skein::spmd {
 
 namespace detail {
 
+/// What a supervisor has started this process with, and what was taken from its environment.
+/// Written before there are threads, then only read.
+struct own_start {
+    std::map<std::string, std::string> variables; ///< this process's alone
+    unique_fd socket; ///< to its supervisor; none where nothing is asked
+};
 SKEIN_INLINE own_start& start_of_this_process() {
     static auto mine = [] {
         own_start here;
@@ -50555,34 +50541,6 @@ struct supervisor_outcome {
 // gone.
 
 
-// ======== skein/spmd/detail/local_meeting.hpp
-// Where the ranks of one host meet.
-
-
-#include <vector>
-
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-namespace skein::spmd::detail {
-
-/// A name that no other group of this host has.
-[[nodiscard]] inline net::address local_meeting(int attempt) {
-    return net::address::abstract_unix(
-        fmt::format("@skein-{}-{}-{:016x}", ::getpid(), attempt, system_random().next()));
-}
-
-[[nodiscard]] inline std::vector<rank_place> places_of_one_host(int ranks) {
-    std::vector<rank_place> all;
-    for (int r = 0; r < ranks; ++r) all.push_back({r, ranks});
-    return all;
-}
-
-} // namespace skein::spmd::detail
-
-
-// ======== skein/spmd/detail/supervisor.ipp, continued
 #include <algorithm>
 #include <csignal>
 #include <map>
@@ -50596,6 +50554,17 @@ namespace skein::spmd::detail {
 #include <fmt/format.h>
 
 namespace skein::spmd::detail {
+
+/// Where ranks of this host meet: a name that no other group has.
+SKEIN_INLINE net::address local_meeting(int attempt) {
+    return net::address::abstract_unix(
+        fmt::format("@skein-{}-{}-{:016x}", ::getpid(), attempt, system_random().next()));
+}
+SKEIN_INLINE std::vector<rank_place> places_of_one_host(int ranks) {
+    std::vector<rank_place> all;
+    for (int r = 0; r < ranks; ++r) all.push_back({r, ranks});
+    return all;
+}
 
 /// Processes of this host.
 class local_places final : public rank_places {
