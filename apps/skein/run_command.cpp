@@ -7,6 +7,7 @@
 #include <skein/cluster/access.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/file_limit.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/net/address.hpp>
 #include <skein/net/token.hpp>
@@ -15,6 +16,7 @@
 #include <skein/spmd/meeting.hpp>
 #include <skein/spmd/program_run.hpp>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -160,6 +162,15 @@ void say_failure(const error& why) {
     fmt::print(stderr, "error: {}\n", skein::printable_lines(why.what()));
 }
 
+/// A new one that only this user may look into: others write to the folder for temporary files, too.
+std::string folder_of_its_own() {
+    auto path = (std::filesystem::temp_directory_path() / "skein-run-XXXXXX").string();
+    if (::mkdtemp(path.data()) != nullptr) return path;
+    throw error(errc::io, fmt::format("no folder for the output of the ranks at {}: {}", path,
+                                      skein::errno_text(errno)))
+        .with_hint("name one that can be written: --log-dir");
+}
+
 /// Which outputs of ranks go to files, and where these are.
 spmd::rank_output_options output_of(const run_arguments& args, const std::string& job) {
     spmd::rank_output_options how;
@@ -171,9 +182,8 @@ spmd::rank_output_options output_of(const run_arguments& args, const std::string
             say("--log-dir keeps nothing without -r (files) or -t (files and terminal)");
         return how;
     }
-    namespace fs = std::filesystem;
-    const auto folder = args.log_folder.empty() ? fs::temp_directory_path() / "skein-run-logs"
-                                                : fs::path(args.log_folder);
+    const std::filesystem::path folder =
+        args.log_folder.empty() ? folder_of_its_own() : args.log_folder;
     how.folder = (folder / (args.job.empty() ? name_of_run() : job)).string();
     if (args.log_folder.empty() || args.job.empty()) // who has named both knows
         say(fmt::format("output of the ranks: {}/attempt_K/RANK/*.log", how.folder));
@@ -195,6 +205,8 @@ spmd::supervisor_outcome run_here(const run_arguments& args, spmd::elastic_run_o
     how.on_restart = [](const error& why, int restart, int most) {
         say(fmt::format("{}; all ranks start again (restart {} of {})", why.what(), restart, most));
     };
+    if (!host.notices.file.empty() || !host.notices.url.empty())
+        say("--notice-file and --notice-url are heeded where the program's Trainer is elastic");
     how.host = std::move(host);
     if (args.stop_grace > 0)
         how.stop_grace = how.silent_grace = std::chrono::seconds(args.stop_grace);
