@@ -9,6 +9,7 @@
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
 #endif
 
+#include <skein/models/gpt2.hpp>
 #include <skein/train/build.hpp>
 #include <skein/train/detail/shard_sums.hpp>
 #include <skein/train/detail/sharded.hpp>
@@ -30,6 +31,7 @@
 #include <skein/train/weights.hpp>
 #include <skein/train/wrap.hpp>
 
+#include <skein/models/detail/gpt2.ipp>
 #include <skein/train/detail/build.ipp>
 #include <skein/train/detail/feed.ipp>
 #include <skein/train/detail/feeder.ipp>

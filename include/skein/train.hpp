@@ -60,6 +60,8 @@
 #include <skein/train/training_state.hpp>
 #include <skein/train/unit.hpp>
 #include <skein/train/weight_average.hpp>
+#include <skein/train/weight_map.hpp>
+#include <skein/train/weight_source.hpp>
 #include <skein/train/weights.hpp>
 #include <skein/train/wrap.hpp>
 #include <skein/train/zero.hpp>

@@ -8491,7 +8491,8 @@ private:
 };
 
 /// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
-/// `before_killing` more.
+/// `before_killing` more. No time between the two: it is killed and not asked, for whoever has asked
+/// already.
 ///   errors  cancelled: the child may still run
 [[nodiscard]] task<child_end> stop(child& which, time_span before_asking, time_span before_killing);
 
@@ -11079,16 +11080,19 @@ SKEIN_INLINE host_resources local_children::resources() {
 }
 
 SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_span before_killing) {
-    for (const bool insist : {false, true}) {
-        auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
+    const bool asks = before_killing.count() > 0;
+    for (const bool insist : {!asks, true}) {
+        auto in_time = with_timeout(which.ended(), insist && asks ? before_killing : before_asking);
         auto asked = as_result(std::move(in_time));
         auto end = co_await asked;
         if (end) co_return std::move(*end);
         if (end.error().code() != errc::timeout) throw end.error();
-        if (insist)
-            which.kill();
-        else
+        if (!insist) {
             which.signal(SIGTERM);
+            continue;
+        }
+        which.kill();
+        break;
     }
     auto gone = which.ended();
     co_return co_await gone;
@@ -50309,6 +50313,7 @@ private:
     task<void> read_all();
     void handle(const net::frame& f);
     void lose(int rank, error why);
+    [[nodiscard]] bool may_send() const noexcept;
     task<void> finish();
 
     member_info self_;
@@ -50783,6 +50788,11 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* vi
         .with_hint("is rank 0 running, and can this host reach it?");
 }
 
+SKEIN_INLINE error server_closed() {
+    return error(errc::peer_lost, "the group's server closed the connection")
+        .with_hint("the supervisor or rank 0 has ended");
+}
+
 } // namespace detail
 
 SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network& via,
@@ -50802,8 +50812,9 @@ SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network
     client->reader_.spawn(client->read_all());
     std::optional<error> failure;
     try {
-        detail::send(*client->link_, detail::kind::join,
-                     detail::join_body{self, std::move(options.settings)});
+        if (client->may_send())
+            detail::send(*client->link_, detail::kind::join,
+                         detail::join_body{self, std::move(options.settings)});
         while (!client->joined_ && !client->lost_) {
             auto changed = client->changed_.wait();
             co_await changed;
@@ -50830,10 +50841,7 @@ SKEIN_INLINE task<void> group_client::read_all() {
             if (!f) break;
             handle(*f);
         }
-        if (!leaving_) {
-            lose(-1, error(errc::peer_lost, "the group's server closed the connection")
-                         .with_hint("the supervisor or rank 0 has ended"));
-        }
+        if (!leaving_) lose(-1, detail::server_closed());
     } catch (const error& e) {
         if (!leaving_)
             lose(-1, error(errc::peer_lost, "the group's server is gone").with_cause(e.text()));
@@ -50877,13 +50885,17 @@ SKEIN_INLINE void group_client::lose(int rank, error why) {
     changed_.wake_all();
 }
 
+/// A link that the other end has closed is none of this rank's doing: read_all() comes to its end, and
+/// to the reason that the server may have given before it.
+SKEIN_INLINE bool group_client::may_send() const noexcept { return link_->is_open() || leaving_; }
+
 SKEIN_INLINE task<std::vector<byte_buffer>> group_client::exchange(std::string key,
                                                                    byte_buffer mine) {
     if (lost_) throw *lost_;
     detail::blob_body body;
     body.key = key;
     body.blob = std::move(mine);
-    detail::send(*link_, detail::kind::contribute, body);
+    if (may_send()) detail::send(*link_, detail::kind::contribute, body);
     for (;;) {
         if (auto found = gathered_.find(key); found != gathered_.end()) {
             auto blobs = std::move(found->second);
@@ -50901,6 +50913,7 @@ SKEIN_INLINE void group_client::tell(std::string key, byte_buffer what) {
         throw error(errc::usage, fmt::format("rank {} tells '{}', which is for rank 0 to tell",
                                              self_.rank, key));
     if (lost_) throw *lost_;
+    if (!may_send()) throw detail::server_closed();
     detail::blob_body body;
     body.key = std::move(key);
     body.blob = std::move(what);

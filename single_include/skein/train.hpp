@@ -28122,14 +28122,16 @@ SKEIN_INLINE double free_bytes(int file) {
     return static_cast<double>(about.f_bavail) * static_cast<double>(about.f_frsize);
 }
 
-/// Gives the file its size, with blocks of its own.
+/// Gives the file its size, with blocks of its own. What is more than is free is not tried: it would take all that is free
+/// from every other program until it fails.
 SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder) {
     outlive_file_limit();
-    int failed = ::fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-    if (failed == EOPNOTSUPP) { // the best there is on such a file system
-        failed = free_bytes(file) < static_cast<double>(bytes)       ? ENOSPC
-                 : ::ftruncate(file, static_cast<off_t>(bytes)) == 0 ? 0
-                                                                     : errno;
+    const auto size = static_cast<off_t>(bytes);
+    int failed = ENOSPC;
+    if (free_bytes(file) >= static_cast<double>(bytes)) {
+        failed = ::fallocate(file, 0, 0, size) == 0 ? 0 : errno;
+        if (failed == EOPNOTSUPP) // the best there is on such a file system
+            failed = ::ftruncate(file, size) == 0 ? 0 : errno;
     }
     if (failed == 0) return;
     const bool full = failed == ENOSPC || failed == EFBIG || failed == EDQUOT;
@@ -37813,37 +37815,142 @@ private:
 
 } // namespace skein
 
-// ======== skein/train/weights.hpp
-// A trained model's weights alone, for using it: no trainer, no optimizer state.
+// ======== skein/train/weight_map.hpp
+// Which tensors of a foreign folder fill which of a module: one table, read in both directions.
 //
-//     Net net;
-//     skein::train::load_weights(*net, "runs/net");    // the newest whole checkpoint of that run
-//     net->eval();
+//     weight_map map;
+//     map.turned("transformer.h.*.mlp.c_fc.weight", "h.*.mlp.c_fc.weight")     // stored as [in, out]
+//         .joined({"h.*.q.weight", "h.*.k.weight", "h.*.v.weight"}, "h.*.qkv.weight")
+//         .tied("lm_head.weight", "transformer.wte.weight")                    // stored once or twice
+//         .ignored("h.*.attn.bias");                                          // not of the model
+//
+// A pattern's `*` is one part of a name, between dots; the n-th of one side is the n-th of the
+// other. The first rule that fits counts. A name that no rule speaks of is the same on both sides,
+// so that an empty map is for folders with the module's own names.
+//
+// Turning is said by the table and never guessed: a square weight has the same shape both ways.
+// plan_weights() compares all names, types and shapes and says all that is wrong in one message,
+// before anything is read; plan_export() is the way back.
 
 
+// ======== skein/train/weight_source.hpp
+// Weights that lie on disk, whoever wrote them: names, types, shapes, and any rows of a tensor.
+//
+//     posix_disk here;
+//     const auto from = open_weights(here, "hf:models/gpt2");
+//     for (const auto& [name, t] : from->tensors()) fmt::print("{} {}\n", name, t.dtype);
+//     from->read("wte.weight", first_row, rows, bytes);      // these rows, no other bytes
+//
+// Opening reads what says which tensors there are (manifest, index, headers) and checks all of it;
+// nothing is read of a folder whose parts do not agree. Files come from strangers: lengths and
+// names are bounded, and an index can name files of its own folder alone.
+
+
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace skein::train {
 
-/// How a checkpoint's tensors must fit the module, and which of its weights are wanted.
-struct weights_options {
-    bool strict = true; ///< refuse a checkpoint with tensors that the module has not
-    /// The averages of the weights in place of the weights; not_found when the run kept none.
-    bool average = false;
+/// A tensor as it lies in a source.
+struct source_tensor {
+    std::string dtype{}; ///< as in safetensors: F32, BF16, ...
+    std::vector<std::int64_t> shape{};
+
+    friend bool operator==(const source_tensor&, const source_tensor&) = default;
+};
+/// The tensors of a source by name.
+using source_table = std::map<std::string, source_tensor>;
+
+/// Characters; a longer name of a tensor is refused.
+inline constexpr std::size_t max_weight_name = 1024;
+/// Files that one index may name.
+inline constexpr std::size_t max_weight_files = 1000;
+
+/// Named tensors of which rows can be read.
+class weight_source {
+public:
+    weight_source(const weight_source&) = delete;
+    weight_source& operator=(const weight_source&) = delete;
+    virtual ~weight_source() = default;
+
+    /// The folder or file, for messages.
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+    [[nodiscard]] const source_table& tensors() const noexcept { return tensors_; }
+
+    /// Reads `rows` rows of dimension 0 from `first_row` on into memory of exactly their size. A
+    /// tensor of no dimensions is one row.
+    ///   errors  not_found; invalid_argument for rows that the tensor has not or memory of another
+    ///           size; corrupt or a disk error, with the file
+    void read(const std::string& name, std::int64_t first_row, std::int64_t rows,
+              mut_byte_span into) const;
+
+protected:
+    explicit weight_source(std::string path) : path_(std::move(path)) {}
+    /// The rows exist and `into` has their size, which is not 0.
+    virtual void read_rows(const std::string& name, const source_tensor& tensor,
+                           std::int64_t first_row, std::int64_t rows, mut_byte_span into) const = 0;
+
+    std::string path_;
+    source_table tensors_; // filled by the constructor of the source
 };
 
-/// What load_weights read.
-struct loaded_weights {
-    std::string path;       ///< the checkpoint
-    std::uint64_t step = 0; ///< finished optimizer steps
-    /// Why newer checkpoints of the run were passed over; each is also a warning in the log.
-    std::vector<std::string> passed_over{};
-    /// Empty, or: the numbers of the checkpoint (val_loss and the like) were measured with other
-    /// weights, its averages in place of the weights or the other way round, and how to load those;
-    /// also a warning in the log.
-    std::string other_numbers{};
+/// One safetensors file.
+class safetensors_weights final : public weight_source {
+public:
+    /// Reads and checks the header. Throws: malformed, too_large or a disk error, with the file.
+    safetensors_weights(disk& where, const std::string& path);
+
+    [[nodiscard]] const string_map& metadata() const noexcept { return metadata_; }
+
+private:
+    void read_rows(const std::string& name, const source_tensor& tensor, std::int64_t first_row,
+                   std::int64_t rows, mut_byte_span into) const override;
+
+    std::unique_ptr<file> file_;
+    std::map<std::string, std::uint64_t> offsets_; // from the start of the file
+    string_map metadata_;
+};
+
+/// A folder as save_pretrained of Hugging Face's libraries writes it: model.safetensors, or
+/// model.safetensors.index.json with the shards that it names.
+class hugging_face_weights final : public weight_source {
+public:
+    /// Opens every shard and compares it with the index. Throws: not_found, malformed, too_large,
+    /// mismatch when index and shards have other tensors, or a disk error, with the file.
+    hugging_face_weights(disk& where, const std::string& folder);
+
+private:
+    void read_rows(const std::string& name, const source_tensor& tensor, std::int64_t first_row,
+                   std::int64_t rows, mut_byte_span into) const override;
+    void add_shard(disk& where, const std::string& name,
+                   const std::map<std::string, std::string>& index);
+
+    std::vector<std::unique_ptr<safetensors_weights>> shards_;
+    std::map<std::string, std::size_t> shard_of_;
+};
+
+/// The weights of one of our checkpoints, under the module's own names.
+class checkpoint_weights final : public weight_source {
+public:
+    ///   average  the averages of the weights in place of the weights; not_found when there are
+    ///            none
+    explicit checkpoint_weights(loaded_checkpoint from, bool average = false);
+
+    [[nodiscard]] const loaded_checkpoint& checkpoint() const noexcept { return from_; }
+
+private:
+    [[nodiscard]] std::string saved_name(const std::string& name) const;
+    void read_rows(const std::string& name, const source_tensor& tensor, std::int64_t first_row,
+                   std::int64_t rows, mut_byte_span into) const override;
+
+    loaded_checkpoint from_;
+    bool average_;
 };
 
 /// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is
@@ -37854,31 +37961,271 @@ struct loaded_weights {
 [[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
                                                 std::vector<std::string>* passed_over = nullptr);
 
-/// Fills the module's parameters and buffers from a checkpoint, whichever number of workers wrote
-/// it.
-///   path    a run's folder or a checkpoint's
-///   errors  those of open_checkpoint; mismatch names tensors that the module has not (unless
-///           strict is false); not_found and mismatch name a tensor that is missing or of another
-///           shape: then the module may hold some of the new values
-loaded_weights load_weights(torch::nn::Module& module, const std::string& path,
-                            weights_options options = {});
+/// Which weights of a source are wanted.
+struct source_options {
+    bool average = false; ///< of our checkpoints: the averages in place of the weights
+    std::vector<std::string>* passed_over = nullptr; ///< see open_checkpoint
+};
+
+/// Opens what lies there: "hf:DIR" is a folder of Hugging Face's; of a plain path a file is taken
+/// for safetensors, a folder with model.safetensors or its index for Hugging Face's, any other
+/// folder for a run or a checkpoint of ours.
+[[nodiscard]] std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
+                                                          source_options options = {});
 
 } // namespace skein::train
 
 
-// ======== skein/train/detail/weights.ipp
-// Bodies of <skein/train/weights.hpp>.
+// ======== skein/train/detail/weight_source.ipp
+// Bodies of <skein/train/weight_source.hpp>.
 
 
+#include <algorithm>
+#include <optional>
 #include <ranges>
-#include <string>
-#include <unordered_set>
+#include <set>
 #include <utility>
-#include <vector>
 
 #include <fmt/core.h>
 
 namespace skein::train {
+
+// ---- reading ------------------------------------------------------------------------------------
+
+SKEIN_INLINE void weight_source::read(const std::string& name, std::int64_t first_row,
+                                      std::int64_t rows, mut_byte_span into) const {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end())
+        throw error(errc::not_found, fmt::format("there is no tensor '{}'", name))
+            .with_where(path_);
+    const auto& t = found->second;
+    const auto total = detail::rows_of(t.shape);
+    if (first_row < 0 || rows < 0 || rows > total || first_row > total - rows)
+        throw error(errc::invalid_argument,
+                    fmt::format("{} rows from row {} of tensor '{}' of shape {}", rows, first_row,
+                                name, detail::shape_text(t.shape)))
+            .with_where(path_);
+    const auto bytes = tensor_bytes(t.dtype, t.shape).value();
+    const auto row = total == 0 ? 0 : bytes / static_cast<std::uint64_t>(total);
+    if (row * static_cast<std::uint64_t>(rows) != into.size())
+        throw error(errc::invalid_argument,
+                    fmt::format("{} rows of tensor '{}' are {} bytes, not {}", rows, name,
+                                row * static_cast<std::uint64_t>(rows), into.size()))
+            .with_where(path_);
+    if (!into.empty()) read_rows(name, t, first_row, rows, into);
+}
+
+namespace detail {
+
+SKEIN_INLINE void refuse_long_name(const std::string& name, const std::string& where) {
+    if (name.size() <= max_weight_name) return;
+    throw error(errc::too_large, fmt::format("the name of a tensor has {} characters: '{}...'",
+                                             name.size(), name.substr(0, 40)))
+        .with_where(where)
+        .with_hint(
+            fmt::format("names have at most {}; is this a file of weights?", max_weight_name));
+}
+
+/// The first bytes of a file, all of them.
+SKEIN_INLINE byte_buffer read_head(file& from, const std::string& path, std::uint64_t bytes) {
+    byte_buffer head(bytes);
+    const auto got = from.read_at(0, head);
+    if (!got) throw got.error();
+    if (*got != bytes)
+        throw error(errc::corrupt,
+                    fmt::format("the header is cut off after {} of {} bytes", *got, bytes))
+            .with_where(path)
+            .with_hint("copy the file anew");
+    return head;
+}
+
+SKEIN_INLINE safetensors_header open_header(file& from, const std::string& path) {
+    const auto size = from.size();
+    if (!size) throw size.error();
+    const auto refuse = [&](const error& why) {
+        return error(why.code(), std::string(why.text()))
+            .with_where(path)
+            .with_hint("it is no whole safetensors file; copy it anew from where it came");
+    };
+    const auto first = read_head(from, path, std::min<std::uint64_t>(*size, 8));
+    const auto head_bytes = safetensors_head_bytes(first, *size);
+    if (!head_bytes) throw refuse(head_bytes.error());
+    auto header = parse_safetensors_head(read_head(from, path, *head_bytes), *size);
+    if (!header) throw refuse(header.error());
+    return std::move(*header);
+}
+
+} // namespace detail
+
+// ---- one file -----------------------------------------------------------------------------------
+
+SKEIN_INLINE safetensors_weights::safetensors_weights(disk& where, const std::string& path)
+    : weight_source(path) {
+    auto opened = where.open(path, open_mode::read);
+    if (!opened) throw opened.error();
+    file_ = std::move(*opened);
+    auto header = detail::open_header(*file_, path_);
+    for (auto& t : header.tensors) {
+        detail::refuse_long_name(t.name, path_);
+        offsets_.emplace(t.name, t.offset);
+        tensors_.emplace(std::move(t.name), source_tensor{std::move(t.dtype), std::move(t.shape)});
+    }
+    metadata_ = std::move(header.metadata);
+}
+
+SKEIN_INLINE void safetensors_weights::read_rows(const std::string& name,
+                                                 const source_tensor& /*tensor*/,
+                                                 std::int64_t first_row, std::int64_t rows,
+                                                 mut_byte_span into) const {
+    const auto row = into.size() / static_cast<std::uint64_t>(rows);
+    const auto got =
+        file_->read_at(offsets_.at(name) + row * static_cast<std::uint64_t>(first_row), into);
+    if (!got) throw got.error();
+    if (*got != into.size())
+        throw error(errc::corrupt, fmt::format("tensor '{}' is cut off after {} of {} bytes", name,
+                                               *got, into.size()))
+            .with_where(path_)
+            .with_hint("the file has become shorter; copy it anew");
+}
+
+// ---- a folder of Hugging Face's -----------------------------------------------------------------
+
+namespace detail {
+
+inline constexpr std::string_view hugging_face_file = "model.safetensors";
+inline constexpr std::string_view hugging_face_index = "model.safetensors.index.json";
+
+/// Whether it is the name of a safetensors file of the same folder.
+SKEIN_INLINE bool is_shard_name(std::string_view name) {
+    return name.ends_with(".safetensors") && name.size() <= 255 &&
+           name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos &&
+           !name.starts_with(".");
+}
+
+/// The file of each tensor.
+SKEIN_INLINE std::map<std::string, std::string> read_weight_index(disk& where,
+                                                                  const std::string& path) {
+    const auto bytes = where.read_whole(path, max_safetensors_header);
+    if (!bytes) throw bytes.error();
+    const auto refuse = [&](errc code, std::string why) {
+        return error(code, std::move(why))
+            .with_where(path)
+            .with_hint("an index has {\"weight_map\": {\"<tensor>\": \"<file of this folder>\"}}; "
+                       "copy it anew from where it came");
+    };
+    const auto index = parse_json(*bytes, {.max_bytes = max_safetensors_header, .max_depth = 8});
+    if (!index) throw refuse(index.error().code(), std::string(index.error().text()));
+    const auto found = index->is_object() ? index->find("weight_map") : index->end();
+    if (!index->is_object() || found == index->end() || !found->is_object())
+        throw refuse(errc::malformed, "the index has no 'weight_map'");
+    std::map<std::string, std::string> files;
+    for (const auto& [name, value] : found->items()) {
+        refuse_long_name(name, path);
+        if (!value.is_string())
+            throw refuse(errc::malformed,
+                         fmt::format("the file of tensor '{}' is not a text", name));
+        const auto& shard = value.template get_ref<const std::string&>();
+        if (!is_shard_name(shard))
+            throw refuse(errc::malformed,
+                         fmt::format("tensor '{}' is said to be in {}, which is no safetensors "
+                                     "file of this folder",
+                                     name, dump_json(value).substr(0, 255)));
+        files.emplace(name, shard);
+    }
+    return files;
+}
+
+} // namespace detail
+
+SKEIN_INLINE hugging_face_weights::hugging_face_weights(disk& where, const std::string& folder)
+    : weight_source(folder) {
+    const auto index_path = join_path(folder, detail::hugging_face_index);
+    if (!where.status(index_path)) {
+        const auto single = join_path(folder, detail::hugging_face_file);
+        if (!where.status(single))
+            throw error(errc::not_found,
+                        fmt::format("there is no {} and no {} in {}", detail::hugging_face_file,
+                                    detail::hugging_face_index, folder))
+                .with_hint("not supported: pickled weights (pytorch_model.bin, .pt); save them "
+                           "with save_pretrained(), which writes safetensors");
+        add_shard(where, std::string(detail::hugging_face_file), {});
+        return;
+    }
+    const auto index = detail::read_weight_index(where, index_path);
+    std::set<std::string> names;
+    for (const auto& [name, shard] : index) names.insert(shard);
+    if (names.size() > max_weight_files)
+        throw error(errc::too_large, fmt::format("the index names {} files, more than {}",
+                                                 names.size(), max_weight_files))
+            .with_where(index_path);
+    for (const auto& name : names) add_shard(where, name, index);
+    for (const auto& [name, shard] : index)
+        if (!tensors_.contains(name))
+            throw error(errc::mismatch, fmt::format("the index says that tensor '{}' is in {}, "
+                                                    "which does not have it",
+                                                    name, shard))
+                .with_where(index_path)
+                .with_hint("index and shards are of two saves; copy the folder anew");
+}
+
+SKEIN_INLINE void hugging_face_weights::add_shard(disk& where, const std::string& name,
+                                                  const std::map<std::string, std::string>& index) {
+    shards_.push_back(std::make_unique<safetensors_weights>(where, join_path(path_, name)));
+    for (const auto& [tensor, info] : shards_.back()->tensors()) {
+        const auto said = index.find(tensor);
+        if (!index.empty() && (said == index.end() || said->second != name))
+            throw error(
+                errc::mismatch,
+                fmt::format("{} has tensor '{}', which is {} by the index", name, tensor,
+                            said == index.end() ? std::string("in no file") : "in " + said->second))
+                .with_where(path_)
+                .with_hint("index and shards are of two saves; copy the folder anew");
+        tensors_.emplace(tensor, info);
+        shard_of_.emplace(tensor, shards_.size() - 1);
+    }
+}
+
+SKEIN_INLINE void hugging_face_weights::read_rows(const std::string& name,
+                                                  const source_tensor& /*tensor*/,
+                                                  std::int64_t first_row, std::int64_t rows,
+                                                  mut_byte_span into) const {
+    shards_[shard_of_.at(name)]->read(name, first_row, rows, into);
+}
+
+// ---- a checkpoint of ours -----------------------------------------------------------------------
+
+namespace detail {
+inline constexpr std::string_view weight_prefix = "model.";
+inline constexpr std::string_view average_prefix = "optim.ema.";
+} // namespace detail
+
+SKEIN_INLINE checkpoint_weights::checkpoint_weights(loaded_checkpoint from, bool average)
+    : weight_source(from.path()), from_(std::move(from)), average_(average) {
+    bool has_average = false;
+    for (const auto& [name, t] : from_.tensors()) {
+        has_average = has_average || name.starts_with(detail::average_prefix);
+        if (name.starts_with(detail::weight_prefix))
+            tensors_.emplace(name.substr(detail::weight_prefix.size()),
+                             source_tensor{t.dtype, t.shape});
+    }
+    if (average && !has_average)
+        throw error(errc::not_found, "the checkpoint has no averages of the weights")
+            .with_where(path_)
+            .with_hint("train with {.average = average_options{}}, or load the weights themselves");
+}
+
+/// The average of a weight; the weight itself of what is not trained, such as buffers.
+SKEIN_INLINE std::string checkpoint_weights::saved_name(const std::string& name) const {
+    auto averaged = std::string(detail::average_prefix) + name;
+    if (average_ && from_.contains(averaged)) return averaged;
+    return std::string(detail::weight_prefix) + name;
+}
+
+SKEIN_INLINE void checkpoint_weights::read_rows(const std::string& name,
+                                                const source_tensor& tensor, std::int64_t first_row,
+                                                std::int64_t rows, mut_byte_span into) const {
+    from_.read(saved_name(name), tensor.dtype, tensor.shape, first_row, rows, into);
+}
 
 SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
                                                std::vector<std::string>* passed_over) {
@@ -37904,34 +38251,806 @@ SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& p
         .with_hint("give a run's folder, such as runs/gpt, or one of its checkpoints/step-...");
 }
 
+SKEIN_INLINE std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
+                                                         source_options options) {
+    const auto refuse_average = [&] {
+        if (options.average)
+            throw error(errc::not_found, "there are no averages of the weights")
+                .with_where(from)
+                .with_hint("checkpoints of a run with {.average = average_options{}} have them");
+    };
+    constexpr std::string_view hugging_face = "hf:";
+    const bool is_named = from.starts_with(hugging_face);
+    const auto path = is_named ? from.substr(hugging_face.size()) : from;
+    const auto has = [&](std::string_view name) { return !!where.status(join_path(path, name)); };
+    if (is_named || has(detail::hugging_face_file) || has(detail::hugging_face_index)) {
+        refuse_average();
+        return std::make_unique<hugging_face_weights>(where, path);
+    }
+    if (const auto found = where.status(path); found && !found->is_directory) {
+        refuse_average();
+        return std::make_unique<safetensors_weights>(where, path);
+    }
+    return std::make_unique<checkpoint_weights>(open_checkpoint(where, path, options.passed_over),
+                                                options.average);
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/weight_map.hpp, continued
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// Tensors of both sides that hold the same numbers: those of each side, one below the other along
+/// dimension 0, in order.
+struct weight_rule {
+    std::vector<std::string> theirs; ///< patterns; of a folder
+    std::vector<std::string> ours;   ///< patterns; of a module
+    bool turned = false;             ///< theirs are stored with both dimensions exchanged
+    /// How the rows are shared out over the side with several tensors, as 4 : 1 : 1; empty: equally.
+    std::vector<std::int64_t> shares{};
+};
+
+/// The table.
+class weight_map {
+public:
+    /// Another name.
+    weight_map& same(std::string theirs, std::string ours);
+    /// A matrix that is stored turned round, as GPT-2's layers are.
+    weight_map& turned(std::string theirs, std::string ours);
+    /// Several of theirs are one of ours.
+    weight_map& joined(std::vector<std::string> theirs, std::string ours,
+                       std::vector<std::int64_t> shares = {}, bool turned = false);
+    /// One of theirs is several of ours.
+    weight_map& split(std::string theirs, std::vector<std::string> ours,
+                      std::vector<std::int64_t> shares = {}, bool turned = false);
+    /// A second name that a folder may have for one tensor, beside the first or in its place. Both
+    /// there with other values is an error.
+    weight_map& tied(std::string again, std::string theirs);
+    /// Of theirs, but no weight: masks and the like. Not exported.
+    weight_map& ignored(std::string theirs);
+    /// Folders may leave this beginning of names out: those of a model without its head.
+    weight_map& optional_prefix(std::string prefix);
+
+    /// Rules in order. Throws invalid_argument for one that cannot be followed both ways.
+    weight_map& add(weight_rule rule);
+
+    [[nodiscard]] const std::vector<weight_rule>& rules() const noexcept { return rules_; }
+    [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& ties() const noexcept {
+        return ties_;
+    }
+    [[nodiscard]] bool is_ignored(std::string_view theirs) const;
+    /// The name in this table of a name in a folder, which may lack the optional prefix.
+    [[nodiscard]] std::string full_name(const std::string& stored) const;
+
+private:
+    [[nodiscard]] bool speaks_of(std::string_view theirs) const;
+
+    std::vector<weight_rule> rules_;
+    std::vector<std::pair<std::string, std::string>> ties_; // a further name, the first one
+    std::vector<std::string> ignored_;
+    std::string prefix_;
+};
+
+/// A tensor of a module, as the plan sees it.
+struct wanted_tensor {
+    std::string name{};
+    std::string dtype{};
+    std::vector<std::int64_t> shape{};      ///< of the whole
+    std::vector<std::string> other_names{}; ///< under which the same tensor is registered, too
+};
+
+/// Rows of one tensor that become rows of another.
+struct planned_piece {
+    std::string name{};         ///< of the tensor to read, as its source calls it
+    std::int64_t first_row = 0; ///< of it, after turning
+    std::int64_t rows = 0;
+    std::int64_t at = 0; ///< the first row in what is filled
+
+    friend bool operator==(const planned_piece&, const planned_piece&) = default;
+};
+/// How one tensor is filled.
+struct planned_tensor {
+    std::string name{};
+    std::string dtype{};
+    std::vector<std::int64_t> shape{};
+    bool turned = false; ///< the pieces are rows of their tensors turned round
+    std::vector<planned_piece> pieces{};
+};
+/// What is to be done, when everything fits.
+struct weight_plan {
+    std::vector<planned_tensor> tensors{}; ///< in the order in which they were wanted
+    /// Tensors of the source that have to have the same values.
+    std::vector<std::pair<std::string, std::string>> equal{};
+};
+
+/// How each tensor of a module is filled from a folder.
+///   strict  tensors of the folder that fill nothing are wrong
+///   where   the folder, for the message
+///   errors  mismatch, or not_found when tensors are missing and nothing else is wrong: one message
+///           with what is missing, what is additional and what has another type or shape
+[[nodiscard]] weight_plan plan_weights(const weight_map& map, const source_table& theirs,
+                                       const std::vector<wanted_tensor>& ours, bool strict,
+                                       const std::string& where);
+
+/// How each tensor of a folder is filled from tensors of a module: the same table the other way.
+///   errors  mismatch when the rows of a tensor cannot be shared out as the map says, or the map
+///           names tensors that are not there
+[[nodiscard]] weight_plan plan_export(const weight_map& map, const source_table& ours);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/weight_map.ipp
+// Bodies of <skein/train/weight_map.hpp>.
+
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+// ---- patterns -----------------------------------------------------------------------------------
+
 namespace detail {
 
-/// The tensors that a checkpoint of this module has, each once, in order of registration.
-SKEIN_INLINE std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
-    torch::nn::Module& module) {
-    std::vector<std::pair<std::string, at::Tensor>> all;
-    std::unordered_set<const void*> seen; // a tied parameter is saved under its first name
-    for (const auto& item : module.named_parameters(true))
-        if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-            all.emplace_back("model." + item.key(), item.value());
-    for (const auto& item : module.named_buffers(true))
-        if (item.value().defined()) all.emplace_back("model." + item.key(), item.value());
+/// The part of a name before its first dot, which is taken off.
+SKEIN_INLINE std::string_view take_part(std::string_view& name) {
+    const auto dot = std::min(name.find('.'), name.size());
+    const auto part = name.substr(0, dot);
+    name.remove_prefix(std::min(dot + 1, name.size()));
+    return part;
+}
+
+/// What the stars of a pattern stand for in a name that fits.
+SKEIN_INLINE std::optional<std::vector<std::string>> match_name(std::string_view pattern,
+                                                                std::string_view name) {
+    std::vector<std::string> stars;
+    while (!pattern.empty() && !name.empty()) {
+        const auto wanted = take_part(pattern);
+        const auto part = take_part(name);
+        if (wanted == "*")
+            stars.emplace_back(part);
+        else if (wanted != part)
+            return std::nullopt;
+    }
+    if (!pattern.empty() || !name.empty()) return std::nullopt;
+    return stars;
+}
+
+SKEIN_INLINE std::string fill_pattern(std::string_view pattern,
+                                      const std::vector<std::string>& stars) {
+    std::string name;
+    std::size_t next = 0;
+    while (!pattern.empty()) {
+        const auto part = take_part(pattern);
+        if (!name.empty()) name += '.';
+        name += part == "*" ? std::string_view(stars.at(next++)) : part;
+    }
+    return name;
+}
+
+SKEIN_INLINE std::size_t count_stars(std::string_view pattern) {
+    std::size_t stars = 0;
+    while (!pattern.empty())
+        if (take_part(pattern) == "*") ++stars;
+    return stars;
+}
+
+/// A rule with its stars filled in.
+struct rule_use {
+    std::vector<std::string> theirs{}, ours{};
+    bool turned = false;
+    std::vector<std::int64_t> shares{};
+};
+
+SKEIN_INLINE rule_use use_rule_for(const weight_map& map, const std::string& ours) {
+    for (const auto& rule : map.rules())
+        for (const auto& pattern : rule.ours)
+            if (const auto stars = match_name(pattern, ours)) {
+                rule_use use{.turned = rule.turned, .shares = rule.shares};
+                for (const auto& each : rule.theirs)
+                    use.theirs.push_back(fill_pattern(each, *stars));
+                for (const auto& each : rule.ours) use.ours.push_back(fill_pattern(each, *stars));
+                return use;
+            }
+    return {.theirs = {ours}, .ours = {ours}};
+}
+
+/// The rows of `parts` tensors that are `total` rows together; nothing when they cannot be.
+SKEIN_INLINE std::optional<std::vector<std::int64_t>> share_rows(
+    std::int64_t total, std::size_t parts, const std::vector<std::int64_t>& shares) {
+    const auto weights = shares.empty() ? std::vector<std::int64_t>(parts, 1) : shares;
+    const auto sum = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
+    if (total % sum != 0) return std::nullopt;
+    std::vector<std::int64_t> rows;
+    for (const auto weight : weights) rows.push_back(total / sum * weight);
+    return rows;
+}
+
+SKEIN_INLINE std::vector<std::int64_t> turned_shape(std::vector<std::int64_t> shape) {
+    if (shape.size() == 2) std::swap(shape[0], shape[1]);
+    return shape;
+}
+
+SKEIN_INLINE bool is_float(std::string_view dtype) {
+    return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
+}
+
+/// "F32 [2, 3]"
+SKEIN_INLINE std::string tensor_text(std::string_view dtype,
+                                     const std::vector<std::int64_t>& shape) {
+    return fmt::format("{} {}", dtype, shape_text(shape));
+}
+
+} // namespace detail
+
+// ---- the table ----------------------------------------------------------------------------------
+
+SKEIN_INLINE weight_map& weight_map::add(weight_rule rule) {
+    const auto refuse = [&](const char* why) {
+        throw error(errc::invalid_argument,
+                    fmt::format("a rule of a weight map for '{}' {}",
+                                rule.ours.empty() ? "" : rule.ours.front(), why))
+            .with_hint("one tensor on at least one side, the same stars everywhere, and of shares "
+                       "as many as tensors, each at least 1");
+    };
+    if (rule.theirs.empty() || rule.ours.empty()) refuse("has no tensor on one side");
+    if (rule.theirs.size() > 1 && rule.ours.size() > 1) refuse("has several on both sides");
+    const auto stars = detail::count_stars(rule.ours.front());
+    for (const auto* side : {&rule.theirs, &rule.ours})
+        for (const auto& pattern : *side)
+            if (detail::count_stars(pattern) != stars) refuse("has other stars on both sides");
+    if (!rule.shares.empty() &&
+        (rule.shares.size() != std::max(rule.theirs.size(), rule.ours.size()) ||
+         std::ranges::any_of(rule.shares, [](auto share) { return share < 1; })))
+        refuse("has shares that do not fit its tensors");
+    rules_.push_back(std::move(rule));
+    return *this;
+}
+
+SKEIN_INLINE weight_map& weight_map::same(std::string theirs, std::string ours) {
+    return add({.theirs = {std::move(theirs)}, .ours = {std::move(ours)}});
+}
+SKEIN_INLINE weight_map& weight_map::turned(std::string theirs, std::string ours) {
+    return add({.theirs = {std::move(theirs)}, .ours = {std::move(ours)}, .turned = true});
+}
+SKEIN_INLINE weight_map& weight_map::joined(std::vector<std::string> theirs, std::string ours,
+                                            std::vector<std::int64_t> shares, bool turned) {
+    return add({std::move(theirs), {std::move(ours)}, turned, std::move(shares)});
+}
+SKEIN_INLINE weight_map& weight_map::split(std::string theirs, std::vector<std::string> ours,
+                                           std::vector<std::int64_t> shares, bool turned) {
+    return add({{std::move(theirs)}, std::move(ours), turned, std::move(shares)});
+}
+SKEIN_INLINE weight_map& weight_map::tied(std::string again, std::string theirs) {
+    ties_.emplace_back(std::move(again), std::move(theirs));
+    return *this;
+}
+SKEIN_INLINE weight_map& weight_map::ignored(std::string theirs) {
+    ignored_.push_back(std::move(theirs));
+    return *this;
+}
+SKEIN_INLINE weight_map& weight_map::optional_prefix(std::string prefix) {
+    prefix_ = std::move(prefix);
+    return *this;
+}
+
+SKEIN_INLINE bool weight_map::is_ignored(std::string_view theirs) const {
+    return std::ranges::any_of(
+        ignored_, [&](const auto& pattern) { return !!detail::match_name(pattern, theirs); });
+}
+
+SKEIN_INLINE bool weight_map::speaks_of(std::string_view theirs) const {
+    const auto fits = [&](const std::string& pattern) {
+        return !!detail::match_name(pattern, theirs);
+    };
+    return is_ignored(theirs) ||
+           std::ranges::any_of(
+               rules_, [&](const auto& rule) { return std::ranges::any_of(rule.theirs, fits); }) ||
+           std::ranges::any_of(ties_, [&](const auto& tie) { return fits(tie.first); });
+}
+
+SKEIN_INLINE std::string weight_map::full_name(const std::string& stored) const {
+    if (prefix_.empty() || speaks_of(stored) || !speaks_of(prefix_ + stored)) return stored;
+    return prefix_ + stored;
+}
+
+// ---- into a module ------------------------------------------------------------------------------
+
+namespace detail {
+
+/// At most 20 lines of one kind, and how many more there are.
+class complaint_list {
+public:
+    void add(std::string line) {
+        if (++count_ <= 20) text_ += (text_.empty() ? "" : ", ") + std::move(line);
+    }
+    [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
+    [[nodiscard]] std::size_t count() const noexcept { return count_; }
+    [[nodiscard]] std::string text() const {
+        return count_ > 20 ? fmt::format("{} and {} more", text_, count_ - 20) : text_;
+    }
+
+private:
+    std::size_t count_ = 0;
+    std::string text_;
+};
+
+/// Compares both sides and gathers all that is wrong.
+class weight_planner {
+public:
+    weight_planner(const weight_map& map, const source_table& theirs,
+                   const std::vector<wanted_tensor>& ours)
+        : map_(map), theirs_(theirs) {
+        for (const auto& [name, tensor] : theirs)
+            if (!stored_.emplace(map.full_name(name), name).second)
+                misfits_.add(fmt::format("{} is there twice, with and without its beginning",
+                                         map.full_name(name)));
+        for (const auto& w : ours) wanted_.emplace(w.name, &w);
+    }
+
+    void tie() {
+        std::vector<std::string> further;
+        for (const auto& [full, stored] : stored_)
+            for (const auto& [again, first] : map_.ties())
+                if (match_name(again, full)) {
+                    further.push_back(full);
+                    break;
+                }
+        for (const auto& full : further) {
+            const auto stored = stored_.at(full);
+            stored_.erase(full);
+            for (const auto& [again, first] : map_.ties())
+                if (const auto stars = match_name(again, full)) {
+                    const auto [held, is_new] =
+                        stored_.emplace(fill_pattern(first, *stars), stored);
+                    if (!is_new) require_equal(held->second, stored);
+                    break;
+                }
+        }
+    }
+
+    void plan(const wanted_tensor& wanted) {
+        auto use = use_rule_for(map_, wanted.name);
+        auto chosen = wanted.name;
+        bool found = has_all(use);
+        for (const auto& other : wanted.other_names) {
+            const auto again = use_rule_for(map_, other);
+            if (!has_all(again)) continue;
+            for (const auto& name : again.theirs) used_.insert(name);
+            if (!found) {
+                use = again;
+                chosen = other;
+                found = true;
+            } else if (again.theirs != use.theirs && again.theirs.size() == use.theirs.size()) {
+                for (std::size_t i = 0; i < use.theirs.size(); ++i)
+                    require_equal(stored_.at(use.theirs[i]), stored_.at(again.theirs[i]));
+            }
+        }
+        for (const auto& name : use.theirs) {
+            used_.insert(name);
+            if (!stored_.contains(name) && missing_names_.insert(name).second) missing_.add(name);
+        }
+        if (found) fill(wanted, chosen, use);
+    }
+
+    [[nodiscard]] weight_plan finish(bool strict, const std::string& where) {
+        for (const auto& [full, stored] : stored_)
+            if (strict && !used_.contains(full) && !map_.is_ignored(full)) additional_.add(stored);
+        if (missing_.empty() && additional_.empty() && misfits_.empty()) return std::move(plan_);
+        std::string text = "the weights do not fit the model";
+        const auto say = [&](const complaint_list& list, const char* what) {
+            if (!list.empty()) text += fmt::format("; {} {}: {}", list.count(), what, list.text());
+        };
+        say(missing_, "missing in the folder");
+        say(additional_, "that the model has not");
+        say(misfits_, "of another type or shape");
+        const bool only_missing = additional_.empty() && misfits_.empty();
+        throw error(only_missing ? errc::not_found : errc::mismatch, std::move(text))
+            .with_where(where)
+            .with_hint(additional_.empty()
+                           ? "build the model as it was trained, or give the map of its family"
+                           : "build the model as it was trained, give the map of its family, or "
+                             "load with strict = false");
+    }
+
+private:
+    [[nodiscard]] bool has_all(const rule_use& use) const {
+        return std::ranges::all_of(use.theirs,
+                                   [&](const auto& name) { return stored_.contains(name); });
+    }
+    [[nodiscard]] const source_tensor& tensor(const std::string& full) const {
+        return theirs_.at(stored_.at(full));
+    }
+    void require_equal(const std::string& a, const std::string& b) {
+        if (theirs_.at(a) != theirs_.at(b))
+            misfits_.add(fmt::format("{} is {} and {}, which is the same tensor, {}", a,
+                                     tensor_text(theirs_.at(a).dtype, theirs_.at(a).shape), b,
+                                     tensor_text(theirs_.at(b).dtype, theirs_.at(b).shape)));
+        else
+            plan_.equal.emplace_back(a, b);
+    }
+
+    /// Whether one of theirs can be rows of the wanted tensor; else it is said.
+    bool fits(const wanted_tensor& wanted, const rule_use& use, const std::string& full) {
+        const auto& t = tensor(full);
+        const auto shape = use.turned ? turned_shape(t.shape) : t.shape;
+        const bool is_part = use.theirs.size() > 1 || use.ours.size() > 1;
+        bool good = t.dtype == wanted.dtype || (is_float(t.dtype) && is_float(wanted.dtype));
+        good = good && (!use.turned || t.shape.size() == 2);
+        if (is_part)
+            good = good && !shape.empty() && shape.size() == wanted.shape.size() &&
+                   std::equal(shape.begin() + 1, shape.end(), wanted.shape.begin() + 1);
+        else
+            good = good && shape == wanted.shape;
+        if (!good)
+            misfits_.add(fmt::format("{} is {}{}, the model's {}{} is {}", stored_.at(full),
+                                     tensor_text(t.dtype, t.shape),
+                                     use.turned ? ", stored turned round" : "", wanted.name,
+                                     is_part ? ", of which it has rows," : "",
+                                     tensor_text(wanted.dtype, wanted.shape)));
+        return good;
+    }
+
+    /// The rows of each tensor of a side, and all of them.
+    template <class ShapeOf>
+    [[nodiscard]] static std::vector<std::int64_t> rows_in(const std::vector<std::string>& names,
+                                                           const ShapeOf& shape_of) {
+        std::vector<std::int64_t> rows;
+        for (const auto& name : names) rows.push_back(rows_of(shape_of(name)));
+        return rows;
+    }
+
+    void fill(const wanted_tensor& wanted, const std::string& chosen, const rule_use& use) {
+        for (const auto& name : use.theirs)
+            if (!fits(wanted, use, name)) return;
+        for (const auto& name : use.ours)
+            if (name != chosen && !wanted_.contains(name)) {
+                misfits_.add(fmt::format("{} is split over {}, and the model has no {}",
+                                         stored_.at(use.theirs[0]), chosen, name));
+                return;
+            }
+        const auto theirs = rows_in(use.theirs, [&](const std::string& name) {
+            return use.turned ? turned_shape(tensor(name).shape) : tensor(name).shape;
+        });
+        const auto ours = rows_in(use.ours, [&](const std::string& name) {
+            return name == chosen ? wanted.shape : wanted_.at(name)->shape;
+        });
+        const auto total = std::accumulate(theirs.begin(), theirs.end(), std::int64_t{0});
+        const auto& several = use.theirs.size() > 1 ? theirs : ours;
+        const bool as_shared = share_rows(total, several.size(), use.shares) == several;
+        if (total != std::accumulate(ours.begin(), ours.end(), std::int64_t{0}) || !as_shared) {
+            misfits_.add(fmt::format("{} of {} rows {} {} of {} rows, which the map shares out "
+                                     "otherwise",
+                                     stored_.at(use.theirs[0]), shape_text(theirs),
+                                     use.theirs.size() > 1 ? "and others for" : "for", chosen,
+                                     shape_text(ours)));
+            return;
+        }
+        const auto place = std::ranges::find(use.ours, chosen) - use.ours.begin();
+        const auto begin = std::accumulate(ours.begin(), ours.begin() + place, std::int64_t{0});
+        add_pieces(wanted, use, theirs, begin);
+    }
+
+    void add_pieces(const wanted_tensor& wanted, const rule_use& use,
+                    const std::vector<std::int64_t>& theirs, std::int64_t begin) {
+        planned_tensor planned{wanted.name, wanted.dtype, wanted.shape, use.turned, {}};
+        const auto end = begin + rows_of(wanted.shape);
+        std::int64_t first = 0; // of a tensor of theirs, in all rows
+        for (std::size_t i = 0; i < theirs.size(); first += theirs[i++]) {
+            const auto from = std::max(begin, first), to = std::min(end, first + theirs[i]);
+            if (from < to)
+                planned.pieces.push_back(
+                    {stored_.at(use.theirs[i]), from - first, to - from, from - begin});
+        }
+        plan_.tensors.push_back(std::move(planned));
+    }
+
+    const weight_map& map_;
+    const source_table& theirs_;
+    std::map<std::string, std::string> stored_; // by the name in the map
+    std::map<std::string, const wanted_tensor*> wanted_;
+    std::set<std::string> used_, missing_names_;
+    complaint_list missing_, additional_, misfits_;
+    weight_plan plan_;
+};
+
+} // namespace detail
+
+SKEIN_INLINE weight_plan plan_weights(const weight_map& map, const source_table& theirs,
+                                      const std::vector<wanted_tensor>& ours, bool strict,
+                                      const std::string& where) {
+    detail::weight_planner planner(map, theirs, ours);
+    planner.tie();
+    for (const auto& wanted : ours) planner.plan(wanted);
+    return planner.finish(strict, where);
+}
+
+// ---- out of a module ----------------------------------------------------------------------------
+
+namespace detail {
+
+/// What is stored in a folder for tensors of a module that one rule is about.
+SKEIN_INLINE void add_stored(weight_plan& plan, const rule_use& use, const source_table& ours) {
+    const auto refuse = [&](std::string why) {
+        return error(errc::mismatch, std::move(why))
+            .with_hint("the map is for another family of models, or the model is a part of one");
+    };
+    std::vector<std::int64_t> rows;
+    std::int64_t total = 0;
+    for (const auto& name : use.ours) {
+        const auto found = ours.find(name);
+        if (found == ours.end())
+            throw refuse(fmt::format("{} needs {}, which the model has not", use.theirs[0], name));
+        const auto &first = ours.at(use.ours[0]).shape, &shape = found->second.shape;
+        if ((use.turned && shape.size() != 2) || shape.size() != first.size() ||
+            (!first.empty() && !std::equal(first.begin() + 1, first.end(), shape.begin() + 1)))
+            throw refuse(fmt::format("{} of shape {} cannot be stored as {}", name,
+                                     shape_text(shape), use.theirs[0]));
+        rows.push_back(rows_of(shape));
+        total += rows.back();
+    }
+    const auto stored = share_rows(
+        total, use.theirs.size(), use.theirs.size() > 1 ? use.shares : std::vector<std::int64_t>{});
+    if (!stored)
+        throw refuse(fmt::format("{} rows of {} cannot be shared out over {} tensors as the map "
+                                 "says",
+                                 total, use.ours[0], use.theirs.size()));
+    const auto& like = ours.at(use.ours[0]);
+    std::int64_t first = 0; // of a tensor of theirs, in all rows
+    for (std::size_t j = 0; j < use.theirs.size(); first += (*stored)[j++]) {
+        auto shape = like.shape;
+        if (!shape.empty()) shape[0] = (*stored)[j];
+        planned_tensor planned{
+            use.theirs[j], like.dtype, use.turned ? turned_shape(shape) : shape, use.turned, {}};
+        std::int64_t begin = 0; // of a tensor of ours
+        for (std::size_t k = 0; k < rows.size(); begin += rows[k++]) {
+            const auto from = std::max(first, begin);
+            const auto to = std::min(first + (*stored)[j], begin + rows[k]);
+            if (from < to)
+                planned.pieces.push_back({use.ours[k], from - begin, to - from, from - first});
+        }
+        plan.tensors.push_back(std::move(planned));
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE weight_plan plan_export(const weight_map& map, const source_table& ours) {
+    weight_plan plan;
+    std::set<std::string> done;
+    for (const auto& [name, tensor] : ours) {
+        const auto use = detail::use_rule_for(map, name);
+        if (done.insert(use.theirs[0]).second) detail::add_stored(plan, use, ours);
+    }
+    return plan;
+}
+
+} // namespace skein::train
+
+// ======== skein/train/weights.hpp
+// A trained model's weights alone, for using it: no trainer, no optimizer state.
+//
+//     Net net;
+//     skein::train::load_weights(*net, "runs/net");    // the newest whole checkpoint of that run
+//     net->eval();
+//
+// Of others: a safetensors file or a folder of Hugging Face's, with a map where names or layouts
+// are not the module's own.
+//
+//     skein::models::GPT2 net(options);
+//     skein::train::load_weights(*net, "hf:models/gpt2", skein::models::maps::gpt2());
+//
+// Of a model that trainer.build() has cut up, each rank reads the rows that it owns.
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::train {
+
+/// How a folder's tensors must fit the module, and which of its weights are wanted.
+struct weights_options {
+    bool strict = true; ///< refuse a folder with tensors that the module has not
+    /// The averages of the weights in place of the weights; not_found when the run kept none.
+    bool average = false;
+};
+
+/// What load_weights read.
+struct loaded_weights {
+    std::string path;       ///< the checkpoint, folder or file
+    std::uint64_t step = 0; ///< finished optimizer steps; 0 for what is no checkpoint
+    /// Why newer checkpoints of the run were passed over; each is also a warning in the log.
+    std::vector<std::string> passed_over{};
+    /// Empty, or: the numbers of the checkpoint (val_loss and the like) were measured with other
+    /// weights, its averages in place of the weights or the other way round, and how to load those;
+    /// also a warning in the log.
+    std::string other_numbers{};
+};
+
+/// Fills the module's parameters and buffers from weights on disk, whichever number of workers
+/// wrote them. Numbers of other types of floating point are cast. A tensor that the module has
+/// registered twice is read once; a folder that has it twice with other values is refused.
+///   from    a run's folder or a checkpoint's, or what else open_weights() takes: "hf:DIR"
+///   map     how the folder's tensors become the module's; empty: they have the same names
+///   errors  those of open_weights; mismatch or not_found for all that is missing, additional (when
+///           strict) or of another type or shape, in one message; until then nothing is written. A
+///           disk that fails later leaves some of the new values
+loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
+                            const weight_map& map, weights_options options = {});
+/// The same from a checkpoint, or under the module's own names.
+loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
+                            weights_options options = {});
+/// The same from a source that is open.
+void load_weights(torch::nn::Module& module, const weight_source& from, const weight_map& map,
+                  bool strict = true);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/weights.ipp
+// Bodies of <skein/train/weights.hpp>.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+/// A tensor of a module, and what this rank has of it: all, or the rows that build() has kept.
+struct target_tensor {
+    wanted_tensor wanted;
+    at::Tensor rows; ///< flat or of the whole's shape
+    std::int64_t first_row = 0, count = 0;
+};
+
+/// Parameters and buffers, each tensor once, in order of registration.
+SKEIN_INLINE std::vector<target_tensor> target_tensors(torch::nn::Module& module) {
+    std::vector<target_tensor> all;
+    std::unordered_map<const void*, std::size_t> seen;
+    const auto cut = cut_parameters(module);
+    const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+        if (!tensor.defined()) return;
+        const auto [known, is_new] = seen.emplace(tensor.unsafeGetTensorImpl(), all.size());
+        if (!is_new) { // a tied parameter is saved under its first name
+            all[known->second].wanted.other_names.push_back(name);
+            return;
+        }
+        const auto part = cut.find(tensor.unsafeGetTensorImpl());
+        target_tensor t{.wanted = {.name = name}, .rows = tensor.detach()};
+        if (part == cut.end()) {
+            refuse_shared_elements(name, tensor);
+            t.wanted.shape = tensor.sizes().vec();
+            t.count = rows_of(t.wanted.shape);
+        } else {
+            const auto& kept = *part->second;
+            t.wanted.shape = kept.shape;
+            t.rows = kept.values;
+            const auto rows = rows_of(kept.shape);
+            const auto row = std::max<std::int64_t>(1, c10::multiply_integers(kept.shape) /
+                                                           std::max<std::int64_t>(1, rows));
+            t.first_row = kept.first / row;
+            t.count = kept.count / row;
+        }
+        t.wanted.dtype = safetensors_dtype(t.rows);
+        all.push_back(std::move(t));
+    };
+    for (const auto& item : module.named_parameters(true)) add(item.key(), item.value());
+    for (const auto& item : module.named_buffers(true)) add(item.key(), item.value());
     return all;
 }
 
-/// The name under which the average of a weight is saved; that of the weight itself for what is not
-/// trained, such as buffers.
-SKEIN_INLINE std::string average_name(const loaded_checkpoint& from, const std::string& name) {
-    auto averaged = "optim.ema." + name.substr(std::string_view("model.").size());
-    return from.contains(averaged) ? averaged : name;
+/// The type of LibTorch for a type of the format.
+SKEIN_INLINE at::ScalarType scalar_type_of(std::string_view dtype) {
+    if (dtype == "F32") return at::kFloat;
+    if (dtype == "F64") return at::kDouble;
+    if (dtype == "F16") return at::kHalf;
+    if (dtype == "BF16") return at::kBFloat16;
+    if (dtype == "I64") return at::kLong;
+    if (dtype == "I32") return at::kInt;
+    if (dtype == "I16") return at::kShort;
+    if (dtype == "I8") return at::kChar;
+    if (dtype == "U8") return at::kByte;
+    if (dtype == "BOOL") return at::kBool;
+    throw error(errc::not_supported, fmt::format("not supported: weights of type {}", dtype));
 }
 
-SKEIN_INLINE void require_average(const loaded_checkpoint& from) {
-    for (const auto& [name, info] : from.tensors())
-        if (name.starts_with("optim.ema.")) return;
-    throw error(errc::not_found, "the checkpoint has no averages of the weights")
-        .with_where(from.path())
-        .with_hint("train with {.average = average_options{}}, or load the weights themselves");
+/// Memory that reading takes beside what is filled.
+inline constexpr std::int64_t read_chunk_bytes = std::int64_t{4} << 20;
+
+/// Rows of a tensor of a source, turned round where that is said, into rows that are laid out
+/// without gaps.
+///   first  of the rows, after turning
+SKEIN_INLINE void read_piece(const weight_source& from, const planned_tensor& planned,
+                             const std::string& name, std::int64_t first, at::Tensor into) {
+    const auto& t = from.tensors().at(name);
+    const auto count = into.size(0);
+    if (count == 0) return;
+    if (!planned.turned && t.dtype == planned.dtype)
+        return from.read(name, first, count, train::bytes_of(into));
+    const auto total = rows_of(t.shape);
+    const auto row = tensor_bytes(t.dtype, t.shape).value() /
+                     static_cast<std::uint64_t>(std::max<std::int64_t>(1, total));
+    const auto most = std::max<std::int64_t>(
+        1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+    auto shape = t.shape;
+    if (shape.empty()) shape.push_back(1);
+    const auto options = at::TensorOptions(scalar_type_of(t.dtype));
+    const auto begin = planned.turned ? 0 : first, end = planned.turned ? total : first + count;
+    for (auto at_row = begin; at_row < end; at_row += most) {
+        const auto rows = std::min(most, end - at_row);
+        shape[0] = rows;
+        const auto chunk = at::empty(shape, options);
+        from.read(name, at_row, rows, train::bytes_of(chunk));
+        if (planned.turned)
+            into.narrow(1, at_row, rows).copy_(chunk.narrow(1, first, count).t());
+        else
+            into.narrow(0, at_row - begin, rows).copy_(chunk.view(into.narrow(0, 0, rows).sizes()));
+    }
+}
+
+/// The rows that this rank has of a tensor.
+SKEIN_INLINE void fill_rows(const weight_source& from, const planned_tensor& planned,
+                            const target_tensor& target) {
+    auto shape = planned.shape;
+    if (shape.empty()) shape.push_back(1);
+    shape[0] = target.count;
+    auto dense = target.rows.contiguous();
+    const auto rows = dense.view(shape);
+    for (const auto& piece : planned.pieces) {
+        const auto begin = std::max(piece.at, target.first_row);
+        const auto end = std::min(piece.at + piece.rows, target.first_row + target.count);
+        if (begin < end)
+            read_piece(from, planned, piece.name, piece.first_row + begin - piece.at,
+                       rows.narrow(0, begin - target.first_row, end - begin));
+    }
+    if (dense.data_ptr() != target.rows.data_ptr()) at::Tensor(target.rows).copy_(dense);
+}
+
+/// Throws when a tensor that a folder has twice is not the same both times.
+SKEIN_INLINE void require_equal_values(const weight_source& from, const std::string& a,
+                                       const std::string& b) {
+    const auto& t = from.tensors().at(a);
+    const auto total = rows_of(t.shape);
+    const auto row = tensor_bytes(t.dtype, t.shape).value() /
+                     static_cast<std::uint64_t>(std::max<std::int64_t>(1, total));
+    const auto most = std::max<std::int64_t>(
+        1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+    for (std::int64_t first = 0; first < total; first += most) {
+        const auto rows = std::min(most, total - first);
+        byte_buffer one(row * static_cast<std::uint64_t>(rows)), other(one.size());
+        from.read(a, first, rows, one);
+        from.read(b, first, rows, other);
+        if (one == other) continue;
+        throw error(errc::mismatch, fmt::format("{} and {} are one tensor of the model and have "
+                                                "other values from row {} on",
+                                                a, b, first))
+            .with_where(from.path())
+            .with_hint("save the model again with the weights tied, or build one that does not tie "
+                       "them");
+    }
 }
 
 /// Whether the checkpoint's evaluations were of these weights; else what to say.
@@ -37953,50 +39072,38 @@ SKEIN_INLINE std::string numbers_of_others(const loaded_checkpoint& from, bool a
                        average ? "false" : "true");
 }
 
-/// Throws when the checkpoint has weights that the module has not.
-SKEIN_INLINE void refuse_additional(const loaded_checkpoint& from,
-                                    const std::vector<std::pair<std::string, at::Tensor>>& wanted) {
-    std::unordered_set<std::string> known;
-    for (const auto& [name, tensor] : wanted) known.insert(name);
-    std::string names;
-    std::size_t count = 0;
-    for (const auto& [name, info] : from.tensors())
-        if (name.starts_with("model.") && !known.contains(name) && ++count <= 5)
-            names += (names.empty() ? "" : ", ") + name.substr(6);
-    if (count == 0) return;
-    throw error(errc::mismatch,
-                fmt::format("the checkpoint has {} tensor{} that the model has not: {}{}", count,
-                            count == 1 ? "" : "s", names, count > 5 ? ", ..." : ""))
-        .with_where(from.path())
-        .with_hint("build the model as it was trained, or load with strict = false");
-}
-
 } // namespace detail
 
-SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& path,
-                                         weights_options options) {
+SKEIN_INLINE void load_weights(torch::nn::Module& module, const weight_source& from,
+                               const weight_map& map, bool strict) {
     at::NoGradGuard no_grad;
+    const auto targets = detail::target_tensors(module);
+    std::vector<wanted_tensor> wanted;
+    for (const auto& target : targets) wanted.push_back(target.wanted);
+    const auto plan = plan_weights(map, from.tensors(), wanted, strict, from.path());
+    for (const auto& [a, b] : plan.equal) detail::require_equal_values(from, a, b);
+    for (std::size_t i = 0; i < targets.size(); ++i)
+        detail::fill_rows(from, plan.tensors[i], targets[i]);
+}
+
+SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
+                                         const weight_map& map, weights_options options) {
     posix_disk here;
     loaded_weights out;
-    const auto from = open_checkpoint(here, path, &out.passed_over);
-    const auto wanted = detail::saved_tensors(module);
-    for (const auto& [name, tensor] : wanted) {
-        if (!from.contains(name)) (void)from.read(name); // not_found, by name
-        detail::refuse_shared_elements(name, tensor);
-    }
-    if (options.strict) detail::refuse_additional(from, wanted);
-    if (options.average) detail::require_average(from);
-    for (const auto& [name, tensor] : wanted) {
-        auto whole = tensor.detach().contiguous();
-        from.read(options.average ? detail::average_name(from, name) : name,
-                  safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
-        if (whole.data_ptr() != tensor.data_ptr()) at::Tensor(tensor).copy_(whole);
-    }
-    out.path = from.path();
-    out.step = from.step();
-    out.other_numbers = detail::numbers_of_others(from, options.average);
+    const auto source = open_weights(here, from, {options.average, &out.passed_over});
+    load_weights(module, *source, map, options.strict);
+    out.path = source->path();
+    const auto* const ours = dynamic_cast<const checkpoint_weights*>(source.get());
+    if (ours == nullptr) return out;
+    out.step = ours->checkpoint().step();
+    out.other_numbers = detail::numbers_of_others(ours->checkpoint(), options.average);
     if (!out.other_numbers.empty()) logging::warn("weights", out.other_numbers);
     return out;
+}
+
+SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
+                                         weights_options options) {
+    return load_weights(module, from, weight_map(), options);
 }
 
 } // namespace skein::train
