@@ -13,6 +13,7 @@
 #include <skein/train/build.hpp>
 #include <skein/train/detail/shard_sums.hpp>
 #include <skein/train/detail/sharded.hpp>
+#include <skein/train/export_weights.hpp>
 #include <skein/train/feed.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/memory_plan.hpp>
@@ -33,6 +34,7 @@
 
 #include <skein/models/detail/gpt2.ipp>
 #include <skein/train/detail/build.ipp>
+#include <skein/train/detail/export_weights.ipp>
 #include <skein/train/detail/feed.ipp>
 #include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/flat.ipp>

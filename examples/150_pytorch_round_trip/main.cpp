@@ -4,6 +4,7 @@
 //     150_pytorch_round_trip FOLDER --logits logits.safetensors      what it says before training
 //     150_pytorch_round_trip FOLDER --workers 2 --steps 10           trains under FSDP and saves
 //     150_pytorch_round_trip FOLDER --workers 2 --steps 15 --resume  goes on from there
+//     150_pytorch_round_trip FOLDER --export trained                 for from_pretrained() of Python
 //
 // FOLDER is what save_pretrained() of transformers wrote: config.json and safetensors. Checkpoints
 // are in runs/round_trip; plain PyTorch reads them (docs/checkpoints.md). The data is drawn by
@@ -73,6 +74,16 @@ void write_logits(const models::gpt2_options& sizes, const std::string& folder,
     fmt::print("{} parameters, logits in {}\n", models::parameter_count(sizes), path);
 }
 
+/// Gives the run's newest weights as a folder that from_pretrained() of transformers reads.
+void export_run(const models::gpt2_options& sizes, const std::string& run,
+                const std::string& into) {
+    // [export]
+    const auto written = skein::train::export_safetensors(
+        run, into, {.map = models::maps::gpt2(), .config = models::gpt2_config(sizes)});
+    // [/export]
+    fmt::print("{} bytes of tensors in {}\n", written.bytes, written.path);
+}
+
 /// What one rank does.
 void train(skein::train::context& ctx, const skein::run_config& run,
            const models::gpt2_options& sizes, const std::string& folder) {
@@ -98,7 +109,7 @@ void train(skein::train::context& ctx, const skein::run_config& run,
 } // namespace
 
 int main(int argc, char** argv) {
-    std::string folder, logits;
+    std::string folder, logits, into;
     bool resume = false;
     skein::run_config run{.name = "round_trip", .max_steps = 10, .global_batch = 8};
     run.scaling.workers = 2;
@@ -110,6 +121,7 @@ int main(int argc, char** argv) {
     CLI::App app("Trains a GPT-2 on that Python has saved.");
     app.add_option("folder", folder, "what save_pretrained() wrote")->required();
     app.add_option("--logits", logits, "write what it says to a file, and train nothing");
+    app.add_option("--export", into, "give the run's newest weights to a new folder of this name");
     app.add_option("--workers", run.scaling.workers, "processes that train together");
     app.add_option("--steps", run.max_steps, "optimizer steps");
     app.add_option("--runs", run.runs_dir, "folder that holds the runs");
@@ -125,6 +137,10 @@ int main(int argc, char** argv) {
         const auto sizes = models::read_gpt2_config(here, folder);
         if (!logits.empty()) {
             write_logits(sizes, folder, logits);
+            return 0;
+        }
+        if (!into.empty()) {
+            export_run(sizes, run.runs_dir + "/" + run.name, into);
             return 0;
         }
         return skein::train::launch(

@@ -21,6 +21,7 @@
 #include <skein/train/elastic.hpp>
 #include <skein/train/elastic_place.hpp>
 #include <skein/train/evaluation.hpp>
+#include <skein/train/export_weights.hpp>
 #include <skein/train/feed.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/fsdp.hpp>

@@ -168,6 +168,11 @@ def pytorch_goes_on():
         run_ours(scratch / "given", *runs, "--steps", AFTER, "--resume")
         ours = our_losses(scratch)
         further = require_near([ours[s] for s in range(BEFORE + 1, AFTER + 1)], train(other, optimizer, AFTER - BEFORE), "five further steps")
+        run_ours(scratch / "given", "--runs", scratch / "runs", "--export", scratch / "trained")
+        back = GPT2LMHeadModel.from_pretrained(scratch / "trained").state_dict()
+        assert resume_from(model, make_optimizer(model), str(checkpoint.with_name(f"step-{AFTER:08}"))) == AFTER
+        assert back.keys() == model.state_dict().keys()
+        assert all(torch.equal(t, back[name]) for name, t in model.state_dict().items()), "from_pretrained has other weights"
         print(f"        losses {ours[1]:.4f} to {ours[AFTER]:.4f}: ten steps at most {apart:.1e} apart, five from the checkpoint {further:.1e}")
 
 
@@ -199,6 +204,6 @@ def mistakes_are_said():
 
 disable_progress_bar()
 run_cases([("logits of one file, of shards, of a model without its head and of 16 bits are those of transformers", logits_are_equal),
-           ("PyTorch goes on from two shards, weights and moments, as we do", pytorch_goes_on),
+           ("PyTorch goes on from two shards, weights and moments, as we do, and from_pretrained reads an export", pytorch_goes_on),
            ("what does not fit is said at once, before training", mistakes_are_said)],
           only=sys.argv[1] if len(sys.argv) > 1 else None)

@@ -104,6 +104,11 @@ TEST_CASE("the sizes come from config.json, and settings that this model has not
     CHECK(models::parameter_count(o) == models::parameter_count(tiny));
     CHECK(o.dropout == 0.25);
     CHECK(o.norm_epsilon == 1e-5);
+    std::ofstream(dir / "config.json") << models::gpt2_config(o); // what is written is read
+    const auto again = models::read_gpt2_config(disk, dir.path);
+    CHECK(models::parameter_count(again) == models::parameter_count(o));
+    CHECK(again.heads == o.heads);
+    CHECK(again.dropout == o.dropout);
     config_says(R"(, "activation_function": "relu")");
     CHECK(refused().find("not supported: a GPT-2 whose activation_function is \"relu\"") !=
           std::string::npos);

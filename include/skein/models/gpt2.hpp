@@ -47,6 +47,8 @@ struct gpt2_options {
 ///   errors  not_supported for a setting under which the numbers would be others, by name;
 ///           malformed or a disk error, with the file
 [[nodiscard]] gpt2_options read_gpt2_config(disk& where, const std::string& folder);
+/// The text of the config.json by which transformers makes the same model.
+[[nodiscard]] std::string gpt2_config(const gpt2_options& options);
 
 /// Numbers that are trained; the output head is the embedding of the tokens.
 [[nodiscard]] inline std::int64_t parameter_count(const gpt2_options& o) {

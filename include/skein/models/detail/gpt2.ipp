@@ -67,4 +67,22 @@ SKEIN_INLINE gpt2_options read_gpt2_config(disk& where, const std::string& folde
     return o;
 }
 
+SKEIN_INLINE std::string gpt2_config(const gpt2_options& o) {
+    const json config{{"model_type", "gpt2"},
+                      {"architectures", {"GPT2LMHeadModel"}},
+                      {"activation_function", "gelu_new"},
+                      {"vocab_size", o.vocabulary},
+                      {"n_positions", o.context},
+                      {"n_embd", o.dim},
+                      {"n_layer", o.layers},
+                      {"n_head", o.heads},
+                      {"n_inner", nullptr},
+                      {"resid_pdrop", o.dropout},
+                      {"embd_pdrop", o.dropout},
+                      {"attn_pdrop", o.dropout},
+                      {"layer_norm_epsilon", o.norm_epsilon},
+                      {"tie_word_embeddings", true}};
+    return dump_json(config, 2) + "\n";
+}
+
 } // namespace skein::models
