@@ -9,9 +9,11 @@
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
 #endif
 
+#include <skein/models/gpt2.hpp>
 #include <skein/train/build.hpp>
 #include <skein/train/detail/shard_sums.hpp>
 #include <skein/train/detail/sharded.hpp>
+#include <skein/train/export_weights.hpp>
 #include <skein/train/feed.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/memory_plan.hpp>
@@ -30,7 +32,9 @@
 #include <skein/train/weights.hpp>
 #include <skein/train/wrap.hpp>
 
+#include <skein/models/detail/gpt2.ipp>
 #include <skein/train/detail/build.ipp>
+#include <skein/train/detail/export_weights.ipp>
 #include <skein/train/detail/feed.ipp>
 #include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/flat.ipp>

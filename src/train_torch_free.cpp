@@ -28,6 +28,8 @@
 #include <skein/train/sampler.hpp>
 #include <skein/train/schedule.hpp>
 #include <skein/train/shard_layout.hpp>
+#include <skein/train/weight_map.hpp>
+#include <skein/train/weight_source.hpp>
 
 #include <skein/train/detail/checkpoint.ipp>
 #include <skein/train/detail/checkpoint_load.ipp>
@@ -53,4 +55,6 @@
 #include <skein/train/detail/schedule.ipp>
 #include <skein/train/detail/shard_layout.ipp>
 #include <skein/train/detail/shard_names.ipp>
+#include <skein/train/detail/weight_map.ipp>
+#include <skein/train/detail/weight_source.ipp>
 #include <skein/train/detail/world_word.ipp>

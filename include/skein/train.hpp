@@ -21,6 +21,7 @@
 #include <skein/train/elastic.hpp>
 #include <skein/train/elastic_place.hpp>
 #include <skein/train/evaluation.hpp>
+#include <skein/train/export_weights.hpp>
 #include <skein/train/feed.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/fsdp.hpp>
@@ -60,6 +61,8 @@
 #include <skein/train/training_state.hpp>
 #include <skein/train/unit.hpp>
 #include <skein/train/weight_average.hpp>
+#include <skein/train/weight_map.hpp>
+#include <skein/train/weight_source.hpp>
 #include <skein/train/weights.hpp>
 #include <skein/train/wrap.hpp>
 #include <skein/train/zero.hpp>

@@ -21562,6 +21562,3206 @@ concept evaluation_input =
 
 } // namespace skein::train
 
+// ======== skein/train/export_weights.hpp
+// Weights as other programs read them: a folder of safetensors with an index and a config.json.
+//
+//     const auto map = skein::models::maps::gpt2();
+//     skein::train::export_safetensors("runs/gpt", "out", {.map = map, .config = config_text});
+//     // in Python: GPT2LMHeadModel.from_pretrained("out")
+//
+// Tensors are written one at a time, so that no more than one is held beside what is there. The
+// folder gets its name when all of it is on disk.
+
+
+// ======== skein/train/weight_map.hpp
+// Which tensors of a foreign folder fill which of a module: one table, read in both directions.
+//
+//     weight_map map;
+//     map.turned("transformer.h.*.mlp.c_fc.weight", "h.*.mlp.c_fc.weight")     // stored as [in, out]
+//         .joined({"h.*.q.weight", "h.*.k.weight", "h.*.v.weight"}, "h.*.qkv.weight")
+//         .tied("lm_head.weight", "transformer.wte.weight")                    // stored once or twice
+//         .ignored("h.*.attn.bias");                                          // not of the model
+//
+// A pattern's `*` is one part of a name, between dots; the n-th of one side is the n-th of the
+// other. The first rule that fits counts. A name that no rule speaks of is the same on both sides,
+// so that an empty map is for folders with the module's own names.
+//
+// Turning is said by the table and never guessed: a square weight has the same shape both ways.
+// plan_weights() compares all names, types and shapes and says all that is wrong in one message,
+// before anything is read; plan_export() is the way back.
+
+
+// ======== skein/train/weight_source.hpp
+// Weights that lie on disk, whoever wrote them: names, types, shapes, and any rows of a tensor.
+//
+//     posix_disk here;
+//     const auto from = open_weights(here, "hf:models/gpt2");
+//     for (const auto& [name, t] : from->tensors()) fmt::print("{} {}\n", name, t.dtype);
+//     from->read("wte.weight", first_row, rows, bytes);      // these rows, no other bytes
+//
+// Opening reads what says which tensors there are (manifest, index, headers) and checks all of it;
+// nothing is read of a folder whose parts do not agree. Files come from strangers: lengths and
+// names are bounded, and an index can name files of its own folder alone.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// A tensor as it lies in a source.
+struct source_tensor {
+    std::string dtype{}; ///< as in safetensors: F32, BF16, ...
+    std::vector<std::int64_t> shape{};
+
+    friend bool operator==(const source_tensor&, const source_tensor&) = default;
+};
+/// The tensors of a source by name.
+using source_table = std::map<std::string, source_tensor>;
+
+/// Characters; a longer name of a tensor is refused.
+inline constexpr std::size_t max_weight_name = 1024;
+/// Files that one index may name.
+inline constexpr std::size_t max_weight_files = 1000;
+
+/// Named tensors of which rows can be read.
+class weight_source {
+public:
+    weight_source(const weight_source&) = delete;
+    weight_source& operator=(const weight_source&) = delete;
+    virtual ~weight_source() = default;
+
+    /// The folder or file, for messages.
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+    [[nodiscard]] const source_table& tensors() const noexcept { return tensors_; }
+
+    /// Reads `rows` rows of dimension 0 from `first_row` on into memory of exactly their size. A
+    /// tensor of no dimensions is one row.
+    ///   errors  not_found; invalid_argument for rows that the tensor has not or memory of another
+    ///           size; corrupt or a disk error, with the file
+    void read(const std::string& name, std::int64_t first_row, std::int64_t rows,
+              mut_byte_span into) const;
+
+protected:
+    explicit weight_source(std::string path) : path_(std::move(path)) {}
+    /// The rows exist and `into` has their size, which is not 0.
+    virtual void read_rows(const std::string& name, const source_tensor& tensor,
+                           std::int64_t first_row, std::int64_t rows, mut_byte_span into) const = 0;
+
+    std::string path_;
+    source_table tensors_; // filled by the constructor of the source
+};
+
+/// One safetensors file.
+class safetensors_weights final : public weight_source {
+public:
+    /// Reads and checks the header. Throws: malformed, too_large or a disk error, with the file.
+    safetensors_weights(disk& where, const std::string& path);
+
+    [[nodiscard]] const string_map& metadata() const noexcept { return metadata_; }
+
+private:
+    void read_rows(const std::string& name, const source_tensor& tensor, std::int64_t first_row,
+                   std::int64_t rows, mut_byte_span into) const override;
+
+    std::unique_ptr<file> file_;
+    std::map<std::string, std::uint64_t> offsets_; // from the start of the file
+    string_map metadata_;
+};
+
+/// A folder as save_pretrained of Hugging Face's libraries writes it: model.safetensors, or
+/// model.safetensors.index.json with the shards that it names.
+class hugging_face_weights final : public weight_source {
+public:
+    /// Opens every shard and compares it with the index. Throws: not_found, malformed, too_large,
+    /// mismatch when index and shards have other tensors, or a disk error, with the file.
+    hugging_face_weights(disk& where, const std::string& folder);
+
+private:
+    void read_rows(const std::string& name, const source_tensor& tensor, std::int64_t first_row,
+                   std::int64_t rows, mut_byte_span into) const override;
+    void add_shard(disk& where, const std::string& name,
+                   const std::map<std::string, std::string>& index);
+
+    std::vector<std::unique_ptr<safetensors_weights>> shards_;
+    std::map<std::string, std::size_t> shard_of_;
+};
+
+/// The weights of one of our checkpoints, under the module's own names.
+class checkpoint_weights final : public weight_source {
+public:
+    ///   average  the averages of the weights in place of the weights; not_found when there are
+    ///            none
+    explicit checkpoint_weights(loaded_checkpoint from, bool average = false);
+
+    [[nodiscard]] const loaded_checkpoint& checkpoint() const noexcept { return from_; }
+
+private:
+    [[nodiscard]] std::string saved_name(const std::string& name) const;
+    void read_rows(const std::string& name, const source_tensor& tensor, std::int64_t first_row,
+                   std::int64_t rows, mut_byte_span into) const override;
+
+    loaded_checkpoint from_;
+    bool average_;
+};
+
+/// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is
+/// verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
+/// log.
+///   passed_over  when given, gets a line per checkpoint that was
+///   errors  not_found, or the newest one's corrupt or malformed when none is whole
+[[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
+                                                std::vector<std::string>* passed_over = nullptr);
+
+/// Which weights of a source are wanted.
+struct source_options {
+    bool average = false; ///< of our checkpoints: the averages in place of the weights
+    std::vector<std::string>* passed_over = nullptr; ///< see open_checkpoint
+};
+
+/// Opens what lies there: "hf:DIR" is a folder of Hugging Face's; of a plain path a file is taken
+/// for safetensors, a folder with model.safetensors or its index for Hugging Face's, any other
+/// folder for a run or a checkpoint of ours.
+[[nodiscard]] std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
+                                                          source_options options = {});
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/weight_source.ipp
+// Bodies of <skein/train/weight_source.hpp>.
+
+
+#include <algorithm>
+#include <optional>
+#include <ranges>
+#include <set>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+// ---- reading ------------------------------------------------------------------------------------
+
+SKEIN_INLINE void weight_source::read(const std::string& name, std::int64_t first_row,
+                                      std::int64_t rows, mut_byte_span into) const {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end())
+        throw error(errc::not_found, fmt::format("there is no tensor '{}'", name))
+            .with_where(path_);
+    const auto& t = found->second;
+    const auto total = detail::rows_of(t.shape);
+    if (first_row < 0 || rows < 0 || rows > total || first_row > total - rows)
+        throw error(errc::invalid_argument,
+                    fmt::format("{} rows from row {} of tensor '{}' of shape {}", rows, first_row,
+                                name, detail::shape_text(t.shape)))
+            .with_where(path_);
+    const auto bytes = tensor_bytes(t.dtype, t.shape).value();
+    const auto row = total == 0 ? 0 : bytes / static_cast<std::uint64_t>(total);
+    if (row * static_cast<std::uint64_t>(rows) != into.size())
+        throw error(errc::invalid_argument,
+                    fmt::format("{} rows of tensor '{}' are {} bytes, not {}", rows, name,
+                                row * static_cast<std::uint64_t>(rows), into.size()))
+            .with_where(path_);
+    if (!into.empty()) read_rows(name, t, first_row, rows, into);
+}
+
+namespace detail {
+
+SKEIN_INLINE void refuse_long_name(const std::string& name, const std::string& where) {
+    if (name.size() <= max_weight_name) return;
+    throw error(errc::too_large, fmt::format("the name of a tensor has {} characters: '{}...'",
+                                             name.size(), name.substr(0, 40)))
+        .with_where(where)
+        .with_hint(
+            fmt::format("names have at most {}; is this a file of weights?", max_weight_name));
+}
+
+/// The first bytes of a file, all of them.
+SKEIN_INLINE byte_buffer read_head(file& from, const std::string& path, std::uint64_t bytes) {
+    byte_buffer head(bytes);
+    const auto got = from.read_at(0, head);
+    if (!got) throw got.error();
+    if (*got != bytes)
+        throw error(errc::corrupt,
+                    fmt::format("the header is cut off after {} of {} bytes", *got, bytes))
+            .with_where(path)
+            .with_hint("copy the file anew");
+    return head;
+}
+
+SKEIN_INLINE safetensors_header open_header(file& from, const std::string& path) {
+    const auto size = from.size();
+    if (!size) throw size.error();
+    const auto refuse = [&](const error& why) {
+        return error(why.code(), std::string(why.text()))
+            .with_where(path)
+            .with_hint("it is no whole safetensors file; copy it anew from where it came");
+    };
+    const auto first = read_head(from, path, std::min<std::uint64_t>(*size, 8));
+    const auto head_bytes = safetensors_head_bytes(first, *size);
+    if (!head_bytes) throw refuse(head_bytes.error());
+    auto header = parse_safetensors_head(read_head(from, path, *head_bytes), *size);
+    if (!header) throw refuse(header.error());
+    return std::move(*header);
+}
+
+} // namespace detail
+
+// ---- one file -----------------------------------------------------------------------------------
+
+SKEIN_INLINE safetensors_weights::safetensors_weights(disk& where, const std::string& path)
+    : weight_source(path) {
+    auto opened = where.open(path, open_mode::read);
+    if (!opened) throw opened.error();
+    file_ = std::move(*opened);
+    auto header = detail::open_header(*file_, path_);
+    for (auto& t : header.tensors) {
+        detail::refuse_long_name(t.name, path_);
+        offsets_.emplace(t.name, t.offset);
+        tensors_.emplace(std::move(t.name), source_tensor{std::move(t.dtype), std::move(t.shape)});
+    }
+    metadata_ = std::move(header.metadata);
+}
+
+SKEIN_INLINE void safetensors_weights::read_rows(const std::string& name,
+                                                 const source_tensor& /*tensor*/,
+                                                 std::int64_t first_row, std::int64_t rows,
+                                                 mut_byte_span into) const {
+    const auto row = into.size() / static_cast<std::uint64_t>(rows);
+    const auto got =
+        file_->read_at(offsets_.at(name) + row * static_cast<std::uint64_t>(first_row), into);
+    if (!got) throw got.error();
+    if (*got != into.size())
+        throw error(errc::corrupt, fmt::format("tensor '{}' is cut off after {} of {} bytes", name,
+                                               *got, into.size()))
+            .with_where(path_)
+            .with_hint("the file has become shorter; copy it anew");
+}
+
+// ---- a folder of Hugging Face's -----------------------------------------------------------------
+
+namespace detail {
+
+inline constexpr std::string_view hugging_face_file = "model.safetensors";
+inline constexpr std::string_view hugging_face_index = "model.safetensors.index.json";
+
+/// Whether it is the name of a safetensors file of the same folder.
+SKEIN_INLINE bool is_shard_name(std::string_view name) {
+    return name.ends_with(".safetensors") && name.size() <= 255 &&
+           name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos &&
+           !name.starts_with(".");
+}
+
+/// The file of each tensor.
+SKEIN_INLINE std::map<std::string, std::string> read_weight_index(disk& where,
+                                                                  const std::string& path) {
+    const auto bytes = where.read_whole(path, max_safetensors_header);
+    if (!bytes) throw bytes.error();
+    const auto refuse = [&](errc code, std::string why) {
+        return error(code, std::move(why))
+            .with_where(path)
+            .with_hint("an index has {\"weight_map\": {\"<tensor>\": \"<file of this folder>\"}}; "
+                       "copy it anew from where it came");
+    };
+    const auto index = parse_json(*bytes, {.max_bytes = max_safetensors_header, .max_depth = 8});
+    if (!index) throw refuse(index.error().code(), std::string(index.error().text()));
+    const auto found = index->is_object() ? index->find("weight_map") : index->end();
+    if (!index->is_object() || found == index->end() || !found->is_object())
+        throw refuse(errc::malformed, "the index has no 'weight_map'");
+    std::map<std::string, std::string> files;
+    for (const auto& [name, value] : found->items()) {
+        refuse_long_name(name, path);
+        if (!value.is_string())
+            throw refuse(errc::malformed,
+                         fmt::format("the file of tensor '{}' is not a text", name));
+        const auto& shard = value.template get_ref<const std::string&>();
+        if (!is_shard_name(shard))
+            throw refuse(errc::malformed,
+                         fmt::format("tensor '{}' is said to be in {}, which is no safetensors "
+                                     "file of this folder",
+                                     name, dump_json(value).substr(0, 255)));
+        files.emplace(name, shard);
+    }
+    return files;
+}
+
+} // namespace detail
+
+SKEIN_INLINE hugging_face_weights::hugging_face_weights(disk& where, const std::string& folder)
+    : weight_source(folder) {
+    const auto index_path = join_path(folder, detail::hugging_face_index);
+    if (!where.status(index_path)) {
+        const auto single = join_path(folder, detail::hugging_face_file);
+        if (!where.status(single))
+            throw error(errc::not_found,
+                        fmt::format("there is no {} and no {} in {}", detail::hugging_face_file,
+                                    detail::hugging_face_index, folder))
+                .with_hint("not supported: pickled weights (pytorch_model.bin, .pt); save them "
+                           "with save_pretrained(), which writes safetensors");
+        add_shard(where, std::string(detail::hugging_face_file), {});
+        return;
+    }
+    const auto index = detail::read_weight_index(where, index_path);
+    std::set<std::string> names;
+    for (const auto& [name, shard] : index) names.insert(shard);
+    if (names.size() > max_weight_files)
+        throw error(errc::too_large, fmt::format("the index names {} files, more than {}",
+                                                 names.size(), max_weight_files))
+            .with_where(index_path);
+    for (const auto& name : names) add_shard(where, name, index);
+    for (const auto& [name, shard] : index)
+        if (!tensors_.contains(name))
+            throw error(errc::mismatch, fmt::format("the index says that tensor '{}' is in {}, "
+                                                    "which does not have it",
+                                                    name, shard))
+                .with_where(index_path)
+                .with_hint("index and shards are of two saves; copy the folder anew");
+}
+
+SKEIN_INLINE void hugging_face_weights::add_shard(disk& where, const std::string& name,
+                                                  const std::map<std::string, std::string>& index) {
+    shards_.push_back(std::make_unique<safetensors_weights>(where, join_path(path_, name)));
+    for (const auto& [tensor, info] : shards_.back()->tensors()) {
+        const auto said = index.find(tensor);
+        if (!index.empty() && (said == index.end() || said->second != name))
+            throw error(
+                errc::mismatch,
+                fmt::format("{} has tensor '{}', which is {} by the index", name, tensor,
+                            said == index.end() ? std::string("in no file") : "in " + said->second))
+                .with_where(path_)
+                .with_hint("index and shards are of two saves; copy the folder anew");
+        tensors_.emplace(tensor, info);
+        shard_of_.emplace(tensor, shards_.size() - 1);
+    }
+}
+
+SKEIN_INLINE void hugging_face_weights::read_rows(const std::string& name,
+                                                  const source_tensor& /*tensor*/,
+                                                  std::int64_t first_row, std::int64_t rows,
+                                                  mut_byte_span into) const {
+    shards_[shard_of_.at(name)]->read(name, first_row, rows, into);
+}
+
+// ---- a checkpoint of ours -----------------------------------------------------------------------
+
+namespace detail {
+inline constexpr std::string_view weight_prefix = "model.";
+inline constexpr std::string_view average_prefix = "optim.ema.";
+} // namespace detail
+
+SKEIN_INLINE checkpoint_weights::checkpoint_weights(loaded_checkpoint from, bool average)
+    : weight_source(from.path()), from_(std::move(from)), average_(average) {
+    bool has_average = false;
+    for (const auto& [name, t] : from_.tensors()) {
+        has_average = has_average || name.starts_with(detail::average_prefix);
+        if (name.starts_with(detail::weight_prefix))
+            tensors_.emplace(name.substr(detail::weight_prefix.size()),
+                             source_tensor{t.dtype, t.shape});
+    }
+    if (average && !has_average)
+        throw error(errc::not_found, "the checkpoint has no averages of the weights")
+            .with_where(path_)
+            .with_hint("train with {.average = average_options{}}, or load the weights themselves");
+}
+
+/// The average of a weight; the weight itself of what is not trained, such as buffers.
+SKEIN_INLINE std::string checkpoint_weights::saved_name(const std::string& name) const {
+    auto averaged = std::string(detail::average_prefix) + name;
+    if (average_ && from_.contains(averaged)) return averaged;
+    return std::string(detail::weight_prefix) + name;
+}
+
+SKEIN_INLINE void checkpoint_weights::read_rows(const std::string& name,
+                                                const source_tensor& tensor, std::int64_t first_row,
+                                                std::int64_t rows, mut_byte_span into) const {
+    from_.read(saved_name(name), tensor.dtype, tensor.shape, first_row, rows, into);
+}
+
+SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
+                                               std::vector<std::string>* passed_over) {
+    if (where.status(path + "/manifest.json")) return checkpointer::open(where, path).value();
+    std::vector<std::pair<std::uint64_t, error>> refused;
+    const checkpointer run(where, path + "/checkpoints");
+    for (const std::uint64_t step : std::views::reverse(run.steps())) {
+        auto opened = checkpointer::open(where, run.step_path(step));
+        if (!opened) {
+            refused.emplace_back(step, opened.error());
+            continue;
+        }
+        for (const auto& [damaged, why] : refused) {
+            auto line = fmt::format("checkpoint of step {} is passed over for that of step {}: {}",
+                                    damaged, step, why.what());
+            logging::warn("weights", line);
+            if (passed_over != nullptr) passed_over->push_back(std::move(line));
+        }
+        return std::move(*opened);
+    }
+    if (!refused.empty()) throw refused.front().second;
+    throw error(errc::not_found, fmt::format("there is no checkpoint in {}", path))
+        .with_hint("give a run's folder, such as runs/gpt, or one of its checkpoints/step-...");
+}
+
+SKEIN_INLINE std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
+                                                         source_options options) {
+    const auto refuse_average = [&] {
+        if (options.average)
+            throw error(errc::not_found, "there are no averages of the weights")
+                .with_where(from)
+                .with_hint("checkpoints of a run with {.average = average_options{}} have them");
+    };
+    constexpr std::string_view hugging_face = "hf:";
+    const bool is_named = from.starts_with(hugging_face);
+    const auto path = is_named ? from.substr(hugging_face.size()) : from;
+    const auto has = [&](std::string_view name) { return !!where.status(join_path(path, name)); };
+    if (is_named || has(detail::hugging_face_file) || has(detail::hugging_face_index)) {
+        refuse_average();
+        return std::make_unique<hugging_face_weights>(where, path);
+    }
+    if (const auto found = where.status(path); found && !found->is_directory) {
+        refuse_average();
+        return std::make_unique<safetensors_weights>(where, path);
+    }
+    return std::make_unique<checkpoint_weights>(open_checkpoint(where, path, options.passed_over),
+                                                options.average);
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/weight_map.hpp, continued
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// Tensors of both sides that hold the same numbers: those of each side, one below the other along
+/// dimension 0, in order.
+struct weight_rule {
+    std::vector<std::string> theirs; ///< patterns; of a folder
+    std::vector<std::string> ours;   ///< patterns; of a module
+    bool turned = false;             ///< theirs are stored with both dimensions exchanged
+    /// How the rows are shared out over the side with several tensors, as 4 : 1 : 1; empty: equally.
+    std::vector<std::int64_t> shares{};
+};
+
+/// The table.
+class weight_map {
+public:
+    /// Another name.
+    weight_map& same(std::string theirs, std::string ours);
+    /// A matrix that is stored turned round, as GPT-2's layers are.
+    weight_map& turned(std::string theirs, std::string ours);
+    /// Several of theirs are one of ours.
+    weight_map& joined(std::vector<std::string> theirs, std::string ours,
+                       std::vector<std::int64_t> shares = {}, bool turned = false);
+    /// One of theirs is several of ours.
+    weight_map& split(std::string theirs, std::vector<std::string> ours,
+                      std::vector<std::int64_t> shares = {}, bool turned = false);
+    /// A second name that a folder may have for one tensor, beside the first or in its place. Both
+    /// there with other values is an error.
+    weight_map& tied(std::string again, std::string theirs);
+    /// Of theirs, but no weight: masks and the like. Not exported.
+    weight_map& ignored(std::string theirs);
+    /// Folders may leave this beginning of names out: those of a model without its head.
+    weight_map& optional_prefix(std::string prefix);
+
+    /// Rules in order. Throws invalid_argument for one that cannot be followed both ways.
+    weight_map& add(weight_rule rule);
+
+    [[nodiscard]] const std::vector<weight_rule>& rules() const noexcept { return rules_; }
+    [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& ties() const noexcept {
+        return ties_;
+    }
+    [[nodiscard]] bool is_ignored(std::string_view theirs) const;
+    /// The name in this table of a name in a folder, which may lack the optional prefix.
+    [[nodiscard]] std::string full_name(const std::string& stored) const;
+
+private:
+    [[nodiscard]] bool speaks_of(std::string_view theirs) const;
+
+    std::vector<weight_rule> rules_;
+    std::vector<std::pair<std::string, std::string>> ties_; // a further name, the first one
+    std::vector<std::string> ignored_;
+    std::string prefix_;
+};
+
+/// A tensor of a module, as the plan sees it.
+struct wanted_tensor {
+    std::string name{};
+    std::string dtype{};
+    std::vector<std::int64_t> shape{};      ///< of the whole
+    std::vector<std::string> other_names{}; ///< under which the same tensor is registered, too
+};
+
+/// Rows of one tensor that become rows of another.
+struct planned_piece {
+    std::string name{};         ///< of the tensor to read, as its source calls it
+    std::int64_t first_row = 0; ///< of it, after turning
+    std::int64_t rows = 0;
+    std::int64_t at = 0; ///< the first row in what is filled
+
+    friend bool operator==(const planned_piece&, const planned_piece&) = default;
+};
+/// How one tensor is filled.
+struct planned_tensor {
+    std::string name{};
+    std::string dtype{};
+    std::vector<std::int64_t> shape{};
+    bool turned = false; ///< the pieces are rows of their tensors turned round
+    std::vector<planned_piece> pieces{};
+};
+/// What is to be done, when everything fits.
+struct weight_plan {
+    std::vector<planned_tensor> tensors{}; ///< in the order in which they were wanted
+    /// Tensors of the source that have to have the same values.
+    std::vector<std::pair<std::string, std::string>> equal{};
+};
+
+/// How each tensor of a module is filled from a folder.
+///   strict  tensors of the folder that fill nothing are wrong
+///   where   the folder, for the message
+///   errors  mismatch, or not_found when tensors are missing and nothing else is wrong: one message
+///           with what is missing, what is additional and what has another type or shape
+[[nodiscard]] weight_plan plan_weights(const weight_map& map, const source_table& theirs,
+                                       const std::vector<wanted_tensor>& ours, bool strict,
+                                       const std::string& where);
+
+/// How each tensor of a folder is filled from tensors of a module: the same table the other way.
+///   errors  mismatch when the rows of a tensor cannot be shared out as the map says, or the map
+///           names tensors that are not there
+[[nodiscard]] weight_plan plan_export(const weight_map& map, const source_table& ours);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/weight_map.ipp
+// Bodies of <skein/train/weight_map.hpp>.
+
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+// ---- patterns -----------------------------------------------------------------------------------
+
+namespace detail {
+
+/// The part of a name before its first dot, which is taken off.
+SKEIN_INLINE std::string_view take_part(std::string_view& name) {
+    const auto dot = std::min(name.find('.'), name.size());
+    const auto part = name.substr(0, dot);
+    name.remove_prefix(std::min(dot + 1, name.size()));
+    return part;
+}
+
+/// What the stars of a pattern stand for in a name that fits.
+SKEIN_INLINE std::optional<std::vector<std::string>> match_name(std::string_view pattern,
+                                                                std::string_view name) {
+    std::vector<std::string> stars;
+    while (!pattern.empty() && !name.empty()) {
+        const auto wanted = take_part(pattern);
+        const auto part = take_part(name);
+        if (wanted == "*")
+            stars.emplace_back(part);
+        else if (wanted != part)
+            return std::nullopt;
+    }
+    if (!pattern.empty() || !name.empty()) return std::nullopt;
+    return stars;
+}
+
+SKEIN_INLINE std::string fill_pattern(std::string_view pattern,
+                                      const std::vector<std::string>& stars) {
+    std::string name;
+    std::size_t next = 0;
+    while (!pattern.empty()) {
+        const auto part = take_part(pattern);
+        if (!name.empty()) name += '.';
+        name += part == "*" ? std::string_view(stars.at(next++)) : part;
+    }
+    return name;
+}
+
+SKEIN_INLINE std::size_t count_stars(std::string_view pattern) {
+    std::size_t stars = 0;
+    while (!pattern.empty())
+        if (take_part(pattern) == "*") ++stars;
+    return stars;
+}
+
+/// A rule with its stars filled in.
+struct rule_use {
+    std::vector<std::string> theirs{}, ours{};
+    bool turned = false;
+    std::vector<std::int64_t> shares{};
+};
+
+SKEIN_INLINE rule_use use_rule_for(const weight_map& map, const std::string& ours) {
+    for (const auto& rule : map.rules())
+        for (const auto& pattern : rule.ours)
+            if (const auto stars = match_name(pattern, ours)) {
+                rule_use use{.turned = rule.turned, .shares = rule.shares};
+                for (const auto& each : rule.theirs)
+                    use.theirs.push_back(fill_pattern(each, *stars));
+                for (const auto& each : rule.ours) use.ours.push_back(fill_pattern(each, *stars));
+                return use;
+            }
+    return {.theirs = {ours}, .ours = {ours}};
+}
+
+/// The rows of `parts` tensors that are `total` rows together; nothing when they cannot be.
+SKEIN_INLINE std::optional<std::vector<std::int64_t>> share_rows(
+    std::int64_t total, std::size_t parts, const std::vector<std::int64_t>& shares) {
+    const auto weights = shares.empty() ? std::vector<std::int64_t>(parts, 1) : shares;
+    const auto sum = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
+    if (total % sum != 0) return std::nullopt;
+    std::vector<std::int64_t> rows;
+    for (const auto weight : weights) rows.push_back(total / sum * weight);
+    return rows;
+}
+
+SKEIN_INLINE std::vector<std::int64_t> turned_shape(std::vector<std::int64_t> shape) {
+    if (shape.size() == 2) std::swap(shape[0], shape[1]);
+    return shape;
+}
+
+SKEIN_INLINE bool is_float(std::string_view dtype) {
+    return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
+}
+
+/// "F32 [2, 3]"
+SKEIN_INLINE std::string tensor_text(std::string_view dtype,
+                                     const std::vector<std::int64_t>& shape) {
+    return fmt::format("{} {}", dtype, shape_text(shape));
+}
+
+} // namespace detail
+
+// ---- the table ----------------------------------------------------------------------------------
+
+SKEIN_INLINE weight_map& weight_map::add(weight_rule rule) {
+    const auto refuse = [&](const char* why) {
+        throw error(errc::invalid_argument,
+                    fmt::format("a rule of a weight map for '{}' {}",
+                                rule.ours.empty() ? "" : rule.ours.front(), why))
+            .with_hint("one tensor on at least one side, the same stars everywhere, and of shares "
+                       "as many as tensors, each at least 1");
+    };
+    if (rule.theirs.empty() || rule.ours.empty()) refuse("has no tensor on one side");
+    if (rule.theirs.size() > 1 && rule.ours.size() > 1) refuse("has several on both sides");
+    const auto stars = detail::count_stars(rule.ours.front());
+    for (const auto* side : {&rule.theirs, &rule.ours})
+        for (const auto& pattern : *side)
+            if (detail::count_stars(pattern) != stars) refuse("has other stars on both sides");
+    if (!rule.shares.empty() &&
+        (rule.shares.size() != std::max(rule.theirs.size(), rule.ours.size()) ||
+         std::ranges::any_of(rule.shares, [](auto share) { return share < 1; })))
+        refuse("has shares that do not fit its tensors");
+    rules_.push_back(std::move(rule));
+    return *this;
+}
+
+SKEIN_INLINE weight_map& weight_map::same(std::string theirs, std::string ours) {
+    return add({.theirs = {std::move(theirs)}, .ours = {std::move(ours)}});
+}
+SKEIN_INLINE weight_map& weight_map::turned(std::string theirs, std::string ours) {
+    return add({.theirs = {std::move(theirs)}, .ours = {std::move(ours)}, .turned = true});
+}
+SKEIN_INLINE weight_map& weight_map::joined(std::vector<std::string> theirs, std::string ours,
+                                            std::vector<std::int64_t> shares, bool turned) {
+    return add({std::move(theirs), {std::move(ours)}, turned, std::move(shares)});
+}
+SKEIN_INLINE weight_map& weight_map::split(std::string theirs, std::vector<std::string> ours,
+                                           std::vector<std::int64_t> shares, bool turned) {
+    return add({{std::move(theirs)}, std::move(ours), turned, std::move(shares)});
+}
+SKEIN_INLINE weight_map& weight_map::tied(std::string again, std::string theirs) {
+    ties_.emplace_back(std::move(again), std::move(theirs));
+    return *this;
+}
+SKEIN_INLINE weight_map& weight_map::ignored(std::string theirs) {
+    ignored_.push_back(std::move(theirs));
+    return *this;
+}
+SKEIN_INLINE weight_map& weight_map::optional_prefix(std::string prefix) {
+    prefix_ = std::move(prefix);
+    return *this;
+}
+
+SKEIN_INLINE bool weight_map::is_ignored(std::string_view theirs) const {
+    return std::ranges::any_of(
+        ignored_, [&](const auto& pattern) { return !!detail::match_name(pattern, theirs); });
+}
+
+SKEIN_INLINE bool weight_map::speaks_of(std::string_view theirs) const {
+    const auto fits = [&](const std::string& pattern) {
+        return !!detail::match_name(pattern, theirs);
+    };
+    return is_ignored(theirs) ||
+           std::ranges::any_of(
+               rules_, [&](const auto& rule) { return std::ranges::any_of(rule.theirs, fits); }) ||
+           std::ranges::any_of(ties_, [&](const auto& tie) { return fits(tie.first); });
+}
+
+SKEIN_INLINE std::string weight_map::full_name(const std::string& stored) const {
+    if (prefix_.empty() || speaks_of(stored) || !speaks_of(prefix_ + stored)) return stored;
+    return prefix_ + stored;
+}
+
+// ---- into a module ------------------------------------------------------------------------------
+
+namespace detail {
+
+/// At most 20 lines of one kind, and how many more there are.
+class complaint_list {
+public:
+    void add(std::string line) {
+        if (++count_ <= 20) text_ += (text_.empty() ? "" : ", ") + std::move(line);
+    }
+    [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
+    [[nodiscard]] std::size_t count() const noexcept { return count_; }
+    [[nodiscard]] std::string text() const {
+        return count_ > 20 ? fmt::format("{} and {} more", text_, count_ - 20) : text_;
+    }
+
+private:
+    std::size_t count_ = 0;
+    std::string text_;
+};
+
+/// Compares both sides and gathers all that is wrong.
+class weight_planner {
+public:
+    weight_planner(const weight_map& map, const source_table& theirs,
+                   const std::vector<wanted_tensor>& ours)
+        : map_(map), theirs_(theirs) {
+        for (const auto& [name, tensor] : theirs)
+            if (!stored_.emplace(map.full_name(name), name).second)
+                misfits_.add(fmt::format("{} is there twice, with and without its beginning",
+                                         map.full_name(name)));
+        for (const auto& w : ours) wanted_.emplace(w.name, &w);
+    }
+
+    void tie() {
+        std::vector<std::string> further;
+        for (const auto& [full, stored] : stored_)
+            for (const auto& [again, first] : map_.ties())
+                if (match_name(again, full)) {
+                    further.push_back(full);
+                    break;
+                }
+        for (const auto& full : further) {
+            const auto stored = stored_.at(full);
+            stored_.erase(full);
+            for (const auto& [again, first] : map_.ties())
+                if (const auto stars = match_name(again, full)) {
+                    const auto [held, is_new] =
+                        stored_.emplace(fill_pattern(first, *stars), stored);
+                    if (!is_new) require_equal(held->second, stored);
+                    break;
+                }
+        }
+    }
+
+    void plan(const wanted_tensor& wanted) {
+        auto use = use_rule_for(map_, wanted.name);
+        auto chosen = wanted.name;
+        bool found = has_all(use);
+        for (const auto& other : wanted.other_names) {
+            const auto again = use_rule_for(map_, other);
+            if (!has_all(again)) continue;
+            for (const auto& name : again.theirs) used_.insert(name);
+            if (!found) {
+                use = again;
+                chosen = other;
+                found = true;
+            } else if (again.theirs != use.theirs && again.theirs.size() == use.theirs.size()) {
+                for (std::size_t i = 0; i < use.theirs.size(); ++i)
+                    require_equal(stored_.at(use.theirs[i]), stored_.at(again.theirs[i]));
+            }
+        }
+        for (const auto& name : use.theirs) {
+            used_.insert(name);
+            if (!stored_.contains(name) && missing_names_.insert(name).second) missing_.add(name);
+        }
+        if (found) fill(wanted, chosen, use);
+    }
+
+    [[nodiscard]] weight_plan finish(bool strict, const std::string& where) {
+        for (const auto& [full, stored] : stored_)
+            if (strict && !used_.contains(full) && !map_.is_ignored(full)) additional_.add(stored);
+        if (missing_.empty() && additional_.empty() && misfits_.empty()) return std::move(plan_);
+        std::string text = "the weights do not fit the model";
+        const auto say = [&](const complaint_list& list, const char* what) {
+            if (!list.empty()) text += fmt::format("; {} {}: {}", list.count(), what, list.text());
+        };
+        say(missing_, "missing in the folder");
+        say(additional_, "that the model has not");
+        say(misfits_, "of another type or shape");
+        const bool only_missing = additional_.empty() && misfits_.empty();
+        throw error(only_missing ? errc::not_found : errc::mismatch, std::move(text))
+            .with_where(where)
+            .with_hint(additional_.empty()
+                           ? "build the model as it was trained, or give the map of its family"
+                           : "build the model as it was trained, give the map of its family, or "
+                             "load with strict = false");
+    }
+
+private:
+    [[nodiscard]] bool has_all(const rule_use& use) const {
+        return std::ranges::all_of(use.theirs,
+                                   [&](const auto& name) { return stored_.contains(name); });
+    }
+    [[nodiscard]] const source_tensor& tensor(const std::string& full) const {
+        return theirs_.at(stored_.at(full));
+    }
+    void require_equal(const std::string& a, const std::string& b) {
+        if (theirs_.at(a) != theirs_.at(b))
+            misfits_.add(fmt::format("{} is {} and {}, which is the same tensor, {}", a,
+                                     tensor_text(theirs_.at(a).dtype, theirs_.at(a).shape), b,
+                                     tensor_text(theirs_.at(b).dtype, theirs_.at(b).shape)));
+        else
+            plan_.equal.emplace_back(a, b);
+    }
+
+    /// Whether one of theirs can be rows of the wanted tensor; else it is said.
+    bool fits(const wanted_tensor& wanted, const rule_use& use, const std::string& full) {
+        const auto& t = tensor(full);
+        const auto shape = use.turned ? turned_shape(t.shape) : t.shape;
+        const bool is_part = use.theirs.size() > 1 || use.ours.size() > 1;
+        bool good = t.dtype == wanted.dtype || (is_float(t.dtype) && is_float(wanted.dtype));
+        good = good && (!use.turned || t.shape.size() == 2);
+        if (is_part)
+            good = good && !shape.empty() && shape.size() == wanted.shape.size() &&
+                   std::equal(shape.begin() + 1, shape.end(), wanted.shape.begin() + 1);
+        else
+            good = good && shape == wanted.shape;
+        if (!good)
+            misfits_.add(fmt::format("{} is {}{}, the model's {}{} is {}", stored_.at(full),
+                                     tensor_text(t.dtype, t.shape),
+                                     use.turned ? ", stored turned round" : "", wanted.name,
+                                     is_part ? ", of which it has rows," : "",
+                                     tensor_text(wanted.dtype, wanted.shape)));
+        return good;
+    }
+
+    /// The rows of each tensor of a side, and all of them.
+    template <class ShapeOf>
+    [[nodiscard]] static std::vector<std::int64_t> rows_in(const std::vector<std::string>& names,
+                                                           const ShapeOf& shape_of) {
+        std::vector<std::int64_t> rows;
+        for (const auto& name : names) rows.push_back(rows_of(shape_of(name)));
+        return rows;
+    }
+
+    void fill(const wanted_tensor& wanted, const std::string& chosen, const rule_use& use) {
+        for (const auto& name : use.theirs)
+            if (!fits(wanted, use, name)) return;
+        for (const auto& name : use.ours)
+            if (name != chosen && !wanted_.contains(name)) {
+                misfits_.add(fmt::format("{} is split over {}, and the model has no {}",
+                                         stored_.at(use.theirs[0]), chosen, name));
+                return;
+            }
+        const auto theirs = rows_in(use.theirs, [&](const std::string& name) {
+            return use.turned ? turned_shape(tensor(name).shape) : tensor(name).shape;
+        });
+        const auto ours = rows_in(use.ours, [&](const std::string& name) {
+            return name == chosen ? wanted.shape : wanted_.at(name)->shape;
+        });
+        const auto total = std::accumulate(theirs.begin(), theirs.end(), std::int64_t{0});
+        const auto& several = use.theirs.size() > 1 ? theirs : ours;
+        const bool as_shared = share_rows(total, several.size(), use.shares) == several;
+        if (total != std::accumulate(ours.begin(), ours.end(), std::int64_t{0}) || !as_shared) {
+            misfits_.add(fmt::format("{} of {} rows {} {} of {} rows, which the map shares out "
+                                     "otherwise",
+                                     stored_.at(use.theirs[0]), shape_text(theirs),
+                                     use.theirs.size() > 1 ? "and others for" : "for", chosen,
+                                     shape_text(ours)));
+            return;
+        }
+        const auto place = std::ranges::find(use.ours, chosen) - use.ours.begin();
+        const auto begin = std::accumulate(ours.begin(), ours.begin() + place, std::int64_t{0});
+        add_pieces(wanted, use, theirs, begin);
+    }
+
+    void add_pieces(const wanted_tensor& wanted, const rule_use& use,
+                    const std::vector<std::int64_t>& theirs, std::int64_t begin) {
+        planned_tensor planned{wanted.name, wanted.dtype, wanted.shape, use.turned, {}};
+        const auto end = begin + rows_of(wanted.shape);
+        std::int64_t first = 0; // of a tensor of theirs, in all rows
+        for (std::size_t i = 0; i < theirs.size(); first += theirs[i++]) {
+            const auto from = std::max(begin, first), to = std::min(end, first + theirs[i]);
+            if (from < to)
+                planned.pieces.push_back(
+                    {stored_.at(use.theirs[i]), from - first, to - from, from - begin});
+        }
+        plan_.tensors.push_back(std::move(planned));
+    }
+
+    const weight_map& map_;
+    const source_table& theirs_;
+    std::map<std::string, std::string> stored_; // by the name in the map
+    std::map<std::string, const wanted_tensor*> wanted_;
+    std::set<std::string> used_, missing_names_;
+    complaint_list missing_, additional_, misfits_;
+    weight_plan plan_;
+};
+
+} // namespace detail
+
+SKEIN_INLINE weight_plan plan_weights(const weight_map& map, const source_table& theirs,
+                                      const std::vector<wanted_tensor>& ours, bool strict,
+                                      const std::string& where) {
+    detail::weight_planner planner(map, theirs, ours);
+    planner.tie();
+    for (const auto& wanted : ours) planner.plan(wanted);
+    return planner.finish(strict, where);
+}
+
+// ---- out of a module ----------------------------------------------------------------------------
+
+namespace detail {
+
+/// What is stored in a folder for tensors of a module that one rule is about.
+SKEIN_INLINE void add_stored(weight_plan& plan, const rule_use& use, const source_table& ours) {
+    const auto refuse = [&](std::string why) {
+        return error(errc::mismatch, std::move(why))
+            .with_hint("the map is for another family of models, or the model is a part of one");
+    };
+    std::vector<std::int64_t> rows;
+    std::int64_t total = 0;
+    for (const auto& name : use.ours) {
+        const auto found = ours.find(name);
+        if (found == ours.end())
+            throw refuse(fmt::format("{} needs {}, which the model has not", use.theirs[0], name));
+        const auto &first = ours.at(use.ours[0]).shape, &shape = found->second.shape;
+        if ((use.turned && shape.size() != 2) || shape.size() != first.size() ||
+            (!first.empty() && !std::equal(first.begin() + 1, first.end(), shape.begin() + 1)))
+            throw refuse(fmt::format("{} of shape {} cannot be stored as {}", name,
+                                     shape_text(shape), use.theirs[0]));
+        rows.push_back(rows_of(shape));
+        total += rows.back();
+    }
+    const auto stored = share_rows(
+        total, use.theirs.size(), use.theirs.size() > 1 ? use.shares : std::vector<std::int64_t>{});
+    if (!stored)
+        throw refuse(fmt::format("{} rows of {} cannot be shared out over {} tensors as the map "
+                                 "says",
+                                 total, use.ours[0], use.theirs.size()));
+    const auto& like = ours.at(use.ours[0]);
+    std::int64_t first = 0; // of a tensor of theirs, in all rows
+    for (std::size_t j = 0; j < use.theirs.size(); first += (*stored)[j++]) {
+        auto shape = like.shape;
+        if (!shape.empty()) shape[0] = (*stored)[j];
+        planned_tensor planned{
+            use.theirs[j], like.dtype, use.turned ? turned_shape(shape) : shape, use.turned, {}};
+        std::int64_t begin = 0; // of a tensor of ours
+        for (std::size_t k = 0; k < rows.size(); begin += rows[k++]) {
+            const auto from = std::max(first, begin);
+            const auto to = std::min(first + (*stored)[j], begin + rows[k]);
+            if (from < to)
+                planned.pieces.push_back({use.ours[k], from - begin, to - from, from - first});
+        }
+        plan.tensors.push_back(std::move(planned));
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE weight_plan plan_export(const weight_map& map, const source_table& ours) {
+    weight_plan plan;
+    std::set<std::string> done;
+    for (const auto& [name, tensor] : ours) {
+        const auto use = detail::use_rule_for(map, name);
+        if (done.insert(use.theirs[0]).second) detail::add_stored(plan, use, ours);
+    }
+    return plan;
+}
+
+} // namespace skein::train
+
+// ======== skein/train/weights.hpp
+// A trained model's weights alone, for using it: no trainer, no optimizer state.
+//
+//     Net net;
+//     skein::train::load_weights(*net, "runs/net");    // the newest whole checkpoint of that run
+//     net->eval();
+//
+// Of others: a safetensors file or a folder of Hugging Face's, with a map where names or layouts
+// are not the module's own.
+//
+//     skein::models::GPT2 net(options);
+//     skein::train::load_weights(*net, "hf:models/gpt2", skein::models::maps::gpt2());
+//
+// Of a model that trainer.build() has cut up, each rank reads the rows that it owns.
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::train {
+
+/// How a folder's tensors must fit the module, and which of its weights are wanted.
+struct weights_options {
+    bool strict = true; ///< refuse a folder with tensors that the module has not
+    /// The averages of the weights in place of the weights; not_found when the run kept none.
+    bool average = false;
+};
+
+/// What load_weights read.
+struct loaded_weights {
+    std::string path;       ///< the checkpoint, folder or file
+    std::uint64_t step = 0; ///< finished optimizer steps; 0 for what is no checkpoint
+    /// Why newer checkpoints of the run were passed over; each is also a warning in the log.
+    std::vector<std::string> passed_over{};
+    /// Empty, or: the numbers of the checkpoint (val_loss and the like) were measured with other
+    /// weights, its averages in place of the weights or the other way round, and how to load those;
+    /// also a warning in the log.
+    std::string other_numbers{};
+};
+
+/// Fills the module's parameters and buffers from weights on disk, whichever number of workers
+/// wrote them. Numbers of other types of floating point are cast. A tensor that the module has
+/// registered twice is read once; a folder that has it twice with other values is refused.
+///   from    a run's folder or a checkpoint's, or what else open_weights() takes: "hf:DIR"
+///   map     how the folder's tensors become the module's; empty: they have the same names
+///   errors  those of open_weights; mismatch or not_found for all that is missing, additional (when
+///           strict) or of another type or shape, in one message; until then nothing is written. A
+///           disk that fails later leaves some of the new values
+loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
+                            const weight_map& map, weights_options options = {});
+/// The same from a checkpoint, or under the module's own names.
+loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
+                            weights_options options = {});
+/// The same from a source that is open.
+void load_weights(torch::nn::Module& module, const weight_source& from, const weight_map& map,
+                  bool strict = true);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/weights.ipp
+// Bodies of <skein/train/weights.hpp>.
+
+
+// ======== skein/train/training_state.hpp
+// Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
+//
+// Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
+// buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of
+// workers, and any other reader of safetensors, can load them. The rest is a small JSON object:
+// sampler position, optimizer steps, seed. Dropout needs no saved state: every micro-batch seeds
+// the generator with (seed, step, its number in the global batch).
+
+
+// ======== skein/train/optimizer.hpp
+// The optimizer of a run over a flat store: a few fused kernel calls per step instead of several
+// per parameter.
+//
+// Neighbouring parameters that take the same update form one run; the optimizer's kernel walks the
+// runs once, reading and writing every element once, with clipping by norm folded in as a gradient
+// scale. Vectors (biases, norms) are not decayed unless asked for.
+//
+//     flat_optimizer opt(AdamW{.weight_decay = 0.1}, strategy.store());
+//     opt.step(lr, clip_scale(norm, 1.0));
+
+
+// ======== skein/train/optimizers.hpp
+// What an optimizer is, and those that come with skein: AdamW, Adam, SGD, Adagrad and Lion.
+//
+// An optimizer is a struct of settings that names its states and updates runs of owned memory. One
+// of a user's own is written as those below are, works under every strategy and is saved in
+// checkpoints:
+//
+//     struct sign_descent {
+//         double weight_decay = 0.0;
+//         static constexpr std::string_view name = "sign_descent";
+//         std::vector<optimizer_state> states() const { return {}; }
+//         void describe(description& to) const { to.add("weight decay", weight_decay); }
+//         void update(const update_runs& runs, const update_values& v) const {
+//             runs.for_each([&](const run_part& r) {
+//                 for (std::size_t i = 0; i < r.params.size(); ++i)
+//                     r.params[i] -= float(v.lr) * float((r.grads[i] > 0) - (r.grads[i] < 0));
+//             });
+//         }
+//     };
+
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+// P elements of a run
+
+/// A state of an optimizer: one float32 number per parameter element.
+struct optimizer_state {
+    std::string name;     ///< in checkpoints: optim.<name>.<parameter>
+    double initial = 0.0; ///< of every element before the first step
+};
+
+/// Neighbouring elements of one run, and their states in the order of states().
+struct run_part {
+    std::span<float> params, grads;
+    std::vector<std::span<float>> states;
+};
+
+/// Runs of memory that take the same update: neighbouring parameters as one long tensor each. All
+/// are float32, contiguous, on the CPU, begin at a multiple of 64 bytes and are a multiple of 16
+/// elements long; padding between parameters has the value and the gradient zero and must keep the
+/// value.
+struct update_runs {
+    std::vector<at::Tensor> params, grads;       ///< by run, P each
+    std::vector<std::vector<at::Tensor>> states; ///< by state, then by run
+
+    /// Calls work with consecutive parts of all runs, on all compute threads.
+    void for_each(const std::function<void(const run_part&)>& work) const;
+    /// One more run; of as many states as those before.
+    ///   grads  undefined where there are none
+    void push(at::Tensor params_P, at::Tensor grads_P, std::vector<at::Tensor> states_P);
+
+private:
+    /// Where it lies, beside the tensors: their own bookkeeping is spread over memory.
+    struct place {
+        float *params, *grads;
+        std::int64_t size;
+    };
+    std::vector<place> places_;
+    std::vector<float*> state_places_; // of the first run, then of the second
+};
+
+/// The numbers of one update.
+struct update_values {
+    std::uint64_t step = 1; ///< of these parameters, from 1; steps that left them out do not count
+    double lr = 0.0;
+    double weight_decay = 0.0; ///< 0 for what is not decayed
+    double grad_scale = 1.0;   ///< gradients are divided by it first
+};
+
+/// Laws:
+///  1. What update() does to an element depends on that element of the parameters, gradients and
+///     states and on the values alone: however a strategy cuts the parameters, the bits are the
+///     same.
+///  2. describe() names every setting that changes the update; the ranks compare them.
+///  3. What it leaves in the gradients does not matter.
+/// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made
+/// of; without the second, parameters of fewer than 2 dimensions are not decayed), and check(),
+/// which throws errc::usage for settings that make no sense.
+template <class O>
+concept optimizer =
+    std::copy_constructible<O> &&
+    requires(const O& o, description& to, const update_runs& runs, const update_values& values) {
+        { O::name } -> std::convertible_to<std::string_view>;
+        { o.states() } -> std::convertible_to<std::vector<optimizer_state>>;
+        o.describe(to);
+        o.update(runs, values);
+    };
+
+} // namespace skein::train
+
+namespace skein {
+
+/// Adam with decoupled weight decay. The learning rate comes from the schedule.
+///   source: Loshchilov and Hutter 2019 (arXiv 1711.05101); ATen native/FusedAdam.cpp
+struct AdamW {
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 0.01;
+    bool decay_vectors = false; ///< also decay parameters of fewer than 2 dimensions
+
+    static constexpr std::string_view name = "adamw";
+    [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    void check() const;
+    void describe(train::description& to) const;
+    void update(const train::update_runs& runs, const train::update_values& values) const;
+};
+
+/// Adam, its weight decay added to the gradient.
+///   source: Kingma and Ba 2015 (arXiv 1412.6980); torch.optim.Adam
+struct Adam {
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 0.0;
+    bool decay_vectors = false;
+
+    static constexpr std::string_view name = "adam";
+    [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    void check() const;
+    void describe(train::description& to) const;
+    void update(const train::update_runs& runs, const train::update_values& values) const;
+};
+
+/// Stochastic gradient descent, its weight decay added to the gradient.
+///   source: torch.optim.SGD; ATen native/FusedSGD.cpp
+struct SGD {
+    double momentum = 0.0;
+    bool nesterov = false;
+    double weight_decay = 0.0;
+    bool decay_vectors = false;
+
+    static constexpr std::string_view name = "sgd";
+    [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    void check() const;
+    void describe(train::description& to) const;
+    void update(const train::update_runs& runs, const train::update_values& values) const;
+};
+
+/// Rates that fall with the sum of the squared gradients; weight decay added to the gradient.
+///   rate of step t = lr / (1 + (t - 1) * lr_decay)
+///   source: Duchi et al. 2011 (JMLR 12); torch.optim.Adagrad
+struct Adagrad {
+    double lr_decay = 0.0;
+    double eps = 1e-10;
+    double initial_sum = 0.0; ///< of the squares
+    double weight_decay = 0.0;
+    bool decay_vectors = false;
+
+    static constexpr std::string_view name = "adagrad";
+    [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    void check() const;
+    void describe(train::description& to) const;
+    void update(const train::update_runs& runs, const train::update_values& values) const;
+};
+
+/// The sign of a mean of momentum and gradient, with decoupled weight decay; half of Adam's state.
+/// Rates are 3 to 10 times smaller than AdamW's, weight decays as much larger.
+///   p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)
+///   m = beta2 * m + (1 - beta2) * g
+///   source: Chen et al. 2023 (arXiv 2302.06675) algorithm 2
+struct Lion {
+    double beta1 = 0.9;
+    double beta2 = 0.99;
+    double weight_decay = 0.0;
+    bool decay_vectors = false;
+
+    static constexpr std::string_view name = "lion";
+    [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    void check() const;
+    void describe(train::description& to) const;
+    void update(const train::update_runs& runs, const train::update_values& values) const;
+};
+
+} // namespace skein
+
+namespace skein::train {
+
+/// Any optimizer, as a value.
+class any_optimizer {
+public:
+    template <class O>
+        requires(!std::same_as<std::remove_cvref_t<O>, any_optimizer>) &&
+                optimizer<std::remove_cvref_t<O>>
+    explicit any_optimizer(O&& how)
+        : held_(std::make_shared<const model<std::remove_cvref_t<O>>>(std::forward<O>(how))) {}
+
+    [[nodiscard]] std::string name() const { return held_->name(); }
+    [[nodiscard]] std::vector<optimizer_state> states() const { return held_->states(); }
+    /// The name is that of the optimizer.
+    [[nodiscard]] description describe() const;
+    void check() const { held_->check(); }
+    /// Of a parameter with so many dimensions.
+    [[nodiscard]] double weight_decay(std::size_t dims) const { return held_->weight_decay(dims); }
+    void update(const update_runs& runs, const update_values& values) const {
+        held_->update(runs, values);
+    }
+
+private:
+    struct base {
+        virtual ~base() = default;
+        [[nodiscard]] virtual std::string name() const = 0;
+        [[nodiscard]] virtual std::vector<optimizer_state> states() const = 0;
+        virtual void describe(description& to) const = 0;
+        virtual void check() const = 0;
+        [[nodiscard]] virtual double weight_decay(std::size_t dims) const = 0;
+        virtual void update(const update_runs& runs, const update_values& values) const = 0;
+    };
+    template <class O>
+    struct model final : base {
+        explicit model(O from) : how(std::move(from)) {}
+        [[nodiscard]] std::string name() const override {
+            return std::string(std::string_view(O::name));
+        }
+        [[nodiscard]] std::vector<optimizer_state> states() const override { return how.states(); }
+        void describe(description& to) const override { how.describe(to); }
+        void check() const override {
+            if constexpr (requires { how.check(); }) how.check();
+        }
+        [[nodiscard]] double weight_decay(std::size_t dims) const override {
+            bool decays = dims >= 2;
+            if constexpr (requires { how.decay_vectors; }) decays = decays || how.decay_vectors;
+            if constexpr (requires { how.weight_decay; })
+                return decays ? how.weight_decay : 0.0;
+            else
+                return 0.0;
+        }
+        void update(const update_runs& runs, const update_values& values) const override {
+            how.update(runs, values);
+        }
+        O how;
+    };
+
+    std::shared_ptr<const base> held_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/optimizers.ipp
+// Bodies of <skein/train/optimizers.hpp>.
+
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+SKEIN_INLINE void update_runs::push(at::Tensor params_P, at::Tensor grads_P,
+                                    std::vector<at::Tensor> states_P) {
+    const auto data = [](const at::Tensor& t) {
+        return t.defined() ? static_cast<float*>(t.mutable_data_ptr()) : nullptr;
+    };
+    places_.push_back({data(params_P), data(grads_P), params_P.numel()});
+    params.push_back(std::move(params_P));
+    if (grads_P.defined()) grads.push_back(std::move(grads_P));
+    states.resize(states_P.size());
+    for (std::size_t k = 0; k < states_P.size(); ++k) {
+        state_places_.push_back(data(states_P[k]));
+        states[k].push_back(std::move(states_P[k]));
+    }
+}
+
+SKEIN_INLINE void update_runs::for_each(const std::function<void(const run_part&)>& work) const {
+    constexpr std::int64_t line = flat_alignment, grain = (1 << 15) / line;
+    const auto call = [&](run_part& part, std::size_t run, std::int64_t begin, std::int64_t end) {
+        const auto& at = places_[run];
+        const auto first = begin * line;
+        const auto count = static_cast<std::size_t>(std::min(end * line, at.size) - first);
+        part.params = {at.params + first, count};
+        if (at.grads != nullptr) part.grads = {at.grads + first, count};
+        for (std::size_t k = 0; k < part.states.size(); ++k)
+            part.states[k] = {state_places_[run * part.states.size() + k] + first, count};
+        work(part);
+    };
+    run_part mine{{}, {}, std::vector<std::span<float>>(states.size())};
+    for (std::size_t r = 0; r < places_.size(); ++r) {
+        const auto lines = (places_[r].size + line - 1) / line;
+        if (lines <= grain) {
+            call(mine, r, 0, lines);
+            continue;
+        }
+        at::parallel_for(0, lines, grain, [&](std::int64_t begin, std::int64_t end) {
+            run_part part{{}, {}, std::vector<std::span<float>>(states.size())};
+            call(part, r, begin, end);
+        });
+    }
+}
+
+SKEIN_INLINE description any_optimizer::describe() const {
+    description out;
+    held_->describe(out);
+    out.name = name();
+    return out;
+}
+
+namespace detail {
+
+SKEIN_INLINE void require_setting(bool fits, std::string what) {
+    if (!fits) throw error(errc::usage, std::move(what));
+}
+
+SKEIN_INLINE bool is_fraction(double x) { return x >= 0.0 && x < 1.0; }
+SKEIN_INLINE bool is_amount(double x) { return x >= 0.0 && std::isfinite(x); }
+
+/// The name is as in C++; Adam and AdamW have the same settings.
+template <class Adams>
+void check_adam(const Adams& o, const char* name) {
+    require_setting(is_fraction(o.beta1) && is_fraction(o.beta2),
+                    fmt::format("{} betas {} and {} are not in [0, 1)", name, o.beta1, o.beta2));
+    require_setting(
+        o.eps > 0 && is_amount(o.weight_decay),
+        fmt::format("{} eps {} or weight decay {} is negative", name, o.eps, o.weight_decay));
+}
+
+template <class Adams>
+void describe_adam(const Adams& o, description& to) {
+    to.add("beta1", o.beta1).add("beta2", o.beta2).add("eps", o.eps);
+    to.add("weight decay", o.weight_decay).add("decay_vectors", o.decay_vectors);
+}
+
+/// What the fused kernels take beside the runs: the number of the step, from 1, once per run, and
+/// the divisor of the gradients.
+struct fused_values {
+    explicit fused_values(const update_runs& runs, const update_values& v)
+        : steps(runs.params.size(), at::scalar_tensor(static_cast<double>(v.step), at::kFloat)) {
+        if (v.grad_scale != 1.0) scale = at::scalar_tensor(v.grad_scale, at::kFloat);
+    }
+    std::vector<at::Tensor> steps;
+    std::optional<at::Tensor> scale;
+};
+
+} // namespace detail
+
+} // namespace skein::train
+
+namespace skein {
+
+// ---- AdamW --------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> AdamW::states() const {
+    return {{"exp_avg"}, {"exp_avg_sq"}};
+}
+SKEIN_INLINE void AdamW::check() const { train::detail::check_adam(*this, "AdamW"); }
+SKEIN_INLINE void AdamW::describe(train::description& to) const {
+    train::detail::describe_adam(*this, to);
+}
+SKEIN_INLINE void AdamW::update(const train::update_runs& r, const train::update_values& v) const {
+    const train::detail::fused_values fused(r, v);
+    at::_fused_adamw_(r.params, r.grads, r.states[0], r.states[1], {}, fused.steps, v.lr, beta1,
+                      beta2, v.weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false,
+                      fused.scale);
+}
+
+// ---- Adam ---------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> Adam::states() const {
+    return {{"exp_avg"}, {"exp_avg_sq"}};
+}
+SKEIN_INLINE void Adam::check() const { train::detail::check_adam(*this, "Adam"); }
+SKEIN_INLINE void Adam::describe(train::description& to) const {
+    train::detail::describe_adam(*this, to);
+}
+SKEIN_INLINE void Adam::update(const train::update_runs& r, const train::update_values& v) const {
+    const train::detail::fused_values fused(r, v);
+    at::_fused_adam_(r.params, r.grads, r.states[0], r.states[1], {}, fused.steps, v.lr, beta1,
+                     beta2, v.weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false,
+                     fused.scale);
+}
+
+// ---- SGD ----------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> SGD::states() const {
+    if (momentum == 0.0) return {};
+    return {{"momentum"}};
+}
+SKEIN_INLINE void SGD::check() const {
+    using train::detail::require_setting;
+    require_setting(train::detail::is_fraction(momentum),
+                    fmt::format("SGD momentum {} is not in [0, 1)", momentum));
+    require_setting(!nesterov || momentum != 0.0, "SGD with nesterov needs a momentum");
+    require_setting(train::detail::is_amount(weight_decay),
+                    fmt::format("SGD weight decay {} is negative", weight_decay));
+}
+SKEIN_INLINE void SGD::describe(train::description& to) const {
+    to.add("momentum", momentum).add("nesterov", nesterov);
+    to.add("weight decay", weight_decay).add("decay_vectors", decay_vectors);
+}
+SKEIN_INLINE void SGD::update(const train::update_runs& r, const train::update_values& v) const {
+    const train::detail::fused_values fused(r, v);
+    const at::TensorList buffers =
+        r.states.empty() ? at::TensorList() : at::TensorList(r.states[0]);
+    // Zeroed momentum without dampening makes the first step like any other.
+    at::_fused_sgd_(r.params, r.grads, buffers, v.weight_decay, momentum, v.lr,
+                    /*dampening=*/0.0, nesterov, /*maximize=*/false,
+                    /*is_first_step=*/false, fused.scale);
+}
+
+// ---- Adagrad ------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> Adagrad::states() const {
+    return {{"sum", initial_sum}};
+}
+SKEIN_INLINE void Adagrad::check() const {
+    using train::detail::is_amount, train::detail::require_setting;
+    require_setting(
+        is_amount(lr_decay) && is_amount(initial_sum) && is_amount(weight_decay),
+        fmt::format("Adagrad lr_decay {}, initial_sum {} or weight decay {} is negative", lr_decay,
+                    initial_sum, weight_decay));
+    require_setting(eps > 0, fmt::format("Adagrad eps {} is not positive", eps));
+}
+SKEIN_INLINE void Adagrad::describe(train::description& to) const {
+    to.add("lr_decay", lr_decay).add("eps", eps).add("initial_sum", initial_sum);
+    to.add("weight decay", weight_decay).add("decay_vectors", decay_vectors);
+}
+SKEIN_INLINE void Adagrad::update(const train::update_runs& r,
+                                  const train::update_values& v) const {
+    const train::detail::fused_values fused(r, v);
+    at::_fused_adagrad_(r.params, r.grads, r.states[0], fused.steps, v.lr, lr_decay, v.weight_decay,
+                        eps, /*maximize=*/false, fused.scale);
+}
+
+// ---- Lion ---------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> Lion::states() const { return {{"exp_avg"}}; }
+SKEIN_INLINE void Lion::check() const {
+    using train::detail::is_fraction, train::detail::require_setting;
+    require_setting(is_fraction(beta1) && is_fraction(beta2),
+                    fmt::format("Lion betas {} and {} are not in [0, 1)", beta1, beta2));
+    require_setting(train::detail::is_amount(weight_decay),
+                    fmt::format("Lion weight decay {} is negative", weight_decay));
+}
+SKEIN_INLINE void Lion::describe(train::description& to) const {
+    to.add("beta1", beta1).add("beta2", beta2);
+    to.add("weight decay", weight_decay).add("decay_vectors", decay_vectors);
+}
+SKEIN_INLINE void Lion::update(const train::update_runs& runs,
+                               const train::update_values& v) const {
+    const auto scale = static_cast<float>(v.grad_scale), lr = static_cast<float>(v.lr);
+    const auto b1 = static_cast<float>(beta1), rest1 = static_cast<float>(1.0 - beta1);
+    const auto b2 = static_cast<float>(beta2), rest2 = static_cast<float>(1.0 - beta2);
+    const auto kept = static_cast<float>(1.0 - v.lr * v.weight_decay);
+    runs.for_each([=](const train::run_part& part) {
+        float* const __restrict__ p = part.params.data();
+        const float* const __restrict__ g = part.grads.data();
+        float* const __restrict__ m = part.states[0].data();
+        for (std::size_t i = 0; i < part.params.size(); ++i) {
+            const float grad = g[i] / scale;
+            const float c = b1 * m[i] + rest1 * grad;
+            const float sign = static_cast<float>(c > 0.0f) - static_cast<float>(c < 0.0f);
+            p[i] = p[i] * kept - lr * sign;
+            m[i] = b2 * m[i] + rest2 * grad;
+        }
+    });
+}
+
+} // namespace skein
+
+// ======== skein/train/parameter_groups.hpp
+// Groups of parameters that take another rate or weight decay, or none of the updates, chosen by
+// name.
+//
+//     const auto embeds = [](const parameter_info& p) { return p.name.starts_with("embed"); };
+//     const auto is_norm = [](const parameter_info& p) { return p.name.ends_with("norm.weight"); };
+//     parameter_groups groups{{.match = embeds, .lr_scale = 0.1},
+//                             {.match = is_norm, .weight_decay = 0.0}};
+//     trainer.fit(model, {skein::AdamW{}, {.groups = groups}}, schedule, loss, data, held_out);
+//
+// The first group that matches counts; what no group matches is updated as the optimizer says.
+
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::train {
+
+/// What a predicate sees of a trainable parameter.
+struct parameter_info {
+    std::string_view name;               ///< as in named_parameters(); of tied parameters the first
+    std::span<const std::int64_t> shape; ///< of all of it, also where a rank owns a part
+
+    [[nodiscard]] std::size_t dims() const noexcept { return shape.size(); }
+};
+
+/// Parameters that a predicate chooses, and what is different for them.
+struct parameter_group {
+    /// Law: it depends on the parameter alone, and is equal on all ranks.
+    std::function<bool(const parameter_info&)> match;
+    double lr_scale = 1.0; ///< times the rate of the schedule
+    /// In place of the optimizer's, for vectors too; none: the optimizer's own rule.
+    std::optional<double> weight_decay{};
+    /// No update, and no change of state. Its gradients are still computed and count for the norm:
+    /// set requires_grad to false before fit() to save that, too.
+    bool frozen = false;
+};
+
+/// In order of precedence: the first that matches a parameter counts.
+using parameter_groups = std::vector<parameter_group>;
+
+/// What the groups come to for one parameter.
+struct update_effect {
+    double lr_scale = 1.0;
+    double weight_decay = 0.0;
+    bool frozen = false;
+
+    friend bool operator==(const update_effect&, const update_effect&) = default;
+};
+
+/// The effect on each parameter.
+///   own_decay  of a parameter without a group, or whose group says none
+///   errors     usage for a group without a predicate, with a senseless number, or that no
+///              parameter is left for: it names the parameters there are
+[[nodiscard]] std::vector<update_effect> effects_of(
+    const parameter_groups& groups, std::span<const parameter_info> parameters,
+    const std::function<double(const parameter_info&)>& own_decay);
+
+} // namespace skein::train
+
+namespace skein {
+using train::parameter_group;
+using train::parameter_groups;
+using train::parameter_info;
+} // namespace skein
+
+
+// ======== skein/train/detail/parameter_groups.ipp
+// Bodies of <skein/train/parameter_groups.hpp>.
+
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+namespace detail {
+
+SKEIN_INLINE void check_group(const parameter_group& group, std::size_t number) {
+    const auto refuse = [&](const std::string& what, const char* hint) {
+        throw error(errc::usage, fmt::format("parameter group {} {}", number, what))
+            .with_hint(hint);
+    };
+    if (!group.match) refuse("has no predicate", "set .match");
+    if (!(group.lr_scale >= 0) || !std::isfinite(group.lr_scale))
+        refuse(fmt::format("has lr_scale {}", group.lr_scale),
+               "use a finite number that is not negative");
+    if (group.weight_decay && (!(*group.weight_decay >= 0) || !std::isfinite(*group.weight_decay)))
+        refuse(fmt::format("has weight decay {}", *group.weight_decay),
+               "use a finite number that is not negative");
+}
+
+/// "a, b, c and 5 more"
+SKEIN_INLINE std::string some_names(std::span<const parameter_info> parameters) {
+    constexpr std::size_t most = 20;
+    std::string names;
+    for (std::size_t i = 0; i < parameters.size() && i < most; ++i)
+        names += fmt::format("{}{}", i > 0 ? ", " : "", parameters[i].name);
+    if (parameters.size() > most) names += fmt::format(" and {} more", parameters.size() - most);
+    return names;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::vector<update_effect> effects_of(
+    const parameter_groups& groups, std::span<const parameter_info> parameters,
+    const std::function<double(const parameter_info&)>& own_decay) {
+    for (std::size_t g = 0; g < groups.size(); ++g) detail::check_group(groups[g], g + 1);
+    std::vector<std::size_t> matched(groups.size(), 0), taken(groups.size(), 0);
+    std::vector<update_effect> effects;
+    for (const auto& p : parameters) {
+        update_effect effect{.weight_decay = own_decay(p)};
+        bool found = false;
+        for (std::size_t g = 0; g < groups.size(); ++g) {
+            if (!groups[g].match(p)) continue;
+            matched[g] += 1;
+            if (found) continue;
+            found = true;
+            taken[g] += 1;
+            effect = {groups[g].lr_scale, groups[g].weight_decay.value_or(effect.weight_decay),
+                      groups[g].frozen};
+        }
+        effects.push_back(effect);
+    }
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+        if (taken[g] > 0) continue;
+        if (matched[g] > 0)
+            throw error(
+                errc::usage,
+                fmt::format("all that parameter group {} matches belongs to groups before it",
+                            g + 1))
+                .with_hint("the first group that matches counts: put the narrower one first");
+        throw error(errc::usage, fmt::format("parameter group {} matches none of the {} parameters",
+                                             g + 1, parameters.size()))
+            .with_hint("there are " + detail::some_names(parameters));
+    }
+    return effects;
+}
+
+} // namespace skein::train
+
+// ======== skein/train/weight_average.hpp
+// An exponential moving average of the weights, of what each rank owns: 1/N of the memory when
+// sharded.
+//
+//     trainer.fit(model, {skein::AdamW{}, {.average = average_options{.decay = 0.9999}}}, ...);
+//
+// Saved in checkpoints as optim.ema.<parameter>; load_weights(*net, path, {.average = true}) reads
+// it.
+//   source: Polyak and Juditsky 1992; the warm-up is that of tf.train.ExponentialMovingAverage
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::train {
+
+/// average = average + (1 - d) * (weights - average) after every step, d = decay.
+struct average_options {
+    double decay = 0.999;
+    /// d of step t, from 1, is at most (1 + t) / (10 + t): the first weights are soon forgotten.
+    bool warm_up = true;
+    bool evaluate = true; ///< evaluations see the averages in place of the weights
+    bool keep = false;    ///< the module leaves fit() with the averages
+};
+
+/// The averages of one rank over what it owns of a store, which must outlive it. They begin as the
+/// weights.
+class weight_average {
+public:
+    /// Throws errc::usage when decay is not in [0, 1).
+    ///   folder  see make_state_buffer()
+    weight_average(average_options options, flat_store& store, const std::string& folder);
+
+    /// After the update of step t, from 1.
+    void update(std::uint64_t step);
+    /// Exchanges averages and weights of what this rank owns; twice changes nothing. Ranks may
+    /// share the weights: nobody may read them meanwhile, and strategy::publish() comes after it.
+    void swap();
+    /// The averages are in the place of the weights.
+    [[nodiscard]] bool is_shown() const noexcept { return shown_; }
+    /// Begins again from the weights.
+    void restart();
+
+    [[nodiscard]] const average_options& options() const noexcept { return options_; }
+    /// store.owned() elements, in the owned layout.
+    [[nodiscard]] const at::Tensor& values() const noexcept { return values_; }
+
+private:
+    average_options options_;
+    flat_store* store_;
+    at::Tensor values_;
+    update_runs runs_; // parameters, and as their only state the averages
+    bool shown_ = false;
+};
+
+} // namespace skein::train
+
+namespace skein {
+using train::average_options;
+}
+
+
+// ======== skein/train/detail/weight_average.ipp
+// Bodies of <skein/train/weight_average.hpp>.
+
+
+// ======== skein/train/state_memory.hpp
+// Memory for optimizer states that the kernel may write to a disk when memory is short.
+//
+// A file in a folder of the user's choice, mapped and without a name from the start: nothing is
+// left behind however the program ends. On a disk the pages of a state that is not in use can leave
+// memory; on tmpfs they leave it only where there is swap.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::train {
+
+/// Zeroed float32 storage in a file of the folder, given back when the last view is gone. Its
+/// blocks are reserved now: a disk that fills up later cannot end the program.
+///   errors  usage when the folder is none or not writable; exhausted, with what is free, when it
+///           is too small
+[[nodiscard]] at::Tensor make_file_buffer(const std::string& folder, std::int64_t elements);
+
+/// The same in the folder, or ordinary memory when that is empty.
+[[nodiscard]] at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/state_memory.ipp
+// Bodies of <skein/train/state_memory.hpp>.
+
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+namespace detail {
+
+/// A file in the folder that has no name any more.
+SKEIN_INLINE unique_fd nameless_file(const std::string& folder) {
+    unique_fd file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (file) return file;
+    const int first = errno;
+    auto path = folder + "/.skein-state-XXXXXX"; // file systems that have no O_TMPFILE
+    file.reset(::mkostemp(path.data(), O_CLOEXEC));
+    if (file) {
+        ::unlink(path.c_str());
+        return file;
+    }
+    throw error(errc::usage, fmt::format("optimizer states cannot be placed in {}: {}", folder,
+                                         std::strerror(first == EOPNOTSUPP ? errno : first)))
+        .with_hint("give a folder that exists, that this user may write to, on a local disk");
+}
+
+SKEIN_INLINE double free_bytes(int file) {
+    struct statvfs about{};
+    if (::fstatvfs(file, &about) != 0) return 0.0;
+    return static_cast<double>(about.f_bavail) * static_cast<double>(about.f_frsize);
+}
+
+/// Gives the file its size, with blocks of its own. What is more than is free is not tried: it would take all that is free
+/// from every other program until it fails.
+SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder) {
+    outlive_file_limit();
+    const auto size = static_cast<off_t>(bytes);
+    int failed = ENOSPC;
+    if (free_bytes(file) >= static_cast<double>(bytes)) {
+        failed = ::fallocate(file, 0, 0, size) == 0 ? 0 : errno;
+        if (failed == EOPNOTSUPP) // the best there is on such a file system
+            failed = ::ftruncate(file, size) == 0 ? 0 : errno;
+    }
+    if (failed == 0) return;
+    const bool full = failed == ENOSPC || failed == EFBIG || failed == EDQUOT;
+    throw error(full ? errc::exhausted : errc::io,
+                fmt::format("no room for {} bytes of optimizer state in {} ({:.0f} are free): {}",
+                            bytes, folder, free_bytes(file), errno_text(failed)))
+        .with_hint("give a folder on a larger disk, or shard the optimizer over more ranks");
+}
+
+} // namespace detail
+
+SKEIN_INLINE at::Tensor make_file_buffer(const std::string& folder, std::int64_t elements) {
+    const auto bytes =
+        static_cast<std::size_t>(std::max<std::int64_t>(elements, 1)) * sizeof(float);
+    const auto file = detail::nameless_file(folder);
+    detail::reserve(file.get(), bytes, folder);
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    if (memory == MAP_FAILED)
+        throw error(errc::io, fmt::format("{} bytes of optimizer state in {} cannot be mapped: {}",
+                                          bytes, folder, std::strerror(errno)))
+            .with_hint("give a folder on a local disk");
+    return at::from_blob(
+        memory, {elements}, [bytes](void* p) { ::munmap(p, bytes); },
+        at::TensorOptions().dtype(at::kFloat));
+}
+
+SKEIN_INLINE at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements) {
+    return folder.empty() ? make_flat_buffer(elements) : make_file_buffer(folder, elements);
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/weight_average.ipp, continued
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+SKEIN_INLINE weight_average::weight_average(average_options options, flat_store& store,
+                                            const std::string& folder)
+    : options_(options), store_(&store) {
+    if (!(options.decay >= 0.0 && options.decay < 1.0))
+        throw error(errc::usage,
+                    fmt::format("the decay {} of the average is not in [0, 1)", options.decay));
+    values_ = make_state_buffer(folder, store.owned());
+    const auto& pieces = store.pieces();
+    for (std::size_t i = 0; i < pieces.size();) {
+        auto run = pieces[i++];
+        for (; i < pieces.size() && pieces[i].flat == run.flat + run.padded &&
+               pieces[i].at == run.at + run.padded;
+             ++i)
+            run.padded += pieces[i].padded;
+        runs_.push(store.params_P().narrow(0, run.flat, run.padded), {},
+                   {values_.narrow(0, run.at, run.padded)});
+    }
+    restart();
+}
+
+SKEIN_INLINE void weight_average::update(std::uint64_t step) {
+    const double t = static_cast<double>(step);
+    const double decay =
+        options_.warm_up ? std::min(options_.decay, (1.0 + t) / (10.0 + t)) : options_.decay;
+    const auto rest = static_cast<float>(1.0 - decay);
+    runs_.for_each([rest](const run_part& part) {
+        const float* const __restrict__ p = part.params.data();
+        float* const __restrict__ mean = part.states[0].data();
+        for (std::size_t i = 0; i < part.params.size(); ++i) mean[i] += rest * (p[i] - mean[i]);
+    });
+}
+
+SKEIN_INLINE void weight_average::swap() {
+    store_->take_writes();
+    shown_ = !shown_;
+    runs_.for_each([](const run_part& part) {
+        std::swap_ranges(part.params.begin(), part.params.end(), part.states[0].begin());
+    });
+    store_->cast_owned();
+}
+
+SKEIN_INLINE void weight_average::restart() {
+    runs_.for_each([](const run_part& part) {
+        std::copy(part.params.begin(), part.params.end(), part.states[0].begin());
+    });
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/optimizer.hpp, continued
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// What may be asked for beside the optimizer.
+struct optimizer_extras {
+    parameter_groups groups{};
+    std::optional<average_options> average{}; ///< of the weights, in use beside them
+    /// Folder for the optimizer's states in mapped files, which the kernel may write out when
+    /// memory is short; empty: ordinary memory. See make_file_buffer().
+    std::string states_in{};
+};
+
+/// An optimizer of any kind, and the extras: AdamW{...}, or {AdamW{...}, {.groups = ...}}.
+struct optimizer_options {
+    template <class O>
+        requires(!std::same_as<std::remove_cvref_t<O>, optimizer_options>) &&
+                    optimizer<std::remove_cvref_t<O>>
+    optimizer_options(O&& optimizer, optimizer_extras extras = {})
+        : how(std::forward<O>(optimizer)), more(std::move(extras)) {}
+
+    any_optimizer how;
+    optimizer_extras more{};
+};
+
+/// The settings that all ranks must have alike, but for what the groups match: see
+/// flat_optimizer::effect_hash().
+[[nodiscard]] description describe(const optimizer_options& options);
+
+/// The global norm of the gradients, and what it means for the step.
+struct gradient_norm {
+    double norm = 0.0;
+    double scale = 1.0; ///< gradients are divided by it
+};
+
+/// As torch's clip_grad_norm_: gradients longer than `limit` are brought to that length; 0 = never.
+[[nodiscard]] inline gradient_norm clip_to(double norm, double limit) noexcept {
+    if (limit <= 0 || !(norm + 1e-6 > limit)) return {norm, 1.0};
+    return {norm, (norm + 1e-6) / limit};
+}
+
+/// The optimizer of one rank over what it owns of a store, which must outlive it.
+class flat_optimizer {
+public:
+    /// Throws errc::usage for settings or groups that make no sense, and what make_file_buffer()
+    /// throws.
+    flat_optimizer(optimizer_options options, flat_store& store);
+
+    /// One update from the owned gradients, which are divided by grad_scale first. What is left in
+    /// them has no meaning.
+    ///   present     by segment of the store: 0 where no rank had a gradient. Such a parameter is
+    ///               left as it is, decay and state too, as torch.optim does with a grad of None;
+    ///               empty: all had
+    ///   clip_value  gradients are brought into [-clip_value, clip_value] once they are divided, as
+    ///               by torch's clip_grad_value_; 0 = never
+    void step(double lr, double grad_scale = 1.0, std::span<const double> present = {},
+              double clip_value = 0.0);
+
+    /// After flat_store::move_gradients().
+    void rebind();
+
+    [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
+    void set_steps(std::uint64_t finished) noexcept { steps_ = finished; }
+    /// By segment: in how many of the steps it was left out. Empty: none ever was.
+    [[nodiscard]] const std::vector<std::uint64_t>& left_out() const noexcept { return left_out_; }
+    void set_left_out(std::vector<std::uint64_t> steps);
+    [[nodiscard]] std::string name() const { return options_.how.name(); }
+    [[nodiscard]] const optimizer_options& options() const noexcept { return options_; }
+    /// State buffers by name, store.owned() elements each, in the owned layout: for checkpoints.
+    /// The average of the weights is one of them, "ema".
+    [[nodiscard]] const std::vector<std::pair<std::string, at::Tensor>>& states() const noexcept {
+        return states_;
+    }
+    /// Of rate, decay and freezing of every parameter: equal on all ranks, or their groups differ.
+    [[nodiscard]] std::uint64_t effect_hash() const;
+
+    /// The average of the weights, when asked for.
+    [[nodiscard]] weight_average* average() noexcept { return average_ ? &*average_ : nullptr; }
+
+private:
+    /// Elements amid a group whose decay is another.
+    struct patch {
+        std::int64_t begin, size; // in the group's only run
+        std::int64_t at;          // in the copy
+    };
+    /// Patches of one decay, which are updated in a copy, side by side.
+    struct aside {
+        double weight_decay;
+        std::vector<patch> patches{};
+        std::int64_t size = 0; // of all
+        update_runs copies{};  // one run
+    };
+    static constexpr std::int64_t stretch = 1 << 18; // elements of a group with others
+
+    /// Neighbours that take the same update, as one long tensor each; but for those set aside.
+    struct group {
+        update_effect effect;
+        std::uint64_t left_out = 0;
+        update_runs runs{};
+        std::vector<aside> others{};
+    };
+
+    [[nodiscard]] std::vector<update_effect> make_effects() const;
+    [[nodiscard]] std::vector<group> make_groups(std::span<const double> present);
+    [[nodiscard]] bool joins_decays() const;
+    void join(std::vector<group>& groups, std::span<const owned_piece> run);
+    void set_aside(group& from);
+    void push(group& to, const owned_piece& run) const;
+    static void copy(const update_runs& run, const aside& part, bool back);
+    void update(const group& g, double lr, double grad_scale, double clip_value) const;
+
+    optimizer_options options_;
+    flat_store* store_;
+    std::vector<update_effect> effects_; // by segment
+    bool joins_ = false;                 // runs go across parameters of different decay
+    std::size_t own_states_ = 0;         // of the optimizer; further ones are not its business
+    std::vector<std::pair<std::string, at::Tensor>> states_;
+    std::optional<weight_average> average_;
+    std::vector<group> groups_; // while no parameter is or was left out
+    at::Tensor copies_;         // for what groups set aside, one group at a time
+    std::vector<std::uint64_t> left_out_;
+    std::uint64_t steps_ = 0;
+};
+
+} // namespace skein::train
+
+namespace skein {
+using train::optimizer_extras;
+}
+
+
+// ======== skein/train/detail/optimizer.ipp
+// Bodies of <skein/train/optimizer.hpp>.
+
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+SKEIN_INLINE description describe(const optimizer_options& options) {
+    auto out = options.how.describe();
+    std::size_t number = 0;
+    for (const auto& g : options.more.groups) {
+        const auto name = [&](const char* what) {
+            return fmt::format("{} of parameter group {}", what, number);
+        };
+        number += 1;
+        out.add(name("lr_scale"), g.lr_scale).add(name("frozen"), g.frozen);
+        if (g.weight_decay) out.add(name("weight decay"), *g.weight_decay);
+    }
+    if (const auto& a = options.more.average) {
+        out.add("decay of the average", a->decay).add("warm-up of the average", a->warm_up);
+        out.add("evaluates the average", a->evaluate).add("keeps the average", a->keep);
+    }
+    return out;
+}
+
+SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_store& store)
+    : options_(std::move(options)), store_(&store) {
+    const auto& more = options_.more;
+    options_.how.check();
+    effects_ = make_effects();
+    joins_ = joins_decays();
+    for (const auto& state : options_.how.states()) {
+        if (state.name.empty() || state.name == "ema" || state.name.find('.') != std::string::npos)
+            throw error(errc::usage,
+                        fmt::format("optimizer {} has a state named '{}'", name(), state.name))
+                .with_hint("use a name without dots, other than ema");
+        states_.emplace_back(state.name, make_state_buffer(more.states_in, store.owned()));
+        if (state.initial != 0.0) states_.back().second.fill_(state.initial);
+    }
+    own_states_ = states_.size();
+    if (more.average) {
+        average_.emplace(*more.average, store, more.states_in);
+        states_.emplace_back("ema", average_->values());
+    }
+    groups_ = make_groups({});
+}
+
+SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
+                                       std::span<const double> present, double clip_value) {
+    store_->take_writes(/*always=*/false);
+    // Nothing here is recorded: past autograd's checks of every tensor, which cost more than short
+    // runs.
+    const at::AutoDispatchBelowADInplaceOrView no_grad;
+    steps_ += 1;
+    const bool all = std::ranges::all_of(present, [](double p) { return p != 0.0; });
+    if (!all && left_out_.empty()) left_out_.assign(store_->segments().size(), 0);
+    if (left_out_.empty()) {
+        for (const auto& g : groups_) update(g, lr, grad_scale, clip_value);
+    } else {
+        for (std::size_t i = 0; i < present.size(); ++i)
+            if (present[i] == 0.0) left_out_[i] += 1;
+        for (const auto& g : make_groups(present)) update(g, lr, grad_scale, clip_value);
+    }
+    if (average_) average_->update(steps_);
+}
+
+SKEIN_INLINE void flat_optimizer::rebind() { groups_ = make_groups({}); }
+
+SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_scale,
+                                         double clip_value) const {
+    if (clip_value > 0.0) {
+        const auto scale = static_cast<float>(std::exchange(grad_scale, 1.0));
+        const auto limit = static_cast<float>(clip_value);
+        g.runs.for_each([=](const run_part& part) {
+            for (auto& x : part.grads) x = std::clamp(x / scale, -limit, limit);
+        });
+    }
+    update_values values{.step = steps_ - g.left_out,
+                         .lr = lr * g.effect.lr_scale,
+                         .weight_decay = g.effect.weight_decay,
+                         .grad_scale = grad_scale};
+    for (const auto& other : g.others) copy(g.runs, other, /*back=*/false);
+    options_.how.update(g.runs, values);
+    for (const auto& other : g.others) {
+        values.weight_decay = other.weight_decay;
+        options_.how.update(other.copies, values);
+        copy(g.runs, other, /*back=*/true);
+    }
+}
+
+/// Parameters, gradients and states of what is set aside, out of the run; or what changed of them
+/// back.
+SKEIN_INLINE void flat_optimizer::copy(const update_runs& run, const aside& part, bool back) {
+    struct pair {
+        float *run, *copy;
+    };
+    std::vector<pair> arrays;
+    const auto add = [&](const at::Tensor& of_run, const at::Tensor& of_copy) {
+        arrays.push_back({static_cast<float*>(of_run.mutable_data_ptr()),
+                          static_cast<float*>(of_copy.mutable_data_ptr())});
+    };
+    add(run.params[0], part.copies.params[0]);
+    if (!back) add(run.grads[0], part.copies.grads[0]);
+    for (std::size_t k = 0; k < run.states.size(); ++k)
+        add(run.states[k][0], part.copies.states[k][0]);
+    const auto count = static_cast<std::int64_t>(part.patches.size());
+    const auto fetch =
+        [&](const patch& p) { // the processor does not foresee where the next one lies
+            for (const auto& a : arrays)
+                for (std::int64_t k = 0; k < std::min<std::int64_t>(p.size, 128);
+                     k += flat_alignment)
+                    __builtin_prefetch(a.run + p.begin + k, /*write=*/1);
+        };
+    at::parallel_for(0, count, 64, [&](std::int64_t first, std::int64_t last) {
+        const auto patches = std::span(part.patches).first(static_cast<std::size_t>(last));
+        constexpr std::size_t ahead = 4;
+        for (auto i = static_cast<std::size_t>(first); i < patches.size(); ++i) {
+            const auto& p = patches[i];
+            if (i + ahead < patches.size()) fetch(patches[i + ahead]);
+            const auto bytes = static_cast<std::size_t>(p.size) * sizeof(float);
+            for (const auto& a : arrays) {
+                auto* const in_run = a.run + p.begin;
+                auto* const in_copy = a.copy + p.at;
+                std::memcpy(back ? in_run : in_copy, back ? in_copy : in_run, bytes);
+            }
+        }
+    });
+}
+
+SKEIN_INLINE void flat_optimizer::set_left_out(std::vector<std::uint64_t> steps) {
+    const bool none = std::ranges::all_of(steps, [](std::uint64_t n) { return n == 0; });
+    left_out_ = none ? std::vector<std::uint64_t>() : std::move(steps);
+}
+
+SKEIN_INLINE std::vector<update_effect> flat_optimizer::make_effects() const {
+    std::vector<parameter_info> parameters;
+    for (const auto& s : store_->segments()) parameters.push_back({s.name, s.shape});
+    return effects_of(options_.more.groups, parameters,
+                      [&](const parameter_info& p) { return options_.how.weight_decay(p.dims()); });
+}
+
+SKEIN_INLINE std::uint64_t flat_optimizer::effect_hash() const {
+    fnv1a hash;
+    for (const auto& e : effects_) {
+        hash.number(std::bit_cast<std::uint64_t>(e.lr_scale));
+        hash.number(std::bit_cast<std::uint64_t>(e.weight_decay));
+        hash.number(e.frozen ? 1u : 0u);
+    }
+    return hash.value();
+}
+
+/// Kernels are called for every run, so that many short ones cost more than their elements.
+SKEIN_INLINE bool flat_optimizer::joins_decays() const {
+    constexpr std::int64_t short_parameter = 1 << 14;
+    const auto count = static_cast<std::int64_t>(effects_.size());
+    const bool differ = std::ranges::any_of(effects_, [&](const update_effect& e) {
+        return e.weight_decay != effects_.front().weight_decay;
+    });
+    return differ && store_->trainable() < count * short_parameter;
+}
+
+SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const {
+    std::vector<at::Tensor> states;
+    for (std::size_t k = 0; k < own_states_; ++k)
+        states.push_back(states_[k].second.narrow(0, run.at, run.padded));
+    to.runs.push(store_->params_P().narrow(0, run.flat, run.padded), store_->own_grads(run),
+                 std::move(states));
+}
+
+/// Neighbours of different decay, in stretches that are still in a cache when what was set aside
+/// follows. Of each, the elements of the decay that most have are updated in place, and so are,
+/// wrongly, the others: what comes of these is replaced by the update of their copy.
+SKEIN_INLINE void flat_optimizer::join(std::vector<group>& groups,
+                                       std::span<const owned_piece> run) {
+    const auto begin = run.front().flat, end = run.back().flat + run.back().padded;
+    auto piece = run.begin();
+    for (auto first = begin; first < end; first += stretch) {
+        auto part = run.front();
+        part.flat = first;
+        part.at += first - begin;
+        part.padded = std::min(stretch, end - first);
+        auto& to = groups.emplace_back(
+            group{effects_[part.segment], left_out_.empty() ? 0 : left_out_[part.segment]});
+        push(to, part);
+        const auto last = first + part.padded;
+        for (; piece != run.end() && piece->flat < last; ++piece) {
+            const auto from = std::max(piece->flat, first);
+            const auto upto = std::min(piece->flat + piece->padded, last);
+            const double decay = effects_[piece->segment].weight_decay;
+            auto of = std::ranges::find(to.others, decay, &aside::weight_decay);
+            if (of == to.others.end()) of = to.others.insert(of, aside{decay});
+            of->patches.push_back({from - first, upto - from, of->size});
+            of->size += upto - from;
+            if (piece->flat + piece->padded > last) break; // the rest of it in the next stretch
+        }
+        set_aside(to);
+    }
+}
+
+/// All but the most are set aside.
+SKEIN_INLINE void flat_optimizer::set_aside(group& from) {
+    const auto most = std::ranges::max_element(from.others, {}, &aside::size);
+    from.effect.weight_decay = most->weight_decay;
+    from.others.erase(most);
+    if (!copies_.defined() && !from.others.empty())
+        copies_ = make_flat_buffer(std::min(stretch, store_->owned()) *
+                                   static_cast<std::int64_t>(2 + own_states_));
+    std::int64_t at = 0;
+    for (auto& other : from.others) {
+        const auto next = [&] {
+            return copies_.narrow(0, std::exchange(at, at + other.size), other.size);
+        };
+        auto params = next(), grads = next();
+        std::vector<at::Tensor> states;
+        for (std::size_t k = 0; k < own_states_; ++k) states.push_back(next());
+        other.copies.push(std::move(params), std::move(grads), std::move(states));
+    }
+}
+
+/// Neighbours of equal effect, and equally often left out, form one run; runs of a kind form a
+/// group.
+SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
+    std::span<const double> present) {
+    const auto& pieces = store_->pieces();
+    const auto idle = [&](std::size_t i) {
+        return effects_[i].frozen || (!present.empty() && present[i] == 0.0);
+    };
+    const auto missed = [&](std::size_t i) { return left_out_.empty() ? 0 : left_out_[i]; };
+    std::vector<group> groups;
+    const auto group_of = [&](std::size_t i) -> group& {
+        for (auto& g : groups)
+            if (g.effect == effects_[i] && g.left_out == missed(i)) return g;
+        return groups.emplace_back(group{effects_[i], missed(i)});
+    };
+    const auto alike = [&](const owned_piece& a, const owned_piece& b) {
+        const auto i = a.segment, k = b.segment;
+        auto effect = effects_[k];
+        if (joins_) effect.weight_decay = effects_[i].weight_decay;
+        return a.flat + a.padded == b.flat && a.at + a.padded == b.at && effect == effects_[i] &&
+               idle(k) == idle(i) && missed(k) == missed(i);
+    };
+    for (std::size_t i = 0; i < pieces.size();) {
+        auto run = pieces[i]; // with all behind it that take the same update
+        auto end = i + 1;
+        for (; end < pieces.size() && alike(pieces[end - 1], pieces[end]); ++end)
+            run.padded += pieces[end].padded;
+        const bool updated = !idle(run.segment);
+        if (updated && joins_) join(groups, std::span(pieces).subspan(i, end - i));
+        if (updated && !joins_) push(group_of(run.segment), run);
+        i = end;
+    }
+    return groups;
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/training_state.hpp, continued
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+class context;
+
+/// The name of a tensor's type in the safetensors format; errc::not_supported for an exotic one.
+[[nodiscard]] std::string safetensors_dtype(const at::Tensor& tensor);
+
+/// The bytes of a contiguous CPU tensor.
+[[nodiscard]] mut_byte_span bytes_of(const at::Tensor& tensor);
+
+/// Seeds this process's default generator for one micro-batch, numbered over all ranks of a step. N
+/// ranks so draw what one process draws with N micro-batches per step.
+void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch);
+
+/// The parts of a run that a checkpoint covers; refers to objects of the trainer.
+class training_state {
+public:
+    training_state(flat_store& store, flat_optimizer& optimizer, sampler& order)
+        : training_state(store, optimizer, &order) {}
+    ///   order  null: the data is a stream, whose place is in what `extra` of save() says
+    training_state(flat_store& store, flat_optimizer& optimizer, sampler* order);
+
+    /// Tells a model or optimizer with other tensors.
+    [[nodiscard]] std::string config_hash() const;
+
+    /// What to save after `step` finished steps. The views stay valid until the next step. Throws,
+    /// by name, for what nobody could read back: a tensor whose elements share memory, or of another
+    /// shape or type than when this was made.
+    ///   more   numbers that go into checkpoint_state::extra besides its own
+    ///   extra  likewise: the text of a JSON object
+    [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
+                                        const std::map<std::string, double>& more = {},
+                                        const std::string& extra = "{}");
+
+    /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws
+    /// errc::mismatch, naming what differs, before it changes anything that a shape check can find.
+    void restore(const loaded_checkpoint& from);
+
+    /// The same from the memory of other ranks, without what a file is for: every rank has all the
+    /// values (no shards). Collective; ranks whose `has_state` is true give equal parts, the others
+    /// take them, and all compare a checksum of the whole.
+    ///   result  bytes that this rank took
+    ///   errors  mismatch on every rank when the copies differ; those of the transport, after which
+    ///           a rank that took has neither its old values nor the new ones
+    std::uint64_t copy(const context& ctx, const std::vector<bool>& has_state);
+    /// checkpoint_state::extra of another rank: the place in the data and the optimizer's counts.
+    ///   where  whose it is, for messages
+    void adopt(const std::string& extra, const std::string& where);
+
+private:
+    /// A tensor of the module or the optimizer, and the rows of it that this rank owns.
+    struct owned_tensor {
+        std::string name;
+        std::vector<std::int64_t> shape; ///< of the whole
+        at::Tensor rows;                 ///< flat, or of the whole shape
+        std::int64_t first_row = 0, count = 0;
+        bool everywhere = true;
+    };
+
+    void require_readable() const;
+    void restore_place(const std::string& extra, const std::string& where);
+    void restore_left_out(const std::string& text);
+    /// Every tensor to save, in one order on all ranks.
+    [[nodiscard]] std::vector<owned_tensor> tensors() const;
+
+    flat_store* store_;
+    flat_optimizer* optimizer_;
+    sampler* order_;
+    std::vector<at::Tensor> held_;
+    std::vector<std::string> fixed_; // types and shapes of the store's fixed()
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/training_state.ipp
+// Bodies of <skein/train/training_state.hpp>.
+
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::string safetensors_dtype(const at::Tensor& tensor) {
+    switch (tensor.scalar_type()) {
+    case at::kFloat: return "F32";
+    case at::kDouble: return "F64";
+    case at::kBFloat16: return "BF16";
+    case at::kHalf: return "F16";
+    case at::kLong: return "I64";
+    case at::kInt: return "I32";
+    case at::kShort: return "I16";
+    case at::kChar: return "I8";
+    case at::kByte: return "U8";
+    case at::kBool: return "BOOL";
+    default:
+        throw error(errc::not_supported, fmt::format("not supported: a checkpoint of type {}",
+                                                     c10::toString(tensor.scalar_type())));
+    }
+}
+
+SKEIN_INLINE mut_byte_span bytes_of(const at::Tensor& tensor) {
+    SKEIN_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(),
+                "needs a contiguous CPU tensor");
+    return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch) {
+    std::uint64_t x = seed * 0x9e3779b97f4a7c15ULL + step * 0xbf58476d1ce4e5b9ULL +
+                      static_cast<std::uint64_t>(micro_batch) + 1; // splitmix64 of the three
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    torch::manual_seed(x ^ (x >> 31));
+}
+
+namespace detail {
+SKEIN_INLINE error missing_extra(const std::string& where, const char* what) {
+    return error(errc::malformed, fmt::format("the checkpoint has no '{}'", what))
+        .with_where(where);
+}
+
+/// Bytes that some ranks have, to those that have not: equal parts from each that has them.
+SKEIN_INLINE void spread_bytes(const context& ctx, mut_byte_span bytes,
+                               const std::vector<bool>& has_them) {
+    if (ctx.comm() == nullptr || bytes.empty()) return;
+    const auto givers = static_cast<std::size_t>(std::ranges::count(has_them, true));
+    if (givers == has_them.size()) return;
+    std::vector<std::size_t> counts(has_them.size(), 0);
+    std::size_t begin = 0, mine = 0, given = 0;
+    for (std::size_t r = 0; r < counts.size(); ++r) {
+        if (!has_them[r]) continue;
+        const auto end = bytes.size() * ++given / givers;
+        counts[r] = end - begin;
+        if (r == static_cast<std::size_t>(ctx.rank())) mine = begin;
+        begin = end;
+    }
+    const auto count = counts[static_cast<std::size_t>(ctx.rank())];
+    const dist::buffer_view part{bytes.data() + mine, count, dist::dtype::u8};
+    const dist::buffer_view whole{bytes.data(), bytes.size(), dist::dtype::u8};
+    ctx.comm()->all_gather_v(part, whole, std::move(counts)).wait();
+}
+} // namespace detail
+
+namespace detail {
+/// "Float [2, 3]"
+SKEIN_INLINE std::string type_and_shape(const at::Tensor& tensor) {
+    return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
+                       fmt::join(tensor.sizes(), ", "));
+}
+} // namespace detail
+
+SKEIN_INLINE training_state::training_state(flat_store& store, flat_optimizer& optimizer,
+                                            sampler* order)
+    : store_(&store), optimizer_(&optimizer), order_(order) {
+    for (const auto& f : store.fixed()) fixed_.push_back(detail::type_and_shape(f.tensor));
+}
+
+SKEIN_INLINE void training_state::require_readable() const {
+    for (std::size_t i = 0; i < fixed_.size(); ++i) {
+        const auto& f = store_->fixed()[i];
+        detail::refuse_shared_elements(f.name, f.tensor);
+        if (const auto now = detail::type_and_shape(f.tensor); now != fixed_[i])
+            throw error(errc::not_supported,
+                        fmt::format("not supported: a checkpoint of {}, which is {} and was {} "
+                                    "when the run began: a run that goes on could not read it",
+                                    f.name, now, fixed_[i]))
+                .with_hint("give it its largest shape from the beginning, or keep it outside of "
+                           "the model");
+    }
+}
+
+SKEIN_INLINE std::string training_state::config_hash() const {
+    return fmt::format("{:016x}-{}", store_->layout_hash(), optimizer_->name());
+}
+
+SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint64_t seed,
+                                                   const std::map<std::string, double>& more,
+                                                   const std::string& also) {
+    checkpoint_state state;
+    state.step = step;
+    state.config_hash = config_hash();
+    require_readable();
+    held_.clear();
+    for (auto& t : tensors()) {
+        held_.push_back(t.rows.contiguous());
+        const bool writes = t.everywhere || !store_->is_saved_elsewhere();
+        state.tensors.push_back({.name = std::move(t.name),
+                                 .dtype = safetensors_dtype(t.rows),
+                                 .shape = std::move(t.shape),
+                                 .bytes = writes ? bytes_of(held_.back()) : mut_byte_span{},
+                                 .first_row = writes ? t.first_row : 0,
+                                 .rows = t.everywhere ? tensor_part::whole
+                                         : writes     ? t.count
+                                                      : 0,
+                                 .everywhere = t.everywhere});
+    }
+    json extra = parse_json(also, {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    if (order_ != nullptr) {
+        const auto& at = order_->state();
+        extra["sampler"] = {{"seed", at.seed},
+                            {"epoch", at.epoch},
+                            {"cursor", at.cursor},
+                            {"samples", order_->options().samples},
+                            {"batch", order_->options().batch}};
+    }
+    extra["optimizer"] = {{"name", optimizer_->name()}, {"steps", optimizer_->steps()}};
+    const auto& left_out = optimizer_->left_out();
+    for (std::size_t i = 0; i < left_out.size(); ++i)
+        if (left_out[i] != 0)
+            extra["optimizer"]["left_out"][store_->segments()[i].name] = left_out[i];
+    extra["seed"] = seed;
+    for (const auto& [name, value] : more) extra[name] = value;
+    state.extra = dump_json(extra);
+    return state;
+}
+
+SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
+    at::NoGradGuard no_grad;
+    if (from.manifest().config_hash != config_hash())
+        throw error(errc::mismatch, "the checkpoint is of another model or optimizer")
+            .with_where(from.path())
+            .with_hint("give the same model and optimizer options as when the run was started, or "
+                       "another run name");
+    adopt(from.extra(), from.path());
+    bool has_average = true;
+    for (auto& t : tensors()) {
+        if (t.name.starts_with("optim.ema.") && !from.contains(t.name)) { // it had none until now
+            has_average = false;
+            continue;
+        }
+        auto rows = t.rows.contiguous();
+        from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
+        if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
+    }
+    store_->cast_fixed();
+    if (!has_average) optimizer_->average()->restart();
+}
+
+SKEIN_INLINE void training_state::adopt(const std::string& text, const std::string& where) {
+    const json extra =
+        parse_json(std::string_view(text), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    if (!extra.contains("optimizer")) throw detail::missing_extra(where, "optimizer");
+    restore_place(text, where);
+    optimizer_->set_steps(json_uint(extra.at("optimizer"), "steps").value());
+    restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
+}
+
+SKEIN_INLINE std::uint64_t training_state::copy(const context& ctx,
+                                                const std::vector<bool>& has_state) {
+    if (store_->is_sharded())
+        throw error(errc::not_supported, "not supported: a copy of parts from other ranks' memory");
+    at::NoGradGuard no_grad;
+    std::vector<at::Tensor> all{store_->params_P()};
+    for (const auto& [name, state] : optimizer_->states()) all.push_back(state);
+    for (const auto& f : store_->fixed()) all.push_back(f.tensor.detach());
+    const bool takes = !has_state[static_cast<std::size_t>(ctx.rank())];
+    std::uint64_t bytes = 0;
+    std::uint32_t sum = 0;
+    for (auto& tensor : all) {
+        auto flat = tensor.contiguous();
+        detail::spread_bytes(ctx, bytes_of(flat), has_state);
+        sum = crc32c(bytes_of(flat), sum);
+        if (!takes) continue;
+        bytes += flat.nbytes();
+        if (flat.data_ptr() != tensor.data_ptr()) tensor.copy_(flat);
+    }
+    require_same(ctx, sum, "the state that was copied");
+    if (!takes) return 0;
+    if (store_->is_mixed()) store_->cast_all();
+    store_->cast_fixed();
+    return bytes;
+}
+
+SKEIN_INLINE void training_state::restore_place(const std::string& text, const std::string& where) {
+    const json extra =
+        parse_json(std::string_view(text), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    const auto refuse = [&](std::string what, const char* same) {
+        throw error(errc::mismatch, std::move(what))
+            .with_where(where)
+            .with_hint(fmt::format("give the same {} as when the run was started, or another run "
+                                   "name",
+                                   same));
+    };
+    const bool of_stream = extra.contains("stream");
+    if (of_stream != (order_ == nullptr))
+        refuse(of_stream ? "the run was started on a stream, now its data has a size"
+                         : "the run was started on data of a size, now it is a stream",
+               "data");
+    if (order_ == nullptr) return;
+    if (!extra.contains("sampler")) throw detail::missing_extra(where, "sampler");
+    const auto number = [&](const char* key) {
+        return json_uint(extra.at("sampler"), key).value();
+    };
+    const auto& now = order_->options();
+    if (number("samples") != now.samples)
+        refuse(fmt::format("the run was started on {} samples, now there are {}", number("samples"),
+                           now.samples),
+               "data");
+    if (number("seed") != now.seed)
+        refuse(
+            fmt::format("the run was started with seed {}, now it is {}", number("seed"), now.seed),
+            "seed");
+    order_->restore({number("seed"), number("epoch"), number("cursor")});
+}
+
+SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {
+    const json saved = parse_json(text).value();
+    std::vector<std::uint64_t> left_out;
+    for (const auto& s : store_->segments())
+        left_out.push_back(saved.contains(s.name) ? json_uint(saved, s.name).value() : 0);
+    optimizer_->set_left_out(std::move(left_out));
+}
+
+SKEIN_INLINE std::vector<training_state::owned_tensor> training_state::tensors() const {
+    const auto rows_of = [](std::span<const std::int64_t> shape) {
+        return shape.empty() ? std::int64_t{1} : shape[0];
+    };
+    std::vector<const owned_piece*> mine(store_->segments().size(), nullptr);
+    for (const auto& piece : store_->pieces()) mine[piece.segment] = &piece;
+    std::vector<owned_tensor> all;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        const auto& s = store_->segments()[i];
+        const auto add = [&](std::string name, const at::Tensor& flat, std::int64_t at) {
+            owned_tensor t{.name = std::move(name), .shape = s.shape, .rows = flat.narrow(0, 0, 0)};
+            t.everywhere = !store_->is_sharded() || s.count == 0;
+            if (mine[i] != nullptr) {
+                t.rows = flat.narrow(0, at, mine[i]->count);
+                t.first_row = mine[i]->first / s.row;
+                t.count = mine[i]->count / s.row;
+            } else if (t.everywhere) {
+                t.count = rows_of(t.shape); // of no elements
+            }
+            all.push_back(std::move(t));
+        };
+        const auto* piece = mine[i];
+        add("model." + s.name, store_->params_P(), piece != nullptr ? piece->flat : 0);
+        for (const auto& [state, flat] : optimizer_->states())
+            add("optim." + state + "." + s.name, flat, piece != nullptr ? piece->at : 0);
+    }
+    for (const auto& f : store_->fixed()) {
+        auto tensor = f.tensor.detach();
+        auto shape = tensor.sizes().vec();
+        const auto rows = rows_of(shape);
+        all.push_back({"model." + f.name, std::move(shape), std::move(tensor), 0, rows, true});
+    }
+    return all;
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/weights.ipp, continued
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+/// A tensor of a module, and what this rank has of it: all, or the rows that build() has kept.
+struct target_tensor {
+    wanted_tensor wanted;
+    at::Tensor rows; ///< flat or of the whole's shape
+    std::int64_t first_row = 0, count = 0;
+};
+
+/// Parameters and buffers, each tensor once, in order of registration.
+SKEIN_INLINE std::vector<target_tensor> target_tensors(torch::nn::Module& module) {
+    std::vector<target_tensor> all;
+    std::unordered_map<const void*, std::size_t> seen;
+    const auto cut = cut_parameters(module);
+    const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+        if (!tensor.defined()) return;
+        const auto [known, is_new] = seen.emplace(tensor.unsafeGetTensorImpl(), all.size());
+        if (!is_new) { // a tied parameter is saved under its first name
+            all[known->second].wanted.other_names.push_back(name);
+            return;
+        }
+        const auto part = cut.find(tensor.unsafeGetTensorImpl());
+        target_tensor t{.wanted = {.name = name}, .rows = tensor.detach()};
+        if (part == cut.end()) {
+            refuse_shared_elements(name, tensor);
+            t.wanted.shape = tensor.sizes().vec();
+            t.count = rows_of(t.wanted.shape);
+        } else {
+            const auto& kept = *part->second;
+            t.wanted.shape = kept.shape;
+            t.rows = kept.values;
+            const auto rows = rows_of(kept.shape);
+            const auto row = std::max<std::int64_t>(1, c10::multiply_integers(kept.shape) /
+                                                           std::max<std::int64_t>(1, rows));
+            t.first_row = kept.first / row;
+            t.count = kept.count / row;
+        }
+        t.wanted.dtype = safetensors_dtype(t.rows);
+        all.push_back(std::move(t));
+    };
+    for (const auto& item : module.named_parameters(true)) add(item.key(), item.value());
+    for (const auto& item : module.named_buffers(true)) add(item.key(), item.value());
+    return all;
+}
+
+/// The type of LibTorch for a type of the format.
+SKEIN_INLINE at::ScalarType scalar_type_of(std::string_view dtype) {
+    if (dtype == "F32") return at::kFloat;
+    if (dtype == "F64") return at::kDouble;
+    if (dtype == "F16") return at::kHalf;
+    if (dtype == "BF16") return at::kBFloat16;
+    if (dtype == "I64") return at::kLong;
+    if (dtype == "I32") return at::kInt;
+    if (dtype == "I16") return at::kShort;
+    if (dtype == "I8") return at::kChar;
+    if (dtype == "U8") return at::kByte;
+    if (dtype == "BOOL") return at::kBool;
+    throw error(errc::not_supported, fmt::format("not supported: weights of type {}", dtype));
+}
+
+/// Memory that reading takes beside what is filled.
+inline constexpr std::int64_t read_chunk_bytes = std::int64_t{4} << 20;
+
+/// Rows of a tensor of a source, turned round where that is said, into rows that are laid out
+/// without gaps.
+///   first  of the rows, after turning
+SKEIN_INLINE void read_piece(const weight_source& from, const planned_tensor& planned,
+                             const std::string& name, std::int64_t first, at::Tensor into) {
+    const auto& t = from.tensors().at(name);
+    const auto count = into.size(0);
+    if (count == 0) return;
+    if (!planned.turned && t.dtype == planned.dtype)
+        return from.read(name, first, count, train::bytes_of(into));
+    const auto total = rows_of(t.shape);
+    const auto row = tensor_bytes(t.dtype, t.shape).value() /
+                     static_cast<std::uint64_t>(std::max<std::int64_t>(1, total));
+    const auto most = std::max<std::int64_t>(
+        1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+    auto shape = t.shape;
+    if (shape.empty()) shape.push_back(1);
+    const auto options = at::TensorOptions(scalar_type_of(t.dtype));
+    const auto begin = planned.turned ? 0 : first, end = planned.turned ? total : first + count;
+    for (auto at_row = begin; at_row < end; at_row += most) {
+        const auto rows = std::min(most, end - at_row);
+        shape[0] = rows;
+        const auto chunk = at::empty(shape, options);
+        from.read(name, at_row, rows, train::bytes_of(chunk));
+        if (planned.turned)
+            into.narrow(1, at_row, rows).copy_(chunk.narrow(1, first, count).t());
+        else
+            into.narrow(0, at_row - begin, rows).copy_(chunk.view(into.narrow(0, 0, rows).sizes()));
+    }
+}
+
+/// The rows that this rank has of a tensor.
+SKEIN_INLINE void fill_rows(const weight_source& from, const planned_tensor& planned,
+                            const target_tensor& target) {
+    auto shape = planned.shape;
+    if (shape.empty()) shape.push_back(1);
+    shape[0] = target.count;
+    auto dense = target.rows.contiguous();
+    const auto rows = dense.view(shape);
+    for (const auto& piece : planned.pieces) {
+        const auto begin = std::max(piece.at, target.first_row);
+        const auto end = std::min(piece.at + piece.rows, target.first_row + target.count);
+        if (begin < end)
+            read_piece(from, planned, piece.name, piece.first_row + begin - piece.at,
+                       rows.narrow(0, begin - target.first_row, end - begin));
+    }
+    if (dense.data_ptr() != target.rows.data_ptr()) at::Tensor(target.rows).copy_(dense);
+}
+
+/// Throws when a tensor that a folder has twice is not the same both times.
+SKEIN_INLINE void require_equal_values(const weight_source& from, const std::string& a,
+                                       const std::string& b) {
+    const auto& t = from.tensors().at(a);
+    const auto total = rows_of(t.shape);
+    const auto row = tensor_bytes(t.dtype, t.shape).value() /
+                     static_cast<std::uint64_t>(std::max<std::int64_t>(1, total));
+    const auto most = std::max<std::int64_t>(
+        1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+    for (std::int64_t first = 0; first < total; first += most) {
+        const auto rows = std::min(most, total - first);
+        byte_buffer one(row * static_cast<std::uint64_t>(rows)), other(one.size());
+        from.read(a, first, rows, one);
+        from.read(b, first, rows, other);
+        if (one == other) continue;
+        throw error(errc::mismatch, fmt::format("{} and {} are one tensor of the model and have "
+                                                "other values from row {} on",
+                                                a, b, first))
+            .with_where(from.path())
+            .with_hint("save the model again with the weights tied, or build one that does not tie "
+                       "them");
+    }
+}
+
+/// Whether the checkpoint's evaluations were of these weights; else what to say.
+SKEIN_INLINE std::string numbers_of_others(const loaded_checkpoint& from, bool average) {
+    std::string numbers;
+    for (const auto& [name, value] : from.manifest().metrics)
+        if (name != "loss" && !name.starts_with("train_"))
+            numbers += fmt::format("{}{} {:.6g}", numbers.empty() ? "" : ", ", name, value);
+    const auto extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64});
+    if (numbers.empty() || !extra) return {};
+    const auto averaged = extra->find("evaluates_average");
+    if (averaged == extra->end() || !averaged->is_boolean() || averaged->get<bool>() == average)
+        return {};
+    return fmt::format("{} of {} {} of {}, loaded were {}: load with {{.average = {}}} for the "
+                       "weights that were measured",
+                       numbers, from.path(), numbers.find(',') == std::string::npos ? "is" : "are",
+                       average ? "the weights themselves" : "the averages of the weights",
+                       average ? "the averages" : "the weights themselves",
+                       average ? "false" : "true");
+}
+
+} // namespace detail
+
+SKEIN_INLINE void load_weights(torch::nn::Module& module, const weight_source& from,
+                               const weight_map& map, bool strict) {
+    at::NoGradGuard no_grad;
+    const auto targets = detail::target_tensors(module);
+    std::vector<wanted_tensor> wanted;
+    for (const auto& target : targets) wanted.push_back(target.wanted);
+    const auto plan = plan_weights(map, from.tensors(), wanted, strict, from.path());
+    for (const auto& [a, b] : plan.equal) detail::require_equal_values(from, a, b);
+    for (std::size_t i = 0; i < targets.size(); ++i)
+        detail::fill_rows(from, plan.tensors[i], targets[i]);
+}
+
+SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
+                                         const weight_map& map, weights_options options) {
+    posix_disk here;
+    loaded_weights out;
+    const auto source = open_weights(here, from, {options.average, &out.passed_over});
+    load_weights(module, *source, map, options.strict);
+    out.path = source->path();
+    const auto* const ours = dynamic_cast<const checkpoint_weights*>(source.get());
+    if (ours == nullptr) return out;
+    out.step = ours->checkpoint().step();
+    out.other_numbers = detail::numbers_of_others(ours->checkpoint(), options.average);
+    if (!out.other_numbers.empty()) logging::warn("weights", out.other_numbers);
+    return out;
+}
+
+SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
+                                         weights_options options) {
+    return load_weights(module, from, weight_map(), options);
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/export_weights.hpp, continued
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::train {
+
+/// How the folder is written.
+struct export_options {
+    std::uint64_t max_shard = 5'000'000'000; ///< bytes of tensors of one file, but for a larger one
+    weight_map map{};                        ///< from the folder to the module, as for loading
+    std::string dtype{};  ///< of numbers of floating point: F32, BF16, F16; empty: as they are
+    std::string config{}; ///< the text of config.json; empty: none is written
+};
+
+/// What was written.
+struct exported_weights {
+    std::string path;
+    std::vector<std::string> files; ///< of tensors
+    std::uint64_t bytes = 0;        ///< of all tensors
+};
+
+/// The tensors of a module in memory as a source. It has to be whole.
+class module_weights final : public weight_source {
+public:
+    /// Throws not_supported for a model that build() has cut up.
+    explicit module_weights(torch::nn::Module& module);
+
+private:
+    void read_rows(const std::string& name, const source_tensor& tensor, std::int64_t first_row,
+                   std::int64_t rows, mut_byte_span into) const override;
+
+    std::vector<std::pair<std::string, at::Tensor>> held_;
+};
+
+/// Writes the weights into a new folder.
+///   errors  already_exists when there is something of that name; those of plan_export; not_supported
+///           for a type; disk errors, after which nothing of the folder is left
+exported_weights export_safetensors(const weight_source& from, const std::string& folder,
+                                    const export_options& options = {});
+/// Of a module that is whole in this process.
+exported_weights export_safetensors(torch::nn::Module& module, const std::string& folder,
+                                    const export_options& options = {});
+/// Of what open_weights() takes: a run's folder, a checkpoint, a file.
+exported_weights export_safetensors(const std::string& from, const std::string& folder,
+                                    const export_options& options = {});
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/export_weights.ipp
+// Bodies of <skein/train/export_weights.hpp>.
+
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE module_weights::module_weights(torch::nn::Module& module)
+    : weight_source("the model in memory") {
+    if (!detail::cut_parameters(module).empty())
+        throw error(errc::not_supported, "not supported: the weights of a model that build() has "
+                                         "cut up, of which this rank has a part")
+            .with_hint("export the run's folder, which has all of them");
+    for (auto& target : detail::target_tensors(module)) {
+        tensors_.emplace(target.wanted.name,
+                         source_tensor{target.wanted.dtype, target.wanted.shape});
+        held_.emplace_back(target.wanted.name, target.rows);
+    }
+}
+
+SKEIN_INLINE void module_weights::read_rows(const std::string& name, const source_tensor& tensor,
+                                            std::int64_t first_row, std::int64_t rows,
+                                            mut_byte_span into) const {
+    const auto found = std::ranges::find(held_, name, &std::pair<std::string, at::Tensor>::first);
+    const auto part =
+        tensor.shape.empty() ? found->second : found->second.narrow(0, first_row, rows);
+    const auto dense = part.contiguous();
+    std::memcpy(into.data(), dense.const_data_ptr(), into.size());
+}
+
+namespace detail {
+
+inline constexpr std::string_view exported_file = "model.safetensors";
+inline constexpr std::string_view exported_index = "model.safetensors.index.json";
+
+/// Tensors of one file, and its bytes.
+struct export_shard {
+    std::vector<const planned_tensor*> tensors{};
+    std::uint64_t bytes = 0;
+};
+
+SKEIN_INLINE std::uint64_t stored_bytes(const planned_tensor& t) {
+    return tensor_bytes(t.dtype, t.shape).value();
+}
+
+/// In order of their names, a new file where the last one would be too large.
+SKEIN_INLINE std::vector<export_shard> deal_shards(const weight_plan& plan, std::uint64_t most) {
+    std::vector<export_shard> shards(1);
+    for (const auto& t : plan.tensors) {
+        if (!shards.back().tensors.empty() && shards.back().bytes + stored_bytes(t) > most)
+            shards.emplace_back();
+        shards.back().tensors.push_back(&t);
+        shards.back().bytes += stored_bytes(t);
+    }
+    return shards;
+}
+
+SKEIN_INLINE void append_rows(file& out, const at::Tensor& rows) {
+    if (const auto done = out.append(train::bytes_of(rows)); !done) throw done.error();
+}
+
+/// One tensor at the end of a file.
+SKEIN_INLINE void write_tensor(file& out, const weight_source& from, const planned_tensor& t) {
+    const auto type = at::TensorOptions(scalar_type_of(t.dtype));
+    std::vector<at::Tensor> parts; // of one that is turned
+    for (const auto& piece : t.pieces) {
+        const auto& source = from.tensors().at(piece.name);
+        const auto row = tensor_bytes(source.dtype, source.shape).value() /
+                         static_cast<std::uint64_t>(rows_of(source.shape));
+        const auto chunk_rows = std::max<std::int64_t>(
+            1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+        const auto end = piece.first_row + piece.rows;
+        for (auto first = piece.first_row; first < end; first += chunk_rows) {
+            const auto rows = std::min(chunk_rows, end - first);
+            if (source.dtype == t.dtype && !t.turned) {
+                byte_buffer bytes(row * static_cast<std::uint64_t>(rows));
+                from.read(piece.name, first, rows, bytes);
+                if (const auto done = out.append(bytes); !done) throw done.error();
+                continue;
+            }
+            auto shape = source.shape;
+            if (shape.empty()) shape.push_back(1);
+            shape[0] = rows;
+            const auto chunk = at::empty(shape, at::TensorOptions(scalar_type_of(source.dtype)));
+            from.read(piece.name, first, rows, train::bytes_of(chunk));
+            const auto cast = chunk.to(type);
+            if (t.turned)
+                parts.push_back(cast);
+            else
+                append_rows(out, cast);
+        }
+    }
+    if (t.turned) append_rows(out, at::cat(parts).t().contiguous());
+}
+
+SKEIN_INLINE void write_weight_file(disk& where, const std::string& path, const export_shard& shard,
+                                    const weight_source& from) {
+    std::vector<tensor_view> views;
+    std::map<std::string, const planned_tensor*> by_name;
+    for (const auto* t : shard.tensors) { // of no memory: a plan looks at the sizes alone
+        views.push_back({t->name, t->dtype, t->shape,
+                         byte_span(static_cast<const std::byte*>(nullptr), stored_bytes(*t))});
+        by_name.emplace(t->name, t);
+    }
+    const auto plan = plan_safetensors(views, {{"format", "pt"}}).value();
+    const auto opened = where.open(path, open_mode::create_new);
+    if (!opened) throw opened.error();
+    auto& out = **opened;
+    if (const auto done = out.append(as_bytes(std::string_view(plan.head))); !done)
+        throw done.error();
+    for (const auto* view : plan.tensors) write_tensor(out, from, *by_name.at(view->name));
+    out.sync().value();
+    out.close().value();
+}
+
+SKEIN_INLINE void cast_floats(weight_plan& plan, const std::string& dtype) {
+    if (dtype.empty()) return;
+    const auto is_one = [](std::string_view type) {
+        return type == "F32" || type == "F64" || type == "F16" || type == "BF16";
+    };
+    if (!is_one(dtype))
+        throw error(errc::not_supported, fmt::format("not supported: weights as '{}'", dtype))
+            .with_hint("F32, F64, BF16 or F16");
+    for (auto& t : plan.tensors)
+        if (is_one(t.dtype)) t.dtype = dtype;
+}
+
+SKEIN_INLINE exported_weights write_folder(disk& where, const weight_source& from,
+                                           const std::string& folder, const weight_plan& plan,
+                                           const export_options& options) {
+    exported_weights out;
+    const auto shards = deal_shards(plan, options.max_shard);
+    json index{{"metadata", json::object()}, {"weight_map", json::object()}};
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+        auto name = shards.size() == 1
+                        ? std::string(exported_file)
+                        : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+        write_weight_file(where, join_path(folder, name), shards[i], from);
+        for (const auto* t : shards[i].tensors) index["weight_map"][t->name] = name;
+        out.bytes += shards[i].bytes;
+        out.files.push_back(std::move(name));
+    }
+    index["metadata"]["total_size"] = out.bytes;
+    const auto write = [&](std::string_view name, const std::string& text) {
+        where.write_whole(join_path(folder, name), as_bytes(std::string_view(text))).value();
+    };
+    if (shards.size() > 1) write(exported_index, dump_json(index, 2) + "\n");
+    if (!options.config.empty()) write("config.json", options.config);
+    where.sync_dir(folder).value();
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE exported_weights export_safetensors(const weight_source& from,
+                                                 const std::string& folder,
+                                                 const export_options& options) {
+    at::NoGradGuard no_grad;
+    posix_disk here;
+    if (here.status(folder))
+        throw error(errc::already_exists, fmt::format("{} is there already", folder))
+            .with_hint("give a folder that is not there; nothing is replaced");
+    auto plan = plan_export(options.map, from.tensors());
+    detail::cast_floats(plan, options.dtype);
+    std::ranges::sort(plan.tensors, {}, &planned_tensor::name);
+    const auto part = folder + ".part";
+    here.remove_tree(part).value();
+    here.make_dirs(part).value();
+    try {
+        auto out = detail::write_folder(here, from, part, plan, options);
+        here.rename(part, folder).value();
+        here.sync_dir(parent_path(folder)).value();
+        out.path = folder;
+        return out;
+    } catch (...) {
+        (void)here.remove_tree(part);
+        throw;
+    }
+}
+
+SKEIN_INLINE exported_weights export_safetensors(torch::nn::Module& module,
+                                                 const std::string& folder,
+                                                 const export_options& options) {
+    return export_safetensors(module_weights(module), folder, options);
+}
+
+SKEIN_INLINE exported_weights export_safetensors(const std::string& from, const std::string& folder,
+                                                 const export_options& options) {
+    posix_disk here;
+    return export_safetensors(*open_weights(here, from), folder, options);
+}
+
+} // namespace skein::train
+
 // ======== skein/train/feed.hpp
 // feed: a pipeline (skein/data.hpp) as the data of a Trainer.
 //
@@ -27417,1272 +30617,6 @@ private:
 // it.
 
 
-// ======== skein/train/optimizer.hpp
-// The optimizer of a run over a flat store: a few fused kernel calls per step instead of several
-// per parameter.
-//
-// Neighbouring parameters that take the same update form one run; the optimizer's kernel walks the
-// runs once, reading and writing every element once, with clipping by norm folded in as a gradient
-// scale. Vectors (biases, norms) are not decayed unless asked for.
-//
-//     flat_optimizer opt(AdamW{.weight_decay = 0.1}, strategy.store());
-//     opt.step(lr, clip_scale(norm, 1.0));
-
-
-// ======== skein/train/optimizers.hpp
-// What an optimizer is, and those that come with skein: AdamW, Adam, SGD, Adagrad and Lion.
-//
-// An optimizer is a struct of settings that names its states and updates runs of owned memory. One
-// of a user's own is written as those below are, works under every strategy and is saved in
-// checkpoints:
-//
-//     struct sign_descent {
-//         double weight_decay = 0.0;
-//         static constexpr std::string_view name = "sign_descent";
-//         std::vector<optimizer_state> states() const { return {}; }
-//         void describe(description& to) const { to.add("weight decay", weight_decay); }
-//         void update(const update_runs& runs, const update_values& v) const {
-//             runs.for_each([&](const run_part& r) {
-//                 for (std::size_t i = 0; i < r.params.size(); ++i)
-//                     r.params[i] -= float(v.lr) * float((r.grads[i] > 0) - (r.grads[i] < 0));
-//             });
-//         }
-//     };
-
-
-#include <concepts>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-namespace skein::train {
-
-// P elements of a run
-
-/// A state of an optimizer: one float32 number per parameter element.
-struct optimizer_state {
-    std::string name;     ///< in checkpoints: optim.<name>.<parameter>
-    double initial = 0.0; ///< of every element before the first step
-};
-
-/// Neighbouring elements of one run, and their states in the order of states().
-struct run_part {
-    std::span<float> params, grads;
-    std::vector<std::span<float>> states;
-};
-
-/// Runs of memory that take the same update: neighbouring parameters as one long tensor each. All
-/// are float32, contiguous, on the CPU, begin at a multiple of 64 bytes and are a multiple of 16
-/// elements long; padding between parameters has the value and the gradient zero and must keep the
-/// value.
-struct update_runs {
-    std::vector<at::Tensor> params, grads;       ///< by run, P each
-    std::vector<std::vector<at::Tensor>> states; ///< by state, then by run
-
-    /// Calls work with consecutive parts of all runs, on all compute threads.
-    void for_each(const std::function<void(const run_part&)>& work) const;
-    /// One more run; of as many states as those before.
-    ///   grads  undefined where there are none
-    void push(at::Tensor params_P, at::Tensor grads_P, std::vector<at::Tensor> states_P);
-
-private:
-    /// Where it lies, beside the tensors: their own bookkeeping is spread over memory.
-    struct place {
-        float *params, *grads;
-        std::int64_t size;
-    };
-    std::vector<place> places_;
-    std::vector<float*> state_places_; // of the first run, then of the second
-};
-
-/// The numbers of one update.
-struct update_values {
-    std::uint64_t step = 1; ///< of these parameters, from 1; steps that left them out do not count
-    double lr = 0.0;
-    double weight_decay = 0.0; ///< 0 for what is not decayed
-    double grad_scale = 1.0;   ///< gradients are divided by it first
-};
-
-/// Laws:
-///  1. What update() does to an element depends on that element of the parameters, gradients and
-///     states and on the values alone: however a strategy cuts the parameters, the bits are the
-///     same.
-///  2. describe() names every setting that changes the update; the ranks compare them.
-///  3. What it leaves in the gradients does not matter.
-/// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made
-/// of; without the second, parameters of fewer than 2 dimensions are not decayed), and check(),
-/// which throws errc::usage for settings that make no sense.
-template <class O>
-concept optimizer =
-    std::copy_constructible<O> &&
-    requires(const O& o, description& to, const update_runs& runs, const update_values& values) {
-        { O::name } -> std::convertible_to<std::string_view>;
-        { o.states() } -> std::convertible_to<std::vector<optimizer_state>>;
-        o.describe(to);
-        o.update(runs, values);
-    };
-
-} // namespace skein::train
-
-namespace skein {
-
-/// Adam with decoupled weight decay. The learning rate comes from the schedule.
-///   source: Loshchilov and Hutter 2019 (arXiv 1711.05101); ATen native/FusedAdam.cpp
-struct AdamW {
-    double beta1 = 0.9;
-    double beta2 = 0.999;
-    double eps = 1e-8;
-    double weight_decay = 0.01;
-    bool decay_vectors = false; ///< also decay parameters of fewer than 2 dimensions
-
-    static constexpr std::string_view name = "adamw";
-    [[nodiscard]] std::vector<train::optimizer_state> states() const;
-    void check() const;
-    void describe(train::description& to) const;
-    void update(const train::update_runs& runs, const train::update_values& values) const;
-};
-
-/// Adam, its weight decay added to the gradient.
-///   source: Kingma and Ba 2015 (arXiv 1412.6980); torch.optim.Adam
-struct Adam {
-    double beta1 = 0.9;
-    double beta2 = 0.999;
-    double eps = 1e-8;
-    double weight_decay = 0.0;
-    bool decay_vectors = false;
-
-    static constexpr std::string_view name = "adam";
-    [[nodiscard]] std::vector<train::optimizer_state> states() const;
-    void check() const;
-    void describe(train::description& to) const;
-    void update(const train::update_runs& runs, const train::update_values& values) const;
-};
-
-/// Stochastic gradient descent, its weight decay added to the gradient.
-///   source: torch.optim.SGD; ATen native/FusedSGD.cpp
-struct SGD {
-    double momentum = 0.0;
-    bool nesterov = false;
-    double weight_decay = 0.0;
-    bool decay_vectors = false;
-
-    static constexpr std::string_view name = "sgd";
-    [[nodiscard]] std::vector<train::optimizer_state> states() const;
-    void check() const;
-    void describe(train::description& to) const;
-    void update(const train::update_runs& runs, const train::update_values& values) const;
-};
-
-/// Rates that fall with the sum of the squared gradients; weight decay added to the gradient.
-///   rate of step t = lr / (1 + (t - 1) * lr_decay)
-///   source: Duchi et al. 2011 (JMLR 12); torch.optim.Adagrad
-struct Adagrad {
-    double lr_decay = 0.0;
-    double eps = 1e-10;
-    double initial_sum = 0.0; ///< of the squares
-    double weight_decay = 0.0;
-    bool decay_vectors = false;
-
-    static constexpr std::string_view name = "adagrad";
-    [[nodiscard]] std::vector<train::optimizer_state> states() const;
-    void check() const;
-    void describe(train::description& to) const;
-    void update(const train::update_runs& runs, const train::update_values& values) const;
-};
-
-/// The sign of a mean of momentum and gradient, with decoupled weight decay; half of Adam's state.
-/// Rates are 3 to 10 times smaller than AdamW's, weight decays as much larger.
-///   p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p)
-///   m = beta2 * m + (1 - beta2) * g
-///   source: Chen et al. 2023 (arXiv 2302.06675) algorithm 2
-struct Lion {
-    double beta1 = 0.9;
-    double beta2 = 0.99;
-    double weight_decay = 0.0;
-    bool decay_vectors = false;
-
-    static constexpr std::string_view name = "lion";
-    [[nodiscard]] std::vector<train::optimizer_state> states() const;
-    void check() const;
-    void describe(train::description& to) const;
-    void update(const train::update_runs& runs, const train::update_values& values) const;
-};
-
-} // namespace skein
-
-namespace skein::train {
-
-/// Any optimizer, as a value.
-class any_optimizer {
-public:
-    template <class O>
-        requires(!std::same_as<std::remove_cvref_t<O>, any_optimizer>) &&
-                optimizer<std::remove_cvref_t<O>>
-    explicit any_optimizer(O&& how)
-        : held_(std::make_shared<const model<std::remove_cvref_t<O>>>(std::forward<O>(how))) {}
-
-    [[nodiscard]] std::string name() const { return held_->name(); }
-    [[nodiscard]] std::vector<optimizer_state> states() const { return held_->states(); }
-    /// The name is that of the optimizer.
-    [[nodiscard]] description describe() const;
-    void check() const { held_->check(); }
-    /// Of a parameter with so many dimensions.
-    [[nodiscard]] double weight_decay(std::size_t dims) const { return held_->weight_decay(dims); }
-    void update(const update_runs& runs, const update_values& values) const {
-        held_->update(runs, values);
-    }
-
-private:
-    struct base {
-        virtual ~base() = default;
-        [[nodiscard]] virtual std::string name() const = 0;
-        [[nodiscard]] virtual std::vector<optimizer_state> states() const = 0;
-        virtual void describe(description& to) const = 0;
-        virtual void check() const = 0;
-        [[nodiscard]] virtual double weight_decay(std::size_t dims) const = 0;
-        virtual void update(const update_runs& runs, const update_values& values) const = 0;
-    };
-    template <class O>
-    struct model final : base {
-        explicit model(O from) : how(std::move(from)) {}
-        [[nodiscard]] std::string name() const override {
-            return std::string(std::string_view(O::name));
-        }
-        [[nodiscard]] std::vector<optimizer_state> states() const override { return how.states(); }
-        void describe(description& to) const override { how.describe(to); }
-        void check() const override {
-            if constexpr (requires { how.check(); }) how.check();
-        }
-        [[nodiscard]] double weight_decay(std::size_t dims) const override {
-            bool decays = dims >= 2;
-            if constexpr (requires { how.decay_vectors; }) decays = decays || how.decay_vectors;
-            if constexpr (requires { how.weight_decay; })
-                return decays ? how.weight_decay : 0.0;
-            else
-                return 0.0;
-        }
-        void update(const update_runs& runs, const update_values& values) const override {
-            how.update(runs, values);
-        }
-        O how;
-    };
-
-    std::shared_ptr<const base> held_;
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/optimizers.ipp
-// Bodies of <skein/train/optimizers.hpp>.
-
-
-#include <algorithm>
-#include <cmath>
-#include <optional>
-
-#include <fmt/format.h>
-
-namespace skein::train {
-
-SKEIN_INLINE void update_runs::push(at::Tensor params_P, at::Tensor grads_P,
-                                    std::vector<at::Tensor> states_P) {
-    const auto data = [](const at::Tensor& t) {
-        return t.defined() ? static_cast<float*>(t.mutable_data_ptr()) : nullptr;
-    };
-    places_.push_back({data(params_P), data(grads_P), params_P.numel()});
-    params.push_back(std::move(params_P));
-    if (grads_P.defined()) grads.push_back(std::move(grads_P));
-    states.resize(states_P.size());
-    for (std::size_t k = 0; k < states_P.size(); ++k) {
-        state_places_.push_back(data(states_P[k]));
-        states[k].push_back(std::move(states_P[k]));
-    }
-}
-
-SKEIN_INLINE void update_runs::for_each(const std::function<void(const run_part&)>& work) const {
-    constexpr std::int64_t line = flat_alignment, grain = (1 << 15) / line;
-    const auto call = [&](run_part& part, std::size_t run, std::int64_t begin, std::int64_t end) {
-        const auto& at = places_[run];
-        const auto first = begin * line;
-        const auto count = static_cast<std::size_t>(std::min(end * line, at.size) - first);
-        part.params = {at.params + first, count};
-        if (at.grads != nullptr) part.grads = {at.grads + first, count};
-        for (std::size_t k = 0; k < part.states.size(); ++k)
-            part.states[k] = {state_places_[run * part.states.size() + k] + first, count};
-        work(part);
-    };
-    run_part mine{{}, {}, std::vector<std::span<float>>(states.size())};
-    for (std::size_t r = 0; r < places_.size(); ++r) {
-        const auto lines = (places_[r].size + line - 1) / line;
-        if (lines <= grain) {
-            call(mine, r, 0, lines);
-            continue;
-        }
-        at::parallel_for(0, lines, grain, [&](std::int64_t begin, std::int64_t end) {
-            run_part part{{}, {}, std::vector<std::span<float>>(states.size())};
-            call(part, r, begin, end);
-        });
-    }
-}
-
-SKEIN_INLINE description any_optimizer::describe() const {
-    description out;
-    held_->describe(out);
-    out.name = name();
-    return out;
-}
-
-namespace detail {
-
-SKEIN_INLINE void require_setting(bool fits, std::string what) {
-    if (!fits) throw error(errc::usage, std::move(what));
-}
-
-SKEIN_INLINE bool is_fraction(double x) { return x >= 0.0 && x < 1.0; }
-SKEIN_INLINE bool is_amount(double x) { return x >= 0.0 && std::isfinite(x); }
-
-/// The name is as in C++; Adam and AdamW have the same settings.
-template <class Adams>
-void check_adam(const Adams& o, const char* name) {
-    require_setting(is_fraction(o.beta1) && is_fraction(o.beta2),
-                    fmt::format("{} betas {} and {} are not in [0, 1)", name, o.beta1, o.beta2));
-    require_setting(
-        o.eps > 0 && is_amount(o.weight_decay),
-        fmt::format("{} eps {} or weight decay {} is negative", name, o.eps, o.weight_decay));
-}
-
-template <class Adams>
-void describe_adam(const Adams& o, description& to) {
-    to.add("beta1", o.beta1).add("beta2", o.beta2).add("eps", o.eps);
-    to.add("weight decay", o.weight_decay).add("decay_vectors", o.decay_vectors);
-}
-
-/// What the fused kernels take beside the runs: the number of the step, from 1, once per run, and
-/// the divisor of the gradients.
-struct fused_values {
-    explicit fused_values(const update_runs& runs, const update_values& v)
-        : steps(runs.params.size(), at::scalar_tensor(static_cast<double>(v.step), at::kFloat)) {
-        if (v.grad_scale != 1.0) scale = at::scalar_tensor(v.grad_scale, at::kFloat);
-    }
-    std::vector<at::Tensor> steps;
-    std::optional<at::Tensor> scale;
-};
-
-} // namespace detail
-
-} // namespace skein::train
-
-namespace skein {
-
-// ---- AdamW --------------------------------------------------------------------------------------
-
-SKEIN_INLINE std::vector<train::optimizer_state> AdamW::states() const {
-    return {{"exp_avg"}, {"exp_avg_sq"}};
-}
-SKEIN_INLINE void AdamW::check() const { train::detail::check_adam(*this, "AdamW"); }
-SKEIN_INLINE void AdamW::describe(train::description& to) const {
-    train::detail::describe_adam(*this, to);
-}
-SKEIN_INLINE void AdamW::update(const train::update_runs& r, const train::update_values& v) const {
-    const train::detail::fused_values fused(r, v);
-    at::_fused_adamw_(r.params, r.grads, r.states[0], r.states[1], {}, fused.steps, v.lr, beta1,
-                      beta2, v.weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false,
-                      fused.scale);
-}
-
-// ---- Adam ---------------------------------------------------------------------------------------
-
-SKEIN_INLINE std::vector<train::optimizer_state> Adam::states() const {
-    return {{"exp_avg"}, {"exp_avg_sq"}};
-}
-SKEIN_INLINE void Adam::check() const { train::detail::check_adam(*this, "Adam"); }
-SKEIN_INLINE void Adam::describe(train::description& to) const {
-    train::detail::describe_adam(*this, to);
-}
-SKEIN_INLINE void Adam::update(const train::update_runs& r, const train::update_values& v) const {
-    const train::detail::fused_values fused(r, v);
-    at::_fused_adam_(r.params, r.grads, r.states[0], r.states[1], {}, fused.steps, v.lr, beta1,
-                     beta2, v.weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false,
-                     fused.scale);
-}
-
-// ---- SGD ----------------------------------------------------------------------------------------
-
-SKEIN_INLINE std::vector<train::optimizer_state> SGD::states() const {
-    if (momentum == 0.0) return {};
-    return {{"momentum"}};
-}
-SKEIN_INLINE void SGD::check() const {
-    using train::detail::require_setting;
-    require_setting(train::detail::is_fraction(momentum),
-                    fmt::format("SGD momentum {} is not in [0, 1)", momentum));
-    require_setting(!nesterov || momentum != 0.0, "SGD with nesterov needs a momentum");
-    require_setting(train::detail::is_amount(weight_decay),
-                    fmt::format("SGD weight decay {} is negative", weight_decay));
-}
-SKEIN_INLINE void SGD::describe(train::description& to) const {
-    to.add("momentum", momentum).add("nesterov", nesterov);
-    to.add("weight decay", weight_decay).add("decay_vectors", decay_vectors);
-}
-SKEIN_INLINE void SGD::update(const train::update_runs& r, const train::update_values& v) const {
-    const train::detail::fused_values fused(r, v);
-    const at::TensorList buffers =
-        r.states.empty() ? at::TensorList() : at::TensorList(r.states[0]);
-    // Zeroed momentum without dampening makes the first step like any other.
-    at::_fused_sgd_(r.params, r.grads, buffers, v.weight_decay, momentum, v.lr,
-                    /*dampening=*/0.0, nesterov, /*maximize=*/false,
-                    /*is_first_step=*/false, fused.scale);
-}
-
-// ---- Adagrad ------------------------------------------------------------------------------------
-
-SKEIN_INLINE std::vector<train::optimizer_state> Adagrad::states() const {
-    return {{"sum", initial_sum}};
-}
-SKEIN_INLINE void Adagrad::check() const {
-    using train::detail::is_amount, train::detail::require_setting;
-    require_setting(
-        is_amount(lr_decay) && is_amount(initial_sum) && is_amount(weight_decay),
-        fmt::format("Adagrad lr_decay {}, initial_sum {} or weight decay {} is negative", lr_decay,
-                    initial_sum, weight_decay));
-    require_setting(eps > 0, fmt::format("Adagrad eps {} is not positive", eps));
-}
-SKEIN_INLINE void Adagrad::describe(train::description& to) const {
-    to.add("lr_decay", lr_decay).add("eps", eps).add("initial_sum", initial_sum);
-    to.add("weight decay", weight_decay).add("decay_vectors", decay_vectors);
-}
-SKEIN_INLINE void Adagrad::update(const train::update_runs& r,
-                                  const train::update_values& v) const {
-    const train::detail::fused_values fused(r, v);
-    at::_fused_adagrad_(r.params, r.grads, r.states[0], fused.steps, v.lr, lr_decay, v.weight_decay,
-                        eps, /*maximize=*/false, fused.scale);
-}
-
-// ---- Lion ---------------------------------------------------------------------------------------
-
-SKEIN_INLINE std::vector<train::optimizer_state> Lion::states() const { return {{"exp_avg"}}; }
-SKEIN_INLINE void Lion::check() const {
-    using train::detail::is_fraction, train::detail::require_setting;
-    require_setting(is_fraction(beta1) && is_fraction(beta2),
-                    fmt::format("Lion betas {} and {} are not in [0, 1)", beta1, beta2));
-    require_setting(train::detail::is_amount(weight_decay),
-                    fmt::format("Lion weight decay {} is negative", weight_decay));
-}
-SKEIN_INLINE void Lion::describe(train::description& to) const {
-    to.add("beta1", beta1).add("beta2", beta2);
-    to.add("weight decay", weight_decay).add("decay_vectors", decay_vectors);
-}
-SKEIN_INLINE void Lion::update(const train::update_runs& runs,
-                               const train::update_values& v) const {
-    const auto scale = static_cast<float>(v.grad_scale), lr = static_cast<float>(v.lr);
-    const auto b1 = static_cast<float>(beta1), rest1 = static_cast<float>(1.0 - beta1);
-    const auto b2 = static_cast<float>(beta2), rest2 = static_cast<float>(1.0 - beta2);
-    const auto kept = static_cast<float>(1.0 - v.lr * v.weight_decay);
-    runs.for_each([=](const train::run_part& part) {
-        float* const __restrict__ p = part.params.data();
-        const float* const __restrict__ g = part.grads.data();
-        float* const __restrict__ m = part.states[0].data();
-        for (std::size_t i = 0; i < part.params.size(); ++i) {
-            const float grad = g[i] / scale;
-            const float c = b1 * m[i] + rest1 * grad;
-            const float sign = static_cast<float>(c > 0.0f) - static_cast<float>(c < 0.0f);
-            p[i] = p[i] * kept - lr * sign;
-            m[i] = b2 * m[i] + rest2 * grad;
-        }
-    });
-}
-
-} // namespace skein
-
-// ======== skein/train/parameter_groups.hpp
-// Groups of parameters that take another rate or weight decay, or none of the updates, chosen by
-// name.
-//
-//     const auto embeds = [](const parameter_info& p) { return p.name.starts_with("embed"); };
-//     const auto is_norm = [](const parameter_info& p) { return p.name.ends_with("norm.weight"); };
-//     parameter_groups groups{{.match = embeds, .lr_scale = 0.1},
-//                             {.match = is_norm, .weight_decay = 0.0}};
-//     trainer.fit(model, {skein::AdamW{}, {.groups = groups}}, schedule, loss, data, held_out);
-//
-// The first group that matches counts; what no group matches is updated as the optimizer says.
-
-
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::train {
-
-/// What a predicate sees of a trainable parameter.
-struct parameter_info {
-    std::string_view name;               ///< as in named_parameters(); of tied parameters the first
-    std::span<const std::int64_t> shape; ///< of all of it, also where a rank owns a part
-
-    [[nodiscard]] std::size_t dims() const noexcept { return shape.size(); }
-};
-
-/// Parameters that a predicate chooses, and what is different for them.
-struct parameter_group {
-    /// Law: it depends on the parameter alone, and is equal on all ranks.
-    std::function<bool(const parameter_info&)> match;
-    double lr_scale = 1.0; ///< times the rate of the schedule
-    /// In place of the optimizer's, for vectors too; none: the optimizer's own rule.
-    std::optional<double> weight_decay{};
-    /// No update, and no change of state. Its gradients are still computed and count for the norm:
-    /// set requires_grad to false before fit() to save that, too.
-    bool frozen = false;
-};
-
-/// In order of precedence: the first that matches a parameter counts.
-using parameter_groups = std::vector<parameter_group>;
-
-/// What the groups come to for one parameter.
-struct update_effect {
-    double lr_scale = 1.0;
-    double weight_decay = 0.0;
-    bool frozen = false;
-
-    friend bool operator==(const update_effect&, const update_effect&) = default;
-};
-
-/// The effect on each parameter.
-///   own_decay  of a parameter without a group, or whose group says none
-///   errors     usage for a group without a predicate, with a senseless number, or that no
-///              parameter is left for: it names the parameters there are
-[[nodiscard]] std::vector<update_effect> effects_of(
-    const parameter_groups& groups, std::span<const parameter_info> parameters,
-    const std::function<double(const parameter_info&)>& own_decay);
-
-} // namespace skein::train
-
-namespace skein {
-using train::parameter_group;
-using train::parameter_groups;
-using train::parameter_info;
-} // namespace skein
-
-
-// ======== skein/train/detail/parameter_groups.ipp
-// Bodies of <skein/train/parameter_groups.hpp>.
-
-
-#include <cmath>
-
-#include <fmt/format.h>
-
-namespace skein::train {
-
-namespace detail {
-
-SKEIN_INLINE void check_group(const parameter_group& group, std::size_t number) {
-    const auto refuse = [&](const std::string& what, const char* hint) {
-        throw error(errc::usage, fmt::format("parameter group {} {}", number, what))
-            .with_hint(hint);
-    };
-    if (!group.match) refuse("has no predicate", "set .match");
-    if (!(group.lr_scale >= 0) || !std::isfinite(group.lr_scale))
-        refuse(fmt::format("has lr_scale {}", group.lr_scale),
-               "use a finite number that is not negative");
-    if (group.weight_decay && (!(*group.weight_decay >= 0) || !std::isfinite(*group.weight_decay)))
-        refuse(fmt::format("has weight decay {}", *group.weight_decay),
-               "use a finite number that is not negative");
-}
-
-/// "a, b, c and 5 more"
-SKEIN_INLINE std::string some_names(std::span<const parameter_info> parameters) {
-    constexpr std::size_t most = 20;
-    std::string names;
-    for (std::size_t i = 0; i < parameters.size() && i < most; ++i)
-        names += fmt::format("{}{}", i > 0 ? ", " : "", parameters[i].name);
-    if (parameters.size() > most) names += fmt::format(" and {} more", parameters.size() - most);
-    return names;
-}
-
-} // namespace detail
-
-SKEIN_INLINE std::vector<update_effect> effects_of(
-    const parameter_groups& groups, std::span<const parameter_info> parameters,
-    const std::function<double(const parameter_info&)>& own_decay) {
-    for (std::size_t g = 0; g < groups.size(); ++g) detail::check_group(groups[g], g + 1);
-    std::vector<std::size_t> matched(groups.size(), 0), taken(groups.size(), 0);
-    std::vector<update_effect> effects;
-    for (const auto& p : parameters) {
-        update_effect effect{.weight_decay = own_decay(p)};
-        bool found = false;
-        for (std::size_t g = 0; g < groups.size(); ++g) {
-            if (!groups[g].match(p)) continue;
-            matched[g] += 1;
-            if (found) continue;
-            found = true;
-            taken[g] += 1;
-            effect = {groups[g].lr_scale, groups[g].weight_decay.value_or(effect.weight_decay),
-                      groups[g].frozen};
-        }
-        effects.push_back(effect);
-    }
-    for (std::size_t g = 0; g < groups.size(); ++g) {
-        if (taken[g] > 0) continue;
-        if (matched[g] > 0)
-            throw error(
-                errc::usage,
-                fmt::format("all that parameter group {} matches belongs to groups before it",
-                            g + 1))
-                .with_hint("the first group that matches counts: put the narrower one first");
-        throw error(errc::usage, fmt::format("parameter group {} matches none of the {} parameters",
-                                             g + 1, parameters.size()))
-            .with_hint("there are " + detail::some_names(parameters));
-    }
-    return effects;
-}
-
-} // namespace skein::train
-
-// ======== skein/train/weight_average.hpp
-// An exponential moving average of the weights, of what each rank owns: 1/N of the memory when
-// sharded.
-//
-//     trainer.fit(model, {skein::AdamW{}, {.average = average_options{.decay = 0.9999}}}, ...);
-//
-// Saved in checkpoints as optim.ema.<parameter>; load_weights(*net, path, {.average = true}) reads
-// it.
-//   source: Polyak and Juditsky 1992; the warm-up is that of tf.train.ExponentialMovingAverage
-
-
-#include <cstdint>
-#include <string>
-
-namespace skein::train {
-
-/// average = average + (1 - d) * (weights - average) after every step, d = decay.
-struct average_options {
-    double decay = 0.999;
-    /// d of step t, from 1, is at most (1 + t) / (10 + t): the first weights are soon forgotten.
-    bool warm_up = true;
-    bool evaluate = true; ///< evaluations see the averages in place of the weights
-    bool keep = false;    ///< the module leaves fit() with the averages
-};
-
-/// The averages of one rank over what it owns of a store, which must outlive it. They begin as the
-/// weights.
-class weight_average {
-public:
-    /// Throws errc::usage when decay is not in [0, 1).
-    ///   folder  see make_state_buffer()
-    weight_average(average_options options, flat_store& store, const std::string& folder);
-
-    /// After the update of step t, from 1.
-    void update(std::uint64_t step);
-    /// Exchanges averages and weights of what this rank owns; twice changes nothing. Ranks may
-    /// share the weights: nobody may read them meanwhile, and strategy::publish() comes after it.
-    void swap();
-    /// The averages are in the place of the weights.
-    [[nodiscard]] bool is_shown() const noexcept { return shown_; }
-    /// Begins again from the weights.
-    void restart();
-
-    [[nodiscard]] const average_options& options() const noexcept { return options_; }
-    /// store.owned() elements, in the owned layout.
-    [[nodiscard]] const at::Tensor& values() const noexcept { return values_; }
-
-private:
-    average_options options_;
-    flat_store* store_;
-    at::Tensor values_;
-    update_runs runs_; // parameters, and as their only state the averages
-    bool shown_ = false;
-};
-
-} // namespace skein::train
-
-namespace skein {
-using train::average_options;
-}
-
-
-// ======== skein/train/detail/weight_average.ipp
-// Bodies of <skein/train/weight_average.hpp>.
-
-
-// ======== skein/train/state_memory.hpp
-// Memory for optimizer states that the kernel may write to a disk when memory is short.
-//
-// A file in a folder of the user's choice, mapped and without a name from the start: nothing is
-// left behind however the program ends. On a disk the pages of a state that is not in use can leave
-// memory; on tmpfs they leave it only where there is swap.
-
-
-#include <cstdint>
-#include <string>
-
-namespace skein::train {
-
-/// Zeroed float32 storage in a file of the folder, given back when the last view is gone. Its
-/// blocks are reserved now: a disk that fills up later cannot end the program.
-///   errors  usage when the folder is none or not writable; exhausted, with what is free, when it
-///           is too small
-[[nodiscard]] at::Tensor make_file_buffer(const std::string& folder, std::int64_t elements);
-
-/// The same in the folder, or ordinary memory when that is empty.
-[[nodiscard]] at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements);
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/state_memory.ipp
-// Bodies of <skein/train/state_memory.hpp>.
-
-
-#include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
-
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-namespace skein::train {
-
-namespace detail {
-
-/// A file in the folder that has no name any more.
-SKEIN_INLINE unique_fd nameless_file(const std::string& folder) {
-    unique_fd file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-    if (file) return file;
-    const int first = errno;
-    auto path = folder + "/.skein-state-XXXXXX"; // file systems that have no O_TMPFILE
-    file.reset(::mkostemp(path.data(), O_CLOEXEC));
-    if (file) {
-        ::unlink(path.c_str());
-        return file;
-    }
-    throw error(errc::usage, fmt::format("optimizer states cannot be placed in {}: {}", folder,
-                                         std::strerror(first == EOPNOTSUPP ? errno : first)))
-        .with_hint("give a folder that exists, that this user may write to, on a local disk");
-}
-
-SKEIN_INLINE double free_bytes(int file) {
-    struct statvfs about{};
-    if (::fstatvfs(file, &about) != 0) return 0.0;
-    return static_cast<double>(about.f_bavail) * static_cast<double>(about.f_frsize);
-}
-
-/// Gives the file its size, with blocks of its own. What is more than is free is not tried: it would take all that is free
-/// from every other program until it fails.
-SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder) {
-    outlive_file_limit();
-    const auto size = static_cast<off_t>(bytes);
-    int failed = ENOSPC;
-    if (free_bytes(file) >= static_cast<double>(bytes)) {
-        failed = ::fallocate(file, 0, 0, size) == 0 ? 0 : errno;
-        if (failed == EOPNOTSUPP) // the best there is on such a file system
-            failed = ::ftruncate(file, size) == 0 ? 0 : errno;
-    }
-    if (failed == 0) return;
-    const bool full = failed == ENOSPC || failed == EFBIG || failed == EDQUOT;
-    throw error(full ? errc::exhausted : errc::io,
-                fmt::format("no room for {} bytes of optimizer state in {} ({:.0f} are free): {}",
-                            bytes, folder, free_bytes(file), errno_text(failed)))
-        .with_hint("give a folder on a larger disk, or shard the optimizer over more ranks");
-}
-
-} // namespace detail
-
-SKEIN_INLINE at::Tensor make_file_buffer(const std::string& folder, std::int64_t elements) {
-    const auto bytes =
-        static_cast<std::size_t>(std::max<std::int64_t>(elements, 1)) * sizeof(float);
-    const auto file = detail::nameless_file(folder);
-    detail::reserve(file.get(), bytes, folder);
-    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-    if (memory == MAP_FAILED)
-        throw error(errc::io, fmt::format("{} bytes of optimizer state in {} cannot be mapped: {}",
-                                          bytes, folder, std::strerror(errno)))
-            .with_hint("give a folder on a local disk");
-    return at::from_blob(
-        memory, {elements}, [bytes](void* p) { ::munmap(p, bytes); },
-        at::TensorOptions().dtype(at::kFloat));
-}
-
-SKEIN_INLINE at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements) {
-    return folder.empty() ? make_flat_buffer(elements) : make_file_buffer(folder, elements);
-}
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/weight_average.ipp, continued
-#include <algorithm>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::train {
-
-SKEIN_INLINE weight_average::weight_average(average_options options, flat_store& store,
-                                            const std::string& folder)
-    : options_(options), store_(&store) {
-    if (!(options.decay >= 0.0 && options.decay < 1.0))
-        throw error(errc::usage,
-                    fmt::format("the decay {} of the average is not in [0, 1)", options.decay));
-    values_ = make_state_buffer(folder, store.owned());
-    const auto& pieces = store.pieces();
-    for (std::size_t i = 0; i < pieces.size();) {
-        auto run = pieces[i++];
-        for (; i < pieces.size() && pieces[i].flat == run.flat + run.padded &&
-               pieces[i].at == run.at + run.padded;
-             ++i)
-            run.padded += pieces[i].padded;
-        runs_.push(store.params_P().narrow(0, run.flat, run.padded), {},
-                   {values_.narrow(0, run.at, run.padded)});
-    }
-    restart();
-}
-
-SKEIN_INLINE void weight_average::update(std::uint64_t step) {
-    const double t = static_cast<double>(step);
-    const double decay =
-        options_.warm_up ? std::min(options_.decay, (1.0 + t) / (10.0 + t)) : options_.decay;
-    const auto rest = static_cast<float>(1.0 - decay);
-    runs_.for_each([rest](const run_part& part) {
-        const float* const __restrict__ p = part.params.data();
-        float* const __restrict__ mean = part.states[0].data();
-        for (std::size_t i = 0; i < part.params.size(); ++i) mean[i] += rest * (p[i] - mean[i]);
-    });
-}
-
-SKEIN_INLINE void weight_average::swap() {
-    store_->take_writes();
-    shown_ = !shown_;
-    runs_.for_each([](const run_part& part) {
-        std::swap_ranges(part.params.begin(), part.params.end(), part.states[0].begin());
-    });
-    store_->cast_owned();
-}
-
-SKEIN_INLINE void weight_average::restart() {
-    runs_.for_each([](const run_part& part) {
-        std::copy(part.params.begin(), part.params.end(), part.states[0].begin());
-    });
-}
-
-} // namespace skein::train
-
-
-// ======== skein/train/optimizer.hpp, continued
-#include <concepts>
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-namespace skein::train {
-
-/// What may be asked for beside the optimizer.
-struct optimizer_extras {
-    parameter_groups groups{};
-    std::optional<average_options> average{}; ///< of the weights, in use beside them
-    /// Folder for the optimizer's states in mapped files, which the kernel may write out when
-    /// memory is short; empty: ordinary memory. See make_file_buffer().
-    std::string states_in{};
-};
-
-/// An optimizer of any kind, and the extras: AdamW{...}, or {AdamW{...}, {.groups = ...}}.
-struct optimizer_options {
-    template <class O>
-        requires(!std::same_as<std::remove_cvref_t<O>, optimizer_options>) &&
-                    optimizer<std::remove_cvref_t<O>>
-    optimizer_options(O&& optimizer, optimizer_extras extras = {})
-        : how(std::forward<O>(optimizer)), more(std::move(extras)) {}
-
-    any_optimizer how;
-    optimizer_extras more{};
-};
-
-/// The settings that all ranks must have alike, but for what the groups match: see
-/// flat_optimizer::effect_hash().
-[[nodiscard]] description describe(const optimizer_options& options);
-
-/// The global norm of the gradients, and what it means for the step.
-struct gradient_norm {
-    double norm = 0.0;
-    double scale = 1.0; ///< gradients are divided by it
-};
-
-/// As torch's clip_grad_norm_: gradients longer than `limit` are brought to that length; 0 = never.
-[[nodiscard]] inline gradient_norm clip_to(double norm, double limit) noexcept {
-    if (limit <= 0 || !(norm + 1e-6 > limit)) return {norm, 1.0};
-    return {norm, (norm + 1e-6) / limit};
-}
-
-/// The optimizer of one rank over what it owns of a store, which must outlive it.
-class flat_optimizer {
-public:
-    /// Throws errc::usage for settings or groups that make no sense, and what make_file_buffer()
-    /// throws.
-    flat_optimizer(optimizer_options options, flat_store& store);
-
-    /// One update from the owned gradients, which are divided by grad_scale first. What is left in
-    /// them has no meaning.
-    ///   present     by segment of the store: 0 where no rank had a gradient. Such a parameter is
-    ///               left as it is, decay and state too, as torch.optim does with a grad of None;
-    ///               empty: all had
-    ///   clip_value  gradients are brought into [-clip_value, clip_value] once they are divided, as
-    ///               by torch's clip_grad_value_; 0 = never
-    void step(double lr, double grad_scale = 1.0, std::span<const double> present = {},
-              double clip_value = 0.0);
-
-    /// After flat_store::move_gradients().
-    void rebind();
-
-    [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
-    void set_steps(std::uint64_t finished) noexcept { steps_ = finished; }
-    /// By segment: in how many of the steps it was left out. Empty: none ever was.
-    [[nodiscard]] const std::vector<std::uint64_t>& left_out() const noexcept { return left_out_; }
-    void set_left_out(std::vector<std::uint64_t> steps);
-    [[nodiscard]] std::string name() const { return options_.how.name(); }
-    [[nodiscard]] const optimizer_options& options() const noexcept { return options_; }
-    /// State buffers by name, store.owned() elements each, in the owned layout: for checkpoints.
-    /// The average of the weights is one of them, "ema".
-    [[nodiscard]] const std::vector<std::pair<std::string, at::Tensor>>& states() const noexcept {
-        return states_;
-    }
-    /// Of rate, decay and freezing of every parameter: equal on all ranks, or their groups differ.
-    [[nodiscard]] std::uint64_t effect_hash() const;
-
-    /// The average of the weights, when asked for.
-    [[nodiscard]] weight_average* average() noexcept { return average_ ? &*average_ : nullptr; }
-
-private:
-    /// Elements amid a group whose decay is another.
-    struct patch {
-        std::int64_t begin, size; // in the group's only run
-        std::int64_t at;          // in the copy
-    };
-    /// Patches of one decay, which are updated in a copy, side by side.
-    struct aside {
-        double weight_decay;
-        std::vector<patch> patches{};
-        std::int64_t size = 0; // of all
-        update_runs copies{};  // one run
-    };
-    static constexpr std::int64_t stretch = 1 << 18; // elements of a group with others
-
-    /// Neighbours that take the same update, as one long tensor each; but for those set aside.
-    struct group {
-        update_effect effect;
-        std::uint64_t left_out = 0;
-        update_runs runs{};
-        std::vector<aside> others{};
-    };
-
-    [[nodiscard]] std::vector<update_effect> make_effects() const;
-    [[nodiscard]] std::vector<group> make_groups(std::span<const double> present);
-    [[nodiscard]] bool joins_decays() const;
-    void join(std::vector<group>& groups, std::span<const owned_piece> run);
-    void set_aside(group& from);
-    void push(group& to, const owned_piece& run) const;
-    static void copy(const update_runs& run, const aside& part, bool back);
-    void update(const group& g, double lr, double grad_scale, double clip_value) const;
-
-    optimizer_options options_;
-    flat_store* store_;
-    std::vector<update_effect> effects_; // by segment
-    bool joins_ = false;                 // runs go across parameters of different decay
-    std::size_t own_states_ = 0;         // of the optimizer; further ones are not its business
-    std::vector<std::pair<std::string, at::Tensor>> states_;
-    std::optional<weight_average> average_;
-    std::vector<group> groups_; // while no parameter is or was left out
-    at::Tensor copies_;         // for what groups set aside, one group at a time
-    std::vector<std::uint64_t> left_out_;
-    std::uint64_t steps_ = 0;
-};
-
-} // namespace skein::train
-
-namespace skein {
-using train::optimizer_extras;
-}
-
-
-// ======== skein/train/detail/optimizer.ipp
-// Bodies of <skein/train/optimizer.hpp>.
-
-
-#include <algorithm>
-#include <bit>
-#include <cstring>
-
-#include <fmt/format.h>
-
-namespace skein::train {
-
-SKEIN_INLINE description describe(const optimizer_options& options) {
-    auto out = options.how.describe();
-    std::size_t number = 0;
-    for (const auto& g : options.more.groups) {
-        const auto name = [&](const char* what) {
-            return fmt::format("{} of parameter group {}", what, number);
-        };
-        number += 1;
-        out.add(name("lr_scale"), g.lr_scale).add(name("frozen"), g.frozen);
-        if (g.weight_decay) out.add(name("weight decay"), *g.weight_decay);
-    }
-    if (const auto& a = options.more.average) {
-        out.add("decay of the average", a->decay).add("warm-up of the average", a->warm_up);
-        out.add("evaluates the average", a->evaluate).add("keeps the average", a->keep);
-    }
-    return out;
-}
-
-SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_store& store)
-    : options_(std::move(options)), store_(&store) {
-    const auto& more = options_.more;
-    options_.how.check();
-    effects_ = make_effects();
-    joins_ = joins_decays();
-    for (const auto& state : options_.how.states()) {
-        if (state.name.empty() || state.name == "ema" || state.name.find('.') != std::string::npos)
-            throw error(errc::usage,
-                        fmt::format("optimizer {} has a state named '{}'", name(), state.name))
-                .with_hint("use a name without dots, other than ema");
-        states_.emplace_back(state.name, make_state_buffer(more.states_in, store.owned()));
-        if (state.initial != 0.0) states_.back().second.fill_(state.initial);
-    }
-    own_states_ = states_.size();
-    if (more.average) {
-        average_.emplace(*more.average, store, more.states_in);
-        states_.emplace_back("ema", average_->values());
-    }
-    groups_ = make_groups({});
-}
-
-SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
-                                       std::span<const double> present, double clip_value) {
-    store_->take_writes(/*always=*/false);
-    // Nothing here is recorded: past autograd's checks of every tensor, which cost more than short
-    // runs.
-    const at::AutoDispatchBelowADInplaceOrView no_grad;
-    steps_ += 1;
-    const bool all = std::ranges::all_of(present, [](double p) { return p != 0.0; });
-    if (!all && left_out_.empty()) left_out_.assign(store_->segments().size(), 0);
-    if (left_out_.empty()) {
-        for (const auto& g : groups_) update(g, lr, grad_scale, clip_value);
-    } else {
-        for (std::size_t i = 0; i < present.size(); ++i)
-            if (present[i] == 0.0) left_out_[i] += 1;
-        for (const auto& g : make_groups(present)) update(g, lr, grad_scale, clip_value);
-    }
-    if (average_) average_->update(steps_);
-}
-
-SKEIN_INLINE void flat_optimizer::rebind() { groups_ = make_groups({}); }
-
-SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_scale,
-                                         double clip_value) const {
-    if (clip_value > 0.0) {
-        const auto scale = static_cast<float>(std::exchange(grad_scale, 1.0));
-        const auto limit = static_cast<float>(clip_value);
-        g.runs.for_each([=](const run_part& part) {
-            for (auto& x : part.grads) x = std::clamp(x / scale, -limit, limit);
-        });
-    }
-    update_values values{.step = steps_ - g.left_out,
-                         .lr = lr * g.effect.lr_scale,
-                         .weight_decay = g.effect.weight_decay,
-                         .grad_scale = grad_scale};
-    for (const auto& other : g.others) copy(g.runs, other, /*back=*/false);
-    options_.how.update(g.runs, values);
-    for (const auto& other : g.others) {
-        values.weight_decay = other.weight_decay;
-        options_.how.update(other.copies, values);
-        copy(g.runs, other, /*back=*/true);
-    }
-}
-
-/// Parameters, gradients and states of what is set aside, out of the run; or what changed of them
-/// back.
-SKEIN_INLINE void flat_optimizer::copy(const update_runs& run, const aside& part, bool back) {
-    struct pair {
-        float *run, *copy;
-    };
-    std::vector<pair> arrays;
-    const auto add = [&](const at::Tensor& of_run, const at::Tensor& of_copy) {
-        arrays.push_back({static_cast<float*>(of_run.mutable_data_ptr()),
-                          static_cast<float*>(of_copy.mutable_data_ptr())});
-    };
-    add(run.params[0], part.copies.params[0]);
-    if (!back) add(run.grads[0], part.copies.grads[0]);
-    for (std::size_t k = 0; k < run.states.size(); ++k)
-        add(run.states[k][0], part.copies.states[k][0]);
-    const auto count = static_cast<std::int64_t>(part.patches.size());
-    const auto fetch =
-        [&](const patch& p) { // the processor does not foresee where the next one lies
-            for (const auto& a : arrays)
-                for (std::int64_t k = 0; k < std::min<std::int64_t>(p.size, 128);
-                     k += flat_alignment)
-                    __builtin_prefetch(a.run + p.begin + k, /*write=*/1);
-        };
-    at::parallel_for(0, count, 64, [&](std::int64_t first, std::int64_t last) {
-        const auto patches = std::span(part.patches).first(static_cast<std::size_t>(last));
-        constexpr std::size_t ahead = 4;
-        for (auto i = static_cast<std::size_t>(first); i < patches.size(); ++i) {
-            const auto& p = patches[i];
-            if (i + ahead < patches.size()) fetch(patches[i + ahead]);
-            const auto bytes = static_cast<std::size_t>(p.size) * sizeof(float);
-            for (const auto& a : arrays) {
-                auto* const in_run = a.run + p.begin;
-                auto* const in_copy = a.copy + p.at;
-                std::memcpy(back ? in_run : in_copy, back ? in_copy : in_run, bytes);
-            }
-        }
-    });
-}
-
-SKEIN_INLINE void flat_optimizer::set_left_out(std::vector<std::uint64_t> steps) {
-    const bool none = std::ranges::all_of(steps, [](std::uint64_t n) { return n == 0; });
-    left_out_ = none ? std::vector<std::uint64_t>() : std::move(steps);
-}
-
-SKEIN_INLINE std::vector<update_effect> flat_optimizer::make_effects() const {
-    std::vector<parameter_info> parameters;
-    for (const auto& s : store_->segments()) parameters.push_back({s.name, s.shape});
-    return effects_of(options_.more.groups, parameters,
-                      [&](const parameter_info& p) { return options_.how.weight_decay(p.dims()); });
-}
-
-SKEIN_INLINE std::uint64_t flat_optimizer::effect_hash() const {
-    fnv1a hash;
-    for (const auto& e : effects_) {
-        hash.number(std::bit_cast<std::uint64_t>(e.lr_scale));
-        hash.number(std::bit_cast<std::uint64_t>(e.weight_decay));
-        hash.number(e.frozen ? 1u : 0u);
-    }
-    return hash.value();
-}
-
-/// Kernels are called for every run, so that many short ones cost more than their elements.
-SKEIN_INLINE bool flat_optimizer::joins_decays() const {
-    constexpr std::int64_t short_parameter = 1 << 14;
-    const auto count = static_cast<std::int64_t>(effects_.size());
-    const bool differ = std::ranges::any_of(effects_, [&](const update_effect& e) {
-        return e.weight_decay != effects_.front().weight_decay;
-    });
-    return differ && store_->trainable() < count * short_parameter;
-}
-
-SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const {
-    std::vector<at::Tensor> states;
-    for (std::size_t k = 0; k < own_states_; ++k)
-        states.push_back(states_[k].second.narrow(0, run.at, run.padded));
-    to.runs.push(store_->params_P().narrow(0, run.flat, run.padded), store_->own_grads(run),
-                 std::move(states));
-}
-
-/// Neighbours of different decay, in stretches that are still in a cache when what was set aside
-/// follows. Of each, the elements of the decay that most have are updated in place, and so are,
-/// wrongly, the others: what comes of these is replaced by the update of their copy.
-SKEIN_INLINE void flat_optimizer::join(std::vector<group>& groups,
-                                       std::span<const owned_piece> run) {
-    const auto begin = run.front().flat, end = run.back().flat + run.back().padded;
-    auto piece = run.begin();
-    for (auto first = begin; first < end; first += stretch) {
-        auto part = run.front();
-        part.flat = first;
-        part.at += first - begin;
-        part.padded = std::min(stretch, end - first);
-        auto& to = groups.emplace_back(
-            group{effects_[part.segment], left_out_.empty() ? 0 : left_out_[part.segment]});
-        push(to, part);
-        const auto last = first + part.padded;
-        for (; piece != run.end() && piece->flat < last; ++piece) {
-            const auto from = std::max(piece->flat, first);
-            const auto upto = std::min(piece->flat + piece->padded, last);
-            const double decay = effects_[piece->segment].weight_decay;
-            auto of = std::ranges::find(to.others, decay, &aside::weight_decay);
-            if (of == to.others.end()) of = to.others.insert(of, aside{decay});
-            of->patches.push_back({from - first, upto - from, of->size});
-            of->size += upto - from;
-            if (piece->flat + piece->padded > last) break; // the rest of it in the next stretch
-        }
-        set_aside(to);
-    }
-}
-
-/// All but the most are set aside.
-SKEIN_INLINE void flat_optimizer::set_aside(group& from) {
-    const auto most = std::ranges::max_element(from.others, {}, &aside::size);
-    from.effect.weight_decay = most->weight_decay;
-    from.others.erase(most);
-    if (!copies_.defined() && !from.others.empty())
-        copies_ = make_flat_buffer(std::min(stretch, store_->owned()) *
-                                   static_cast<std::int64_t>(2 + own_states_));
-    std::int64_t at = 0;
-    for (auto& other : from.others) {
-        const auto next = [&] {
-            return copies_.narrow(0, std::exchange(at, at + other.size), other.size);
-        };
-        auto params = next(), grads = next();
-        std::vector<at::Tensor> states;
-        for (std::size_t k = 0; k < own_states_; ++k) states.push_back(next());
-        other.copies.push(std::move(params), std::move(grads), std::move(states));
-    }
-}
-
-/// Neighbours of equal effect, and equally often left out, form one run; runs of a kind form a
-/// group.
-SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
-    std::span<const double> present) {
-    const auto& pieces = store_->pieces();
-    const auto idle = [&](std::size_t i) {
-        return effects_[i].frozen || (!present.empty() && present[i] == 0.0);
-    };
-    const auto missed = [&](std::size_t i) { return left_out_.empty() ? 0 : left_out_[i]; };
-    std::vector<group> groups;
-    const auto group_of = [&](std::size_t i) -> group& {
-        for (auto& g : groups)
-            if (g.effect == effects_[i] && g.left_out == missed(i)) return g;
-        return groups.emplace_back(group{effects_[i], missed(i)});
-    };
-    const auto alike = [&](const owned_piece& a, const owned_piece& b) {
-        const auto i = a.segment, k = b.segment;
-        auto effect = effects_[k];
-        if (joins_) effect.weight_decay = effects_[i].weight_decay;
-        return a.flat + a.padded == b.flat && a.at + a.padded == b.at && effect == effects_[i] &&
-               idle(k) == idle(i) && missed(k) == missed(i);
-    };
-    for (std::size_t i = 0; i < pieces.size();) {
-        auto run = pieces[i]; // with all behind it that take the same update
-        auto end = i + 1;
-        for (; end < pieces.size() && alike(pieces[end - 1], pieces[end]); ++end)
-            run.padded += pieces[end].padded;
-        const bool updated = !idle(run.segment);
-        if (updated && joins_) join(groups, std::span(pieces).subspan(i, end - i));
-        if (updated && !joins_) push(group_of(run.segment), run);
-        i = end;
-    }
-    return groups;
-}
-
-} // namespace skein::train
-
-
-// ======== skein/train/memory_plan.hpp, continued
 #include <cstdint>
 #include <span>
 #include <string>
@@ -32937,380 +34871,6 @@ private:
 };
 
 } // namespace skein::train::detail
-
-// ======== skein/train/training_state.hpp
-// Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
-//
-// Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
-// buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of
-// workers, and any other reader of safetensors, can load them. The rest is a small JSON object:
-// sampler position, optimizer steps, seed. Dropout needs no saved state: every micro-batch seeds
-// the generator with (seed, step, its number in the global batch).
-
-
-#include <cstdint>
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace skein::train {
-
-class context;
-
-/// The name of a tensor's type in the safetensors format; errc::not_supported for an exotic one.
-[[nodiscard]] std::string safetensors_dtype(const at::Tensor& tensor);
-
-/// The bytes of a contiguous CPU tensor.
-[[nodiscard]] mut_byte_span bytes_of(const at::Tensor& tensor);
-
-/// Seeds this process's default generator for one micro-batch, numbered over all ranks of a step. N
-/// ranks so draw what one process draws with N micro-batches per step.
-void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch);
-
-/// The parts of a run that a checkpoint covers; refers to objects of the trainer.
-class training_state {
-public:
-    training_state(flat_store& store, flat_optimizer& optimizer, sampler& order)
-        : training_state(store, optimizer, &order) {}
-    ///   order  null: the data is a stream, whose place is in what `extra` of save() says
-    training_state(flat_store& store, flat_optimizer& optimizer, sampler* order);
-
-    /// Tells a model or optimizer with other tensors.
-    [[nodiscard]] std::string config_hash() const;
-
-    /// What to save after `step` finished steps. The views stay valid until the next step. Throws,
-    /// by name, for what nobody could read back: a tensor whose elements share memory, or of another
-    /// shape or type than when this was made.
-    ///   more   numbers that go into checkpoint_state::extra besides its own
-    ///   extra  likewise: the text of a JSON object
-    [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
-                                        const std::map<std::string, double>& more = {},
-                                        const std::string& extra = "{}");
-
-    /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws
-    /// errc::mismatch, naming what differs, before it changes anything that a shape check can find.
-    void restore(const loaded_checkpoint& from);
-
-    /// The same from the memory of other ranks, without what a file is for: every rank has all the
-    /// values (no shards). Collective; ranks whose `has_state` is true give equal parts, the others
-    /// take them, and all compare a checksum of the whole.
-    ///   result  bytes that this rank took
-    ///   errors  mismatch on every rank when the copies differ; those of the transport, after which
-    ///           a rank that took has neither its old values nor the new ones
-    std::uint64_t copy(const context& ctx, const std::vector<bool>& has_state);
-    /// checkpoint_state::extra of another rank: the place in the data and the optimizer's counts.
-    ///   where  whose it is, for messages
-    void adopt(const std::string& extra, const std::string& where);
-
-private:
-    /// A tensor of the module or the optimizer, and the rows of it that this rank owns.
-    struct owned_tensor {
-        std::string name;
-        std::vector<std::int64_t> shape; ///< of the whole
-        at::Tensor rows;                 ///< flat, or of the whole shape
-        std::int64_t first_row = 0, count = 0;
-        bool everywhere = true;
-    };
-
-    void require_readable() const;
-    void restore_place(const std::string& extra, const std::string& where);
-    void restore_left_out(const std::string& text);
-    /// Every tensor to save, in one order on all ranks.
-    [[nodiscard]] std::vector<owned_tensor> tensors() const;
-
-    flat_store* store_;
-    flat_optimizer* optimizer_;
-    sampler* order_;
-    std::vector<at::Tensor> held_;
-    std::vector<std::string> fixed_; // types and shapes of the store's fixed()
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/training_state.ipp
-// Bodies of <skein/train/training_state.hpp>.
-
-
-#include <algorithm>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-namespace skein::train {
-
-SKEIN_INLINE std::string safetensors_dtype(const at::Tensor& tensor) {
-    switch (tensor.scalar_type()) {
-    case at::kFloat: return "F32";
-    case at::kDouble: return "F64";
-    case at::kBFloat16: return "BF16";
-    case at::kHalf: return "F16";
-    case at::kLong: return "I64";
-    case at::kInt: return "I32";
-    case at::kShort: return "I16";
-    case at::kChar: return "I8";
-    case at::kByte: return "U8";
-    case at::kBool: return "BOOL";
-    default:
-        throw error(errc::not_supported, fmt::format("not supported: a checkpoint of type {}",
-                                                     c10::toString(tensor.scalar_type())));
-    }
-}
-
-SKEIN_INLINE mut_byte_span bytes_of(const at::Tensor& tensor) {
-    SKEIN_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(),
-                "needs a contiguous CPU tensor");
-    return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
-}
-
-SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch) {
-    std::uint64_t x = seed * 0x9e3779b97f4a7c15ULL + step * 0xbf58476d1ce4e5b9ULL +
-                      static_cast<std::uint64_t>(micro_batch) + 1; // splitmix64 of the three
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    torch::manual_seed(x ^ (x >> 31));
-}
-
-namespace detail {
-SKEIN_INLINE error missing_extra(const std::string& where, const char* what) {
-    return error(errc::malformed, fmt::format("the checkpoint has no '{}'", what))
-        .with_where(where);
-}
-
-/// Bytes that some ranks have, to those that have not: equal parts from each that has them.
-SKEIN_INLINE void spread_bytes(const context& ctx, mut_byte_span bytes,
-                               const std::vector<bool>& has_them) {
-    if (ctx.comm() == nullptr || bytes.empty()) return;
-    const auto givers = static_cast<std::size_t>(std::ranges::count(has_them, true));
-    if (givers == has_them.size()) return;
-    std::vector<std::size_t> counts(has_them.size(), 0);
-    std::size_t begin = 0, mine = 0, given = 0;
-    for (std::size_t r = 0; r < counts.size(); ++r) {
-        if (!has_them[r]) continue;
-        const auto end = bytes.size() * ++given / givers;
-        counts[r] = end - begin;
-        if (r == static_cast<std::size_t>(ctx.rank())) mine = begin;
-        begin = end;
-    }
-    const auto count = counts[static_cast<std::size_t>(ctx.rank())];
-    const dist::buffer_view part{bytes.data() + mine, count, dist::dtype::u8};
-    const dist::buffer_view whole{bytes.data(), bytes.size(), dist::dtype::u8};
-    ctx.comm()->all_gather_v(part, whole, std::move(counts)).wait();
-}
-} // namespace detail
-
-namespace detail {
-/// "Float [2, 3]"
-SKEIN_INLINE std::string type_and_shape(const at::Tensor& tensor) {
-    return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
-                       fmt::join(tensor.sizes(), ", "));
-}
-} // namespace detail
-
-SKEIN_INLINE training_state::training_state(flat_store& store, flat_optimizer& optimizer,
-                                            sampler* order)
-    : store_(&store), optimizer_(&optimizer), order_(order) {
-    for (const auto& f : store.fixed()) fixed_.push_back(detail::type_and_shape(f.tensor));
-}
-
-SKEIN_INLINE void training_state::require_readable() const {
-    for (std::size_t i = 0; i < fixed_.size(); ++i) {
-        const auto& f = store_->fixed()[i];
-        detail::refuse_shared_elements(f.name, f.tensor);
-        if (const auto now = detail::type_and_shape(f.tensor); now != fixed_[i])
-            throw error(errc::not_supported,
-                        fmt::format("not supported: a checkpoint of {}, which is {} and was {} "
-                                    "when the run began: a run that goes on could not read it",
-                                    f.name, now, fixed_[i]))
-                .with_hint("give it its largest shape from the beginning, or keep it outside of "
-                           "the model");
-    }
-}
-
-SKEIN_INLINE std::string training_state::config_hash() const {
-    return fmt::format("{:016x}-{}", store_->layout_hash(), optimizer_->name());
-}
-
-SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint64_t seed,
-                                                   const std::map<std::string, double>& more,
-                                                   const std::string& also) {
-    checkpoint_state state;
-    state.step = step;
-    state.config_hash = config_hash();
-    require_readable();
-    held_.clear();
-    for (auto& t : tensors()) {
-        held_.push_back(t.rows.contiguous());
-        const bool writes = t.everywhere || !store_->is_saved_elsewhere();
-        state.tensors.push_back({.name = std::move(t.name),
-                                 .dtype = safetensors_dtype(t.rows),
-                                 .shape = std::move(t.shape),
-                                 .bytes = writes ? bytes_of(held_.back()) : mut_byte_span{},
-                                 .first_row = writes ? t.first_row : 0,
-                                 .rows = t.everywhere ? tensor_part::whole
-                                         : writes     ? t.count
-                                                      : 0,
-                                 .everywhere = t.everywhere});
-    }
-    json extra = parse_json(also, {.max_bytes = 256u << 20, .max_depth = 64}).value();
-    if (order_ != nullptr) {
-        const auto& at = order_->state();
-        extra["sampler"] = {{"seed", at.seed},
-                            {"epoch", at.epoch},
-                            {"cursor", at.cursor},
-                            {"samples", order_->options().samples},
-                            {"batch", order_->options().batch}};
-    }
-    extra["optimizer"] = {{"name", optimizer_->name()}, {"steps", optimizer_->steps()}};
-    const auto& left_out = optimizer_->left_out();
-    for (std::size_t i = 0; i < left_out.size(); ++i)
-        if (left_out[i] != 0)
-            extra["optimizer"]["left_out"][store_->segments()[i].name] = left_out[i];
-    extra["seed"] = seed;
-    for (const auto& [name, value] : more) extra[name] = value;
-    state.extra = dump_json(extra);
-    return state;
-}
-
-SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
-    at::NoGradGuard no_grad;
-    if (from.manifest().config_hash != config_hash())
-        throw error(errc::mismatch, "the checkpoint is of another model or optimizer")
-            .with_where(from.path())
-            .with_hint("give the same model and optimizer options as when the run was started, or "
-                       "another run name");
-    adopt(from.extra(), from.path());
-    bool has_average = true;
-    for (auto& t : tensors()) {
-        if (t.name.starts_with("optim.ema.") && !from.contains(t.name)) { // it had none until now
-            has_average = false;
-            continue;
-        }
-        auto rows = t.rows.contiguous();
-        from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
-        if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
-    }
-    store_->cast_fixed();
-    if (!has_average) optimizer_->average()->restart();
-}
-
-SKEIN_INLINE void training_state::adopt(const std::string& text, const std::string& where) {
-    const json extra =
-        parse_json(std::string_view(text), {.max_bytes = 256u << 20, .max_depth = 64}).value();
-    if (!extra.contains("optimizer")) throw detail::missing_extra(where, "optimizer");
-    restore_place(text, where);
-    optimizer_->set_steps(json_uint(extra.at("optimizer"), "steps").value());
-    restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
-}
-
-SKEIN_INLINE std::uint64_t training_state::copy(const context& ctx,
-                                                const std::vector<bool>& has_state) {
-    if (store_->is_sharded())
-        throw error(errc::not_supported, "not supported: a copy of parts from other ranks' memory");
-    at::NoGradGuard no_grad;
-    std::vector<at::Tensor> all{store_->params_P()};
-    for (const auto& [name, state] : optimizer_->states()) all.push_back(state);
-    for (const auto& f : store_->fixed()) all.push_back(f.tensor.detach());
-    const bool takes = !has_state[static_cast<std::size_t>(ctx.rank())];
-    std::uint64_t bytes = 0;
-    std::uint32_t sum = 0;
-    for (auto& tensor : all) {
-        auto flat = tensor.contiguous();
-        detail::spread_bytes(ctx, bytes_of(flat), has_state);
-        sum = crc32c(bytes_of(flat), sum);
-        if (!takes) continue;
-        bytes += flat.nbytes();
-        if (flat.data_ptr() != tensor.data_ptr()) tensor.copy_(flat);
-    }
-    require_same(ctx, sum, "the state that was copied");
-    if (!takes) return 0;
-    if (store_->is_mixed()) store_->cast_all();
-    store_->cast_fixed();
-    return bytes;
-}
-
-SKEIN_INLINE void training_state::restore_place(const std::string& text, const std::string& where) {
-    const json extra =
-        parse_json(std::string_view(text), {.max_bytes = 256u << 20, .max_depth = 64}).value();
-    const auto refuse = [&](std::string what, const char* same) {
-        throw error(errc::mismatch, std::move(what))
-            .with_where(where)
-            .with_hint(fmt::format("give the same {} as when the run was started, or another run "
-                                   "name",
-                                   same));
-    };
-    const bool of_stream = extra.contains("stream");
-    if (of_stream != (order_ == nullptr))
-        refuse(of_stream ? "the run was started on a stream, now its data has a size"
-                         : "the run was started on data of a size, now it is a stream",
-               "data");
-    if (order_ == nullptr) return;
-    if (!extra.contains("sampler")) throw detail::missing_extra(where, "sampler");
-    const auto number = [&](const char* key) {
-        return json_uint(extra.at("sampler"), key).value();
-    };
-    const auto& now = order_->options();
-    if (number("samples") != now.samples)
-        refuse(fmt::format("the run was started on {} samples, now there are {}", number("samples"),
-                           now.samples),
-               "data");
-    if (number("seed") != now.seed)
-        refuse(
-            fmt::format("the run was started with seed {}, now it is {}", number("seed"), now.seed),
-            "seed");
-    order_->restore({number("seed"), number("epoch"), number("cursor")});
-}
-
-SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {
-    const json saved = parse_json(text).value();
-    std::vector<std::uint64_t> left_out;
-    for (const auto& s : store_->segments())
-        left_out.push_back(saved.contains(s.name) ? json_uint(saved, s.name).value() : 0);
-    optimizer_->set_left_out(std::move(left_out));
-}
-
-SKEIN_INLINE std::vector<training_state::owned_tensor> training_state::tensors() const {
-    const auto rows_of = [](std::span<const std::int64_t> shape) {
-        return shape.empty() ? std::int64_t{1} : shape[0];
-    };
-    std::vector<const owned_piece*> mine(store_->segments().size(), nullptr);
-    for (const auto& piece : store_->pieces()) mine[piece.segment] = &piece;
-    std::vector<owned_tensor> all;
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-        const auto& s = store_->segments()[i];
-        const auto add = [&](std::string name, const at::Tensor& flat, std::int64_t at) {
-            owned_tensor t{.name = std::move(name), .shape = s.shape, .rows = flat.narrow(0, 0, 0)};
-            t.everywhere = !store_->is_sharded() || s.count == 0;
-            if (mine[i] != nullptr) {
-                t.rows = flat.narrow(0, at, mine[i]->count);
-                t.first_row = mine[i]->first / s.row;
-                t.count = mine[i]->count / s.row;
-            } else if (t.everywhere) {
-                t.count = rows_of(t.shape); // of no elements
-            }
-            all.push_back(std::move(t));
-        };
-        const auto* piece = mine[i];
-        add("model." + s.name, store_->params_P(), piece != nullptr ? piece->flat : 0);
-        for (const auto& [state, flat] : optimizer_->states())
-            add("optim." + state + "." + s.name, flat, piece != nullptr ? piece->at : 0);
-    }
-    for (const auto& f : store_->fixed()) {
-        auto tensor = f.tensor.detach();
-        auto shape = tensor.sizes().vec();
-        const auto rows = rows_of(shape);
-        all.push_back({"model." + f.name, std::move(shape), std::move(tensor), 0, rows, true});
-    }
-    return all;
-}
-
-} // namespace skein::train
 
 
 // ======== skein/train/detail/feeder.ipp, continued
@@ -37876,194 +39436,6 @@ private:
 };
 
 } // namespace skein
-
-// ======== skein/train/weights.hpp
-// A trained model's weights alone, for using it: no trainer, no optimizer state.
-//
-//     Net net;
-//     skein::train::load_weights(*net, "runs/net");    // the newest whole checkpoint of that run
-//     net->eval();
-
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
-namespace skein::train {
-
-/// How a checkpoint's tensors must fit the module, and which of its weights are wanted.
-struct weights_options {
-    bool strict = true; ///< refuse a checkpoint with tensors that the module has not
-    /// The averages of the weights in place of the weights; not_found when the run kept none.
-    bool average = false;
-};
-
-/// What load_weights read.
-struct loaded_weights {
-    std::string path;       ///< the checkpoint
-    std::uint64_t step = 0; ///< finished optimizer steps
-    /// Why newer checkpoints of the run were passed over; each is also a warning in the log.
-    std::vector<std::string> passed_over{};
-    /// Empty, or: the numbers of the checkpoint (val_loss and the like) were measured with other
-    /// weights, its averages in place of the weights or the other way round, and how to load those;
-    /// also a warning in the log.
-    std::string other_numbers{};
-};
-
-/// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is
-/// verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
-/// log.
-///   passed_over  when given, gets a line per checkpoint that was
-///   errors  not_found, or the newest one's corrupt or malformed when none is whole
-[[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
-                                                std::vector<std::string>* passed_over = nullptr);
-
-/// Fills the module's parameters and buffers from a checkpoint, whichever number of workers wrote
-/// it.
-///   path    a run's folder or a checkpoint's
-///   errors  those of open_checkpoint; mismatch names tensors that the module has not (unless
-///           strict is false); not_found and mismatch name a tensor that is missing or of another
-///           shape: then the module may hold some of the new values
-loaded_weights load_weights(torch::nn::Module& module, const std::string& path,
-                            weights_options options = {});
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/weights.ipp
-// Bodies of <skein/train/weights.hpp>.
-
-
-#include <ranges>
-#include <string>
-#include <unordered_set>
-#include <utility>
-#include <vector>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
-                                               std::vector<std::string>* passed_over) {
-    if (where.status(path + "/manifest.json")) return checkpointer::open(where, path).value();
-    std::vector<std::pair<std::uint64_t, error>> refused;
-    const checkpointer run(where, path + "/checkpoints");
-    for (const std::uint64_t step : std::views::reverse(run.steps())) {
-        auto opened = checkpointer::open(where, run.step_path(step));
-        if (!opened) {
-            refused.emplace_back(step, opened.error());
-            continue;
-        }
-        for (const auto& [damaged, why] : refused) {
-            auto line = fmt::format("checkpoint of step {} is passed over for that of step {}: {}",
-                                    damaged, step, why.what());
-            logging::warn("weights", line);
-            if (passed_over != nullptr) passed_over->push_back(std::move(line));
-        }
-        return std::move(*opened);
-    }
-    if (!refused.empty()) throw refused.front().second;
-    throw error(errc::not_found, fmt::format("there is no checkpoint in {}", path))
-        .with_hint("give a run's folder, such as runs/gpt, or one of its checkpoints/step-...");
-}
-
-namespace detail {
-
-/// The tensors that a checkpoint of this module has, each once, in order of registration.
-SKEIN_INLINE std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
-    torch::nn::Module& module) {
-    std::vector<std::pair<std::string, at::Tensor>> all;
-    std::unordered_set<const void*> seen; // a tied parameter is saved under its first name
-    for (const auto& item : module.named_parameters(true))
-        if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-            all.emplace_back("model." + item.key(), item.value());
-    for (const auto& item : module.named_buffers(true))
-        if (item.value().defined()) all.emplace_back("model." + item.key(), item.value());
-    return all;
-}
-
-/// The name under which the average of a weight is saved; that of the weight itself for what is not
-/// trained, such as buffers.
-SKEIN_INLINE std::string average_name(const loaded_checkpoint& from, const std::string& name) {
-    auto averaged = "optim.ema." + name.substr(std::string_view("model.").size());
-    return from.contains(averaged) ? averaged : name;
-}
-
-SKEIN_INLINE void require_average(const loaded_checkpoint& from) {
-    for (const auto& [name, info] : from.tensors())
-        if (name.starts_with("optim.ema.")) return;
-    throw error(errc::not_found, "the checkpoint has no averages of the weights")
-        .with_where(from.path())
-        .with_hint("train with {.average = average_options{}}, or load the weights themselves");
-}
-
-/// Whether the checkpoint's evaluations were of these weights; else what to say.
-SKEIN_INLINE std::string numbers_of_others(const loaded_checkpoint& from, bool average) {
-    std::string numbers;
-    for (const auto& [name, value] : from.manifest().metrics)
-        if (name != "loss" && !name.starts_with("train_"))
-            numbers += fmt::format("{}{} {:.6g}", numbers.empty() ? "" : ", ", name, value);
-    const auto extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64});
-    if (numbers.empty() || !extra) return {};
-    const auto averaged = extra->find("evaluates_average");
-    if (averaged == extra->end() || !averaged->is_boolean() || averaged->get<bool>() == average)
-        return {};
-    return fmt::format("{} of {} {} of {}, loaded were {}: load with {{.average = {}}} for the "
-                       "weights that were measured",
-                       numbers, from.path(), numbers.find(',') == std::string::npos ? "is" : "are",
-                       average ? "the weights themselves" : "the averages of the weights",
-                       average ? "the averages" : "the weights themselves",
-                       average ? "false" : "true");
-}
-
-/// Throws when the checkpoint has weights that the module has not.
-SKEIN_INLINE void refuse_additional(const loaded_checkpoint& from,
-                                    const std::vector<std::pair<std::string, at::Tensor>>& wanted) {
-    std::unordered_set<std::string> known;
-    for (const auto& [name, tensor] : wanted) known.insert(name);
-    std::string names;
-    std::size_t count = 0;
-    for (const auto& [name, info] : from.tensors())
-        if (name.starts_with("model.") && !known.contains(name) && ++count <= 5)
-            names += (names.empty() ? "" : ", ") + name.substr(6);
-    if (count == 0) return;
-    throw error(errc::mismatch,
-                fmt::format("the checkpoint has {} tensor{} that the model has not: {}{}", count,
-                            count == 1 ? "" : "s", names, count > 5 ? ", ..." : ""))
-        .with_where(from.path())
-        .with_hint("build the model as it was trained, or load with strict = false");
-}
-
-} // namespace detail
-
-SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& path,
-                                         weights_options options) {
-    at::NoGradGuard no_grad;
-    posix_disk here;
-    loaded_weights out;
-    const auto from = open_checkpoint(here, path, &out.passed_over);
-    const auto wanted = detail::saved_tensors(module);
-    for (const auto& [name, tensor] : wanted) {
-        if (!from.contains(name)) (void)from.read(name); // not_found, by name
-        detail::refuse_shared_elements(name, tensor);
-    }
-    if (options.strict) detail::refuse_additional(from, wanted);
-    if (options.average) detail::require_average(from);
-    for (const auto& [name, tensor] : wanted) {
-        auto whole = tensor.detach().contiguous();
-        from.read(options.average ? detail::average_name(from, name) : name,
-                  safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
-        if (whole.data_ptr() != tensor.data_ptr()) at::Tensor(tensor).copy_(whole);
-    }
-    out.path = from.path();
-    out.step = from.step();
-    out.other_numbers = detail::numbers_of_others(from, options.average);
-    if (!out.other_numbers.empty()) logging::warn("weights", out.other_numbers);
-    return out;
-}
-
-} // namespace skein::train
 
 // ======== skein/train/zero.hpp
 // ZeRO stages 1 and 2: data parallel training in which every rank updates a part of the parameters.

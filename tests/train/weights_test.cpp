@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tests/train/train_support.hpp>
+#include <tests/train/zoo.hpp>
 
+#include <skein/train/build.hpp>
 #include <skein/train/training_state.hpp>
 #include <skein/train/weights.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 using namespace train_test;
 
@@ -47,6 +51,19 @@ std::vector<float> save_twice(torch::nn::Module& module, const std::string& run)
     return weights(module);
 }
 
+using named_tensors = std::vector<std::pair<std::string, torch::Tensor>>;
+
+void write_file(const std::string& path, const named_tensors& tensors) {
+    std::vector<tensor_view> views;
+    for (const auto& [name, tensor] : tensors)
+        views.push_back({name, safetensors_dtype(tensor), tensor.sizes().vec(), bytes_of(tensor)});
+    std::ofstream out(path, std::ios::binary);
+    write_safetensors(plan_safetensors(views).value(), [&](sk::byte_span part) {
+        out << sk::as_text(part);
+        return sk::result<void>();
+    }).value();
+}
+
 } // namespace
 
 TEST_CASE(
@@ -85,9 +102,13 @@ TEST_CASE("another model or no checkpoint at all is said with the tensor or the 
     tied trained;
     (void)save_twice(*trained, dir.path);
     torch::nn::Linear other(3, 3);
-    const auto absent = refusal(*other, dir.path);
-    CHECK(absent.code() == sk::errc::not_found);
-    CHECK(std::string(absent.what()).find("model.weight") != std::string::npos);
+    const auto before = weights(*other);
+    const auto absent = refusal(*other, dir.path); // all of it in one message
+    CHECK(absent.code() == sk::errc::mismatch);
+    const std::string text = absent.what();
+    CHECK(text.find("2 missing in the folder: weight, bias") != std::string::npos);
+    CHECK(text.find("3 that the model has not: in.bias, mean, out") != std::string::npos);
+    CHECK(weights(*other) == before);
     const auto nothing = refusal(*other, dir.path + "/nowhere");
     CHECK(nothing.code() == sk::errc::not_found);
     CHECK(std::string(nothing.what()).find("nowhere") != std::string::npos);
@@ -104,9 +125,119 @@ TEST_CASE(
     } model;
     const auto why = refusal(model, dir.path);
     CHECK(why.code() == sk::errc::mismatch);
-    CHECK(std::string(why.what()).find("2 tensors that the model has not: in.bias, mean") !=
+    CHECK(std::string(why.what()).find("2 that the model has not: in.bias, mean") !=
           std::string::npos);
     CHECK(std::string(why.what()).find("strict = false") != std::string::npos);
     CHECK(load_weights(model, dir.path, {.strict = false}).step == 2);
     CHECK(torch::equal(model.out, trained->in->weight));
+}
+
+TEST_CASE("a safetensors file fills a module by a map: turned round, joined, split and cast") {
+    scratch dir;
+    struct net : torch::nn::Module {
+        net()
+            : turned(register_parameter("turned", torch::zeros({4, 4}))),
+              joined(register_parameter("joined", torch::zeros({3, 2}))),
+              low(register_parameter("low", torch::zeros({2}))),
+              high(register_parameter("high", torch::zeros({2}))),
+              scale(register_parameter("scale", torch::zeros({}))),
+              strided(register_buffer("strided", torch::zeros({2, 3}).t())) {}
+        torch::Tensor turned, joined, low, high, scale, strided;
+    } model;
+    const auto square = torch::arange(16).view({4, 4}).to(torch::kFloat);
+    const auto long_side = torch::arange(6).view({3, 2}).to(torch::kFloat);
+    const auto halves = torch::arange(4).to(torch::kBFloat16);
+    write_file(dir / "x.safetensors", {{"turned", square},
+                                       {"a", long_side.slice(0, 0, 1).clone()},
+                                       {"b", long_side.slice(0, 1, 3).clone()},
+                                       {"halves", halves},
+                                       {"scale", torch::full({}, 7.0, torch::kHalf)},
+                                       {"strided", long_side}});
+    weight_map map;
+    map.turned("turned", "turned")
+        .joined({"a", "b"}, "joined", {1, 2})
+        .split("halves", {"low", "high"});
+    const auto read = load_weights(model, dir / "x.safetensors", map);
+    CHECK(read.path == dir / "x.safetensors");
+    CHECK(read.step == 0);
+    CHECK(torch::equal(model.turned, square.t()));
+    CHECK(torch::equal(model.joined, long_side));
+    CHECK(torch::equal(model.low, halves.slice(0, 0, 2).to(torch::kFloat)));
+    CHECK(torch::equal(model.high, halves.slice(0, 2, 4).to(torch::kFloat)));
+    CHECK(model.scale.item<float>() == 7.0f);
+    CHECK(torch::equal(model.strided, long_side));
+}
+
+TEST_CASE("matrices of more rows than are read at once are turned whole") {
+    scratch dir;
+    struct net : torch::nn::Module {
+        net() : w(register_parameter("w", torch::zeros({3, 1 << 20}))) {}
+        torch::Tensor w;
+    } model;
+    const auto stored = torch::rand({1 << 20, 3});
+    write_file(dir / "x.safetensors", {{"w", stored}});
+    weight_map map;
+    load_weights(model, dir / "x.safetensors", map.turned("w", "w"));
+    CHECK(torch::equal(model.w, stored.t()));
+}
+
+TEST_CASE("a tied parameter that a file has twice is compared") {
+    scratch dir;
+    tied model;
+    const auto w = torch::rand({3, 3}), bias = torch::rand({3}), mean = torch::rand({3, 2});
+    const named_tensors rest{{"in.bias", bias}, {"mean", mean}};
+    const auto with = [&](named_tensors more) {
+        more.insert(more.end(), rest.begin(), rest.end());
+        write_file(dir / "x.safetensors", more);
+    };
+    with({{"in.weight", w}, {"out", w.clone()}});
+    load_weights(*model, dir / "x.safetensors");
+    CHECK(torch::equal(model->named_parameters()["out"], w));
+    with({{"out", w + 1}});
+    load_weights(*model, dir / "x.safetensors");
+    CHECK(torch::equal(model->in->weight, w + 1));
+    with({{"in.weight", w}, {"out", w + 1}});
+    const auto why = refusal(*model, dir / "x.safetensors");
+    CHECK(why.code() == sk::errc::mismatch);
+    CHECK(std::string(why.what()).find("other values from row 0") != std::string::npos);
+    CHECK(torch::equal(model->in->weight, w + 1)); // nothing was written
+}
+
+TEST_CASE("ranks whose model was cut up while it was built read the rows that they own") {
+    scratch dir;
+    Zoo whole(shape::nested);
+    {
+        torch::NoGradGuard no_grad;
+        for (auto& p : whole->parameters()) p.copy_(torch::rand_like(p));
+    }
+    named_tensors stored;
+    for (const auto& p : whole->named_parameters()) {
+        const bool turned = p.key().ends_with("in.weight");
+        stored.emplace_back(p.key(), (turned ? p.value().t() : p.value()).detach().contiguous());
+    }
+    for (const auto& b : whole->named_buffers()) stored.emplace_back(b.key(), b.value());
+    write_file(dir / "x.safetensors", stored);
+    weight_map map;
+    map.turned("*.in.weight", "*.in.weight").turned("*.*.in.weight", "*.*.in.weight");
+    run_world(3, [&](context& ctx) {
+        auto model = build_for<sk::FSDP<zoo_cells>>(ctx, [] {
+            const std::lock_guard lock(model_guard);
+            torch::manual_seed(1);
+            return Zoo(shape::nested);
+        });
+        const auto cut = skein::train::detail::cut_parameters(*model);
+        expect(!cut.empty());
+        load_weights(*model, dir / "x.safetensors", map);
+        for (const auto& p : model->named_parameters()) {
+            const auto& all = whole->named_parameters()[p.key()];
+            const auto part = cut.find(p.value().unsafeGetTensorImpl());
+            if (part == cut.end()) {
+                expect(torch::equal(p.value(), all));
+                continue;
+            }
+            const auto& kept = *part->second;
+            expect(torch::equal(kept.values,
+                                all.detach().reshape({-1}).narrow(0, kept.first, kept.count)));
+        }
+    });
 }

@@ -5,10 +5,19 @@
 //     Net net;
 //     skein::train::load_weights(*net, "runs/net");    // the newest whole checkpoint of that run
 //     net->eval();
+//
+// Of others: a safetensors file or a folder of Hugging Face's, with a map where names or layouts
+// are not the module's own.
+//
+//     skein::models::GPT2 net(options);
+//     skein::train::load_weights(*net, "hf:models/gpt2", skein::models::maps::gpt2());
+//
+// Of a model that trainer.build() has cut up, each rank reads the rows that it owns.
 
 #include <skein/core/disk.hpp>
 #include <skein/torch/tensor.hpp>
-#include <skein/train/checkpoint.hpp>
+#include <skein/train/weight_map.hpp>
+#include <skein/train/weight_source.hpp>
 
 #include <cstdint>
 #include <string>
@@ -16,17 +25,17 @@
 
 namespace skein::train {
 
-/// How a checkpoint's tensors must fit the module, and which of its weights are wanted.
+/// How a folder's tensors must fit the module, and which of its weights are wanted.
 struct weights_options {
-    bool strict = true; ///< refuse a checkpoint with tensors that the module has not
+    bool strict = true; ///< refuse a folder with tensors that the module has not
     /// The averages of the weights in place of the weights; not_found when the run kept none.
     bool average = false;
 };
 
 /// What load_weights read.
 struct loaded_weights {
-    std::string path;       ///< the checkpoint
-    std::uint64_t step = 0; ///< finished optimizer steps
+    std::string path;       ///< the checkpoint, folder or file
+    std::uint64_t step = 0; ///< finished optimizer steps; 0 for what is no checkpoint
     /// Why newer checkpoints of the run were passed over; each is also a warning in the log.
     std::vector<std::string> passed_over{};
     /// Empty, or: the numbers of the checkpoint (val_loss and the like) were measured with other
@@ -35,22 +44,22 @@ struct loaded_weights {
     std::string other_numbers{};
 };
 
-/// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is
-/// verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
-/// log.
-///   passed_over  when given, gets a line per checkpoint that was
-///   errors  not_found, or the newest one's corrupt or malformed when none is whole
-[[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
-                                                std::vector<std::string>* passed_over = nullptr);
-
-/// Fills the module's parameters and buffers from a checkpoint, whichever number of workers wrote
-/// it.
-///   path    a run's folder or a checkpoint's
-///   errors  those of open_checkpoint; mismatch names tensors that the module has not (unless
-///           strict is false); not_found and mismatch name a tensor that is missing or of another
-///           shape: then the module may hold some of the new values
-loaded_weights load_weights(torch::nn::Module& module, const std::string& path,
+/// Fills the module's parameters and buffers from weights on disk, whichever number of workers
+/// wrote them. Numbers of other types of floating point are cast. A tensor that the module has
+/// registered twice is read once; a folder that has it twice with other values is refused.
+///   from    a run's folder or a checkpoint's, or what else open_weights() takes: "hf:DIR"
+///   map     how the folder's tensors become the module's; empty: they have the same names
+///   errors  those of open_weights; mismatch or not_found for all that is missing, additional (when
+///           strict) or of another type or shape, in one message; until then nothing is written. A
+///           disk that fails later leaves some of the new values
+loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
+                            const weight_map& map, weights_options options = {});
+/// The same from a checkpoint, or under the module's own names.
+loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
                             weights_options options = {});
+/// The same from a source that is open.
+void load_weights(torch::nn::Module& module, const weight_source& from, const weight_map& map,
+                  bool strict = true);
 
 } // namespace skein::train
 

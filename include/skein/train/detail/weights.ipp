@@ -6,13 +6,15 @@
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/build.hpp>
 #include <skein/train/detail/taken_module.hpp>
 #include <skein/train/training_state.hpp>
 #include <skein/wire/json.hpp>
 
-#include <ranges>
+#include <algorithm>
+#include <cstdint>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -20,58 +22,140 @@
 
 namespace skein::train {
 
-SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
-                                               std::vector<std::string>* passed_over) {
-    if (where.status(path + "/manifest.json")) return checkpointer::open(where, path).value();
-    std::vector<std::pair<std::uint64_t, error>> refused;
-    const checkpointer run(where, path + "/checkpoints");
-    for (const std::uint64_t step : std::views::reverse(run.steps())) {
-        auto opened = checkpointer::open(where, run.step_path(step));
-        if (!opened) {
-            refused.emplace_back(step, opened.error());
-            continue;
-        }
-        for (const auto& [damaged, why] : refused) {
-            auto line = fmt::format("checkpoint of step {} is passed over for that of step {}: {}",
-                                    damaged, step, why.what());
-            logging::warn("weights", line);
-            if (passed_over != nullptr) passed_over->push_back(std::move(line));
-        }
-        return std::move(*opened);
-    }
-    if (!refused.empty()) throw refused.front().second;
-    throw error(errc::not_found, fmt::format("there is no checkpoint in {}", path))
-        .with_hint("give a run's folder, such as runs/gpt, or one of its checkpoints/step-...");
-}
-
 namespace detail {
 
-/// The tensors that a checkpoint of this module has, each once, in order of registration.
-SKEIN_INLINE std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
-    torch::nn::Module& module) {
-    std::vector<std::pair<std::string, at::Tensor>> all;
-    std::unordered_set<const void*> seen; // a tied parameter is saved under its first name
-    for (const auto& item : module.named_parameters(true))
-        if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-            all.emplace_back("model." + item.key(), item.value());
-    for (const auto& item : module.named_buffers(true))
-        if (item.value().defined()) all.emplace_back("model." + item.key(), item.value());
+/// A tensor of a module, and what this rank has of it: all, or the rows that build() has kept.
+struct target_tensor {
+    wanted_tensor wanted;
+    at::Tensor rows; ///< flat or of the whole's shape
+    std::int64_t first_row = 0, count = 0;
+};
+
+/// Parameters and buffers, each tensor once, in order of registration.
+SKEIN_INLINE std::vector<target_tensor> target_tensors(torch::nn::Module& module) {
+    std::vector<target_tensor> all;
+    std::unordered_map<const void*, std::size_t> seen;
+    const auto cut = cut_parameters(module);
+    const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+        if (!tensor.defined()) return;
+        const auto [known, is_new] = seen.emplace(tensor.unsafeGetTensorImpl(), all.size());
+        if (!is_new) { // a tied parameter is saved under its first name
+            all[known->second].wanted.other_names.push_back(name);
+            return;
+        }
+        const auto part = cut.find(tensor.unsafeGetTensorImpl());
+        target_tensor t{.wanted = {.name = name}, .rows = tensor.detach()};
+        if (part == cut.end()) {
+            refuse_shared_elements(name, tensor);
+            t.wanted.shape = tensor.sizes().vec();
+            t.count = rows_of(t.wanted.shape);
+        } else {
+            const auto& kept = *part->second;
+            t.wanted.shape = kept.shape;
+            t.rows = kept.values;
+            const auto rows = rows_of(kept.shape);
+            const auto row = std::max<std::int64_t>(1, c10::multiply_integers(kept.shape) /
+                                                           std::max<std::int64_t>(1, rows));
+            t.first_row = kept.first / row;
+            t.count = kept.count / row;
+        }
+        t.wanted.dtype = safetensors_dtype(t.rows);
+        all.push_back(std::move(t));
+    };
+    for (const auto& item : module.named_parameters(true)) add(item.key(), item.value());
+    for (const auto& item : module.named_buffers(true)) add(item.key(), item.value());
     return all;
 }
 
-/// The name under which the average of a weight is saved; that of the weight itself for what is not
-/// trained, such as buffers.
-SKEIN_INLINE std::string average_name(const loaded_checkpoint& from, const std::string& name) {
-    auto averaged = "optim.ema." + name.substr(std::string_view("model.").size());
-    return from.contains(averaged) ? averaged : name;
+/// The type of LibTorch for a type of the format.
+SKEIN_INLINE at::ScalarType scalar_type_of(std::string_view dtype) {
+    if (dtype == "F32") return at::kFloat;
+    if (dtype == "F64") return at::kDouble;
+    if (dtype == "F16") return at::kHalf;
+    if (dtype == "BF16") return at::kBFloat16;
+    if (dtype == "I64") return at::kLong;
+    if (dtype == "I32") return at::kInt;
+    if (dtype == "I16") return at::kShort;
+    if (dtype == "I8") return at::kChar;
+    if (dtype == "U8") return at::kByte;
+    if (dtype == "BOOL") return at::kBool;
+    throw error(errc::not_supported, fmt::format("not supported: weights of type {}", dtype));
 }
 
-SKEIN_INLINE void require_average(const loaded_checkpoint& from) {
-    for (const auto& [name, info] : from.tensors())
-        if (name.starts_with("optim.ema.")) return;
-    throw error(errc::not_found, "the checkpoint has no averages of the weights")
-        .with_where(from.path())
-        .with_hint("train with {.average = average_options{}}, or load the weights themselves");
+/// Memory that reading takes beside what is filled.
+inline constexpr std::int64_t read_chunk_bytes = std::int64_t{4} << 20;
+
+/// Rows of a tensor of a source, turned round where that is said, into rows that are laid out
+/// without gaps.
+///   first  of the rows, after turning
+SKEIN_INLINE void read_piece(const weight_source& from, const planned_tensor& planned,
+                             const std::string& name, std::int64_t first, at::Tensor into) {
+    const auto& t = from.tensors().at(name);
+    const auto count = into.size(0);
+    if (count == 0) return;
+    if (!planned.turned && t.dtype == planned.dtype)
+        return from.read(name, first, count, train::bytes_of(into));
+    const auto total = rows_of(t.shape);
+    const auto row = tensor_bytes(t.dtype, t.shape).value() /
+                     static_cast<std::uint64_t>(std::max<std::int64_t>(1, total));
+    const auto most = std::max<std::int64_t>(
+        1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+    auto shape = t.shape;
+    if (shape.empty()) shape.push_back(1);
+    const auto options = at::TensorOptions(scalar_type_of(t.dtype));
+    const auto begin = planned.turned ? 0 : first, end = planned.turned ? total : first + count;
+    for (auto at_row = begin; at_row < end; at_row += most) {
+        const auto rows = std::min(most, end - at_row);
+        shape[0] = rows;
+        const auto chunk = at::empty(shape, options);
+        from.read(name, at_row, rows, train::bytes_of(chunk));
+        if (planned.turned)
+            into.narrow(1, at_row, rows).copy_(chunk.narrow(1, first, count).t());
+        else
+            into.narrow(0, at_row - begin, rows).copy_(chunk.view(into.narrow(0, 0, rows).sizes()));
+    }
+}
+
+/// The rows that this rank has of a tensor.
+SKEIN_INLINE void fill_rows(const weight_source& from, const planned_tensor& planned,
+                            const target_tensor& target) {
+    auto shape = planned.shape;
+    if (shape.empty()) shape.push_back(1);
+    shape[0] = target.count;
+    auto dense = target.rows.contiguous();
+    const auto rows = dense.view(shape);
+    for (const auto& piece : planned.pieces) {
+        const auto begin = std::max(piece.at, target.first_row);
+        const auto end = std::min(piece.at + piece.rows, target.first_row + target.count);
+        if (begin < end)
+            read_piece(from, planned, piece.name, piece.first_row + begin - piece.at,
+                       rows.narrow(0, begin - target.first_row, end - begin));
+    }
+    if (dense.data_ptr() != target.rows.data_ptr()) at::Tensor(target.rows).copy_(dense);
+}
+
+/// Throws when a tensor that a folder has twice is not the same both times.
+SKEIN_INLINE void require_equal_values(const weight_source& from, const std::string& a,
+                                       const std::string& b) {
+    const auto& t = from.tensors().at(a);
+    const auto total = rows_of(t.shape);
+    const auto row = tensor_bytes(t.dtype, t.shape).value() /
+                     static_cast<std::uint64_t>(std::max<std::int64_t>(1, total));
+    const auto most = std::max<std::int64_t>(
+        1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+    for (std::int64_t first = 0; first < total; first += most) {
+        const auto rows = std::min(most, total - first);
+        byte_buffer one(row * static_cast<std::uint64_t>(rows)), other(one.size());
+        from.read(a, first, rows, one);
+        from.read(b, first, rows, other);
+        if (one == other) continue;
+        throw error(errc::mismatch, fmt::format("{} and {} are one tensor of the model and have "
+                                                "other values from row {} on",
+                                                a, b, first))
+            .with_where(from.path())
+            .with_hint("save the model again with the weights tied, or build one that does not tie "
+                       "them");
+    }
 }
 
 /// Whether the checkpoint's evaluations were of these weights; else what to say.
@@ -93,50 +177,38 @@ SKEIN_INLINE std::string numbers_of_others(const loaded_checkpoint& from, bool a
                        average ? "false" : "true");
 }
 
-/// Throws when the checkpoint has weights that the module has not.
-SKEIN_INLINE void refuse_additional(const loaded_checkpoint& from,
-                                    const std::vector<std::pair<std::string, at::Tensor>>& wanted) {
-    std::unordered_set<std::string> known;
-    for (const auto& [name, tensor] : wanted) known.insert(name);
-    std::string names;
-    std::size_t count = 0;
-    for (const auto& [name, info] : from.tensors())
-        if (name.starts_with("model.") && !known.contains(name) && ++count <= 5)
-            names += (names.empty() ? "" : ", ") + name.substr(6);
-    if (count == 0) return;
-    throw error(errc::mismatch,
-                fmt::format("the checkpoint has {} tensor{} that the model has not: {}{}", count,
-                            count == 1 ? "" : "s", names, count > 5 ? ", ..." : ""))
-        .with_where(from.path())
-        .with_hint("build the model as it was trained, or load with strict = false");
-}
-
 } // namespace detail
 
-SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& path,
-                                         weights_options options) {
+SKEIN_INLINE void load_weights(torch::nn::Module& module, const weight_source& from,
+                               const weight_map& map, bool strict) {
     at::NoGradGuard no_grad;
+    const auto targets = detail::target_tensors(module);
+    std::vector<wanted_tensor> wanted;
+    for (const auto& target : targets) wanted.push_back(target.wanted);
+    const auto plan = plan_weights(map, from.tensors(), wanted, strict, from.path());
+    for (const auto& [a, b] : plan.equal) detail::require_equal_values(from, a, b);
+    for (std::size_t i = 0; i < targets.size(); ++i)
+        detail::fill_rows(from, plan.tensors[i], targets[i]);
+}
+
+SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
+                                         const weight_map& map, weights_options options) {
     posix_disk here;
     loaded_weights out;
-    const auto from = open_checkpoint(here, path, &out.passed_over);
-    const auto wanted = detail::saved_tensors(module);
-    for (const auto& [name, tensor] : wanted) {
-        if (!from.contains(name)) (void)from.read(name); // not_found, by name
-        detail::refuse_shared_elements(name, tensor);
-    }
-    if (options.strict) detail::refuse_additional(from, wanted);
-    if (options.average) detail::require_average(from);
-    for (const auto& [name, tensor] : wanted) {
-        auto whole = tensor.detach().contiguous();
-        from.read(options.average ? detail::average_name(from, name) : name,
-                  safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
-        if (whole.data_ptr() != tensor.data_ptr()) at::Tensor(tensor).copy_(whole);
-    }
-    out.path = from.path();
-    out.step = from.step();
-    out.other_numbers = detail::numbers_of_others(from, options.average);
+    const auto source = open_weights(here, from, {options.average, &out.passed_over});
+    load_weights(module, *source, map, options.strict);
+    out.path = source->path();
+    const auto* const ours = dynamic_cast<const checkpoint_weights*>(source.get());
+    if (ours == nullptr) return out;
+    out.step = ours->checkpoint().step();
+    out.other_numbers = detail::numbers_of_others(ours->checkpoint(), options.average);
     if (!out.other_numbers.empty()) logging::warn("weights", out.other_numbers);
     return out;
+}
+
+SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
+                                         weights_options options) {
+    return load_weights(module, from, weight_map(), options);
 }
 
 } // namespace skein::train

@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Every public header of the layer models.
+// Written by scripts/check_mirror.py --write.
+
+#include <skein/models/gpt2.hpp>
