@@ -29,8 +29,8 @@ namespace {
 using variables = std::map<std::string, std::string>;
 
 /// A host whose ranks say a word, or none, and keep what they are told.
-struct small_world {
-    explicit small_world(std::string word) : said(std::move(word)) {
+struct world_of_silence {
+    explicit world_of_silence(std::string word) : said(std::move(word)) {
         here.add(spmd::rank_role, [this](sim::process* self) { return live(self); });
     }
 
@@ -107,7 +107,7 @@ task<proc::child_end> end_of(proc::child* which) {
     co_return co_await ended;
 }
 
-task<void> stay_silent(small_world* w) {
+task<void> stay_silent(world_of_silence* w) {
     spmd::undecided_ranks ranks(w->here, small_options());
     auto starting = start_two(&ranks);
     auto now = co_await starting;
@@ -132,7 +132,7 @@ task<void> stay_silent(small_world* w) {
     co_await ending;
 }
 
-task<void> meet(small_world* w) {
+task<void> meet(world_of_silence* w) {
     spmd::undecided_ranks ranks(w->here, small_options());
     auto starting = start_two(&ranks);
     auto now = co_await starting;
@@ -167,7 +167,7 @@ proc::child_options worker_of(int id) {
     return how;
 }
 
-task<void> are_adopted(small_world* w) {
+task<void> are_adopted(world_of_silence* w) {
     spmd::undecided_ranks ranks(w->here, small_options());
     std::vector<std::int64_t> first;
     {
@@ -204,7 +204,7 @@ task<void> are_adopted(small_world* w) {
     co_await ending;
 }
 
-task<void> are_left_alone(small_world* w) {
+task<void> are_left_alone(world_of_silence* w) {
     spmd::undecided_ranks ranks(w->here, small_options());
     {
         auto starting = start_two(&ranks);
@@ -217,8 +217,8 @@ task<void> are_left_alone(small_world* w) {
     co_await ending;
 }
 
-void run(const char* word, task<void> (*body)(small_world*)) {
-    small_world w(word);
+void run(const char* word, task<void> (*body)(world_of_silence*)) {
+    world_of_silence w(word);
     w.loop.run(body(&w));
     CHECK(w.here.running().empty());
     CHECK(w.net.open_streams() == 0);
