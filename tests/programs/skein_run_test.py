@@ -36,15 +36,15 @@ def until(name):
 class Ranks:
     """`skein run` of a small Python program, in a folder of its own."""
 
-    def __init__(self, body, *options, ranks=2, **env):
-        self.body, self.options, self.ranks, self.env = body, options, ranks, env
+    def __init__(self, body, *options, ranks=2, before=(), **env):
+        self.body, self.options, self.ranks, self.before, self.env = body, options, ranks, before, env
 
     def __enter__(self):
         self.scratch = tempfile.TemporaryDirectory(prefix="skein-test-")
         self.folder = pathlib.Path(self.scratch.name)
         program = self.folder / "rank.py"
         program.write_text(RANK + self.body)
-        self.run = Run([SKEIN, "run", "--standalone", "--nproc-per-node", self.ranks, *self.options, sys.executable, "-S", program, self.folder],
+        self.run = Run([*self.before, SKEIN, "run", "--standalone", "--nproc-per-node", self.ranks, *self.options, sys.executable, "-S", program, self.folder],
                        **self.env)
         return self
 
@@ -150,6 +150,29 @@ def stopped():
         it.until("heard0", "heard1")
         it.run.process.send_signal(signal.SIGTERM)    # the second one kills
         it.ends(128 + signal.SIGTERM)
+
+
+def outlives_its_terminal():
+    """Under nohup SIGHUP is ignored, and stays so."""
+    hears = "note('ignores%d' % rank, signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)\nnote('there%d' % rank)\nuntil('go')"
+    with Ranks(hears, before=["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]) as it:
+        it.until("there0", "there1")
+        it.run.process.send_signal(signal.SIGHUP)
+        it.note("go")
+        it.ends(0)
+        it.run.check(it.text("ignores0") == it.text("ignores1") == "True", "ranks do not ignore it")
+
+
+def two_at_once():
+    """Jobs of one host meet at places of their own."""
+    body = "note('port%d' % rank, os.environ['MASTER_PORT'])\nuntil('go')"
+    with Ranks(body) as one, Ranks(body) as other:
+        for it in (one, other):
+            it.until("port0", "port1")
+        for it in (one, other):
+            it.note("go")
+            it.ends(0)
+        one.run.check(one.text("port0") == one.text("port1") != other.text("port0"), "one place for two jobs, or two for one")
 
 
 def killed_itself():
@@ -333,7 +356,7 @@ def elastic_goes_on():
 run_cases([("place in the environment", place_in_the_environment), ("all start again", all_start_again),
            ("code of the failing rank", code_of_the_failing_rank), ("some end earlier", some_end_earlier), ("ignores SIGTERM", ignores_sigterm),
            ("leaves others behind", leaves_others_behind), ("more ranks than processors", more_ranks_than_processors), ("stopped", stopped),
-           ("killed itself", killed_itself), ("wrong programs", wrong_programs), ("options", options), ("files of ranks", files_of_ranks),
+           ("outlives its terminal", outlives_its_terminal), ("two at once", two_at_once), ("killed itself", killed_itself), ("wrong programs", wrong_programs), ("options", options), ("files of ranks", files_of_ranks),
            ("files that cannot be", files_that_cannot_be), ("ddp goes on", ddp_goes_on), ("fsdp goes on", fsdp_goes_on),
            ("training is stopped", training_is_stopped), ("training is refused", training_is_refused), ("no rank of a training", no_rank_of_a_training),
            ("elastic goes on", elastic_goes_on)],
