@@ -336,6 +336,16 @@ TEST_CASE("the variable that makes a worker, set by hand, is an error that names
     }
 }
 
+TEST_CASE("a program that is started by a worker's child, which closed all files, is no worker",
+          "[rt][run]") {
+    auto how = app_options("seven", {});
+    how.env.emplace_back(proc::boot_variable, "3"); // as workers have it; here nothing is open
+    how.last_words = false;
+    const auto r = run_to_end(how);
+    CHECK(r.code == 7);
+    CHECK(r.err.empty());
+}
+
 TEST_CASE("a run without standard files works and its sockets stay clean", "[P13][rt][run]") {
     auto how = app_options("hello", {"--workers", "1"});
     const test::temporary_folder folder;
