@@ -350,6 +350,8 @@ int run(int argc, char** argv) {
             return skein::exit_code::usage;
         }
         chosen = [&app, said] { return app.exit(said); }; // --help, --version
+    } catch (const skein::error& why) { // an option that is known and not supported
+        return tell(why, skein::exit_code::usage);
     }
     try {
         const int code = chosen();
