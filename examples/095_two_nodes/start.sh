@@ -32,10 +32,12 @@ while [ -z "$address" ]; do
     sleep 0.1
     address="$(sed -n 's/.*skein join //p' "$folder/head")"
 done
+trap - INT TERM # the copy of this shell that becomes a node would forget a signal that comes before
 NODE=garden "$skein" join "$address" --name garden --resources cpu=1 >"$folder/garden" &
 started="$! $started"
 NODE=kitchen "$skein" join "$address" --name kitchen --resources cpu=1 >"$folder/kitchen" &
 started="$! $started"
+trap 'exit 130' INT TERM
 "$program" --address "$address" "$@"
 "$skein" status "$address"
 # [/cluster]

@@ -4218,6 +4218,7 @@ result<T> decode(byte_span bytes, limits bounds = {}) {
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
+#include <string>
 #include <utility>
 
 #include <fcntl.h>
@@ -4268,7 +4269,7 @@ SKEIN_INLINE inherited_boot& boot_of_this_process() {
         adopt_last_words();
         const char* number = std::getenv(boot_variable);
         if (number == nullptr) return false;
-        if (::fcntl(std::atoi(number), F_GETFD) < 0) {
+        if (number == std::to_string(boot_file) && ::fcntl(boot_file, F_GETFD) < 0) {
             // Closed by a program in between, which has kept the variable: a child of a child.
             ::unsetenv(boot_variable);
             return false;
