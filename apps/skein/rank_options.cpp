@@ -9,8 +9,6 @@
 #include <charconv>
 #include <ctime>
 #include <map>
-#include <optional>
-#include <string_view>
 #include <utility>
 
 #include <unistd.h>
@@ -23,6 +21,8 @@ namespace {
 using skein::errc;
 using skein::error;
 
+} // namespace
+
 std::optional<int> read_number(std::string_view text) {
     int n = 0;
     const auto read = std::from_chars(text.data(), text.data() + text.size(), n);
@@ -30,8 +30,6 @@ std::optional<int> read_number(std::string_view text) {
         return std::nullopt;
     return n;
 }
-
-} // namespace
 
 int read_ranks(const std::string& text) {
     if (text == "cpu") return skein::available_cores();
@@ -50,7 +48,8 @@ int read_ranks(const std::string& text) {
                                          text));
 }
 
-std::function<int(int rank)> read_outputs(const std::string& text, const std::string& option) {
+std::function<int(int rank)> read_outputs(const std::string& text, const std::string& option,
+                                          int ranks) {
     if (const auto all = read_number(text); all && *all >= 0 && *all <= 3) {
         if (*all == 0) return {};
         return [bits = *all](int) { return bits; };
@@ -69,6 +68,9 @@ std::function<int(int rank)> read_outputs(const std::string& text, const std::st
             throw error(errc::usage, fmt::format("{} {}: which outputs?", option, text))
                 .with_hint("0 none, 1 standard output, 2 standard error, 3 both; of some ranks "
                            "RANK:N, as in 0:1,1:3");
+        if (*rank >= ranks)
+            throw error(errc::usage, fmt::format("{} {}: there is no rank {}", option, text, *rank))
+                .with_hint(fmt::format("ranks of this host are 0 to {}", ranks - 1));
         of[*rank] = *bits;
     } while (!rest.empty());
     return [of = std::move(of)](int rank) {

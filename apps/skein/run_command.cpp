@@ -7,7 +7,7 @@
 #include <skein/cluster/access.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
-#include <skein/core/file_limit.hpp>
+#include <skein/core/posix_disk.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/net/address.hpp>
 #include <skein/net/token.hpp>
@@ -17,12 +17,12 @@
 #include <skein/spmd/program_run.hpp>
 
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -37,10 +37,7 @@ using skein::error;
 constexpr std::uint16_t default_port = 29400; ///< torchrun's
 
 int read_int(std::string_view text, const char* option) {
-    int n = 0;
-    const auto read = std::from_chars(text.data(), text.data() + text.size(), n);
-    if (!text.empty() && read.ec == std::errc() && read.ptr == text.data() + text.size() && n > 0)
-        return n;
+    if (const auto n = read_number(text); n && *n > 0) return *n;
     throw error(errc::usage, fmt::format("{} {}: a number from 1 on is wanted", option, text));
 }
 
@@ -164,18 +161,22 @@ void say_failure(const error& why) {
 
 /// A new one that only this user may look into: others write to the folder for temporary files, too.
 std::string folder_of_its_own() {
-    auto path = (std::filesystem::temp_directory_path() / "skein-run-XXXXXX").string();
-    if (::mkdtemp(path.data()) != nullptr) return path;
-    throw error(errc::io, fmt::format("no folder for the output of the ranks at {}: {}", path,
-                                      skein::errno_text(errno)))
-        .with_hint("name one that can be written: --log-dir");
+    std::error_code failed;
+    const auto temporary = std::filesystem::temp_directory_path(failed);
+    constexpr std::string_view pattern = "skein-run-XXXXXX"; // mkdtemp's: it fills the end in
+    auto path = (temporary / pattern).string();
+    if (!failed && ::mkdtemp(path.data()) != nullptr) return path;
+    throw skein::errno_error(failed ? failed.value() : errno, "make log folder", path)
+        .with_hint("name one that can be written: --log-dir, or TMPDIR");
 }
 
 /// Which outputs of ranks go to files, and where these are.
-spmd::rank_output_options output_of(const run_arguments& args, const std::string& job) {
+spmd::rank_output_options output_of(const run_arguments& args,
+                                    const spmd::elastic_run_options& host) {
     spmd::rank_output_options how;
-    how.redirect = read_outputs(args.redirects.empty() ? "0" : args.redirects, "-r");
-    how.tee = read_outputs(args.tee.empty() ? "0" : args.tee, "-t");
+    const int ranks = host.workers_per_host;
+    how.redirect = read_outputs(args.redirects.empty() ? "0" : args.redirects, "-r", ranks);
+    how.tee = read_outputs(args.tee.empty() ? "0" : args.tee, "-t", ranks);
     how.say = &say;
     if (!how.is_asked()) {
         if (!args.log_folder.empty())
@@ -184,7 +185,7 @@ spmd::rank_output_options output_of(const run_arguments& args, const std::string
     }
     const std::filesystem::path folder =
         args.log_folder.empty() ? folder_of_its_own() : args.log_folder;
-    how.folder = (folder / (args.job.empty() ? name_of_run() : job)).string();
+    how.folder = (folder / (args.job.empty() ? name_of_run() : host.job)).string();
     if (args.log_folder.empty() || args.job.empty()) // who has named both knows
         say(fmt::format("output of the ranks: {}/attempt_K/RANK/*.log", how.folder));
     return how;
@@ -201,7 +202,7 @@ int exit_code_of(const spmd::supervisor_outcome& how) {
 /// One host has the whole job, and its program says what it is.
 spmd::supervisor_outcome run_here(const run_arguments& args, spmd::elastic_run_options host) {
     spmd::program_run_options how;
-    how.output = output_of(args, host.job);
+    how.output = output_of(args, host);
     how.on_restart = [](const error& why, int restart, int most) {
         say(fmt::format("{}; all ranks start again (restart {} of {})", why.what(), restart, most));
     };

@@ -21630,6 +21630,22 @@ inline constexpr std::size_t max_weight_name = 1024;
 /// Files that one index may name.
 inline constexpr std::size_t max_weight_files = 1000;
 
+namespace detail {
+
+/// What save_pretrained() of Hugging Face's libraries calls its one file, and the index of several.
+inline constexpr std::string_view hugging_face_file = "model.safetensors";
+inline constexpr std::string_view hugging_face_index = "model.safetensors.index.json";
+
+[[nodiscard]] inline bool is_float(std::string_view dtype) noexcept {
+    return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
+}
+/// Bytes of a row of dimension 0; 0: it has no rows.
+[[nodiscard]] std::uint64_t row_bytes(const source_tensor& tensor);
+/// Rows that are read at once: 4 MiB, and at least one.
+[[nodiscard]] std::int64_t rows_at_once(const source_tensor& tensor);
+
+} // namespace detail
+
 /// Named tensors of which rows can be read.
 class weight_source {
 public:
@@ -21748,6 +21764,21 @@ struct source_options {
 
 namespace skein::train {
 
+namespace detail {
+
+SKEIN_INLINE std::uint64_t row_bytes(const source_tensor& tensor) {
+    return tensor_bytes(tensor.dtype, tensor.shape).value() /
+           static_cast<std::uint64_t>(std::max<std::int64_t>(1, rows_of(tensor.shape)));
+}
+
+SKEIN_INLINE std::int64_t rows_at_once(const source_tensor& tensor) {
+    constexpr std::uint64_t bytes = std::uint64_t{4} << 20;
+    const auto rows = bytes / std::max<std::uint64_t>(1, row_bytes(tensor));
+    return static_cast<std::int64_t>(std::max<std::uint64_t>(1, rows));
+}
+
+} // namespace detail
+
 // ---- reading ------------------------------------------------------------------------------------
 
 SKEIN_INLINE void weight_source::read(const std::string& name, std::int64_t first_row,
@@ -21763,8 +21794,7 @@ SKEIN_INLINE void weight_source::read(const std::string& name, std::int64_t firs
                     fmt::format("{} rows from row {} of tensor '{}' of shape {}", rows, first_row,
                                 name, detail::shape_text(t.shape)))
             .with_where(path_);
-    const auto bytes = tensor_bytes(t.dtype, t.shape).value();
-    const auto row = total == 0 ? 0 : bytes / static_cast<std::uint64_t>(total);
+    const auto row = detail::row_bytes(t);
     if (row * static_cast<std::uint64_t>(rows) != into.size())
         throw error(errc::invalid_argument,
                     fmt::format("{} rows of tensor '{}' are {} bytes, not {}", rows, name,
@@ -21849,9 +21879,6 @@ SKEIN_INLINE void safetensors_weights::read_rows(const std::string& name,
 // ---- a folder of Hugging Face's -----------------------------------------------------------------
 
 namespace detail {
-
-inline constexpr std::string_view hugging_face_file = "model.safetensors";
-inline constexpr std::string_view hugging_face_index = "model.safetensors.index.json";
 
 /// Whether it is the name of a safetensors file of the same folder.
 SKEIN_INLINE bool is_shard_name(std::string_view name) {
@@ -22241,10 +22268,6 @@ SKEIN_INLINE std::optional<std::vector<std::int64_t>> share_rows(
 SKEIN_INLINE std::vector<std::int64_t> turned_shape(std::vector<std::int64_t> shape) {
     if (shape.size() == 2) std::swap(shape[0], shape[1]);
     return shape;
-}
-
-SKEIN_INLINE bool is_float(std::string_view dtype) {
-    return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
 }
 
 /// "F32 [2, 3]"
@@ -24377,9 +24400,6 @@ SKEIN_INLINE at::ScalarType scalar_type_of(std::string_view dtype) {
     throw error(errc::not_supported, fmt::format("not supported: weights of type {}", dtype));
 }
 
-/// Memory that reading takes beside what is filled.
-inline constexpr std::int64_t read_chunk_bytes = std::int64_t{4} << 20;
-
 /// Rows of a tensor of a source, turned round where that is said, into rows that are laid out
 /// without gaps.
 ///   first  of the rows, after turning
@@ -24390,11 +24410,7 @@ SKEIN_INLINE void read_piece(const weight_source& from, const planned_tensor& pl
     if (count == 0) return;
     if (!planned.turned && t.dtype == planned.dtype)
         return from.read(name, first, count, train::bytes_of(into));
-    const auto total = rows_of(t.shape);
-    const auto row = tensor_bytes(t.dtype, t.shape).value() /
-                     static_cast<std::uint64_t>(std::max<std::int64_t>(1, total));
-    const auto most = std::max<std::int64_t>(
-        1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+    const auto total = rows_of(t.shape), most = rows_at_once(t);
     auto shape = t.shape;
     if (shape.empty()) shape.push_back(1);
     const auto options = at::TensorOptions(scalar_type_of(t.dtype));
@@ -24433,14 +24449,10 @@ SKEIN_INLINE void fill_rows(const weight_source& from, const planned_tensor& pla
 SKEIN_INLINE void require_equal_values(const weight_source& from, const std::string& a,
                                        const std::string& b) {
     const auto& t = from.tensors().at(a);
-    const auto total = rows_of(t.shape);
-    const auto row = tensor_bytes(t.dtype, t.shape).value() /
-                     static_cast<std::uint64_t>(std::max<std::int64_t>(1, total));
-    const auto most = std::max<std::int64_t>(
-        1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+    const auto total = rows_of(t.shape), most = rows_at_once(t);
     for (std::int64_t first = 0; first < total; first += most) {
         const auto rows = std::min(most, total - first);
-        byte_buffer one(row * static_cast<std::uint64_t>(rows)), other(one.size());
+        byte_buffer one(row_bytes(t) * static_cast<std::uint64_t>(rows)), other(one.size());
         from.read(a, first, rows, one);
         from.read(b, first, rows, other);
         if (one == other) continue;
@@ -24600,9 +24612,6 @@ SKEIN_INLINE void module_weights::read_rows(const std::string& name, const sourc
 
 namespace detail {
 
-inline constexpr std::string_view exported_file = "model.safetensors";
-inline constexpr std::string_view exported_index = "model.safetensors.index.json";
-
 /// Tensors of one file, and its bytes.
 struct export_shard {
     std::vector<const planned_tensor*> tensors{};
@@ -24635,15 +24644,12 @@ SKEIN_INLINE void write_tensor(file& out, const weight_source& from, const plann
     std::vector<at::Tensor> parts; // of one that is turned
     for (const auto& piece : t.pieces) {
         const auto& source = from.tensors().at(piece.name);
-        const auto row = tensor_bytes(source.dtype, source.shape).value() /
-                         static_cast<std::uint64_t>(rows_of(source.shape));
-        const auto chunk_rows = std::max<std::int64_t>(
-            1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+        const auto chunk_rows = rows_at_once(source);
         const auto end = piece.first_row + piece.rows;
         for (auto first = piece.first_row; first < end; first += chunk_rows) {
             const auto rows = std::min(chunk_rows, end - first);
             if (source.dtype == t.dtype && !t.turned) {
-                byte_buffer bytes(row * static_cast<std::uint64_t>(rows));
+                byte_buffer bytes(row_bytes(source) * static_cast<std::uint64_t>(rows));
                 from.read(piece.name, first, rows, bytes);
                 if (const auto done = out.append(bytes); !done) throw done.error();
                 continue;
@@ -24685,14 +24691,11 @@ SKEIN_INLINE void write_weight_file(disk& where, const std::string& path, const 
 
 SKEIN_INLINE void cast_floats(weight_plan& plan, const std::string& dtype) {
     if (dtype.empty()) return;
-    const auto is_one = [](std::string_view type) {
-        return type == "F32" || type == "F64" || type == "F16" || type == "BF16";
-    };
-    if (!is_one(dtype))
+    if (!is_float(dtype))
         throw error(errc::not_supported, fmt::format("not supported: weights as '{}'", dtype))
             .with_hint("F32, F64, BF16 or F16");
     for (auto& t : plan.tensors)
-        if (is_one(t.dtype)) t.dtype = dtype;
+        if (is_float(t.dtype)) t.dtype = dtype;
 }
 
 SKEIN_INLINE exported_weights write_folder(disk& where, const weight_source& from,
@@ -24703,7 +24706,7 @@ SKEIN_INLINE exported_weights write_folder(disk& where, const weight_source& fro
     json index{{"metadata", json::object()}, {"weight_map", json::object()}};
     for (std::size_t i = 0; i < shards.size(); ++i) {
         auto name = shards.size() == 1
-                        ? std::string(exported_file)
+                        ? std::string(hugging_face_file)
                         : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
         write_weight_file(where, join_path(folder, name), shards[i], from);
         for (const auto* t : shards[i].tensors) index["weight_map"][t->name] = name;
@@ -24714,7 +24717,7 @@ SKEIN_INLINE exported_weights write_folder(disk& where, const weight_source& fro
     const auto write = [&](std::string_view name, const std::string& text) {
         where.write_whole(join_path(folder, name), as_bytes(std::string_view(text))).value();
     };
-    if (shards.size() > 1) write(exported_index, dump_json(index, 2) + "\n");
+    if (shards.size() > 1) write(hugging_face_index, dump_json(index, 2) + "\n");
     if (!options.config.empty()) write("config.json", options.config);
     where.sync_dir(folder).value();
     return out;

@@ -3,6 +3,7 @@
 
 #include <skein/cluster/access.hpp>
 #include <skein/core/error.hpp>
+#include <tests/support/error_of.hpp>
 #include <tests/support/temporary_folder.hpp>
 
 #include <cstdlib>
@@ -13,6 +14,8 @@
 using namespace skein;
 
 namespace {
+
+using skein::test::error_of;
 
 /// The environment of a user without any settings, for one test.
 class no_settings {
@@ -43,16 +46,6 @@ private:
                                             "XDG_CONFIG_HOME"};
     std::vector<std::string> before_;
 };
-
-template <class F>
-error error_of(F f) {
-    try {
-        f();
-    } catch (const error& e) {
-        return e;
-    }
-    return error(errc::unknown, "nothing was thrown");
-}
 
 } // namespace
 

@@ -11,6 +11,8 @@
 #include <skein/net/real_network.hpp>
 #include <skein/proc/children.hpp>
 
+#include <tests/support/error_of.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
@@ -24,6 +26,8 @@ using namespace std::chrono_literals;
 using Catch::Matchers::ContainsSubstring;
 
 namespace {
+
+using skein::test::error_of;
 
 /// A head with one node that starts nothing, on the loop of a thread: what tools ask.
 class asked_cluster {
@@ -86,15 +90,6 @@ private:
     net::loop_thread io_{"cluster"};
     std::unique_ptr<parts> parts_;
 };
-
-error error_of(const std::function<void()>& asks) {
-    try {
-        asks();
-    } catch (const error& e) {
-        return e;
-    }
-    return error(errc::internal, "it went well");
-}
 
 /// What a head answers to one message.
 template <class Reply, class M>

@@ -200,11 +200,14 @@ def wrong_programs():
 def options():
     for given, *texts in ((["--nproc-per-node", "many"], "cpu, gpu or auto"), (["-m", "module"], "not supported: -m", "python3 -m MODULE"),
                           (["--master-port", "29500"], "not supported: --master-port", "MASTER_PORT"), (["-r", "4"], "-r 4", "RANK:N"),
+                          (["-t", "0:1,9:3"], "-t 0:1,9:3: there is no rank 9", "0 to 0"),
                           (["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1", "-t", "3"], "not supported: -r, -t and --log-dir of several hosts")):
         with Run([SKEIN, "run", *given, "true"], SKEIN_TOKEN="11" * 32) as run:
             run.check(run.wait(30) == 2, "it is a usage error")
             for text in texts:
                 run.check(text in run.stderr, f"no {text!r} in what it says")
+    with Run([SKEIN, "run", "-r", "3", "true"], TMPDIR="/dev/null") as run:
+        run.check(run.wait(30) == 2 and "make log folder" in run.stderr and "--log-dir" in run.stderr, "no word of a folder that cannot be")
     with Run([SKEIN, "run", "--standalone", "--nproc-per-node", "gpu", "true"], CUDA_VISIBLE_DEVICES="") as run:
         run.check(run.wait(30) == 2 and "this host shows no gpu" in run.stderr, "a gpu?")
     with Run([SKEIN, "run", "--standalone", "--nproc-per-node", "auto", "--monitor-interval", "5", "sh", "-c", "echo $WORLD_SIZE"],

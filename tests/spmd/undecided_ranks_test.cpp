@@ -63,7 +63,7 @@ struct world_of_silence {
             if (n == 0) break;
             append(all, byte_span(piece, n));
         }
-        co_return wire::decode<variables>(all).value();
+        co_return all.empty() ? variables() : wire::decode<variables>(all).value();
     }
 
     std::string said;
@@ -229,6 +229,8 @@ void run(const char* word, task<void> (*body)(world_of_silence*)) {
 TEST_CASE("ranks that say nothing have their place in the environment, and their ends count") {
     run("", stay_silent);
 }
+
+TEST_CASE("what is no word of a kind is as if nothing was said") { run("x", stay_silent); }
 
 TEST_CASE("one that is of a fixed number makes all of them meet, and is told where") {
     run("f", meet);

@@ -2,9 +2,10 @@
 #include <skein/core/error.hpp>
 #include <skein/train/weight_map.hpp>
 
+#include <tests/support/error_of.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ using namespace skein::train;
 
 namespace weight_map_cases {
 
+using test::error_of;
 using shape = std::vector<std::int64_t>;
 
 source_table floats(const std::vector<std::pair<std::string, shape>>& all) {
@@ -26,17 +28,9 @@ std::vector<wanted_tensor> wanted(const std::vector<std::pair<std::string, shape
     return list;
 }
 
-error refusal(const std::function<void()>& call) {
-    try {
-        call();
-    } catch (const error& why) {
-        return why;
-    }
-    return error(errc::unknown, "it was taken");
-}
 error misfit(const weight_map& map, const source_table& theirs,
              const std::vector<wanted_tensor>& ours) {
-    return refusal([&] { (void)plan_weights(map, theirs, ours, true, "models/x"); });
+    return error_of([&] { (void)plan_weights(map, theirs, ours, true, "models/x"); });
 }
 void says(const error& why, std::string_view text) {
     INFO(why.what());
@@ -172,14 +166,14 @@ TEST_CASE("the same table leads out of a module") {
     CHECK(by_name["t.0.w"].turned);
     CHECK(by_name["t.0.w"].shape == shape{2, 5});
     CHECK(by_name["b"].pieces == std::vector<planned_piece>{{"b", 0, 1, 0}});
-    says(refusal([&] { (void)plan_export(map, floats({{"qkv", {11, 3}}})); }), "shared out");
-    says(refusal([&] { (void)plan_export(map, floats({{"gate", {3, 3}}})); }), "needs up");
+    says(error_of([&] { (void)plan_export(map, floats({{"qkv", {11, 3}}})); }), "shared out");
+    says(error_of([&] { (void)plan_export(map, floats({{"gate", {3, 3}}})); }), "needs up");
 }
 
 TEST_CASE("rules that cannot be followed both ways are refused") {
     weight_map map;
     const auto refused = [&](weight_rule rule) {
-        return refusal([&] { map.add(std::move(rule)); }).code() == errc::invalid_argument;
+        return error_of([&] { map.add(std::move(rule)); }).code() == errc::invalid_argument;
     };
     CHECK(refused({.theirs = {}, .ours = {"a"}}));
     CHECK(refused({.theirs = {"a", "b"}, .ours = {"c", "d"}}));

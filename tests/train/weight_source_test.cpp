@@ -3,6 +3,7 @@
 #include <skein/core/posix_disk.hpp>
 #include <skein/train/weight_source.hpp>
 
+#include <tests/support/error_of.hpp>
 #include <tests/support/temporary_folder.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -10,7 +11,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,6 +19,8 @@ using namespace skein::train;
 using scratch = skein::test::temporary_folder;
 
 namespace weight_source_cases {
+
+using skein::test::error_of;
 
 void write_text(const std::string& path, const std::string& text) {
     std::ofstream(path, std::ios::binary) << text;
@@ -56,15 +58,6 @@ std::vector<float> read_floats(const weight_source& from, const std::string& nam
     return out;
 }
 
-error refusal(const std::function<void()>& call) {
-    try {
-        call();
-    } catch (const error& why) {
-        return why;
-    }
-    return error(errc::unknown, "it was taken");
-}
-
 bool says(const error& why, std::string_view text) {
     INFO(why.what());
     const bool found = std::string_view(why.what()).find(text) != std::string_view::npos;
@@ -92,12 +85,12 @@ TEST_CASE("a safetensors file tells its tensors and gives any rows of them") {
     CHECK(from->tensors() == source_table{{"a", {"F32", {3, 2}}}});
     CHECK(read_floats(*from, "a", 1, 2, 4) == std::vector<float>{3, 4, 5, 6});
     CHECK(read_floats(*from, "a", 3, 0, 0).empty());
-    CHECK(refusal([&] { read_floats(*from, "x", 0, 1, 2); }).code() == errc::not_found);
-    CHECK(refusal([&] { read_floats(*from, "a", 2, 2, 4); }).code() == errc::invalid_argument);
-    CHECK(refusal([&] { read_floats(*from, "a", 0, 1, 3); }).code() == errc::invalid_argument);
+    CHECK(error_of([&] { read_floats(*from, "x", 0, 1, 2); }).code() == errc::not_found);
+    CHECK(error_of([&] { read_floats(*from, "a", 2, 2, 4); }).code() == errc::invalid_argument);
+    CHECK(error_of([&] { read_floats(*from, "a", 0, 1, 3); }).code() == errc::invalid_argument);
     std::filesystem::resize_file(dir / "one.safetensors",
                                  std::filesystem::file_size(dir / "one.safetensors") - 1);
-    says(refusal([&] { read_floats(*from, "a", 2, 1, 2); }), "cut off after 7 of 8");
+    says(error_of([&] { read_floats(*from, "a", 2, 1, 2); }), "cut off after 7 of 8");
 }
 
 TEST_CASE("a folder of Hugging Face's is one file, or the shards that its index names") {
@@ -115,7 +108,7 @@ TEST_CASE("a folder of Hugging Face's is one file, or the shards that its index 
     write_weights(single / "model.safetensors", second);
     CHECK(open_weights(disk, "hf:" + single.path)->tensors().size() == 2);
     scratch empty;
-    const auto why = refusal([&] { (void)open_weights(disk, "hf:" + empty.path); });
+    const auto why = error_of([&] { (void)open_weights(disk, "hf:" + empty.path); });
     CHECK(why.code() == errc::not_found);
     says(why, "model.safetensors.index.json");
     says(why, "not supported: pickled weights");
@@ -126,7 +119,7 @@ TEST_CASE("an index names files of its own folder alone, and agrees with them") 
     posix_disk disk;
     const auto index_says = [&](const std::string& text) {
         write_text(dir / "model.safetensors.index.json", text);
-        return refusal([&] { (void)open_weights(disk, "hf:" + dir.path); });
+        return error_of([&] { (void)open_weights(disk, "hf:" + dir.path); });
     };
     const auto file_of_a = [&](const std::string& file) {
         return index_says(R"({"weight_map": {"a": ")" + file + R"("}})");
@@ -169,7 +162,7 @@ TEST_CASE("a shard that is damaged is told with its file and what is wrong") {
     posix_disk disk;
     const auto path = dir / "model.safetensors";
     const auto opening = [&] {
-        return refusal([&] { (void)open_weights(disk, "hf:" + dir.path); });
+        return error_of([&] { (void)open_weights(disk, "hf:" + dir.path); });
     };
     const auto header_says = [&](const std::string& header, std::size_t data) {
         write_header(path, header, data);
@@ -216,7 +209,7 @@ TEST_CASE("a checkpoint of ours gives its weights under the module's names, or t
     const auto from = open_weights(disk, dir.path);
     CHECK(from->tensors() == source_table{{"w", {"F32", {2, 2}}}});
     CHECK(read_floats(*from, "w", 1, 1, 2) == std::vector<float>{3, 4});
-    CHECK(refusal([&] { (void)open_weights(disk, dir.path, {.average = true}); }).code() ==
+    CHECK(error_of([&] { (void)open_weights(disk, dir.path, {.average = true}); }).code() ==
           errc::not_found);
 
     state.step = 4;

@@ -42,6 +42,22 @@ inline constexpr std::size_t max_weight_name = 1024;
 /// Files that one index may name.
 inline constexpr std::size_t max_weight_files = 1000;
 
+namespace detail {
+
+/// What save_pretrained() of Hugging Face's libraries calls its one file, and the index of several.
+inline constexpr std::string_view hugging_face_file = "model.safetensors";
+inline constexpr std::string_view hugging_face_index = "model.safetensors.index.json";
+
+[[nodiscard]] inline bool is_float(std::string_view dtype) noexcept {
+    return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
+}
+/// Bytes of a row of dimension 0; 0: it has no rows.
+[[nodiscard]] std::uint64_t row_bytes(const source_tensor& tensor);
+/// Rows that are read at once: 4 MiB, and at least one.
+[[nodiscard]] std::int64_t rows_at_once(const source_tensor& tensor);
+
+} // namespace detail
+
 /// Named tensors of which rows can be read.
 class weight_source {
 public:

@@ -281,21 +281,27 @@ SKEIN_INLINE host_resources local_children::resources() {
     return {available_cores(), available_memory()};
 }
 
+namespace detail {
+/// Its end, if that comes within the limit.
+SKEIN_INLINE task<std::optional<child_end>> end_within(child* which, time_span limit) {
+    auto in_time = with_timeout(which->ended(), limit);
+    auto asked = as_result(std::move(in_time));
+    auto end = co_await asked;
+    if (end) co_return std::move(*end);
+    if (end.error().code() != errc::timeout) throw end.error();
+    co_return std::nullopt;
+}
+} // namespace detail
+
 SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_span before_killing) {
-    const bool asks = before_killing.count() > 0;
-    for (const bool insist : {!asks, true}) {
-        auto in_time = with_timeout(which.ended(), insist && asks ? before_killing : before_asking);
-        auto asked = as_result(std::move(in_time));
-        auto end = co_await asked;
-        if (end) co_return std::move(*end);
-        if (end.error().code() != errc::timeout) throw end.error();
-        if (!insist) {
-            which.signal(SIGTERM);
-            continue;
-        }
-        which.kill();
-        break;
+    auto unasked = detail::end_within(&which, before_asking);
+    if (auto end = co_await unasked) co_return std::move(*end);
+    if (before_killing.count() > 0) {
+        which.signal(SIGTERM);
+        auto asked = detail::end_within(&which, before_killing);
+        if (auto end = co_await asked) co_return std::move(*end);
     }
+    which.kill();
     auto gone = which.ended();
     co_return co_await gone;
 }

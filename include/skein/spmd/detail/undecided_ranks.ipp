@@ -179,7 +179,12 @@ SKEIN_INLINE task<void> undecided_ranks::hear(std::shared_ptr<rank> from) {
     const auto n = co_await reading;
     if (!n && n.error().code() == errc::cancelled) throw n.error();
     if (!n || *n == 0) co_return; // it has ended, and was any program
-    decide(static_cast<program_kind>(std::to_integer<std::uint8_t>(word[0])));
+    const auto kind = static_cast<program_kind>(std::to_integer<std::uint8_t>(word[0]));
+    if (kind != program_kind::fixed && kind != program_kind::elastic) {
+        from->link.reset(); // any program may write to what it has inherited; nobody answers it
+        co_return;
+    }
+    decide(kind);
     if (is_elastic_) {
         auto adopting = from->adopted.wait();
         co_await adopting;

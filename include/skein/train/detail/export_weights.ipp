@@ -47,9 +47,6 @@ SKEIN_INLINE void module_weights::read_rows(const std::string& name, const sourc
 
 namespace detail {
 
-inline constexpr std::string_view exported_file = "model.safetensors";
-inline constexpr std::string_view exported_index = "model.safetensors.index.json";
-
 /// Tensors of one file, and its bytes.
 struct export_shard {
     std::vector<const planned_tensor*> tensors{};
@@ -82,15 +79,12 @@ SKEIN_INLINE void write_tensor(file& out, const weight_source& from, const plann
     std::vector<at::Tensor> parts; // of one that is turned
     for (const auto& piece : t.pieces) {
         const auto& source = from.tensors().at(piece.name);
-        const auto row = tensor_bytes(source.dtype, source.shape).value() /
-                         static_cast<std::uint64_t>(rows_of(source.shape));
-        const auto chunk_rows = std::max<std::int64_t>(
-            1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+        const auto chunk_rows = rows_at_once(source);
         const auto end = piece.first_row + piece.rows;
         for (auto first = piece.first_row; first < end; first += chunk_rows) {
             const auto rows = std::min(chunk_rows, end - first);
             if (source.dtype == t.dtype && !t.turned) {
-                byte_buffer bytes(row * static_cast<std::uint64_t>(rows));
+                byte_buffer bytes(row_bytes(source) * static_cast<std::uint64_t>(rows));
                 from.read(piece.name, first, rows, bytes);
                 if (const auto done = out.append(bytes); !done) throw done.error();
                 continue;
@@ -132,14 +126,11 @@ SKEIN_INLINE void write_weight_file(disk& where, const std::string& path, const 
 
 SKEIN_INLINE void cast_floats(weight_plan& plan, const std::string& dtype) {
     if (dtype.empty()) return;
-    const auto is_one = [](std::string_view type) {
-        return type == "F32" || type == "F64" || type == "F16" || type == "BF16";
-    };
-    if (!is_one(dtype))
+    if (!is_float(dtype))
         throw error(errc::not_supported, fmt::format("not supported: weights as '{}'", dtype))
             .with_hint("F32, F64, BF16 or F16");
     for (auto& t : plan.tensors)
-        if (is_one(t.dtype)) t.dtype = dtype;
+        if (is_float(t.dtype)) t.dtype = dtype;
 }
 
 SKEIN_INLINE exported_weights write_folder(disk& where, const weight_source& from,
@@ -150,7 +141,7 @@ SKEIN_INLINE exported_weights write_folder(disk& where, const weight_source& fro
     json index{{"metadata", json::object()}, {"weight_map", json::object()}};
     for (std::size_t i = 0; i < shards.size(); ++i) {
         auto name = shards.size() == 1
-                        ? std::string(exported_file)
+                        ? std::string(hugging_face_file)
                         : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
         write_weight_file(where, join_path(folder, name), shards[i], from);
         for (const auto* t : shards[i].tensors) index["weight_map"][t->name] = name;
@@ -161,7 +152,7 @@ SKEIN_INLINE exported_weights write_folder(disk& where, const weight_source& fro
     const auto write = [&](std::string_view name, const std::string& text) {
         where.write_whole(join_path(folder, name), as_bytes(std::string_view(text))).value();
     };
-    if (shards.size() > 1) write(exported_index, dump_json(index, 2) + "\n");
+    if (shards.size() > 1) write(hugging_face_index, dump_json(index, 2) + "\n");
     if (!options.config.empty()) write("config.json", options.config);
     where.sync_dir(folder).value();
     return out;

@@ -98,10 +98,6 @@ SKEIN_INLINE std::vector<std::int64_t> turned_shape(std::vector<std::int64_t> sh
     return shape;
 }
 
-SKEIN_INLINE bool is_float(std::string_view dtype) {
-    return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
-}
-
 /// "F32 [2, 3]"
 SKEIN_INLINE std::string tensor_text(std::string_view dtype,
                                      const std::vector<std::int64_t>& shape) {

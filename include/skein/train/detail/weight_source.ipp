@@ -17,6 +17,21 @@
 
 namespace skein::train {
 
+namespace detail {
+
+SKEIN_INLINE std::uint64_t row_bytes(const source_tensor& tensor) {
+    return tensor_bytes(tensor.dtype, tensor.shape).value() /
+           static_cast<std::uint64_t>(std::max<std::int64_t>(1, rows_of(tensor.shape)));
+}
+
+SKEIN_INLINE std::int64_t rows_at_once(const source_tensor& tensor) {
+    constexpr std::uint64_t bytes = std::uint64_t{4} << 20;
+    const auto rows = bytes / std::max<std::uint64_t>(1, row_bytes(tensor));
+    return static_cast<std::int64_t>(std::max<std::uint64_t>(1, rows));
+}
+
+} // namespace detail
+
 // ---- reading ------------------------------------------------------------------------------------
 
 SKEIN_INLINE void weight_source::read(const std::string& name, std::int64_t first_row,
@@ -32,8 +47,7 @@ SKEIN_INLINE void weight_source::read(const std::string& name, std::int64_t firs
                     fmt::format("{} rows from row {} of tensor '{}' of shape {}", rows, first_row,
                                 name, detail::shape_text(t.shape)))
             .with_where(path_);
-    const auto bytes = tensor_bytes(t.dtype, t.shape).value();
-    const auto row = total == 0 ? 0 : bytes / static_cast<std::uint64_t>(total);
+    const auto row = detail::row_bytes(t);
     if (row * static_cast<std::uint64_t>(rows) != into.size())
         throw error(errc::invalid_argument,
                     fmt::format("{} rows of tensor '{}' are {} bytes, not {}", rows, name,
@@ -118,9 +132,6 @@ SKEIN_INLINE void safetensors_weights::read_rows(const std::string& name,
 // ---- a folder of Hugging Face's -----------------------------------------------------------------
 
 namespace detail {
-
-inline constexpr std::string_view hugging_face_file = "model.safetensors";
-inline constexpr std::string_view hugging_face_index = "model.safetensors.index.json";
 
 /// Whether it is the name of a safetensors file of the same folder.
 SKEIN_INLINE bool is_shard_name(std::string_view name) {

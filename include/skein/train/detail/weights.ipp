@@ -82,9 +82,6 @@ SKEIN_INLINE at::ScalarType scalar_type_of(std::string_view dtype) {
     throw error(errc::not_supported, fmt::format("not supported: weights of type {}", dtype));
 }
 
-/// Memory that reading takes beside what is filled.
-inline constexpr std::int64_t read_chunk_bytes = std::int64_t{4} << 20;
-
 /// Rows of a tensor of a source, turned round where that is said, into rows that are laid out
 /// without gaps.
 ///   first  of the rows, after turning
@@ -95,11 +92,7 @@ SKEIN_INLINE void read_piece(const weight_source& from, const planned_tensor& pl
     if (count == 0) return;
     if (!planned.turned && t.dtype == planned.dtype)
         return from.read(name, first, count, train::bytes_of(into));
-    const auto total = rows_of(t.shape);
-    const auto row = tensor_bytes(t.dtype, t.shape).value() /
-                     static_cast<std::uint64_t>(std::max<std::int64_t>(1, total));
-    const auto most = std::max<std::int64_t>(
-        1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+    const auto total = rows_of(t.shape), most = rows_at_once(t);
     auto shape = t.shape;
     if (shape.empty()) shape.push_back(1);
     const auto options = at::TensorOptions(scalar_type_of(t.dtype));
@@ -138,14 +131,10 @@ SKEIN_INLINE void fill_rows(const weight_source& from, const planned_tensor& pla
 SKEIN_INLINE void require_equal_values(const weight_source& from, const std::string& a,
                                        const std::string& b) {
     const auto& t = from.tensors().at(a);
-    const auto total = rows_of(t.shape);
-    const auto row = tensor_bytes(t.dtype, t.shape).value() /
-                     static_cast<std::uint64_t>(std::max<std::int64_t>(1, total));
-    const auto most = std::max<std::int64_t>(
-        1, read_chunk_bytes / std::max<std::int64_t>(1, static_cast<std::int64_t>(row)));
+    const auto total = rows_of(t.shape), most = rows_at_once(t);
     for (std::int64_t first = 0; first < total; first += most) {
         const auto rows = std::min(most, total - first);
-        byte_buffer one(row * static_cast<std::uint64_t>(rows)), other(one.size());
+        byte_buffer one(row_bytes(t) * static_cast<std::uint64_t>(rows)), other(one.size());
         from.read(a, first, rows, one);
         from.read(b, first, rows, other);
         if (one == other) continue;
