@@ -5,7 +5,8 @@
 A part is a program that runs until it is told to end. Its processes are looked at again and again; of each process that was
 there all the while the smallest and the median of the second third are compared with those of the last third, of the files
 below its folder the smallest (a checkpoint that is being written has some for a moment). Both rise where something is lost;
-one of them also rises by chance where a program's need goes up and down: a loader ends, its memory is free, the next begins.
+one of them also rises by chance where a program's need goes up and down. Resident memory says little of loaders: free memory
+stays in arenas of threads that are gone. They tell what is allocated while none is there, which is exact.
 """
 import argparse
 import json
@@ -28,7 +29,7 @@ from program import Run, find_program, write_text  # noqa: E402
 
 MORE = 0.05              # may come in the last third
 # What is small may grow by so much: a page of a stack that was never needed before is no leak.
-SLACK = {"memory": 2 << 20, "descriptors": 2, "threads": 1, "files": 2}
+SLACK = {"memory": 2 << 20, "allocated": 64 << 10, "descriptors": 2, "threads": 1, "files": 2}
 
 
 def say(text):
@@ -64,6 +65,7 @@ class Growth:
         self.seconds, self.grows = seconds, grows
         self.seen = {}    # (who, what) -> {third: what was seen}
         self.looks = [0, 0, 0]
+        self.told = []    # (who, what, second third, last third) of what a program counted itself
 
     def third(self):
         return min(2, int(3 * (time.monotonic() - self.begin) / self.seconds))
@@ -80,8 +82,14 @@ class Growth:
     def add(self, key, third, value):
         self.seen.setdefault(key, {}).setdefault(third, []).append(value)
 
+    def add_counted(self, who, what, values):
+        third = len(values) // 3
+        assert third, f"{who} told {len(values)} times of '{what}'"
+        self.told.append((who, what, values[third:2 * third], values[2 * third:]))
+
     def compared(self):
         """(who, what, second third, last third) of all that was there for both thirds."""
+        yield from self.told
         for (who, what), thirds in sorted(self.seen.items()):
             if 1 in thirds and 2 in thirds and len(thirds[1]) >= self.looks[1] // 2:
                 yield who, what, thirds[1], thirds[2]
@@ -174,15 +182,25 @@ def started(pid):
         return 0
 
 
-def program(mode):
-    def part(seconds, folder):
-        with Run([find_program("skein_soak"), mode, str(int(seconds) + 3), *(["--workers", "2"] if mode == "tasks" else [])], cwd=folder) as run:
-            growth = watch(run, seconds, folder)
-            code = run.wait(120)
-            run.check(code == 0, f"it ended with {code}")
-            run.check_nothing_left()
-            return growth, run.stdout.splitlines()[-1]
-    return part
+def soak_program(words, seconds, folder, growth):
+    with Run([find_program("skein_soak"), words[0], str(int(seconds) + 3), *words[1:]], cwd=folder) as run:
+        watch(run, seconds, folder, growth)
+        code = run.wait(120)
+        run.check(code == 0, f"it ended with {code}")
+        run.check_nothing_left()
+        return run.stdout.splitlines()
+
+
+def tasks(seconds, folder):
+    growth = Growth(seconds)
+    return growth, soak_program(["tasks", "--workers", "2"], seconds, folder, growth)[-1]
+
+
+def loader(seconds, folder):
+    growth = Growth(seconds, grows=("memory",))
+    *told, last = soak_program(["loader"], seconds, folder, growth)
+    growth.add_counted("this process between loaders", "allocated", [int(line.split()[0]) for line in told])
+    return growth, last
 
 
 def head(seconds, folder):
@@ -220,8 +238,8 @@ PARTS = {
     "fsdp-ring": training("fsdp", "ring"),
     "hybrid-shm": training("hybrid", None),
     "elastic": elastic,
-    "loader": program("loader"),
-    "tasks": program("tasks"),
+    "loader": loader,
+    "tasks": tasks,
     "head": head,
 }
 
@@ -256,7 +274,7 @@ class Soak:
                 found, most, done = [str(why) or traceback.format_exc()], {}, "ended early"
             with self.guard:
                 self.told.append({"part": name, "done": done, **most, "findings": found})
-                what = ", ".join(f"{k} {v >> 20} MiB" if k == "memory" else f"{k} {v}" for k, v in most.items())
+                what = ", ".join(f"{k} {v >> 20} MiB" if k == "memory" else f"{k} {v >> 10} KiB" if k == "allocated" else f"{k} {v}" for k, v in most.items())
                 say(f"{'FAILED' if found else 'ok    '}  {name:10}  {done}; at most {what}")
                 for each in found:
                     say(f"        {each}")
