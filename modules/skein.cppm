@@ -476,6 +476,8 @@ using skein::net::scheme;
 using skein::net::seem_to_take;
 using skein::net::side;
 using skein::net::socket_pair;
+using skein::net::stop_sources;
+using skein::net::stop_watch;
 using skein::net::stream;
 using skein::net::system_error;
 using skein::net::to_string;

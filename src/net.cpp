@@ -30,6 +30,7 @@
 #include <skein/net/request_budget.hpp>
 #include <skein/net/requests.hpp>
 #include <skein/net/socket_pair.hpp>
+#include <skein/net/stop_watch.hpp>
 #include <skein/net/system_error.hpp>
 #include <skein/net/token.hpp>
 
@@ -57,5 +58,6 @@
 #include <skein/net/detail/request_service.ipp>
 #include <skein/net/detail/requests.ipp>
 #include <skein/net/detail/socket_pair.ipp>
+#include <skein/net/detail/stop_watch.ipp>
 #include <skein/net/detail/system_error.ipp>
 #include <skein/net/detail/token.ipp>

@@ -24,6 +24,7 @@
 #include <skein/net/request_budget.hpp>
 #include <skein/net/requests.hpp>
 #include <skein/net/socket_pair.hpp>
+#include <skein/net/stop_watch.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/net/system_error.hpp>
 #include <skein/net/token.hpp>

@@ -29921,6 +29921,100 @@ SKEIN_INLINE void loop_thread::main(const std::string& name, outcome<void>& read
 
 } // namespace skein::net
 
+// ======== skein/net/stop_watch.hpp
+// Requests to stop that reach a supervisor: signals of this process, and a descriptor of whoever
+// runs it as a part of something larger.
+//
+//     net::stop_watch requests(loop, {.signals = true, .fd = options.stop_fd});
+//     beside.spawn(requests.hear([&](int signal, bool again) { again ? kill_all() : stop(signal); }));
+
+
+#include <functional>
+#include <optional>
+
+namespace skein::net {
+
+/// Where requests come from.
+struct stop_sources {
+    bool signals = true; ///< SIGINT, SIGTERM, SIGHUP; false: they stay what they are
+    int fd = -1;         ///< readable: a request, as SIGTERM is one; the caller's. -1: none
+};
+
+/// Holds the signals while it lives (stop_signals); hears of requests while hear() runs. Made,
+/// used and destroyed on the loop's thread.
+class stop_watch {
+public:
+    /// Told of a request on the loop's thread: SIGINT or SIGTERM, and whether one came before. The
+    /// end of the terminal (SIGHUP) counts as SIGTERM, and as nothing where it is ignored (nohup).
+    using listener = std::function<void(int signal, bool again)>;
+
+    stop_watch(real_loop& loop, stop_sources from);
+
+    /// Runs until it is cancelled. One at a time.
+    ///   errors  cancelled; io: the descriptor cannot be polled
+    [[nodiscard]] task<void> hear(listener to);
+    /// The first signal that came, also one that hear() has not told of yet; 0: none. A request by
+    /// the descriptor is none.
+    [[nodiscard]] int signal() const noexcept;
+
+private:
+    task<void> hear_signals(const listener* to);
+    task<void> hear_descriptor(const listener* to);
+
+    real_loop& loop_;
+    int fd_;
+    std::optional<stop_signals> signals_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/stop_watch.ipp
+// Bodies of <skein/net/stop_watch.hpp>.
+
+
+#include <csignal>
+#include <utility>
+
+#include <unistd.h>
+
+namespace skein::net {
+
+SKEIN_INLINE stop_watch::stop_watch(real_loop& loop, stop_sources from)
+    : loop_(loop), fd_(from.fd) {
+    if (from.signals) signals_.emplace(second_signal::is_counted, hang_up::asks_to_end);
+}
+
+SKEIN_INLINE int stop_watch::signal() const noexcept {
+    const int which = signals_ ? signals_->which() : 0;
+    return which == SIGHUP ? SIGTERM : which;
+}
+
+SKEIN_INLINE task<void> stop_watch::hear(listener to) {
+    scope both;
+    if (signals_) both.spawn(hear_signals(&to));
+    if (fd_ >= 0) both.spawn(hear_descriptor(&to));
+    auto ended = both.join();
+    co_await ended;
+}
+
+SKEIN_INLINE task<void> stop_watch::hear_signals(const listener* to) {
+    for (;;) {
+        auto readable = wait_readable(loop_, signals_->fd());
+        co_await readable;
+        char read[16];
+        [[maybe_unused]] const auto n = ::read(signals_->fd(), read, sizeof read);
+        (*to)(signal(), signals_->count() > 1);
+    }
+}
+SKEIN_INLINE task<void> stop_watch::hear_descriptor(const listener* to) {
+    auto readable = wait_readable(loop_, fd_);
+    co_await readable;
+    (*to)(SIGTERM, false);
+}
+
+} // namespace skein::net
+
 // ======== skein/proc.hpp
 // Every public header of the layer proc.
 // Written by scripts/check_mirror.py --write.
@@ -50479,7 +50573,7 @@ struct supervisor_options {
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each rank's environment
     int threads = 1; ///< OMP_NUM_THREADS of each rank, unless the user has set that; 0: not set
     net::keep_alive alive = group_options{}.alive;
-    /// SIGINT and SIGTERM are this job's while it works; false: they stay what they are.
+    /// SIGINT, SIGTERM and SIGHUP are this job's while it works; false: they stay what they are.
     bool takes_signals = true;
     /// Becomes readable: the ranks are asked to stop, as by a first SIGTERM. -1: none.
     int stop_fd = -1;
@@ -50614,16 +50708,18 @@ private:
 class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop) {
-        if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
+        : options_(std::move(options)), loop_(loop), network_(loop),
+          requests_(loop, {.signals = options_.takes_signals, .fd = options_.stop_fd}) {
         places_ = options_.places ? options_.places(loop, network_)
                                   : std::make_unique<local_places>(loop);
     }
 
     task<supervisor_outcome> run() {
         scope watching;
-        if (signals_) watching.spawn(watch_signals());
-        if (options_.stop_fd >= 0) watching.spawn(watch_stop_request());
+        watching.spawn(requests_.hear([this](int signal, bool again) {
+            if (again) kill_now_ = true;
+            begin_to_stop(signal);
+        }));
         std::exception_ptr failure;
         try {
             auto attempts = run_attempts();
@@ -50992,21 +51088,6 @@ private:
         return group.failure;
     }
 
-    task<void> watch_signals() {
-        for (;;) {
-            auto asked = net::wait_readable(loop_, signals_->fd());
-            co_await asked;
-            char read[16];
-            [[maybe_unused]] const auto n = ::read(signals_->fd(), read, sizeof read);
-            if (signals_->count() > 1) kill_now_ = true;
-            begin_to_stop(signals_->which());
-        }
-    }
-    task<void> watch_stop_request() {
-        auto asked = net::wait_readable(loop_, options_.stop_fd);
-        co_await asked;
-        begin_to_stop(SIGTERM);
-    }
     void begin_to_stop(int signal) {
         const bool first = stop_signal_ == 0;
         if (first) stop_signal_ = signal;
@@ -51017,7 +51098,7 @@ private:
     }
     /// The signal by which the ranks are asked to stop, or 0.
     [[nodiscard]] int stop_asked() const {
-        const int signal = signals_ ? signals_->which() : 0;
+        const int signal = requests_.signal();
         return signal != 0 ? signal : stop_signal_;
     }
 
@@ -51026,7 +51107,7 @@ private:
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
     std::unique_ptr<rank_places> places_;
-    std::optional<stop_signals> signals_;
+    net::stop_watch requests_;
     supervisor_outcome outcome_;
     attempt* current_ = nullptr;
     int stop_signal_ = 0;
@@ -55287,10 +55368,12 @@ public:
     task<supervisor_outcome> run() {
         if (options_.make_register) register_ = options_.make_register();
         host_ = std::make_unique<elastic_host>(network_, children_, register_.get(), host_of());
-        if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
         scope beside;
-        if (signals_) beside.spawn(watch_signals());
-        if (options_.stop_fd >= 0) beside.spawn(watch_stop_request());
+        net::stop_watch requests(loop_, {.signals = options_.takes_signals, .fd = options_.stop_fd});
+        beside.spawn(requests.hear([this](int signal, bool again) {
+            if (again) host_->kill_all();
+            host_->stop(signal);
+        }));
         if (!options_.notices.file.empty()) beside.spawn(watch_file());
         if (!options_.notices.url.empty()) beside.spawn(watch_url());
         std::exception_ptr failure;
@@ -55359,21 +55442,6 @@ private:
             alive->suspect_after = alive->dead_after = options_.silence;
         o.keeper.most_silence = options_.silence;
     }
-    task<void> watch_signals() {
-        for (;;) {
-            auto asked = net::wait_readable(loop_, signals_->fd());
-            co_await asked;
-            char read[16];
-            [[maybe_unused]] const auto n = ::read(signals_->fd(), read, sizeof read);
-            if (signals_->count() > 1) host_->kill_all();
-            host_->stop(signals_->which());
-        }
-    }
-    task<void> watch_stop_request() {
-        auto asked = net::wait_readable(loop_, options_.stop_fd);
-        co_await asked;
-        host_->stop(SIGTERM);
-    }
     task<void> watch_file() {
         std::error_code ignored;
         while (!std::filesystem::exists(options_.notices.file, ignored)) {
@@ -55401,7 +55469,6 @@ private:
     proc::children& children_;
     std::unique_ptr<view_register> register_;
     std::unique_ptr<elastic_host> host_;
-    std::optional<stop_signals> signals_;
 };
 
 SKEIN_INLINE task<std::string> scale_on_loop(net::network* via, net::address endpoint,
@@ -55520,7 +55587,7 @@ struct elastic_options {
     std::vector<std::string> argv{}; ///< of each worker; empty: this process's own
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
     int threads = 1; ///< OMP_NUM_THREADS of each worker, unless the user has set that; 0: not set
-    /// SIGINT and SIGTERM are this job's while it works; false: they stay what they are.
+    /// SIGINT, SIGTERM and SIGHUP are this job's while it works; false: they stay what they are.
     bool takes_signals = true;
     /// Becomes readable: the workers are asked to stop, as by a first SIGTERM. -1: none.
     int stop_fd = -1;
@@ -55586,16 +55653,18 @@ public:
     elastic_job(net::real_loop& loop, elastic_options options)
         : options_(std::move(options)), loop_(loop), network_(loop), children_(loop),
           keeper_(network_, children_, keeper_options()),
-          coordinator_(network_, register_, coordinator_options_of()) {
+          coordinator_(network_, register_, coordinator_options_of()),
+          requests_(loop, {.signals = options_.takes_signals, .fd = options_.stop_fd}) {
         coordinator_.add(keeper_);
-        if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
     }
 
     task<supervisor_outcome> run() {
         scope beside;
         beside.spawn(keep());
-        if (signals_) beside.spawn(watch_signals());
-        if (options_.stop_fd >= 0) beside.spawn(watch_stop_request());
+        beside.spawn(requests_.hear([this](int signal, bool again) {
+            if (again) coordinator_.kill_all();
+            begin_to_stop(signal);
+        }));
         if (options_.control)
             options_.control->begin([this](int workers) {
                 loop_.post_from_any_thread([this, workers] { coordinator_.set_target(workers); });
@@ -55667,21 +55736,6 @@ private:
         coordinator_.kill_all();
         std::rethrow_exception(failure);
     }
-    task<void> watch_signals() {
-        for (;;) {
-            auto asked = net::wait_readable(loop_, signals_->fd());
-            co_await asked;
-            char read[16];
-            [[maybe_unused]] const auto n = ::read(signals_->fd(), read, sizeof read);
-            if (signals_->count() > 1) coordinator_.kill_all();
-            begin_to_stop(signals_->which());
-        }
-    }
-    task<void> watch_stop_request() {
-        auto asked = net::wait_readable(loop_, options_.stop_fd);
-        co_await asked;
-        begin_to_stop(SIGTERM);
-    }
     void begin_to_stop(int signal) {
         const bool first = !std::exchange(stops_, true);
         if (first && options_.on_stop) options_.on_stop();
@@ -55696,7 +55750,7 @@ private:
     memory_register register_;
     local_keeper keeper_;
     elastic_coordinator coordinator_;
-    std::optional<stop_signals> signals_;
+    net::stop_watch requests_;
     bool stops_ = false;
 };
 

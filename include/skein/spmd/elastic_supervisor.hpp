@@ -60,7 +60,7 @@ struct elastic_options {
     std::vector<std::string> argv{}; ///< of each worker; empty: this process's own
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
     int threads = 1; ///< OMP_NUM_THREADS of each worker, unless the user has set that; 0: not set
-    /// SIGINT and SIGTERM are this job's while it works; false: they stay what they are.
+    /// SIGINT, SIGTERM and SIGHUP are this job's while it works; false: they stay what they are.
     bool takes_signals = true;
     /// Becomes readable: the workers are asked to stop, as by a first SIGTERM. -1: none.
     int stop_fd = -1;

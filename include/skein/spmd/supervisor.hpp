@@ -47,7 +47,7 @@ struct supervisor_options {
     std::vector<std::pair<std::string, std::string>> env{}; ///< added to each rank's environment
     int threads = 1; ///< OMP_NUM_THREADS of each rank, unless the user has set that; 0: not set
     net::keep_alive alive = group_options{}.alive;
-    /// SIGINT and SIGTERM are this job's while it works; false: they stay what they are.
+    /// SIGINT, SIGTERM and SIGHUP are this job's while it works; false: they stay what they are.
     bool takes_signals = true;
     /// Becomes readable: the ranks are asked to stop, as by a first SIGTERM. -1: none.
     int stop_fd = -1;

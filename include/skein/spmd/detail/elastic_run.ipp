@@ -8,11 +8,10 @@
 #include <skein/core/random.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
-#include <skein/core/stop_signals.hpp>
 #include <skein/core/timeout.hpp>
-#include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/net/stop_watch.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/spmd/elastic_host.hpp>
@@ -133,10 +132,13 @@ public:
     task<supervisor_outcome> run() {
         if (options_.make_register) register_ = options_.make_register();
         host_ = std::make_unique<elastic_host>(network_, children_, register_.get(), host_of());
-        if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
         scope beside;
-        if (signals_) beside.spawn(watch_signals());
-        if (options_.stop_fd >= 0) beside.spawn(watch_stop_request());
+        net::stop_watch requests(loop_,
+                                 {.signals = options_.takes_signals, .fd = options_.stop_fd});
+        beside.spawn(requests.hear([this](int signal, bool again) {
+            if (again) host_->kill_all();
+            host_->stop(signal);
+        }));
         if (!options_.notices.file.empty()) beside.spawn(watch_file());
         if (!options_.notices.url.empty()) beside.spawn(watch_url());
         std::exception_ptr failure;
@@ -205,21 +207,6 @@ private:
             alive->suspect_after = alive->dead_after = options_.silence;
         o.keeper.most_silence = options_.silence;
     }
-    task<void> watch_signals() {
-        for (;;) {
-            auto asked = net::wait_readable(loop_, signals_->fd());
-            co_await asked;
-            char read[16];
-            [[maybe_unused]] const auto n = ::read(signals_->fd(), read, sizeof read);
-            if (signals_->count() > 1) host_->kill_all();
-            host_->stop(signals_->which());
-        }
-    }
-    task<void> watch_stop_request() {
-        auto asked = net::wait_readable(loop_, options_.stop_fd);
-        co_await asked;
-        host_->stop(SIGTERM);
-    }
     task<void> watch_file() {
         std::error_code ignored;
         while (!std::filesystem::exists(options_.notices.file, ignored)) {
@@ -247,7 +234,6 @@ private:
     proc::children& children_;
     std::unique_ptr<view_register> register_;
     std::unique_ptr<elastic_host> host_;
-    std::optional<stop_signals> signals_;
 };
 
 SKEIN_INLINE task<std::string> scale_on_loop(net::network* via, net::address endpoint,

@@ -7,10 +7,9 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/scope.hpp>
-#include <skein/core/stop_signals.hpp>
-#include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/net/stop_watch.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/spmd/memory_register.hpp>
@@ -48,16 +47,18 @@ public:
     elastic_job(net::real_loop& loop, elastic_options options)
         : options_(std::move(options)), loop_(loop), network_(loop), children_(loop),
           keeper_(network_, children_, keeper_options()),
-          coordinator_(network_, register_, coordinator_options_of()) {
+          coordinator_(network_, register_, coordinator_options_of()),
+          requests_(loop, {.signals = options_.takes_signals, .fd = options_.stop_fd}) {
         coordinator_.add(keeper_);
-        if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
     }
 
     task<supervisor_outcome> run() {
         scope beside;
         beside.spawn(keep());
-        if (signals_) beside.spawn(watch_signals());
-        if (options_.stop_fd >= 0) beside.spawn(watch_stop_request());
+        beside.spawn(requests_.hear([this](int signal, bool again) {
+            if (again) coordinator_.kill_all();
+            begin_to_stop(signal);
+        }));
         if (options_.control)
             options_.control->begin([this](int workers) {
                 loop_.post_from_any_thread([this, workers] { coordinator_.set_target(workers); });
@@ -129,21 +130,6 @@ private:
         coordinator_.kill_all();
         std::rethrow_exception(failure);
     }
-    task<void> watch_signals() {
-        for (;;) {
-            auto asked = net::wait_readable(loop_, signals_->fd());
-            co_await asked;
-            char read[16];
-            [[maybe_unused]] const auto n = ::read(signals_->fd(), read, sizeof read);
-            if (signals_->count() > 1) coordinator_.kill_all();
-            begin_to_stop(signals_->which());
-        }
-    }
-    task<void> watch_stop_request() {
-        auto asked = net::wait_readable(loop_, options_.stop_fd);
-        co_await asked;
-        begin_to_stop(SIGTERM);
-    }
     void begin_to_stop(int signal) {
         const bool first = !std::exchange(stops_, true);
         if (first && options_.on_stop) options_.on_stop();
@@ -158,7 +144,7 @@ private:
     memory_register register_;
     local_keeper keeper_;
     elastic_coordinator coordinator_;
-    std::optional<stop_signals> signals_;
+    net::stop_watch requests_;
     bool stops_ = false;
 };
 

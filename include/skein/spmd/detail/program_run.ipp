@@ -3,9 +3,9 @@
 // One loop, and on it first a job of ranks, then, where they are elastic, the host of their job.
 
 #include <skein/core/loop.hpp>
-#include <skein/core/stop_signals.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/net/stop_watch.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/spmd/detail/elastic_run.ipp>
 #include <skein/spmd/detail/supervisor.ipp>
@@ -54,7 +54,8 @@ public:
 
 private:
     task<supervisor_outcome> run_as_it_says() {
-        const stop_signals between(second_signal::is_counted); // of two supervisors
+        const net::stop_watch between(loop_,
+                                      {.signals = options_.host.takes_signals}); // two supervisors
         auto running = run_as_ranks();
         auto how = co_await running;
         if (!ranks_.are_elastic() || how.stop_signal != 0) co_return how;
@@ -62,7 +63,7 @@ private:
             throw error(errc::not_supported,
                         "not supported: -r, -t and --log-dir for a program of elastic workers")
                 .with_hint("redirect the output of skein run");
-        how.stop_signal = between.which();
+        how.stop_signal = between.signal();
         if (how.stop_signal != 0) co_return how;
         elastic_host_run host(loop_, ranks_, options_.host);
         auto hosting = host.run();

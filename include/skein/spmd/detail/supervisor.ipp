@@ -12,11 +12,10 @@
 #include <skein/core/random.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
-#include <skein/core/stop_signals.hpp>
 #include <skein/core/timeout.hpp>
-#include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/net/stop_watch.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/spmd/meeting.hpp>
 #include <skein/wire/encode.hpp>
@@ -87,16 +86,18 @@ private:
 class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop) {
-        if (options_.takes_signals) signals_.emplace(second_signal::is_counted);
+        : options_(std::move(options)), network_(loop),
+          requests_(loop, {.signals = options_.takes_signals, .fd = options_.stop_fd}) {
         places_ = options_.places ? options_.places(loop, network_)
                                   : std::make_unique<local_places>(loop);
     }
 
     task<supervisor_outcome> run() {
         scope watching;
-        if (signals_) watching.spawn(watch_signals());
-        if (options_.stop_fd >= 0) watching.spawn(watch_stop_request());
+        watching.spawn(requests_.hear([this](int signal, bool again) {
+            if (again) kill_now_ = true;
+            begin_to_stop(signal);
+        }));
         std::exception_ptr failure;
         try {
             auto attempts = run_attempts();
@@ -465,21 +466,6 @@ private:
         return group.failure;
     }
 
-    task<void> watch_signals() {
-        for (;;) {
-            auto asked = net::wait_readable(loop_, signals_->fd());
-            co_await asked;
-            char read[16];
-            [[maybe_unused]] const auto n = ::read(signals_->fd(), read, sizeof read);
-            if (signals_->count() > 1) kill_now_ = true;
-            begin_to_stop(signals_->which());
-        }
-    }
-    task<void> watch_stop_request() {
-        auto asked = net::wait_readable(loop_, options_.stop_fd);
-        co_await asked;
-        begin_to_stop(SIGTERM);
-    }
     void begin_to_stop(int signal) {
         const bool first = stop_signal_ == 0;
         if (first) stop_signal_ = signal;
@@ -490,16 +476,15 @@ private:
     }
     /// The signal by which the ranks are asked to stop, or 0.
     [[nodiscard]] int stop_asked() const {
-        const int signal = signals_ ? signals_->which() : 0;
+        const int signal = requests_.signal();
         return signal != 0 ? signal : stop_signal_;
     }
 
     supervisor_options options_;
-    net::real_loop& loop_;
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
     std::unique_ptr<rank_places> places_;
-    std::optional<stop_signals> signals_;
+    net::stop_watch requests_;
     supervisor_outcome outcome_;
     attempt* current_ = nullptr;
     int stop_signal_ = 0;
