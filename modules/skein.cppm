@@ -239,6 +239,7 @@ using skein::with_scope;
 using skein::with_timeout;
 using skein::worker_id;
 using skein::worker_tag;
+using skein::write_notice;
 using skein::yield;
 using skein::yield_awaiter;
 } // namespace skein

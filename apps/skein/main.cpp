@@ -25,6 +25,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/file_limit.hpp>
 #include <skein/core/known_names.hpp>
+#include <skein/core/notice.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/proc/standard_files.hpp>
 #include <skein/program/program.hpp>
@@ -345,8 +346,8 @@ int run(int argc, char** argv) {
         app.parse(take_job_command(argc, argv, job_args.command), argv);
     } catch (const CLI::ParseError& said) {
         if (said.get_exit_code() != 0) {
-            fmt::print(stderr, "error: {}; see skein --help\n",
-                       what_is_wrong(app, said, argc, argv));
+            skein::write_notice(
+                fmt::format("error: {}; see skein --help\n", what_is_wrong(app, said, argc, argv)));
             return skein::exit_code::usage;
         }
         chosen = [&app, said] { return app.exit(said); }; // --help, --version

@@ -7,6 +7,7 @@
 #include <skein/cluster/access.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/notice.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/net/address.hpp>
@@ -16,6 +17,7 @@
 #include <skein/spmd/meeting.hpp>
 #include <skein/spmd/program_run.hpp>
 
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -83,8 +85,7 @@ bool is_etcd(const run_arguments& args) {
 }
 
 void say(const std::string& line) {
-    fmt::print(stderr, "skein run: {}\n", skein::printable(line));
-    std::fflush(stderr);
+    skein::write_notice(fmt::format("skein run: {}\n", skein::printable(line)));
 }
 
 /// --rdzv-conf: key=value,...
@@ -156,7 +157,7 @@ bool is_wrong_entry(errc code) {
 }
 
 void say_failure(const error& why) {
-    fmt::print(stderr, "error: {}\n", skein::printable_lines(why.what()));
+    skein::write_notice(fmt::format("error: {}\n", skein::printable_lines(why.what())));
 }
 
 /// A new one that only this user may look into: others write to the folder for temporary files, too.
@@ -338,6 +339,21 @@ void declare_refused(CLI::App& sub) {
     declare("--local-ranks-filter,--local_ranks_filter", "-t 0:3 shows the output of rank 0 alone");
 }
 
+/// torchrun's variables for its options; Kubernetes operators give them to each pod. The command
+/// line goes before them.
+void read_variables(CLI::App& sub) {
+    for (const char* const option :
+         {"--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id",
+          "--rdzv-conf", "--standalone", "--max-restarts", "--local-addr", "--log-dir",
+          "--redirects", "--tee", "--master-addr", "--master-port", "--local-ranks-filter"}) {
+        std::string variable = "PET";
+        for (const char c : std::string_view(option).substr(1))
+            variable +=
+                c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+        sub.get_option(option)->envname(variable);
+    }
+}
+
 } // namespace
 
 void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chosen) {
@@ -376,6 +392,7 @@ void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chose
     declare_meeting(*sub, args);
     declare_unused(*sub, args);
     declare_refused(*sub);
+    read_variables(*sub);
     sub->prefix_command();
     sub->callback([&chosen, &args, sub] {
         chosen = [&args, sub] {

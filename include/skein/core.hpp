@@ -38,6 +38,7 @@
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/mutex.hpp>
+#include <skein/core/notice.hpp>
 #include <skein/core/one_more.hpp>
 #include <skein/core/option_count.hpp>
 #include <skein/core/permutation.hpp>

@@ -28881,6 +28881,25 @@ private:
 
 } // namespace skein
 
+// ======== skein/core/notice.hpp
+// Lines for a person, on standard error. That nobody can read one (a terminal that has closed, a
+// full disk) is no failure of what it tells of; fmt::print would throw there.
+//
+//     write_notice(fmt::format("error: {}\n", why.what()));
+
+#include <cstdio>
+#include <string_view>
+
+namespace skein {
+
+/// Writes all of `text`, as far as that is possible, and flushes.
+inline void write_notice(std::string_view text) noexcept {
+    (void)std::fwrite(text.data(), 1, text.size(), stderr);
+    (void)std::fflush(stderr);
+}
+
+} // namespace skein
+
 // ======== skein/core/one_more.hpp
 // A count that is one higher while somebody is there.
 //
@@ -44728,11 +44747,11 @@ SKEIN_INLINE int worker_main() {
         return exit_code::done;
     } catch (const std::exception& e) {
         if (!proc::leave_last_words(text_of(e)))
-            fmt::print(stderr, "error: {}\n", printable_lines(text_of(e)));
+            write_notice(fmt::format("error: {}\n", printable_lines(text_of(e))));
         return exit_code::failed;
     } catch (...) {
         static constexpr const char* why = "something that is not a std::exception was thrown";
-        if (!proc::leave_last_words(why)) fmt::print(stderr, "error: {}\n", why);
+        if (!proc::leave_last_words(why)) write_notice(fmt::format("error: {}\n", why));
         return exit_code::failed;
     }
 }
@@ -46148,7 +46167,7 @@ SKEIN_INLINE void enter_if_rank() {
     const auto entry = find_entry(process_environment()(entry_variable).value());
     if (entry) std::exit((*entry)->live(**entry));
     proc::leave_last_words(entry.error().what());
-    fmt::print(stderr, "error: {}\n", entry.error().what());
+    write_notice(fmt::format("error: {}\n", entry.error().what()));
     std::exit(exit_code::usage);
 }
 
@@ -47999,8 +48018,8 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
         if (!plan.part.address.empty()) plan.head = cluster.address = plan.part.address;
         for (const auto& argument : line.rest)
             if (const auto meant = detail::near_flag(argument, is_cluster); !meant.empty())
-                fmt::print(stderr, "warning: {} is left to the program; skein's flag is {}\n",
-                           printable(argument), meant);
+                write_notice(fmt::format("warning: {} is left to the program; skein's flag is {}\n",
+                                         printable(argument), meant));
     }
     how.processes.count = cluster.workers;
     how.processes.program = cluster.program;
@@ -50708,7 +50727,7 @@ private:
 class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop),
+        : options_(std::move(options)), network_(loop),
           requests_(loop, {.signals = options_.takes_signals, .fd = options_.stop_fd}) {
         places_ = options_.places ? options_.places(loop, network_)
                                   : std::make_unique<local_places>(loop);
@@ -51103,7 +51122,6 @@ private:
     }
 
     supervisor_options options_;
-    net::real_loop& loop_;
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
     std::unique_ptr<rank_places> places_;
@@ -55369,7 +55387,8 @@ public:
         if (options_.make_register) register_ = options_.make_register();
         host_ = std::make_unique<elastic_host>(network_, children_, register_.get(), host_of());
         scope beside;
-        net::stop_watch requests(loop_, {.signals = options_.takes_signals, .fd = options_.stop_fd});
+        net::stop_watch requests(loop_,
+                                 {.signals = options_.takes_signals, .fd = options_.stop_fd});
         beside.spawn(requests.hear([this](int signal, bool again) {
             if (again) host_->kill_all();
             host_->stop(signal);

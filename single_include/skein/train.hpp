@@ -29717,11 +29717,10 @@ SKEIN_INLINE void print_error(const run_config& config, std::string_view who, co
     if (::isatty(STDERR_FILENO) != 0 && config.output == output_mode::automatic)
         std::fputc('\n', stderr);
     if (who.empty()) {
-        fmt::print(stderr, "error: {}\n", without_trace(why.what()));
+        write_notice(fmt::format("error: {}\n", without_trace(why.what())));
     } else {
-        fmt::print(stderr, "error: {}: {}\n", who, without_trace(why.what()));
+        write_notice(fmt::format("error: {}: {}\n", who, without_trace(why.what())));
     }
-    std::fflush(stderr);
 }
 
 /// A line to a person, to a program in its language, and nothing to nobody.
@@ -29788,7 +29787,7 @@ SKEIN_INLINE std::string comm_model_of(const run_config& config) {
 }
 
 SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) {
-    const stop_signals stops;
+    const stop_signals stops(second_signal::ends_the_process, hang_up::asks_to_end);
     try {
         validate(config, 1);
         (void)comm_model_of(config); // a mistake also where nobody is to talk to
@@ -29829,11 +29828,9 @@ SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& co
     options.stop_grace = config.failure.stop_grace;
     options.backoff = config.failure.backoff;
     options.on_restart = [](const error& why, int restart, int most) {
-        fmt::print(
-            stderr,
+        write_notice(fmt::format(
             "{}; starting again, from the last checkpoint if there is one (restart {} of {})\n",
-            without_trace(why.what()), restart, most);
-        std::fflush(stderr);
+            without_trace(why.what()), restart, most));
     };
     options.on_stop = [&] { say_stopping(config); };
     options.threads = std::max(config.scaling.threads, 1);
@@ -29996,8 +29993,8 @@ SKEIN_INLINE int live_as_rank(const spmd::launch_environment& where, const run_c
         const auto why = to_error(std::current_exception());
         if (!world && stops.asked()) {
             if (!supervised)
-                fmt::print(stderr, "{}: stopped by {} while the ranks were meeting\n", who,
-                           proc::signal_name(stops.which()));
+                write_notice(fmt::format("{}: stopped by {} while the ranks were meeting\n", who,
+                                         proc::signal_name(stops.which())));
             return stops.exit_code();
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one

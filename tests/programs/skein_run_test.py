@@ -10,8 +10,10 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from program import TINY, Run, find_program, run_cases, write_text  # noqa: E402
@@ -163,6 +165,14 @@ def outlives_its_terminal():
         it.run.check(it.text("ignores0") == it.text("ignores1") == "True", "ranks do not ignore it")
 
 
+def says_nothing_to_nobody():
+    """Where its notices cannot be written the ranks go on."""
+    body = "note('there%d.%d' % (rank, attempt))\nif attempt == 0 and rank == 1: sys.exit(3)"
+    with Ranks(body, "--max-restarts", 1, before=["sh", "-c", 'exec "$@" 2> /dev/full', "sh"]) as it:
+        it.ends(0)
+        it.until("there0.1", "there1.1")
+
+
 def two_at_once():
     """Jobs of one host meet at places of their own."""
     body = "note('port%d' % rank, os.environ['MASTER_PORT'])\nuntil('go')"
@@ -206,6 +216,12 @@ def options():
             run.check(run.wait(30) == 2, "it is a usage error")
             for text in texts:
                 run.check(text in run.stderr, f"no {text!r} in what it says")
+    # Of torchrun's variables the command line goes first; one that cannot be is refused as its option is.
+    with Run([SKEIN, "run", "--rdzv-id", "a", "sh", "-c", "echo $WORLD_SIZE-$TORCHELASTIC_RUN_ID"], PET_NPROC_PER_NODE="3", PET_RDZV_ID="b", PET_NNODES="1") as run:
+        run.check(run.wait(30) == 0 and run.stdout.split() == ["3-a"] * 3, "another number of ranks, or name")
+    for name, value, text in (("PET_NPROC_PER_NODE", "many", "cpu, gpu or auto"), ("PET_MASTER_ADDR", "h", "not supported: --master-addr"), ("PET_NNODES", "x", "x")):
+        with Run([SKEIN, "run", "true"], **{name: value}) as run:
+            run.check(run.wait(30) == 2 and text in run.stderr, f"{name}={value} is taken")
     with Run([SKEIN, "run", "-r", "3", "true"], TMPDIR="/dev/null") as run:
         run.check(run.wait(30) == 2 and "make log folder" in run.stderr and "--log-dir" in run.stderr, "no word of a folder that cannot be")
     with Run([SKEIN, "run", "--standalone", "--nproc-per-node", "gpu", "true"], CUDA_VISIBLE_DEVICES="") as run:
@@ -308,6 +324,29 @@ def training_is_stopped():
             run.check_nothing_left()
 
 
+def terminal_closes(*start, workers=()):
+    """A training whose terminal closes saves and ends, as by SIGTERM."""
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
+        it = Training(folder, find_program("110_gpt_ddp"))
+        read, write = os.openpty()
+        command = ["setsid", "--ctty", *start, *it.command, *workers, "--run", "closed", "--steps", "100000"]
+        process = subprocess.Popen([str(word) for word in command], cwd=it.folder, stdin=write, stdout=write, stderr=write)
+        os.close(write)
+        os.set_blocking(read, False)
+        until = time.monotonic() + 60
+        said = b""
+        while it.curve("closed").count(b"\n") < 4:
+            assert time.monotonic() < until and process.poll() is None, said.decode()
+            try:
+                said += os.read(read, 1 << 16)
+            except BlockingIOError:
+                time.sleep(0.01)
+        os.close(read)
+        code = process.wait(60)
+        assert code == 128 + signal.SIGTERM, f"exit code {code} after {said.decode()}"
+        assert list((it.folder / "runs" / "closed" / "checkpoints").glob("step-*")), "nothing was saved"
+
+
 def training_is_refused():
     """What would fail again is said once, in the training's own words."""
     with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
@@ -359,7 +398,8 @@ def elastic_goes_on():
 run_cases([("place in the environment", place_in_the_environment), ("all start again", all_start_again),
            ("code of the failing rank", code_of_the_failing_rank), ("some end earlier", some_end_earlier), ("ignores SIGTERM", ignores_sigterm),
            ("leaves others behind", leaves_others_behind), ("more ranks than processors", more_ranks_than_processors), ("stopped", stopped),
-           ("outlives its terminal", outlives_its_terminal), ("two at once", two_at_once), ("killed itself", killed_itself), ("wrong programs", wrong_programs), ("options", options), ("files of ranks", files_of_ranks),
+           ("outlives its terminal", outlives_its_terminal), ("says nothing to nobody", says_nothing_to_nobody),
+           ("terminal closes", lambda: terminal_closes(SKEIN, "run", "--standalone", "--nproc-per-node", 2)), ("terminal of a supervisor closes", lambda: terminal_closes("env", workers=["--workers", 2])), ("two at once", two_at_once), ("killed itself", killed_itself), ("wrong programs", wrong_programs), ("options", options), ("files of ranks", files_of_ranks),
            ("files that cannot be", files_that_cannot_be), ("ddp goes on", ddp_goes_on), ("fsdp goes on", fsdp_goes_on),
            ("training is stopped", training_is_stopped), ("training is refused", training_is_refused), ("no rank of a training", no_rank_of_a_training),
            ("elastic goes on", elastic_goes_on)],

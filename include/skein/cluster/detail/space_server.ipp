@@ -7,6 +7,7 @@
 #include <skein/cluster/leased_workers.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/notice.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/net/real_loop.hpp>
@@ -150,7 +151,7 @@ SKEIN_INLINE int run_space_server() {
         return loop.run(detail::serve_role(&loop, &k));
     } catch (const std::exception& e) {
         if (!proc::leave_last_words(text_of(e)))
-            fmt::print(stderr, "error: {}\n", printable_lines(text_of(e)));
+            write_notice(fmt::format("error: {}\n", printable_lines(text_of(e))));
         return exit_code::failed;
     }
 }

@@ -3,6 +3,7 @@
 // The bodies of program/detail/driver.hpp: the command line, roles, and a driver's life around its
 // app.
 
+#include <skein/core/notice.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/net/real_loop.hpp>
@@ -230,8 +231,8 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
         if (!plan.part.address.empty()) plan.head = cluster.address = plan.part.address;
         for (const auto& argument : line.rest)
             if (const auto meant = detail::near_flag(argument, is_cluster); !meant.empty())
-                fmt::print(stderr, "warning: {} is left to the program; skein's flag is {}\n",
-                           printable(argument), meant);
+                write_notice(fmt::format("warning: {} is left to the program; skein's flag is {}\n",
+                                         printable(argument), meant));
     }
     how.processes.count = cluster.workers;
     how.processes.program = cluster.program;

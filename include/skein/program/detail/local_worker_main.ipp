@@ -4,6 +4,7 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/notice.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/net/connection.hpp>
@@ -138,11 +139,11 @@ SKEIN_INLINE int worker_main() {
         return exit_code::done;
     } catch (const std::exception& e) {
         if (!proc::leave_last_words(text_of(e)))
-            fmt::print(stderr, "error: {}\n", printable_lines(text_of(e)));
+            write_notice(fmt::format("error: {}\n", printable_lines(text_of(e))));
         return exit_code::failed;
     } catch (...) {
         static constexpr const char* why = "something that is not a std::exception was thrown";
-        if (!proc::leave_last_words(why)) fmt::print(stderr, "error: {}\n", why);
+        if (!proc::leave_last_words(why)) write_notice(fmt::format("error: {}\n", why));
         return exit_code::failed;
     }
 }

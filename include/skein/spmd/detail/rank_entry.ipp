@@ -4,6 +4,7 @@
 
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/notice.hpp>
 #include <skein/core/type_name.hpp>
 #include <skein/proc/boot.hpp>
 #include <skein/proc/process.hpp>
@@ -75,7 +76,7 @@ SKEIN_INLINE void enter_if_rank() {
     const auto entry = find_entry(process_environment()(entry_variable).value());
     if (entry) std::exit((*entry)->live(**entry));
     proc::leave_last_words(entry.error().what());
-    fmt::print(stderr, "error: {}\n", entry.error().what());
+    write_notice(fmt::format("error: {}\n", entry.error().what()));
     std::exit(exit_code::usage);
 }
 
