@@ -122,13 +122,16 @@ def event(job, steps, act, draw, ranks=2, settle=30):
 
 
 def events(begin_job, act, repeats):
-    """So many events in one job, or in more where it gets stuck; the events, and how often it was stuck."""
-    draw, found, stuck = random.Random(1), [], 0
+    """So many events in one job, or in more where it gets stuck; the events, how often it was stuck, seconds to the first steps."""
+    draw, found, stuck, started = random.Random(1), [], 0, []
     while len(found) < repeats and stuck <= repeats:
         with tempfile.TemporaryDirectory(prefix="skein-elastic-") as folder:
             steps = Steps(f"{folder}/steps")
+            begin = time.monotonic()
             job = begin_job(folder, steps.path)
             try:
+                steps.wait_until(job, lambda: steps.last > 0, "first step")
+                started.append(min(steps.first.values()) - begin)
                 while len(found) < repeats:
                     found.append(event(job, steps, act, draw))
             except Stuck as why:
@@ -136,7 +139,7 @@ def events(begin_job, act, repeats):
                 print(f"   stuck: {why}", file=sys.stderr, flush=True)
             finally:
                 job.end()
-    return found, stuck
+    return found, stuck, started
 
 
 def kill(rank, how=signal.SIGKILL):

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The baselines of bench/elastic.cpp: TorchElastic and torchft, with bench/elastic_pytorch.py.
+"""The baselines of bench/elastic.cpp: TorchElastic and torchft, with bench/elastic_pytorch.py; and `skein run` of the same script.
 
-elastic_torchrun.py [--repeats N] [--only default|tuned|torchft]    prints JSON lines. Run it by a Python that has torch.
+elastic_torchrun.py [--repeats N] [--only skein_run|default|tuned|torchft]    prints JSON lines. Run it by a Python that has torch.
+
+skein_run: `skein run --standalone --nproc-per-node 2` in the place of torchrun, where SKEIN_BUILD_DIR has it: all ranks start again.
 
 default: torchrun --standalone --nproc-per-node 2, with a budget of restarts. tuned: the same with --monitor-interval 0.01 and
 --rdzv-conf last_call_timeout=1, and a store of its own for each start (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1): in the shared one a
@@ -23,23 +25,28 @@ MANY = 10 ** 9      # steps: a job goes on until it is ended
 
 
 def tell(name, measured, version):
-    found, stuck = measured
+    found, stuck, started = measured
     if not found:
         print(f"elastic.{name}: stuck each time", file=sys.stderr)
         return
     gaps, redone, steps = zip(*found)
     more = {"version": version, "repeats": len(found), "stuck": stuck}
+    if started:
+        figure(f"elastic.{name}_first_step", percentile(started, 0.5), "s", **more)
     figure(f"elastic.{name}_gap_p50", percentile(gaps, 0.5), "s", **more)
     figure(f"elastic.{name}_gap_p95", percentile(gaps, 0.95), "s", **more)
     figure(f"elastic.{name}_steps_redone", max(redone), "steps", least=min(redone), **more)
     figure(f"elastic.{name}_step", percentile(steps, 0.5), "s", **more)
 
 
+def ranks(launcher, repeats, *flags, **variables):
+    """Two ranks of one launcher."""
+    return lambda folder, log: Job([*launcher, "--standalone", "--nproc-per-node", "2", "--max-restarts", 10 * repeats, *flags, sys.executable, SCRIPT,
+                                    "--file", log, "--steps", MANY, "--checkpoint", f"{folder}/checkpoint"], folder, **variables)
+
+
 def torchrun(how, repeats):
-    """Two ranks of one agent."""
-    return lambda folder, log: Job([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts",
-                                    10 * repeats, *FLAGS[how], SCRIPT, "--file", log, "--steps", MANY, "--checkpoint",
-                                    f"{folder}/checkpoint"], folder, **VARIABLES[how])
+    return ranks([sys.executable, "-m", "torch.distributed.run", "--no-python"], repeats, *FLAGS[how], **VARIABLES[how])
 
 
 class Replicas:
@@ -75,12 +82,19 @@ class Replicas:
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--repeats", type=int, default=10)
-    arguments.add_argument("--only", choices=[*FLAGS, "torchft"])
+    arguments.add_argument("--only", choices=["skein_run", *FLAGS, "torchft"])
     asked = arguments.parse_args()
     try:
         import torch
     except ImportError as missing:
         sys.exit(f"{missing}: set SKEIN_PYTHON to a Python that has torch")
+    skein = pathlib.Path(os.environ.get("SKEIN_BUILD_DIR", "build/release"), "bin", "skein")
+    if asked.only in (None, "skein_run") and skein.exists():
+        for victim, name in ((1, "worker"), (0, "rank_0")):
+            print(f"-- skein run, kill -9 of {name}", file=sys.stderr, flush=True)
+            tell(f"skein_run.kill_{name}", events(ranks([skein, "run"], asked.repeats), kill(victim), asked.repeats), f"torch {torch.__version__}")
+    elif asked.only == "skein_run":
+        sys.exit(f"{skein} is not there: set SKEIN_BUILD_DIR")
     for how in FLAGS:
         for victim, name in ((1, "worker"), (0, "rank_0")):
             if asked.only in (None, how):

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <ctime>
 #include <map>
+#include <set>
 #include <utility>
 
 #include <unistd.h>
@@ -20,6 +21,20 @@ namespace {
 
 using skein::errc;
 using skein::error;
+
+void check_rank(int rank, int ranks, const std::string& option, const std::string& text) {
+    if (rank < ranks) return;
+    throw error(errc::usage, fmt::format("{} {}: there is no rank {}", option, text, rank))
+        .with_hint(fmt::format("ranks of this host are 0 to {}", ranks - 1));
+}
+
+/// What stands before the first comma; the rest stays.
+std::string_view take_one(std::string_view& rest) {
+    const auto comma = rest.find(',');
+    const auto one = rest.substr(0, comma);
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    return one;
+}
 
 } // namespace
 
@@ -57,9 +72,7 @@ std::function<int(int rank)> read_outputs(const std::string& text, const std::st
     std::map<int, int> of;
     std::string_view rest = text;
     do {
-        const auto comma = rest.find(',');
-        const auto one = rest.substr(0, comma);
-        rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+        const auto one = take_one(rest);
         const auto colon = one.find(':');
         const auto rank = read_number(one.substr(0, colon));
         const auto bits =
@@ -68,15 +81,28 @@ std::function<int(int rank)> read_outputs(const std::string& text, const std::st
             throw error(errc::usage, fmt::format("{} {}: which outputs?", option, text))
                 .with_hint("0 none, 1 standard output, 2 standard error, 3 both; of some ranks "
                            "RANK:N, as in 0:1,1:3");
-        if (*rank >= ranks)
-            throw error(errc::usage, fmt::format("{} {}: there is no rank {}", option, text, *rank))
-                .with_hint(fmt::format("ranks of this host are 0 to {}", ranks - 1));
+        check_rank(*rank, ranks, option, text);
         of[*rank] = *bits;
     } while (!rest.empty());
     return [of = std::move(of)](int rank) {
         const auto found = of.find(rank);
         return found == of.end() ? 0 : found->second;
     };
+}
+
+std::function<bool(int rank)> read_rank_list(const std::string& text, const std::string& option,
+                                             int ranks) {
+    std::set<int> all;
+    std::string_view rest = text;
+    do {
+        const auto rank = read_number(take_one(rest));
+        if (!rank || *rank < 0)
+            throw error(errc::usage, fmt::format("{} {}: which ranks?", option, text))
+                .with_hint("local ranks with commas between them, as in 0,2");
+        check_rank(*rank, ranks, option, text);
+        all.insert(*rank);
+    } while (!rest.empty());
+    return [all = std::move(all)](int rank) { return all.contains(rank); };
 }
 
 std::string name_of_run() {

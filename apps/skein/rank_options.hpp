@@ -22,6 +22,12 @@ namespace skein_program {
 [[nodiscard]] std::function<int(int rank)> read_outputs(const std::string& text,
                                                         const std::string& option, int ranks);
 
+/// "0,2": whether a local rank is among them.
+///   ranks   how many there are
+///   errors  usage, also for a rank that there is not; `option` is named
+[[nodiscard]] std::function<bool(int rank)> read_rank_list(const std::string& text,
+                                                           const std::string& option, int ranks);
+
 /// "run-20260107-093015-4711": a name for the files of a run that has none.
 [[nodiscard]] std::string name_of_run();
 

@@ -178,8 +178,10 @@ spmd::rank_output_options output_of(const run_arguments& args,
     const int ranks = host.workers_per_host;
     how.redirect = read_outputs(args.redirects.empty() ? "0" : args.redirects, "-r", ranks);
     how.tee = read_outputs(args.tee.empty() ? "0" : args.tee, "-t", ranks);
+    if (!args.shown_ranks.empty())
+        how.shown = read_rank_list(args.shown_ranks, "--local-ranks-filter", ranks);
     how.say = &say;
-    if (!how.is_asked()) {
+    if (!how.writes_files()) {
         if (!args.log_folder.empty())
             say("--log-dir keeps nothing without -r (files) or -t (files and terminal)");
         return how;
@@ -254,8 +256,11 @@ int run(run_arguments args, std::vector<std::string> command) {
     spmd::supervisor_outcome outcome;
     try {
         const bool is_one_host = how.hosts.second == 1 && !how.make_register;
-        if (!is_one_host && !(args.redirects + args.tee + args.log_folder).empty())
-            throw error(errc::not_supported, "not supported: -r, -t and --log-dir of several hosts")
+        if (!is_one_host &&
+            !(args.redirects + args.tee + args.log_folder + args.shown_ranks).empty())
+            throw error(
+                errc::not_supported,
+                "not supported: -r, -t, --log-dir and --local-ranks-filter of several hosts")
                 .with_hint("redirect the output of skein run on each of them");
         outcome =
             is_one_host ? run_here(args, std::move(how)) : spmd::run_elastic_host(std::move(how));
@@ -311,12 +316,12 @@ void declare_unused(CLI::App& sub, run_arguments& args) {
     declare("--monitor-interval,--monitor_interval",
             "means nothing here: the kernel tells the end of a rank at once");
     for (const char* name : {"--start-method,--start_method", "--node-rank,--node_rank", "--role",
-                             "--run-path,--run_path"})
+                             "--event-log-handler,--event_log_handler"})
         declare(name, "means nothing here");
-    sub.add_flag_function(
-           "--no-python,--no_python", [](std::int64_t) {},
-           "torchrun's; what is run is a program anyway")
-        ->group("");
+    for (const char* name : {"--no-python,--no_python", "--run-path,--run_path"})
+        sub.add_flag_function(
+               name, [](std::int64_t) {}, "torchrun's; what is run is a program anyway")
+            ->group("");
 }
 
 /// Options of torchrun that are refused, with what does the same.
@@ -336,7 +341,16 @@ void declare_refused(CLI::App& sub) {
             "the ranks of one host meet on it; several hosts meet at --rdzv-endpoint");
     declare("--master-port,--master_port",
             "MASTER_PORT is a free port, another one at each start; leave it out");
-    declare("--local-ranks-filter,--local_ranks_filter", "-t 0:3 shows the output of rank 0 alone");
+    declare("--numa-binding,--numa_binding", "skein run [options] numactl ... PROGRAM");
+    declare("--virtual-local-rank,--virtual_local_rank",
+            "LOCAL_RANK counts the ranks of this host; CUDA_VISIBLE_DEVICES is left as it is");
+    declare("--signals-to-handle,--signals_to_handle",
+            "SIGINT, SIGTERM and SIGHUP ask the ranks to end");
+    declare("--log-line-prefix-template,--log_line_prefix_template",
+            "-t begins lines with (rank N)");
+    declare("--duplicate-stdout-filters,--duplicate_stdout_filters", "skein run ... | grep");
+    declare("--duplicate-stderr-filters,--duplicate_stderr_filters", "skein run ... 2>&1 | grep");
+    declare("--logs-specs,--logs_specs", "-r, -t and --log-dir say what is kept");
 }
 
 /// torchrun's variables for its options; Kubernetes operators give them to each pod. The command
@@ -368,7 +382,7 @@ void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chose
                     "how often all ranks start again; of an elastic job: workers that may be "
                     "lost in all (default: 3)")
         ->check(CLI::NonNegativeNumber);
-    sub->add_option("--stop-grace", args.stop_grace,
+    sub->add_option("--stop-grace,--shutdown-timeout,--shutdown_timeout", args.stop_grace,
                     "seconds from the request to stop (SIGTERM) until a rank is killed (default: "
                     "300 for a training, 30 for other programs)")
         ->check(CLI::PositiveNumber);
@@ -389,6 +403,8 @@ void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chose
     sub->add_option("--log-dir,--log_dir", args.log_folder,
                     "of these files: DIR/ID/attempt_K/RANK/stdout.log (default: in the folder for "
                     "temporary files)");
+    sub->add_option("--local-ranks-filter,--local_ranks_filter", args.shown_ranks,
+                    "ranks of this host that print to the terminal, as in 0,2 (default: all)");
     declare_meeting(*sub, args);
     declare_unused(*sub, args);
     declare_refused(*sub);

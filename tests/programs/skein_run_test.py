@@ -211,7 +211,9 @@ def options():
     for given, *texts in ((["--nproc-per-node", "many"], "cpu, gpu or auto"), (["-m", "module"], "not supported: -m", "python3 -m MODULE"),
                           (["--master-port", "29500"], "not supported: --master-port", "MASTER_PORT"), (["-r", "4"], "-r 4", "RANK:N"),
                           (["-t", "0:1,9:3"], "-t 0:1,9:3: there is no rank 9", "0 to 0"),
-                          (["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1", "-t", "3"], "not supported: -r, -t and --log-dir of several hosts")):
+                          (["--local-ranks-filter", "0,x"], "--local-ranks-filter 0,x: which ranks?"), (["--local-ranks-filter", "3"], "there is no rank 3"),
+                          (["--numa-binding", "node"], "not supported: --numa-binding", "numactl"),
+                          (["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1", "-t", "3"], "not supported: -r, -t, --log-dir and --local-ranks-filter of several hosts")):
         with Run([SKEIN, "run", *given, "true"], SKEIN_TOKEN="11" * 32) as run:
             run.check(run.wait(30) == 2, "it is a usage error")
             for text in texts:
@@ -252,6 +254,14 @@ def files_of_ranks():
             lines = sorted(it.run.stdout.splitlines())
             it.run.check(lines == ["(rank 0) one", "(rank 0) two", "(rank 1) one", "(rank 1) two"], f"printed: {lines}")
             it.run.check(it.run.stderr.count("three") == 2, "errors are not shown")
+        with Ranks("print('out', rank)\nprint('err', rank, file=sys.stderr)", "--local-ranks-filter", "0,2", ranks=3) as it:
+            it.ends(0)
+            it.run.check(sorted(it.run.stdout.split("\n")) == ["", "out 0", "out 2"] and "err 1" not in it.run.stderr and "err 2" in it.run.stderr,
+                         f"printed: {it.run.stdout}")
+        with Ranks("print('out', rank)", "--local-ranks-filter", "1", "-t", 1, "--log-dir", logs, "--rdzv-id", "L") as it:
+            it.ends(0)
+            it.run.check(it.run.stdout == "(rank 1) out 1\n", f"printed: {it.run.stdout}")
+        assert (logs / "L/attempt_0/0/stdout.log").read_text() == "out 0\n"
         assert (logs / "T/attempt_0/1/stdout.log").read_text() == "one\ntwo" and not (logs / "T/attempt_0/1/stderr.log").exists()
 
 

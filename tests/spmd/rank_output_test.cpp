@@ -86,6 +86,19 @@ TEST_CASE("what is in a file alone is not shown, the rest is") {
         for (const bool is_error : {false, true}) CHECK(how.is_shown(rank, is_error));
 }
 
+TEST_CASE("ranks that are not to be shown print to files, or nowhere") {
+    spmd::rank_output_options how;
+    how.shown = [](int rank) { return rank == 1; };
+    CHECK(how.is_asked());
+    CHECK_FALSE(how.writes_files());
+    CHECK_FALSE(how.is_shown(0, false));
+    CHECK(how.is_shown(1, true));
+    how.tee = [](int) { return spmd::rank_output_options::standard_output; };
+    CHECK(how.has_file(0, false));
+    CHECK_FALSE(how.is_shown(0, false));
+    CHECK(how.is_shown(1, false));
+}
+
 TEST_CASE("a folder that cannot be made is said before anything starts") {
     const test::temporary_folder folder;
     std::ofstream(folder.path + "/file") << "taken";

@@ -34,9 +34,11 @@ struct rank_output_options {
     std::string folder{};                    ///< of the job
     std::function<int(int rank)> redirect{}; ///< to a file alone
     std::function<int(int rank)> tee{};      ///< to a file and to the terminal
+    std::function<bool(int rank)> shown{};   ///< ranks that print to the terminal; empty: all
     std::function<void(const std::string&)> say{};
 
-    [[nodiscard]] bool is_asked() const noexcept { return redirect || tee; }
+    [[nodiscard]] bool is_asked() const noexcept { return writes_files() || shown; }
+    [[nodiscard]] bool writes_files() const noexcept { return redirect || tee; }
     /// Of one output; whether or not there is one.
     [[nodiscard]] std::string file(int attempt, int rank, bool is_error) const;
     [[nodiscard]] bool has_file(int rank, bool is_error) const;

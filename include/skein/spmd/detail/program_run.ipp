@@ -61,7 +61,8 @@ private:
         if (!ranks_.are_elastic() || how.stop_signal != 0) co_return how;
         if (options_.output.is_asked())
             throw error(errc::not_supported,
-                        "not supported: -r, -t and --log-dir for a program of elastic workers")
+                        "not supported: -r, -t, --log-dir and --local-ranks-filter for a program "
+                        "of elastic workers")
                 .with_hint("redirect the output of skein run");
         how.stop_signal = between.signal();
         if (how.stop_signal != 0) co_return how;

@@ -43,17 +43,19 @@ SKEIN_INLINE bool rank_output_options::has_file(int rank, bool is_error) const {
 }
 SKEIN_INLINE bool rank_output_options::is_shown(int rank, bool is_error) const {
     const int bit = is_error ? standard_error : standard_output;
+    if (shown && !shown(rank)) return false;
     return ((tee ? tee(rank) : 0) & bit) != 0 || ((redirect ? redirect(rank) : 0) & bit) == 0;
 }
 
 SKEIN_INLINE rank_output::rank_output(rank_output_options options) : options_(std::move(options)) {
-    if (!options_.is_asked()) return;
+    if (options_.is_asked())
+        printer_ = std::make_unique<proc::output_printer>(static_cast<bool>(options_.tee));
+    if (!options_.writes_files()) return;
     std::error_code failed;
     std::filesystem::create_directories(options_.folder, failed);
     if (failed) throw errno_error(failed.value(), "make log folder", options_.folder);
     if (::access(options_.folder.c_str(), W_OK) != 0)
         throw errno_error(errno, "write to log folder", options_.folder);
-    printer_ = std::make_unique<proc::output_printer>(static_cast<bool>(options_.tee));
 }
 
 SKEIN_INLINE void rank_output::take(int attempt, int rank, std::shared_ptr<proc::child> from) {
