@@ -4,7 +4,6 @@
 
 #include <skein/core/scope.hpp>
 #include <skein/net/readable_fd.hpp>
-#include <skein/net/stop_watch.hpp>
 
 #include <csignal>
 #include <utility>
