@@ -1549,10 +1549,11 @@ struct launch_environment {
     int world_size = 1;           ///< of those that train
     int local_rank = 0;
     int local_size = 1;
-    int attempt = 0;           ///< restarts so far, as far as the launcher says
-    std::string master_host{}; ///< where rank 0 can be reached; empty: this host
-    int master_port = 0;       ///< for rank 0's group server; 0: none given
-    std::string job_id{};      ///< the same for all ranks; empty if the launcher has none
+    int attempt = 0;            ///< restarts so far, as far as the launcher says
+    std::string last_failure{}; ///< why the attempt before ended; empty: none, or not told
+    std::string master_host{};  ///< where rank 0 can be reached; empty: this host
+    int master_port = 0;        ///< for rank 0's group server; 0: none given
+    std::string job_id{};       ///< the same for all ranks; empty if the launcher has none
     host_role role = host_role::trains;
     std::string host{};   ///< this host, as the launcher calls it; empty: it has no groups of hosts
     std::string group{};  ///< of this host, as the launcher calls it; empty as `host`
@@ -4524,7 +4525,8 @@ SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
 SKEIN_INLINE void take_launch_variables() {
     for (const char* name :
          {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
-          "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"})
+          "SKEIN_LAST_FAILURE", "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT",
+          "SKEIN_GROUP", "SKEIN_TOKEN"})
         take_variable(name);
     // A rank has its part in what a launcher has started: skein::run in it, and what it starts, has
     // no other one. The name is in_job_variable of rt/worker_source.hpp.
@@ -4618,6 +4620,7 @@ SKEIN_INLINE std::optional<launch_environment> from_skein(const variable_reader&
     e.local_rank = v.number("SKEIN_LOCAL_RANK", e.rank);
     e.local_size = v.number("SKEIN_LOCAL_SIZE", e.world_size);
     e.attempt = v.number("SKEIN_ATTEMPT", 0);
+    e.last_failure = v.text("SKEIN_LAST_FAILURE");
     e.master_host = v.text("SKEIN_MASTER_HOST");
     e.master_port = v.number("SKEIN_MASTER_PORT", 0);
     e.job_id = v.text("SKEIN_JOB_ID");
@@ -50821,6 +50824,7 @@ private:
                 co_return;
             }
             ++outcome_.restarts;
+            last_failure_ = failure->text().substr(0, 1000);
             if (options_.on_restart)
                 options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
             auto pausing = as_result(stop_.wait_for(*pause));
@@ -50907,6 +50911,7 @@ private:
                           {"SKEIN_LOCAL_SIZE", std::to_string(where.local_size)},
                           {"SKEIN_ATTEMPT", std::to_string(now->number)},
                           {"SKEIN_JOB_ID", job_id_}};
+        if (!last_failure_.empty()) what.variables["SKEIN_LAST_FAILURE"] = last_failure_;
         for (const auto& [name, value] : options_.variables)
             what.variables.try_emplace(name, value);
         what.group = at;
@@ -51127,6 +51132,7 @@ private:
     std::unique_ptr<rank_places> places_;
     net::stop_watch requests_;
     supervisor_outcome outcome_;
+    std::string last_failure_; ///< of the attempt before; empty: this is the first
     attempt* current_ = nullptr;
     int stop_signal_ = 0;
     bool told_to_stop_ = false;

@@ -15947,6 +15947,7 @@ struct world_info {
     /// 0 for the first start; counts restarts after a failure. > 0 resumes from the last
     /// checkpoint.
     int attempt = 0;
+    std::string last_failure{}; ///< why the attempt before ended; empty: none, or not told
     std::string host{};
     /// The same for all ranks and all attempts of one job; empty when nobody gave one.
     std::string job_id{};
@@ -15983,6 +15984,7 @@ public:
     [[nodiscard]] int local_rank() const noexcept { return where_.local_rank; }
     [[nodiscard]] int local_size() const noexcept { return where_.local_size; }
     [[nodiscard]] int attempt() const noexcept { return where_.attempt; }
+    [[nodiscard]] const std::string& last_failure() const noexcept { return where_.last_failure; }
     [[nodiscard]] const std::string& host() const noexcept { return where_.host; }
     [[nodiscard]] const std::string& job_id() const noexcept { return where_.job_id; }
     [[nodiscard]] const std::string& launcher() const noexcept { return where_.launcher; }
@@ -29947,6 +29949,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     info.local_rank = where.local_rank;
     info.local_size = where.local_size;
     info.attempt = where.attempt;
+    info.last_failure = where.last_failure;
     info.host = world.host();
     info.job_id = where.job_id;
     if (!spmd::is_supervised()) info.launcher = where.source;
@@ -31961,6 +31964,7 @@ SKEIN_INLINE std::string changed_config(const report::run_dir& dir, const run_co
 
 namespace skein::train {
 
+class context;
 struct run_note;
 struct run_config;
 
@@ -31981,6 +31985,11 @@ struct finished_run {
     double seconds = 0.0;    ///< of the last start
     int world_size = 1;      ///< ranks
     int restarts = 0;        ///< after failures
+    /// Of the job so far: starts of all its ranks; of elastic ranks the worlds they were in.
+    std::uint64_t worlds = 1;
+    /// Why the last of them began: "worker 1 (pid 7) was killed by signal 9 (SIGKILL)". Empty: it
+    /// was the first, or the launcher does not tell.
+    std::string last_change{};
     std::string stopped_by{}; ///< "SIGTERM", or what a callback says; empty: it ended as planned
     std::vector<measured> metrics{}; ///< the last value of each column of metrics.csv
     std::optional<measured> best{};  ///< of config's best metric; nothing: it was not measured
@@ -32048,6 +32057,8 @@ public:
 namespace detail {
 /// What a run's folder tells; without a folder what the note has.
 [[nodiscard]] finished_run finished_of(const run_note& run);
+/// How many worlds there were in the job of a rank, and why the last one began.
+void note_worlds(const context& ctx, finished_run& out);
 /// The checkpoint in a run's folder that is the best by the note's metric; empty: none has it.
 [[nodiscard]] std::string best_checkpoint_of(const run_note& run);
 /// result.json, durably; says in the log what went wrong. Without a folder it does nothing.
@@ -32134,6 +32145,18 @@ SKEIN_INLINE std::string best_checkpoint_of(const run_note& run) {
     return out.best_checkpoint;
 }
 
+SKEIN_INLINE void note_worlds(const context& ctx, finished_run& out) {
+    if (auto* const place = ctx.elastic()) {
+        const auto change = place->job().change();
+        out.worlds = std::max<std::uint64_t>(change.generation, 1);
+        if (out.worlds > 1) out.last_change = change.why;
+        return;
+    }
+    out.restarts = ctx.attempt();
+    out.worlds = static_cast<std::uint64_t>(std::max(ctx.attempt(), 0)) + 1;
+    out.last_change = ctx.last_failure();
+}
+
 SKEIN_INLINE finished_run finished_of(const run_note& run) {
     finished_run out;
     out.name = run.name;
@@ -32183,6 +32206,8 @@ SKEIN_INLINE std::string result_text(const finished_run& run) {
              {"seconds", run.seconds},
              {"world_size", run.world_size},
              {"restarts", run.restarts},
+             {"worlds", run.worlds},
+             {"last_change", run.last_change},
              {"stopped_by", run.stopped_by},
              {"metrics", std::move(metrics)},
              {"best", run.best ? json_of(*run.best) : json()},
@@ -32245,6 +32270,9 @@ SKEIN_INLINE finished_run read_result(const json& all, const std::string& folder
     out.seconds = json_double(all, "seconds").value();
     out.world_size = small_number(all, "world_size", 1);
     out.restarts = small_number(all, "restarts", 0);
+    // Results of before have neither.
+    if (all.contains("worlds")) out.worlds = json_uint(all, "worlds").value();
+    if (all.contains("last_change")) out.last_change = json_string(all, "last_change").value();
     out.stopped_by = json_string(all, "stopped_by").value();
     if (!all.contains("metrics") || !all.at("metrics").is_array())
         throw missing_member("metrics", "an array");
@@ -32385,7 +32413,7 @@ SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const f
     if (!ctx.is_first() || note.path.empty()) return;
     auto ended = finished_of(note);
     ended.world_size = ctx.world_size();
-    ended.restarts = restarts_of(ctx);
+    note_worlds(ctx, ended);
     write_result(ended);
 }
 } // namespace detail
@@ -33587,7 +33615,7 @@ SKEIN_INLINE void check_value(const loop_value& value, const std::string& loop) 
 [[nodiscard]] SKEIN_INLINE finished_run close_run(const context& here, const loop_value& value) {
     auto how = folder_told(here.last_run());
     how.world_size = here.world_size();
-    how.restarts = here.attempt();
+    note_worlds(here, how);
     how.value_json = value.text;
     if (how.stopped_by.empty() && here.stop_signal() != 0)
         how.stopped_by = proc::signal_name(here.stop_signal());

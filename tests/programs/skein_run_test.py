@@ -308,6 +308,9 @@ class Training:
             run.check(len(lines) == 1 and re.search(r"rank \d \(pid \d+\) killed by signal 9 \(SIGKILL\).*; all ranks start again \(restart 1 of 3\)", lines[0]),
                       f"it says {lines}")
             run.check(self.curve("killed") == self.curve("alone"), "another metrics.csv")
+            how = json.loads((self.folder / "runs" / "killed" / "result.json").read_text())
+            run.check(how["restarts"] == 1 and how["worlds"] == 2 and re.search(r"^rank \d \(pid \d+\) killed by signal 9|^worker \d .*killed by signal 9", how["last_change"]),
+                      f"result.json says {how['restarts']} {how['worlds']} {how['last_change']}")
             run.check_nothing_left()
 
 
@@ -402,6 +405,8 @@ def elastic_goes_on():
             run.wait_until(lambda: rows() > at + 5, "further steps")
             (folder / "asked" / "stop").write_text("")
             run.check(run.wait(60) == 0, "another exit code")
+            how = json.loads((folder / "elastic" / "result.json").read_text())
+            run.check(how["worlds"] >= 2 and how["last_change"], f"result.json says {how['worlds']} {how['last_change']}")
             run.check_nothing_left()
 
 

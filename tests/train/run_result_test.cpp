@@ -109,6 +109,8 @@ TEST_CASE("a result is read back as it was written, also where its folder has mo
     auto run = train::detail::finished_of(write_run(folder.path));
     run.world_size = 3;
     run.restarts = 2;
+    run.worlds = 3;
+    run.last_change = "worker 1 (pid 7) was killed by signal 9 (SIGKILL)";
     run.stopped_by = "SIGTERM";
     run.value_json = R"({"accuracy": 0.5, "name": "a \"b\""})";
     constexpr double infinite = std::numeric_limits<double>::infinity();
@@ -129,6 +131,8 @@ TEST_CASE("a result is read back as it was written, also where its folder has mo
     CHECK(back.seconds == 1.5);
     CHECK(back.world_size == 3);
     CHECK(back.restarts == 2);
+    CHECK(back.worlds == 3);
+    CHECK(back.last_change == run.last_change);
     CHECK(back.stopped_by == "SIGTERM");
     CHECK(back.best == run.best);
     CHECK(back.metric("loss") == 1.0 / 6);

@@ -31,10 +31,11 @@ struct launch_environment {
     int world_size = 1;           ///< of those that train
     int local_rank = 0;
     int local_size = 1;
-    int attempt = 0;           ///< restarts so far, as far as the launcher says
-    std::string master_host{}; ///< where rank 0 can be reached; empty: this host
-    int master_port = 0;       ///< for rank 0's group server; 0: none given
-    std::string job_id{};      ///< the same for all ranks; empty if the launcher has none
+    int attempt = 0;            ///< restarts so far, as far as the launcher says
+    std::string last_failure{}; ///< why the attempt before ended; empty: none, or not told
+    std::string master_host{};  ///< where rank 0 can be reached; empty: this host
+    int master_port = 0;        ///< for rank 0's group server; 0: none given
+    std::string job_id{};       ///< the same for all ranks; empty if the launcher has none
     host_role role = host_role::trains;
     std::string host{};   ///< this host, as the launcher calls it; empty: it has no groups of hosts
     std::string group{};  ///< of this host, as the launcher calls it; empty as `host`

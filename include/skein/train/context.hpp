@@ -46,6 +46,7 @@ struct world_info {
     /// 0 for the first start; counts restarts after a failure. > 0 resumes from the last
     /// checkpoint.
     int attempt = 0;
+    std::string last_failure{}; ///< why the attempt before ended; empty: none, or not told
     std::string host{};
     /// The same for all ranks and all attempts of one job; empty when nobody gave one.
     std::string job_id{};
@@ -82,6 +83,7 @@ public:
     [[nodiscard]] int local_rank() const noexcept { return where_.local_rank; }
     [[nodiscard]] int local_size() const noexcept { return where_.local_size; }
     [[nodiscard]] int attempt() const noexcept { return where_.attempt; }
+    [[nodiscard]] const std::string& last_failure() const noexcept { return where_.last_failure; }
     [[nodiscard]] const std::string& host() const noexcept { return where_.host; }
     [[nodiscard]] const std::string& job_id() const noexcept { return where_.job_id; }
     [[nodiscard]] const std::string& launcher() const noexcept { return where_.launcher; }

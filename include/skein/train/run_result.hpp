@@ -27,6 +27,7 @@
 
 namespace skein::train {
 
+class context;
 struct run_note;
 struct run_config;
 
@@ -47,6 +48,11 @@ struct finished_run {
     double seconds = 0.0;    ///< of the last start
     int world_size = 1;      ///< ranks
     int restarts = 0;        ///< after failures
+    /// Of the job so far: starts of all its ranks; of elastic ranks the worlds they were in.
+    std::uint64_t worlds = 1;
+    /// Why the last of them began: "worker 1 (pid 7) was killed by signal 9 (SIGKILL)". Empty: it
+    /// was the first, or the launcher does not tell.
+    std::string last_change{};
     std::string stopped_by{}; ///< "SIGTERM", or what a callback says; empty: it ended as planned
     std::vector<measured> metrics{}; ///< the last value of each column of metrics.csv
     std::optional<measured> best{};  ///< of config's best metric; nothing: it was not measured
@@ -114,6 +120,8 @@ public:
 namespace detail {
 /// What a run's folder tells; without a folder what the note has.
 [[nodiscard]] finished_run finished_of(const run_note& run);
+/// How many worlds there were in the job of a rank, and why the last one began.
+void note_worlds(const context& ctx, finished_run& out);
 /// The checkpoint in a run's folder that is the best by the note's metric; empty: none has it.
 [[nodiscard]] std::string best_checkpoint_of(const run_note& run);
 /// result.json, durably; says in the log what went wrong. Without a folder it does nothing.

@@ -56,7 +56,8 @@ SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
 SKEIN_INLINE void take_launch_variables() {
     for (const char* name :
          {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
-          "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"})
+          "SKEIN_LAST_FAILURE", "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT",
+          "SKEIN_GROUP", "SKEIN_TOKEN"})
         take_variable(name);
     // A rank has its part in what a launcher has started: skein::run in it, and what it starts, has
     // no other one. The name is in_job_variable of rt/worker_source.hpp.
@@ -150,6 +151,7 @@ SKEIN_INLINE std::optional<launch_environment> from_skein(const variable_reader&
     e.local_rank = v.number("SKEIN_LOCAL_RANK", e.rank);
     e.local_size = v.number("SKEIN_LOCAL_SIZE", e.world_size);
     e.attempt = v.number("SKEIN_ATTEMPT", 0);
+    e.last_failure = v.text("SKEIN_LAST_FAILURE");
     e.master_host = v.text("SKEIN_MASTER_HOST");
     e.master_port = v.number("SKEIN_MASTER_PORT", 0);
     e.job_id = v.text("SKEIN_JOB_ID");

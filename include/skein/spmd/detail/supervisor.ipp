@@ -180,6 +180,7 @@ private:
                 co_return;
             }
             ++outcome_.restarts;
+            last_failure_ = failure->text().substr(0, 1000);
             if (options_.on_restart)
                 options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
             auto pausing = as_result(stop_.wait_for(*pause));
@@ -266,6 +267,7 @@ private:
                           {"SKEIN_LOCAL_SIZE", std::to_string(where.local_size)},
                           {"SKEIN_ATTEMPT", std::to_string(now->number)},
                           {"SKEIN_JOB_ID", job_id_}};
+        if (!last_failure_.empty()) what.variables["SKEIN_LAST_FAILURE"] = last_failure_;
         for (const auto& [name, value] : options_.variables)
             what.variables.try_emplace(name, value);
         what.group = at;
@@ -486,6 +488,7 @@ private:
     std::unique_ptr<rank_places> places_;
     net::stop_watch requests_;
     supervisor_outcome outcome_;
+    std::string last_failure_; ///< of the attempt before; empty: this is the first
     attempt* current_ = nullptr;
     int stop_signal_ = 0;
     bool told_to_stop_ = false;

@@ -286,6 +286,7 @@ SKEIN_INLINE void train_as_rank(spmd::joined_group& world, const spmd::launch_en
     info.local_rank = where.local_rank;
     info.local_size = where.local_size;
     info.attempt = where.attempt;
+    info.last_failure = where.last_failure;
     info.host = world.host();
     info.job_id = where.job_id;
     if (!spmd::is_supervised()) info.launcher = where.source;

@@ -74,7 +74,7 @@ SKEIN_INLINE void note_end(const context& ctx, const run_config& config, const f
     if (!ctx.is_first() || note.path.empty()) return;
     auto ended = finished_of(note);
     ended.world_size = ctx.world_size();
-    ended.restarts = restarts_of(ctx);
+    note_worlds(ctx, ended);
     write_result(ended);
 }
 } // namespace detail

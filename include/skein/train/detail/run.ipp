@@ -121,7 +121,7 @@ SKEIN_INLINE void check_value(const loop_value& value, const std::string& loop) 
 [[nodiscard]] SKEIN_INLINE finished_run close_run(const context& here, const loop_value& value) {
     auto how = folder_told(here.last_run());
     how.world_size = here.world_size();
-    how.restarts = here.attempt();
+    note_worlds(here, how);
     how.value_json = value.text;
     if (how.stopped_by.empty() && here.stop_signal() != 0)
         how.stopped_by = proc::signal_name(here.stop_signal());

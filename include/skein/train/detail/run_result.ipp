@@ -6,6 +6,7 @@
 #include <skein/core/posix_disk.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/context.hpp>
+#include <skein/train/elastic_place.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
@@ -78,6 +79,18 @@ SKEIN_INLINE std::string best_checkpoint_of(const run_note& run) {
     return out.best_checkpoint;
 }
 
+SKEIN_INLINE void note_worlds(const context& ctx, finished_run& out) {
+    if (auto* const place = ctx.elastic()) {
+        const auto change = place->job().change();
+        out.worlds = std::max<std::uint64_t>(change.generation, 1);
+        if (out.worlds > 1) out.last_change = change.why;
+        return;
+    }
+    out.restarts = ctx.attempt();
+    out.worlds = static_cast<std::uint64_t>(std::max(ctx.attempt(), 0)) + 1;
+    out.last_change = ctx.last_failure();
+}
+
 SKEIN_INLINE finished_run finished_of(const run_note& run) {
     finished_run out;
     out.name = run.name;
@@ -127,6 +140,8 @@ SKEIN_INLINE std::string result_text(const finished_run& run) {
              {"seconds", run.seconds},
              {"world_size", run.world_size},
              {"restarts", run.restarts},
+             {"worlds", run.worlds},
+             {"last_change", run.last_change},
              {"stopped_by", run.stopped_by},
              {"metrics", std::move(metrics)},
              {"best", run.best ? json_of(*run.best) : json()},
@@ -189,6 +204,9 @@ SKEIN_INLINE finished_run read_result(const json& all, const std::string& folder
     out.seconds = json_double(all, "seconds").value();
     out.world_size = small_number(all, "world_size", 1);
     out.restarts = small_number(all, "restarts", 0);
+    // Results of before have neither.
+    if (all.contains("worlds")) out.worlds = json_uint(all, "worlds").value();
+    if (all.contains("last_change")) out.last_change = json_string(all, "last_change").value();
     out.stopped_by = json_string(all, "stopped_by").value();
     if (!all.contains("metrics") || !all.at("metrics").is_array())
         throw missing_member("metrics", "an array");
