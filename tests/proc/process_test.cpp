@@ -164,6 +164,7 @@ TEST_CASE("killing a group reaches the children of a child", "[rt][process]") {
     ::close(ends[1]);
     char text[32] = {};
     REQUIRE(::read(ends[0], text, sizeof text - 1) > 0);
+    CHECK(::getsid(child.pid()) == child.pid()); // a share of its own of the processors
     child.kill_group(SIGKILL);
     CHECK(child.wait_blocking().signal() == SIGKILL);
     // Its end of the pipe closes when the grandchild has gone too.

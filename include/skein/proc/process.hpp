@@ -70,8 +70,9 @@ struct process_options {
     std::string stdout_file{}, stderr_file{}; ///< appended to; empty: see *_fd
     int stdout_fd = -1, stderr_fd = -1;       ///< our descriptor to use; -1: inherited
     bool keep_stdin = false;                  ///< otherwise the child reads /dev/null
-    /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
-    /// the group is killed when its end is seen.
+    /// A session of its own: no Ctrl-C from the terminal, a share of the processors beside that of
+    /// other sessions (where Linux groups by them), and what the child leaves behind in its process
+    /// group is killed when its end is seen.
     bool own_group = false;
     bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
     bool last_words = true;      ///< give it a pipe for leave_last_words()

@@ -145,8 +145,8 @@ SKEIN_IN_CHILD SKEIN_INLINE void arrange_files(child_plan& plan) {
 }
 
 /// No handler of this process may run in the child, which has its memory; ignored signals and the
-/// mask would survive exec: what ends a program by default does so again. A process group that is
-/// not the terminal's may print there all the same, also where the terminal would stop it for that
+/// mask would survive exec: what ends a program by default does so again. A process of another
+/// session may print on the terminal all the same, also where that would stop it for it
 /// (`stty tostop`): nobody would let it go on.
 SKEIN_IN_CHILD SKEIN_INLINE void reset_signals(bool own_group) {
     // As the kernel has it on 64-bit hosts: handler, flags, restorer, mask.
@@ -167,7 +167,7 @@ SKEIN_IN_CHILD SKEIN_INLINE void reset_signals(bool own_group) {
 /// Runs in the child; only calls of the kernel.
 SKEIN_IN_CHILD SKEIN_INLINE int become(void* order) {
     auto& plan = *static_cast<child_plan*>(order);
-    if (plan.own_group) ::syscall(SYS_setpgid, 0, 0);
+    if (plan.own_group) ::syscall(SYS_setsid);
     if (plan.die_with_parent) {
         ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
         // The parent may have died before the line above took effect.
