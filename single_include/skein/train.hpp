@@ -12762,6 +12762,12 @@ struct checkpoint_config {
     std::int64_t every = 200; ///< steps from one to the next, and one at the end; 0: only that
     int keep_last = 2;        ///< the newest that are kept; less than 1 counts as 1
     keep_best_config keep_best{};
+    /// Besides those, every one whose step is a multiple of it stays; 0: none.
+    std::int64_t keep_every = 0;
+    /// Saves are written while training goes on, from a copy of what each rank saves: see
+    /// docs/checkpoints.md. Not given: where every rank has a core to spare. true: there, too, where
+    /// it has none. Without memory for the copy saves hold training up, and a line says so.
+    std::optional<bool> asynchronous{};
     /// A checkpoint when the run is stopped early. false: none then, and what came after the last
     /// one is lost.
     bool on_stop = true;
@@ -12962,6 +12968,9 @@ SKEIN_INLINE void validate_cadences(const run_config& config) {
     if (config.checkpoint.every < 0)
         refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
                "use a number of steps, or 0 for a checkpoint at the end only");
+    if (config.checkpoint.keep_every < 0)
+        refuse(fmt::format("checkpoint.keep_every = {}", config.checkpoint.keep_every),
+               "use a number of steps, or 0 to keep none for its number");
     if (config.checkpoint.keep_best.k < 0)
         refuse(fmt::format("checkpoint.keep_best.k = {}", config.checkpoint.keep_best.k),
                "use a number of checkpoints, or 0 for none");
@@ -14700,8 +14709,12 @@ struct checkpoint_options {
     std::size_t keep_best = 0;       ///< besides those, the best by `metric`
     std::string metric = "val_loss"; ///< name in checkpoint_state::metrics
     bool lower_is_better = true;
+    std::uint64_t keep_every = 0; ///< besides those, the ones whose step is a multiple; 0: none
     std::size_t chunk_bytes = 1u << 20;             ///< bytes covered by one checksum
     std::function<void(const std::string&)> warn{}; ///< default: a warning in the log
+    /// Asked before each block of a shard is written, on the thread that saves: true ends the save
+    /// with errc::aborted. Default: never.
+    std::function<bool()> is_given_up{};
 };
 
 /// A tensor to save, and what this rank has of it: all, or a run of rows along dimension 0. A
@@ -14985,6 +14998,7 @@ SKEIN_INLINE error with_context(std::string what, const error& e) {
 
 // ======== skein/train/detail/checkpoint_table.ipp, continued
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -15139,7 +15153,8 @@ SKEIN_INLINE bool fits(const tensor_info& t, std::int64_t first_row, const tenso
 /// Joins small writes, so that many small tensors do not become many system calls.
 class shard_writer {
 public:
-    shard_writer(file& out, std::uint64_t chunk_bytes) : file_(out), sums_(chunk_bytes) {}
+    shard_writer(file& out, std::uint64_t chunk_bytes, std::function<bool()> is_given_up = {})
+        : file_(out), sums_(chunk_bytes), is_given_up_(std::move(is_given_up)) {}
 
     result<void> operator()(byte_span part) {
         while (!part.empty()) {
@@ -15168,6 +15183,7 @@ private:
 
     result<void> put(byte_span part) {
         if (part.empty()) return {};
+        if (is_given_up_ && is_given_up_()) return error(errc::aborted, "the save is given up");
         const auto offset = sums_.bytes();
         sums_.add(part);
         return file_.write_at(offset, part);
@@ -15175,6 +15191,7 @@ private:
 
     file& file_;
     chunk_checksums sums_;
+    std::function<bool()> is_given_up_;
     byte_buffer pending_;
 };
 
@@ -15737,7 +15754,7 @@ SKEIN_INLINE result<shard_entry> checkpointer::write_shard(const checkpoint_stat
             .with_hint(
                 "every rank must see the run folder: put it on a file system all hosts share");
     if (!opened) return opened.error();
-    detail::shard_writer out(**opened, options_.chunk_bytes);
+    detail::shard_writer out(**opened, options_.chunk_bytes, options_.is_given_up);
     if (auto done = write_safetensors(*plan, out); !done) return done.error();
     if (auto done = out.flush(); !done) return done.error();
     if (auto done = (*opened)->sync(); !done) return done.error();
@@ -15888,6 +15905,7 @@ SKEIN_INLINE void checkpointer::retire() const {
     }
     for (auto step : all) {
         if (keep.contains(step)) continue;
+        if (options_.keep_every > 0 && step % options_.keep_every == 0) continue;
         // Renamed first: a crash while the files go must not leave half a checkpoint under its
         // name.
         const auto trash = step_path(step) + ".trash";
@@ -15997,6 +16015,10 @@ public:
     /// to meet again. session::rebind() follows, on every rank. What was given before has to live
     /// until it returns; control() of the old world is gone here. Job, attempt and stop flag stay.
     void rebind(world_info where, spmd::rendezvous* world, dist::comm_thread* comm);
+    /// `told` is called when rebind() begins, while comm() and control() are those of before: who
+    /// uses them on another thread has done with them when it returns.
+    ///   result  what keeps it: when the last copy is gone, it is called no more
+    [[nodiscard]] std::shared_ptr<void> before_rebind(std::function<void()> told) const;
 
     /// Of a job whose ranks change: a rank begins alone, and its session brings the context into
     /// one world after the other. Null in a job whose ranks stay.
@@ -16063,6 +16085,7 @@ private:
     mutable std::optional<run_note> run_;
     std::function<void(const run_note&)> watch_runs_;
     mutable std::shared_ptr<detail::last_screen> screen_;
+    mutable std::vector<std::weak_ptr<std::function<void()>>> before_rebind_;
 };
 
 } // namespace skein::train
@@ -16073,6 +16096,7 @@ private:
 
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -16098,11 +16122,20 @@ SKEIN_INLINE context::context(world_info where, spmd::rendezvous* world, dist::c
 SKEIN_INLINE void context::rebind(world_info where, spmd::rendezvous* world,
                                   dist::comm_thread* comm) {
     detail::check_place(where, comm);
+    std::erase_if(before_rebind_, [](const auto& each) { return each.expired(); });
+    for (const auto& each : before_rebind_)
+        if (const auto told = each.lock()) (*told)();
     control_.reset();
     groups_ = 0; // who joins later counts from the same number
     world_ = world;
     comm_ = comm;
     where_ = std::move(where);
+}
+
+SKEIN_INLINE std::shared_ptr<void> context::before_rebind(std::function<void()> told) const {
+    auto kept = std::make_shared<std::function<void()>>(std::move(told));
+    before_rebind_.push_back(kept);
+    return kept;
 }
 
 SKEIN_INLINE dist::comm_thread* context::control() const {
@@ -16322,6 +16355,9 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
              saves.keep_best.order == metric_order::lowest ? "lowest" : "highest"},
             {"checkpoint.keep_best.value",
              saves.keep_best.value == best_value::newest ? "newest" : "evaluated"},
+            {"checkpoint.keep_every", text(saves.keep_every)},
+            {"checkpoint.asynchronous",
+             saves.asynchronous ? text(*saves.asynchronous) : "automatic"},
             {"checkpoint.on_stop", text(saves.on_stop)},
             {"resume", text(c.resume == resume_mode::latest)},
             {"communicator", c.communicator}};
@@ -20612,6 +20648,158 @@ SKEIN_INLINE void for_each_parameter(
         }
         visit(item.key(), p);
         detail::keep_part(part);
+    }
+}
+
+} // namespace skein::train
+
+// ======== skein/train/checkpoint_writer.hpp
+// A thread of a rank that makes its saves, one at a time.
+//
+// The work is given as a function, which is all that the thread runs; what it throws is kept for
+// whoever take()s the end. Nothing here knows a run: who begins a save keeps what it needs alive
+// until is_writing() is false.
+//
+//     checkpoint_writer writer;
+//     writer.begin([&] { return saver.save(copy.state()); });
+//     ...                                               // training goes on
+//     if (writer.has_ended()) tell(writer.take());      // the save is durable, or has failed
+//
+// States: idle -> begin() -> writing -> ended -> take() -> idle. All members are for one thread.
+
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+namespace skein::train {
+
+class checkpoint_writer {
+public:
+    using save_function = std::function<saved_checkpoint()>;
+
+    /// The thread comes with the first save.
+    checkpoint_writer() = default;
+    checkpoint_writer(const checkpoint_writer&) = delete;
+    checkpoint_writer& operator=(const checkpoint_writer&) = delete;
+    /// Waits for a save that is being made.
+    ~checkpoint_writer();
+
+    /// Only when idle.
+    void begin(save_function save);
+    [[nodiscard]] bool is_writing() const;
+    [[nodiscard]] bool has_ended() const;
+    /// Until no save is being made.
+    void wait() const;
+    /// The same, but no longer than that.
+    ///   result  whether no save is being made
+    [[nodiscard]] bool wait_for(duration most) const;
+    /// It has ended, and not well.
+    [[nodiscard]] bool has_failed() const;
+    /// What the save that has ended came to; only then.
+    [[nodiscard]] result<saved_checkpoint> take();
+
+private:
+    void main();
+
+    mutable std::mutex mutex_;
+    mutable std::condition_variable changed_;
+    save_function save_;                             // while it is being made
+    std::optional<result<saved_checkpoint>> outcome_; // of the one that has ended
+    bool leaves_ = false;
+    std::thread thread_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/checkpoint_writer.ipp
+// Bodies of <skein/train/checkpoint_writer.hpp>.
+
+
+#include <exception>
+#include <utility>
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace skein::train {
+
+SKEIN_INLINE checkpoint_writer::~checkpoint_writer() {
+    if (!thread_.joinable()) return;
+    {
+        const std::lock_guard lock(mutex_);
+        leaves_ = true;
+        changed_.notify_all();
+    }
+    thread_.join();
+}
+
+SKEIN_INLINE void checkpoint_writer::begin(save_function save) {
+    const std::lock_guard lock(mutex_);
+    SKEIN_CHECK(!save_ && !outcome_, "a save begins while another one is being made");
+    save_ = std::move(save);
+    if (thread_.joinable())
+        changed_.notify_all();
+    else
+        thread_ = std::thread([this] { main(); });
+}
+
+SKEIN_INLINE bool checkpoint_writer::is_writing() const {
+    const std::lock_guard lock(mutex_);
+    return save_ != nullptr;
+}
+
+SKEIN_INLINE bool checkpoint_writer::has_ended() const {
+    const std::lock_guard lock(mutex_);
+    return outcome_.has_value();
+}
+
+SKEIN_INLINE bool checkpoint_writer::has_failed() const {
+    const std::lock_guard lock(mutex_);
+    return outcome_.has_value() && !outcome_->has_value();
+}
+
+SKEIN_INLINE void checkpoint_writer::wait() const {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return save_ == nullptr; });
+}
+
+SKEIN_INLINE bool checkpoint_writer::wait_for(duration most) const {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, most, [&] { return save_ == nullptr; });
+}
+
+SKEIN_INLINE result<saved_checkpoint> checkpoint_writer::take() {
+    const std::lock_guard lock(mutex_);
+    SKEIN_CHECK(outcome_.has_value(), "no save has ended");
+    auto out = std::move(*outcome_);
+    outcome_.reset();
+    return out;
+}
+
+SKEIN_INLINE void checkpoint_writer::main() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    pthread_setname_np(pthread_self(), "checkpoints");
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [&] { return save_ != nullptr || leaves_; });
+        if (save_ == nullptr) return;
+        lock.unlock(); // save_ is this thread's until it is reset
+        std::optional<result<saved_checkpoint>> made;
+        try {
+            made.emplace(save_());
+        } catch (...) {
+            made.emplace(to_error(std::current_exception()));
+        }
+        lock.lock();
+        save_ = nullptr;
+        outcome_ = std::move(made);
+        changed_.notify_all();
     }
 }
 
@@ -36273,6 +36461,8 @@ SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, sess
     options.keep_last = static_cast<std::size_t>(std::max(1, config.checkpoint.keep_last));
     options.keep_best = static_cast<std::size_t>(std::max(0, config.checkpoint.keep_best.k));
     options.metric = config.checkpoint.keep_best.metric;
+    options.keep_every =
+        static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.checkpoint.keep_every));
     options.lower_is_better = config.checkpoint.keep_best.order == metric_order::lowest;
     return options;
 }
@@ -36756,6 +36946,425 @@ struct loaded_plan {
 
 } // namespace skein::train::detail
 
+// ======== skein/train/detail/session_saves.hpp
+// The saves of a run: made on the training's thread, or written by another one from a copy while
+// training goes on. Used by <skein/train/detail/session_between.ipp> alone.
+//
+//     run_saves saves(ctx, config);
+//     saves.open(dir, options, state);                   // all ranks; again in another world
+//     if (auto done = saves.settle()) tell(*done);       // the one before: it is waited for
+//     if (auto done = saves.save(state, true)) tell(*done);  // nothing: it is staged, and in flight
+//
+// A save is staged when its copy is made: training may go on. It is durable when the checkpointer
+// has ended on all ranks, which each hears by the row of a step. One is in flight. While it is, its
+// thread alone submits to ctx.control(): whoever wants that, or takes the world away, waits for the
+// save or gives it up, which is done here and nowhere else.
+//
+// States: closed -> open -> (in flight -> ended -> open). A save that failed or was given up is
+// owed: the ranks hear it by the row, and make one of that step.
+
+
+// ======== skein/train/snapshot.hpp
+// A checkpoint's state in memory of its own, so that it can be written while training goes on.
+//
+// Tensors of a checkpoint_state are views of what training works on. take() copies those that this
+// rank writes, and everything else by value: what it has then is of one moment, whatever the run
+// does meanwhile. The memory stays from one take to the next.
+//
+//     snapshot copy;
+//     copy.reserve(snapshot::bytes_of(state, rank, size));   // once; throws when there is none
+//     copy.take(state, rank, size);                          // between two steps
+//     saver.save(copy.state());                              // on another thread
+//
+// States: empty; taken (after take(), until the next one). Tensors that another rank writes keep
+// their type, shape and size, by which the ranks deal them out, over pages that nobody can read.
+
+
+#include <cstddef>
+#include <utility>
+
+namespace skein::train {
+
+namespace detail {
+
+/// Anonymous memory of whole pages, given back to the system at once.
+class mapped_pages {
+public:
+    mapped_pages() = default;
+    ///   readable  false: address space without memory
+    ///   errors    exhausted
+    mapped_pages(std::size_t bytes, bool readable);
+    mapped_pages(mapped_pages&& other) noexcept
+        : begin_(std::exchange(other.begin_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    mapped_pages& operator=(mapped_pages&& other) noexcept {
+        std::swap(begin_, other.begin_);
+        std::swap(size_, other.size_);
+        return *this;
+    }
+    ~mapped_pages();
+
+    [[nodiscard]] std::byte* data() const noexcept { return begin_; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+private:
+    std::byte* begin_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+} // namespace detail
+
+class snapshot {
+public:
+    /// Memory that take() needs for the same tensors.
+    [[nodiscard]] static std::size_t bytes_of(const checkpoint_state& state, int rank,
+                                              int world_size);
+
+    /// Room for so many bytes, all of it there now. Less than there is changes nothing.
+    ///   errors  exhausted; then there is as much as before
+    void reserve(std::size_t bytes);
+    /// Gives the memory back; what was taken is gone.
+    void release() noexcept;
+    /// Copies what rank `rank` of so many writes of the state, which may change as soon as this
+    /// returns. What was taken before is gone.
+    ///   errors  exhausted, when it takes more room than there is and gets none
+    void take(const checkpoint_state& from, int rank, int world_size);
+
+    /// What was taken last. Valid until the next take(), and while this lives.
+    [[nodiscard]] const checkpoint_state& state() const noexcept { return state_; }
+    [[nodiscard]] std::size_t capacity() const noexcept { return memory_.size(); }
+
+private:
+    detail::mapped_pages memory_, absent_; // the latter stands for what others write
+    checkpoint_state state_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/snapshot.ipp
+// Bodies of <skein/train/snapshot.hpp>.
+
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include <sys/mman.h>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+SKEIN_INLINE mapped_pages::mapped_pages(std::size_t bytes, bool readable) {
+    if (bytes == 0) return;
+    const int access = readable ? PROT_READ | PROT_WRITE : PROT_NONE;
+    const int kind = MAP_PRIVATE | MAP_ANONYMOUS | (readable ? 0 : MAP_NORESERVE);
+    void* const got = ::mmap(nullptr, bytes, access, kind, -1, 0);
+    if (got == MAP_FAILED)
+        throw error(errc::exhausted, fmt::format("no memory for a copy of {} bytes", bytes));
+    begin_ = static_cast<std::byte*>(got);
+    size_ = bytes;
+#ifdef MADV_POPULATE_WRITE
+    // A copy that is waited for does not wait for pages, too. Where the kernel cannot, it does.
+    if (readable) (void)::madvise(begin_, size_, MADV_POPULATE_WRITE);
+#endif
+}
+
+SKEIN_INLINE mapped_pages::~mapped_pages() {
+    if (begin_ != nullptr) ::munmap(begin_, size_);
+}
+
+/// Where a tensor begins in a snapshot: as memory is moved best.
+inline constexpr std::size_t snapshot_alignment = 64;
+
+[[nodiscard]] SKEIN_INLINE std::size_t room_of(const tensor_part& t) {
+    return (t.bytes.size() + snapshot_alignment - 1) / snapshot_alignment * snapshot_alignment;
+}
+
+/// By tensor: this rank writes it, or some rows of it.
+[[nodiscard]] SKEIN_INLINE std::vector<bool> written_here(const checkpoint_state& state, int rank,
+                                                          int world_size) {
+    const auto owner = deal_tensors(state.tensors, world_size);
+    std::vector<bool> mine(owner.size());
+    for (std::size_t i = 0; i < owner.size(); ++i)
+        mine[i] = owner[i] == -1 ? !state.tensors[i].bytes.empty() : owner[i] == rank;
+    return mine;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::size_t snapshot::bytes_of(const checkpoint_state& state, int rank,
+                                            int world_size) {
+    const auto mine = detail::written_here(state, rank, world_size);
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < mine.size(); ++i)
+        if (mine[i]) bytes += detail::room_of(state.tensors[i]);
+    return bytes;
+}
+
+SKEIN_INLINE void snapshot::reserve(std::size_t bytes) {
+    if (bytes <= memory_.size()) return;
+    state_ = {};
+    auto larger = detail::mapped_pages(bytes, /*readable=*/true);
+    memory_ = std::move(larger);
+}
+
+SKEIN_INLINE void snapshot::release() noexcept {
+    state_ = {};
+    memory_ = {};
+    absent_ = {};
+}
+
+SKEIN_INLINE void snapshot::take(const checkpoint_state& from, int rank, int world_size) {
+    const auto mine = detail::written_here(from, rank, world_size);
+    std::size_t bytes = 0, absent = 0;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        const auto& t = from.tensors[i];
+        if (mine[i])
+            bytes += detail::room_of(t);
+        else
+            absent = std::max(absent, t.bytes.size());
+    }
+    reserve(bytes);
+    if (absent > absent_.size()) absent_ = detail::mapped_pages(absent, /*readable=*/false);
+    state_ = from;
+    std::byte* to = memory_.data();
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        auto& view = state_.tensors[i].bytes;
+        if (!mine[i]) {
+            view = {absent_.data(), view.size()};
+            continue;
+        }
+        if (!view.empty()) std::memcpy(to, view.data(), view.size());
+        const auto room = detail::room_of(state_.tensors[i]);
+        view = {to, view.size()};
+        to += room;
+    }
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/session_saves.hpp, continued
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// How the save in flight stands; of several ranks the largest counts.
+enum class save_word : std::uint8_t {
+    none,   ///< none is in flight, or it has ended well
+    writes, ///< it is being written
+    owed,   ///< it was given up, and another one is to be made
+    failed, ///< it has failed
+};
+
+/// Why saves hold training up, where they might not.
+enum class save_obstacle : std::uint8_t { none, no_core, no_memory, no_control };
+
+/// Compute threads, batches made ahead, the communicator, and a thread that writes: for each rank of
+/// this host.
+[[nodiscard]] inline bool has_spare_core(int cores, int ranks, const run_config& config,
+                                               bool is_alone) {
+    const int threads = std::max(config.scaling.threads, 1) +
+                        (config.prefetch_batches > 0 ? 1 : 0) + (is_alone ? 0 : 1);
+    return cores >= ranks * (threads + 1);
+}
+
+/// What the ranks of this host may take further.
+[[nodiscard]] inline double free_memory(const run_config& config, int ranks) {
+    const auto limit = find_memory_limit(static_cast<double>(config.memory_limit));
+    if (limit.source.starts_with("MemAvailable")) return limit.bytes;
+    return limit.bytes - proportional_set_size() * ranks;
+}
+
+class run_saves {
+public:
+    ///   where  a disk of its own, which outlives it; null: the files of this host
+    run_saves(const context& ctx, const run_config& config, disk* where = nullptr)
+        : ctx_(ctx), config_(config), disk_(where), leaving_(ctx.before_rebind([this] { writer_.wait(); })) {}
+    /// Waits for the save in flight.
+    ~run_saves() {
+        writer_.wait();
+        tell_warnings();
+    }
+    run_saves(const run_saves&) = delete;
+    run_saves& operator=(const run_saves&) = delete;
+
+    /// Collective; settle() or end_with_world() comes before it. Decides how saves are made.
+    ///   like  gives what a save of this rank has
+    template <class State>
+    void open(std::string dir, checkpoint_options options, State like) {
+        is_given_up_ = false;
+        options.warn = [this](const std::string& line) { warn(line); };
+        options.is_given_up = [this] { return is_given_up_.load(std::memory_order_relaxed); };
+        saver_.emplace(disk_ != nullptr ? *disk_ : files_, std::move(dir), std::move(options), make_checkpoint_world(ctx_));
+        is_beside_ = false;
+        notice_.clear();
+        if (!config_.checkpoint.asynchronous.value_or(true)) return;
+        const auto bytes = snapshot::bytes_of(like(), ctx_.rank(), ctx_.world_size());
+        double worst = static_cast<double>(prepare(bytes));
+        all_reduce(ctx_, std::span(&worst, 1), dist::reduce_op::max);
+        const auto obstacle = static_cast<save_obstacle>(worst);
+        is_beside_ = obstacle == save_obstacle::none;
+        if (!is_beside_) copy_.release();
+        notice_ = text_of(obstacle);
+    }
+    [[nodiscard]] bool is_open() const noexcept { return saver_.has_value(); }
+    /// Saves may be written beside training.
+    [[nodiscard]] bool is_beside() const noexcept { return is_beside_; }
+    /// How saves are made, for a person; empty where nobody asked and nothing is gained.
+    [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
+
+    [[nodiscard]] std::optional<loaded_checkpoint> load_latest() { return saver_->load_latest(); }
+
+    /// Collective. Nothing is in flight.
+    ///   beside  it may be written while training goes on
+    ///   result  the durable checkpoint; nothing when it is in flight
+    std::optional<saved_checkpoint> save(const checkpoint_state& state, bool beside) {
+        is_owed_ = false;
+        if (!beside || !is_beside_) return saver_->save(state);
+        copy_.take(state, ctx_.rank(), ctx_.world_size());
+        writer_.begin([this] { return saver_->save(copy_.state()); });
+        return std::nullopt;
+    }
+
+    /// Waits for the save in flight.
+    ///   result  what it came to; nothing when there was none
+    ///   errors  what it failed with
+    std::optional<saved_checkpoint> settle() {
+        writer_.wait();
+        return take();
+    }
+    /// The save that has ended and was not told yet, without waiting.
+    ///   errors  what it failed with
+    std::optional<saved_checkpoint> take() {
+        if (!writer_.has_ended()) return std::nullopt;
+        tell_warnings();
+        auto made = writer_.take();
+        is_owed_ = !made.has_value();
+        return std::move(made).value();
+    }
+    /// The world is another one: what was in flight has ended or was given up.
+    ///   result  the checkpoint, if it is durable
+    std::optional<saved_checkpoint> end_with_world() {
+        try {
+            return settle();
+        } catch (const error&) { // it is owed
+            return std::nullopt;
+        }
+    }
+    /// Some rank's save has failed: all ranks leave with the reason.
+    [[noreturn]] void fail() {
+        (void)settle();
+        throw error(errc::aborted, "a checkpoint could not be saved on another rank");
+    }
+
+    [[nodiscard]] save_word word() const {
+        if (writer_.is_writing()) return save_word::writes;
+        if (writer_.has_failed()) return save_word::failed;
+        return is_owed_ ? save_word::owed : save_word::none;
+    }
+
+    /// Fails every exchange of the context. A save in flight may end first, as its ranks go on
+    /// writing: training alone is over. It has the grace of a stop request.
+    ///   hurries  others wait for this rank in another world: the save is given up
+    void abort(const error& why, bool hurries) noexcept {
+        if (writer_.is_writing() && !hurries) {
+            if (ctx_.comm() != nullptr) ctx_.comm()->abort(why);
+            (void)writer_.wait_for(std::min<duration>(config_.failure.stop_grace, longest_wait));
+        }
+        is_given_up_ = true;
+        ctx_.abort(why);
+        writer_.wait();
+    }
+
+private:
+    static constexpr duration longest_wait = std::chrono::hours(1);
+
+    /// What stands against it on this rank; else the copy's memory is there.
+    [[nodiscard]] save_obstacle prepare(std::size_t bytes) {
+        const auto* const place = ctx_.elastic();
+        const int here =
+            place != nullptr ? place->job().most() : std::max(1, ctx_.local_size());
+        if (ctx_.world_size() > 1 && ctx_.control() == ctx_.comm())
+            return save_obstacle::no_control;
+        const bool is_alone = ctx_.world_size() == 1 && place == nullptr;
+        if (!config_.checkpoint.asynchronous &&
+            !has_spare_core(available_cores(), here, config_, is_alone))
+            return save_obstacle::no_core;
+        bytes_ = bytes;
+        const auto more = bytes - std::min(bytes, copy_.capacity());
+        if (more == 0) return save_obstacle::none;
+        if (static_cast<double>(more) * here > free_memory(config_, here))
+            return save_obstacle::no_memory;
+        try {
+            copy_.reserve(bytes);
+        } catch (const error&) {
+            return save_obstacle::no_memory;
+        }
+        return save_obstacle::none;
+    }
+    [[nodiscard]] std::string text_of(save_obstacle what) const {
+        const auto copy = report::human_bytes(static_cast<double>(bytes_));
+        switch (what) {
+        case save_obstacle::none:
+            return fmt::format("saves are written beside training, from a further copy of {} per "
+                               "rank",
+                               copy);
+        case save_obstacle::no_memory:
+            return fmt::format("saves hold training up: there is no memory for a copy of {} per "
+                               "rank",
+                               copy);
+        case save_obstacle::no_control:
+            return "saves hold training up: the ranks have one communicator, which trains";
+        case save_obstacle::no_core: break;
+        }
+        return {}; // as it was before anybody asked
+    }
+
+    /// On the writer's thread it waits for the training's.
+    void warn(const std::string& line) {
+        if (!writer_.is_writing()) return logging::warn("checkpoint", line);
+        const std::lock_guard lock(mutex_);
+        warnings_.push_back(line);
+    }
+    void tell_warnings() {
+        const std::lock_guard lock(mutex_);
+        for (const auto& line : warnings_) logging::warn("checkpoint", line);
+        warnings_.clear();
+    }
+
+    const context& ctx_;
+    const run_config& config_;
+    posix_disk files_{link_policy::refuse};
+    disk* const disk_;
+    std::optional<checkpointer> saver_;
+    snapshot copy_;
+    std::size_t bytes_ = 0; // of a copy
+    bool is_beside_ = false, is_owed_ = false;
+    std::string notice_;
+    std::atomic<bool> is_given_up_ = false;
+    std::mutex mutex_;
+    std::vector<std::string> warnings_;
+    checkpoint_writer writer_;      // after all that a save works on
+    std::shared_ptr<void> leaving_; // first to go
+};
+
+} // namespace skein::train::detail
+
 // ======== skein/train/detail/session_state.ipp
 // Where a run is: what its steps (session_core.ipp) and what lies between them (session_between.ipp)
 // both work on.
@@ -36862,6 +37471,7 @@ struct carried_state {
     std::vector<report::metric_value> late; ///< of an epoch of metrics whose end came late
     std::vector<report::metric_array> late_arrays;
     std::string checkpoint; ///< the newest
+    bool save_due = false;  ///< behind the step, because one before it was given up
     std::vector<report::metric_value> metrics;
     std::vector<report::metric_array> arrays;
     std::vector<std::uint64_t> evaluated_at, told_at;
@@ -36948,6 +37558,7 @@ public:
         report_->begin(start, due.has_value());
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *run_.parts, *run_.optimizer);
+        if (!saves_.notice().empty()) report_->note(saves_.notice());
         has_told_start_ = true;
         run_.parts->tell(start);
         return due;
@@ -36992,6 +37603,18 @@ public:
         if (rewrites) write_last();
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
+
+    /// How the save in flight stands on this rank; and on all, by the row of a step.
+    [[nodiscard]] save_word save_state() const { return saves_.word(); }
+    void hear_saves(save_word all) {
+        if (all == save_word::failed) saves_.fail();
+        if (all == save_word::owed) save_due_ = true;
+    }
+    /// A save that is durable on all ranks is told.
+    void tell_saved() { tell_saved(saves_.take()); }
+    /// Fails every exchange of the context; what becomes of the save in flight, run_saves::abort()
+    /// says.
+    void abort(const error& why, bool hurries) noexcept { saves_.abort(why, hurries); }
 
     /// A step is drawn: what was decided behind the one before is written.
     void begin_step() noexcept { events_.clear(); }
@@ -37068,7 +37691,7 @@ public:
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved
-        if (saves()) save(evaluated.values);
+        if (saves() || save_due_) save(evaluated.values);
     }
 
     /// The last evaluation, files, callbacks.
@@ -37077,12 +37700,13 @@ public:
     fit_result finish(double begun, double tokens_per_s) {
         run_.feeder->quiet();
         is_over_ = true;
+        tell_saved(saves_.settle());
         stage_numbers last;
         try {
             for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
                 if (evaluated_at_[set] != run_.step) evaluate(set, last);
         } catch (const evaluation_failed& failure) { // the step has its checkpoint
-            fail(failure, saver_.has_value());
+            fail(failure, saves_.is_open());
         }
         if (auto* const average = run_.optimizer->average(); average && average->options().keep)
             swap_average(ctx_, *average, *run_.parts);
@@ -37101,7 +37725,7 @@ public:
     ///   end_due  the end of the last step is to be made again
     void rebind(bool end_due) {
         evaluator_->rebind();
-        if (saver_) open_saver();
+        if (saves_.is_open()) open_saver();
         const auto rows = run_.step - (end_due ? 1 : 0); // that of this step is written again
         report_->rebind(start_info_of({}), rows, {});
         if (!run_.training->empty())
@@ -37184,7 +37808,7 @@ private:
     /// it evaluated.
     [[nodiscard]] std::optional<std::size_t> set_of_best() const {
         const auto& best = config_.checkpoint.keep_best;
-        if (!saver_ || best.k < 1 || best.value == best_value::newest) return std::nullopt;
+        if (!saves_.is_open() || best.k < 1 || best.value == best_value::newest) return std::nullopt;
         return evaluator_->set_of(best.metric);
     }
 
@@ -37270,15 +37894,16 @@ private:
         if (!config_.checkpoint.enabled) return {};
         open_saver();
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
-        auto found = saver_->load_latest();
+        auto found = saves_.load_latest();
         if (!found) return {};
         due = restore(*found);
         return found->path();
     }
 
     void open_saver() {
-        saver_.emplace(disk_, report_->checkpoints(), checkpoint_options_of(config_),
-                       make_checkpoint_world(ctx_));
+        tell_saved(saves_.end_with_world());
+        saves_.open(report_->checkpoints(), checkpoint_options_of(config_),
+                    [this] { return state_->save(run_.step, config_.seed); });
     }
 
     ///   result  what its step still lacks
@@ -37370,7 +37995,8 @@ private:
     }
 
     void save(const std::vector<metric_value>& evaluated) {
-        if (!saver_) return;
+        if (!saves_.is_open()) return;
+        tell_saved(saves_.settle()); // as callbacks know it, whose state is saved next
         run_.parts->sync_buffers();
         // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
         // to go on.
@@ -37387,9 +38013,16 @@ private:
                          {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
                          dump_json(more));
         what.metrics = numbers(evaluated);
-        const auto saved = saver_->save(what);
-        run_.result.checkpoint = saved.path;
-        const checkpoint_info info{ctx_.rank(), run_.step, saved.path, saved.bytes, saved.seconds};
+        // Where nothing comes after it, nothing is gained by a copy.
+        const bool beside = !run_.stopped && !run_.is_last() && end_due_.empty();
+        tell_saved(saves_.save(what, beside));
+        save_due_ = false;
+    }
+    void tell_saved(const std::optional<saved_checkpoint>& saved) {
+        if (!saved) return;
+        run_.result.checkpoint = saved->path;
+        const checkpoint_info info{ctx_.rank(), saved->step, saved->path, saved->bytes,
+                                   saved->seconds};
         report_->saved(info);
         run_.parts->tell(info);
     }
@@ -37418,8 +38051,8 @@ private:
     std::optional<evaluator> evaluator_;
     std::optional<training_state> state_;
     std::optional<reporter> report_;
-    posix_disk disk_{link_policy::refuse};
-    std::optional<checkpointer> saver_;
+    run_saves saves_{ctx_, config_};
+    bool save_due_ = false; // behind the step that is committed, as the ranks have heard
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
     last_row last_;
@@ -37663,9 +38296,10 @@ public:
     ///   decided      a number of the decisions of this rank
     ///   shards       who has them by shard, in place of `reported`; or null
     ///   pauses       this rank wants a pause behind the step, for a change of the world
+    ///   saves        how the save in flight stands here
     void exchange(const report::metric_set& own, const report::metric_set& reported,
                   step_shards* shards, double stop, bool all_touched, double decided, bool pauses,
-                  step_info& now, step_clock& clock) {
+                  save_word saves, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,
                             all_touched ? 0.0 : 1.0,
@@ -37679,7 +38313,8 @@ public:
                             -clock.overlap(),
                             decided,
                             -decided,
-                            pauses ? 1.0 : 0.0};
+                            pauses ? 1.0 : 0.0,
+                            static_cast<double>(saves)};
         values_.clear();
         clock.end_row(now);
         const double waited = clock.waiting([&] {
@@ -37693,6 +38328,7 @@ public:
         some_untouched_ = control[1] > 0.0;
         same_decisions_ = control[10] == -control[11];
         pauses_ = control[12] > 0.0;
+        saves_ = static_cast<save_word>(control[13]);
         most_ = control[2];
         least_ = -control[3];
     }
@@ -37708,6 +38344,8 @@ public:
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
     /// All ranks pause behind this step.
     [[nodiscard]] bool pauses() const noexcept { return pauses_; }
+    /// How the save in flight stands with the rank that is furthest from its end.
+    [[nodiscard]] save_word saves() const noexcept { return saves_; }
     [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
     /// Somebody outside of the run has asked, and waits for it.
     [[nodiscard]] bool hurries() const noexcept { return stop_ >= 1.0; }
@@ -37730,6 +38368,7 @@ private:
     std::vector<report::metric_value> values_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
     bool some_untouched_ = false, same_decisions_ = true, pauses_ = false;
+    save_word saves_ = save_word::none;
 };
 
 } // namespace skein::train::detail
@@ -37770,7 +38409,7 @@ public:
     }
     void abort(const error& why) noexcept {
         if (run_.parts) run_.parts->abort(why);
-        ctx_.abort(why);
+        between_.abort(why, place_ != nullptr && is_of_world(why));
     }
 
     session_core(const session_request& request, const make_parts& make)
@@ -38025,6 +38664,7 @@ public:
     void commit() {
         expect(step_phase::applied, "commit()");
         commit_here();
+        if (row_.saves() == save_word::none) between_.tell_saved();
         end_step();
         if (place_ != nullptr && row_.pauses() && !run_.stopped && !run_.ended && !run_.is_last())
             change_world(spmd::world_end::paused);
@@ -38037,6 +38677,7 @@ public:
         reported_.clear();
         run_.stopped = row_.stops();
         run_.hurries = row_.hurries();
+        between_.hear_saves(row_.saves());
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
@@ -38212,7 +38853,8 @@ private:
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
         row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
-                      run_.decided(), pauses, now_, clock_);
+                      run_.decided(), pauses, between_.save_state(), now_, clock_);
+        if (row_.saves() == save_word::failed) between_.hear_saves(row_.saves());
         if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
@@ -38335,7 +38977,7 @@ SKEIN_INLINE void between_steps::adopt_end(const carried_state& from) {
 /// An evaluation failed, which says nothing against what was trained: the step gets its
 /// checkpoint, and whoever resumes makes the rest of it.
 SKEIN_INLINE bool between_steps::keep_step(carried_state end) {
-    if (!saver_) return false;
+    if (!saves_.is_open()) return false;
     end.extra.clear(); // the checkpoint has it
     end_due_ = to_hex(wire::encode(end));
     try {
@@ -38415,6 +39057,7 @@ SKEIN_INLINE carried_state between_steps::carried(step_end end) {
     out.val_step = run_.result.val_step;
     out.first_step = run_.result.first_step;
     out.checkpoint = run_.result.checkpoint;
+    out.save_due = save_due_;
     out.metrics = run_.result.metrics;
     out.arrays = run_.result.arrays;
     out.evaluated_at = evaluated_at_;
@@ -38463,6 +39106,7 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     run_.result.val_step = from.val_step;
     run_.result.first_step = from.first_step;
     run_.result.checkpoint = from.checkpoint;
+    save_due_ = from.save_due;
     run_.result.metrics = from.metrics;
     run_.result.arrays = from.arrays;
     evaluated_at_ = from.evaluated_at;
