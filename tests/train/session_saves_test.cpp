@@ -337,8 +337,8 @@ TEST_CASE("a save that fails beside training ends the run on every rank, with it
     const auto errors = try_world(2, [&](context& ctx) {
         struct in_the_way {
             const std::filesystem::path* place;
-            void on_step(const step_info& s) const {
-                if (s.rank != 0 || s.step != 8) return;
+            void on_checkpoint(const checkpoint_info& s) const { // none is in flight
+                if (s.rank != 0 || s.step != 5) return;
                 std::filesystem::rename(*place, place->string() + "-old");
                 std::ofstream(place->string()) << "no folder\n";
             }
@@ -374,6 +374,62 @@ TEST_CASE("a run that fails behind a save in flight has its checkpoint", "[train
         CHECK(e->code() == sk::errc::not_finite);
     }
     CHECK(checkpoints_of(dir, "beside").contains("step-00000004/manifest.json"));
+}
+
+TEST_CASE("ranks that meet again have the save that was in flight, or make another one", "[train]") {
+    scratch dir;
+    (void)train<sk::DDP<>>(saving_config(dir, false), 2);
+    const auto config = saving_config(dir, true);
+    sk::sim::local_world first({"here", "here"}), second({"here", "here"});
+    std::vector<std::optional<sk::error>> errors(2);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 2; ++r)
+        threads.emplace_back([&, r] {
+            try {
+                const world_info place{
+                    .rank = r, .world_size = 2, .local_rank = r, .local_size = 2, .host = "here"};
+                auto comm = sk::dist::make_comm_thread(first.at(r), {});
+                std::unique_ptr<sk::dist::comm_thread> again;
+                context ctx(place, &first.at(r), comm.get());
+                auto net = make_zoo(shape::plain);
+                const numbers data{64}, held_out{10};
+                bool breaks = r == 1;
+                std::vector<std::uint64_t> told;
+                sk::Trainer<sk::DDP<>, saves_counter> trainer(ctx, config, saves_counter{&told});
+                auto session = trainer.open(net, sk::AdamW{}, constant_rate{1e-2});
+                session.evaluate_on(net, zoo_loss, held_out);
+                auto steps = session.steps(data);
+                const auto all = [&] {
+                    for (auto& step : steps)
+                        for (auto& micro : step) {
+                            session.backward(zoo_loss(net, micro));
+                            if (step.number() == 5 && std::exchange(breaks, false))
+                                throw sk::error(sk::errc::peer_lost, "broken");
+                        }
+                };
+                try {
+                    all();
+                } catch (const sk::error& why) {
+                    session.abort(why);
+                    again = sk::dist::make_comm_thread(second.at(r), {});
+                    ctx.rebind(place, &second.at(r), again.get());
+                    session.rebind();
+                    all();
+                }
+                (void)session.finish();
+            } catch (...) {
+                errors[static_cast<std::size_t>(r)] = sk::to_error(std::current_exception());
+            }
+        });
+    for (auto& t : threads) t.join();
+    for (const auto& e : errors) CHECK((e ? std::string(e->what()) : "") == "");
+    CHECK(dir.text("beside/metrics.csv") == dir.text("blocking/metrics.csv"));
+    const auto there = checkpoints_of(dir, "beside");
+    CHECK((there.contains("step-00000004/manifest.json") ||
+           there.contains("step-00000005/manifest.json")));
+    for (const auto& [name, text] : checkpoints_of(dir, "blocking"))
+        if (name.ends_with(".safetensors") && !name.starts_with("step-00000004"))
+            CHECK((there.at(name) == text));
 }
 
 TEST_CASE("every n-th checkpoint stays beside the newest", "[train]") {
