@@ -45,7 +45,6 @@ namespace {
 
 using skein::json;
 namespace train = skein::train;
-namespace bench = skein::bench;
 
 using by_block = skein::auto_wrap<gpt::Block>;
 
