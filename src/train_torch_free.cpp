@@ -10,6 +10,7 @@
 #endif
 
 #include <skein/train/checkpoint.hpp>
+#include <skein/train/checkpoint_writer.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/description.hpp>
@@ -28,6 +29,7 @@
 #include <skein/train/sampler.hpp>
 #include <skein/train/schedule.hpp>
 #include <skein/train/shard_layout.hpp>
+#include <skein/train/snapshot.hpp>
 #include <skein/train/weight_map.hpp>
 #include <skein/train/weight_source.hpp>
 
@@ -35,6 +37,7 @@
 #include <skein/train/detail/checkpoint_load.ipp>
 #include <skein/train/detail/checkpoint_parts.ipp>
 #include <skein/train/detail/checkpoint_table.ipp>
+#include <skein/train/detail/checkpoint_writer.ipp>
 #include <skein/train/detail/collective.ipp>
 #include <skein/train/detail/context.ipp>
 #include <skein/train/detail/description.ipp>
@@ -55,6 +58,7 @@
 #include <skein/train/detail/schedule.ipp>
 #include <skein/train/detail/shard_layout.ipp>
 #include <skein/train/detail/shard_names.ipp>
+#include <skein/train/detail/snapshot.ipp>
 #include <skein/train/detail/weight_map.ipp>
 #include <skein/train/detail/weight_source.ipp>
 #include <skein/train/detail/world_word.ipp>

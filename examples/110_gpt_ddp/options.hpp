@@ -56,6 +56,7 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
     o.run.eval_samples = 256;
     o.run.checkpoint.every = 100;
     bool quiet = false, json = false, plain = false, resume = false, no_checkpoints = false;
+    bool beside = false;
 
     CLI::App app("Trains a byte-level GPT on any text file or folder and lets it write.");
     app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -85,6 +86,9 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
                    "held-out samples per evaluation, 0 for all");
     app.add_option("--checkpoint-every", o.run.checkpoint.every, "steps between checkpoints");
     app.add_flag("--no-checkpoints", no_checkpoints, "write none");
+    auto* const saves = app.add_flag("--checkpoint-async,!--checkpoint-blocking", beside,
+                                     "write them while training goes on, or before it does "
+                                     "(default: by the cores)");
     app.add_option("--max-failures", o.run.failure.max_failures, "restarts after lost workers");
     app.add_option("--communicator", o.run.communicator, "automatic, shm, ring or hierarchical");
     app.add_option("--run", o.run.name, "name of the run's folder");
@@ -108,6 +112,7 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
     if (quiet) o.run.output = skein::train::output_mode::quiet;
     if (resume) o.run.resume = skein::train::resume_mode::latest;
     o.run.checkpoint.enabled = !no_checkpoints;
+    if (saves->count() > 0) o.run.checkpoint.asynchronous = beside;
     o.run.tokens_per_sample = o.model.context;
     o.run.command = skein::train::command_line();
     o.empty_prompt = prompt->count() > 0 && o.prompt.empty();

@@ -13,6 +13,7 @@
 #include <skein/train/build.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/checkpoint.hpp>
+#include <skein/train/checkpoint_writer.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/ddp.hpp>
@@ -52,6 +53,7 @@
 #include <skein/train/session.hpp>
 #include <skein/train/shard_layout.hpp>
 #include <skein/train/single.hpp>
+#include <skein/train/snapshot.hpp>
 #include <skein/train/stage.hpp>
 #include <skein/train/state_memory.hpp>
 #include <skein/train/step_plan.hpp>

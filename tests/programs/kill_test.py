@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers and supervisors are killed at random moments; the loss curve must not show it.
 
-    kill_test.py                                              as in CI: DDP, and two kills under FSDP
+    kill_test.py                                              as in CI: DDP, and two kills under FSDP, and two during saves
     kill_test.py --strategy fsdp --kills 20 [--communicator ring] [--seed S]
+    kill_test.py --during-save 30 [--strategy fsdp]           while a save is written beside training
 
 Each killed run has to end by itself with exit code 0, the same bytes in metrics.csv and in the last
 checkpoint's tensors as an undisturbed run, and to leave no process, socket, shared memory or unfinished
@@ -25,9 +26,11 @@ from program import TINY, Run, find_program, run_cases, write_text  # noqa: E402
 class Job:
     """One kind of run, under every name in one folder."""
 
-    def __init__(self, folder, strategy, communicator, steps=120):
+    def __init__(self, folder, strategy, communicator, steps=120, beside=False):
         self.label = strategy if communicator == "automatic" else f"{strategy} over {communicator}"
-        self.folder, self.steps = folder / f"{strategy}-{communicator}", steps
+        self.folder, self.steps, self.every = folder / f"{strategy}-{communicator}-{beside}", steps, 5 if beside else 10
+        if beside:
+            self.label += ", saves beside training"
         self.scratch = self.folder / "tmp"
         self.scratch.mkdir(parents=True)
         self.text = write_text(self.folder)
@@ -35,8 +38,9 @@ class Job:
         if strategy != "ddp" or communicator != "automatic":
             program = [find_program("120_gpt_fsdp"), "--strategy", strategy, "--communicator", communicator]
         layers = ["--layers", 3] if communicator == "ring" else []
-        self.command = [*program, *TINY, *layers, "--text", self.text, "--runs", self.folder / "runs", "--workers", 2,
-                        "--steps", steps, "--checkpoint-every", 10, "--eval-every", 30, "--max-failures", 10]
+        large = ["--layers", 4, "--dim", 128] if beside else []   # saves take longer than a step
+        self.command = [*program, *TINY, *layers, *large, "--text", self.text, "--runs", self.folder / "runs", "--workers", 2,
+                        "--steps", steps, "--checkpoint-every", self.every, "--eval-every", 30, "--max-failures", 10]
 
     def run(self, name, *more):
         return Run([*self.command, "--run", name, *more], TMPDIR=self.scratch)
@@ -176,6 +180,99 @@ def kill_cases(job, kills, seed, everything):
     return [(f"{job.label}: {name}", case) for name, case in cases]
 
 
+def save_cases(job, kills, seed):
+    """The undisturbed run blocks while it saves; the others write saves beside training, and something happens to
+    them while one is in flight: its folder has no name yet."""
+    draw = random.Random(seed)
+    restarts, hits = [], []
+
+    def in_flight(name):
+        here = job.folder / "runs" / name / "checkpoints"
+        return [p.name for p in here.glob("step-*.part-*")] if here.is_dir() else []
+
+    def await_save(run, name, step):
+        """Until a save behind that step is in flight."""
+        begin = time.monotonic()
+        while time.monotonic() - begin < 120 and run.process.poll() is None:
+            found = [p for p in in_flight(name) if int(p[5:13]) >= step]
+            if found:
+                return found[0]
+            time.sleep(0.0003)
+        return None
+
+    def undisturbed():
+        with job.run("beside", "--checkpoint-async") as run:
+            run.check(run.wait() == 0, "the run failed")
+            run.check("saves are written beside training" in run.stderr + run.stdout, "it is not told how saves are made")
+            job.check_same(run, "beside")
+
+    def kill_one(number):
+        name, victim = f"save-{number}", draw.randrange(2)
+        step, delay = draw.randrange(1, job.steps - job.every), draw.uniform(0.0, 0.02)
+        with job.run(name, "--checkpoint-async") as run:
+            found = await_save(run, name, step)
+            time.sleep(delay)
+            still = found in in_flight(name)
+            workers = run.children()
+            if len(workers) > victim and run.process.poll() is None:
+                try:
+                    os.kill(workers[victim], signal.SIGKILL)
+                    hits.append(still)
+                except ProcessLookupError:
+                    pass
+            code = run.wait()
+            run.check(code == 0, f"exit code {code} after a kill during {found}")
+            job.check_same(run, name, f" after a kill during {found}")
+            restarts.append("restart 1 of" in run.stderr)
+            print(f"        kill {number}: worker {victim}, {1000 * delay:.0f} ms behind the beginning of {found}, "
+                  f"{'in flight' if still else 'just done'}, {'restarted' if restarts[-1] else 'no restart needed'}", flush=True)
+
+    def kills_hit():
+        print(f"        {job.label}: {sum(hits)} of {len(hits)} kills hit a save in flight, {sum(restarts)} restarts", flush=True)
+        assert kills < 10 or sum(hits) >= kills / 3, "most saves were over: this tests little"
+
+    def kill_the_supervisor():
+        with job.run("orphans", "--checkpoint-async") as run:
+            await_save(run, "orphans", job.steps // 3)
+            run.process.kill()
+            run.process.wait()
+            job.check_left(run)
+        with job.run("orphans", "--checkpoint-async", "--resume") as run:
+            run.check(run.wait() == 0, "resume failed")
+            job.check_same(run, "orphans")
+
+    def stop(signals):
+        def case():
+            name = f"stop-{signals}"
+            with job.run(name, "--checkpoint-async") as run:
+                found = await_save(run, name, job.steps // 3)
+                for _ in range(signals):
+                    run.process.send_signal(signal.SIGTERM)
+                    time.sleep(0.05)
+                code = run.wait()
+                run.check(code == 143, f"exit code {code} after {signals} times SIGTERM")
+                run.check_nothing_left()
+                if signals == 1:
+                    run.check(not in_flight(name), f"unfinished: {in_flight(name)}")
+                    here = job.folder / "runs" / name / "checkpoints" / found.split(".")[0]
+                    run.check(here.is_dir(), f"the save that was in flight is not there: {found}")
+                run.check(job.rows(name) < job.steps, "it did not stop early")
+            with job.run(name, "--checkpoint-async", "--resume") as run:
+                run.check(run.wait() == 0, "resume failed")
+                run.check(job.curve(name) == job.curve("quiet"), "another loss curve after stop and resume")
+                run.check(job.tensors(name) == job.tensors("quiet"), "other weights or states after stop and resume")
+                job.check_left(run)
+        return case
+
+    cases = [("a run whose saves block", job.quiet), ("the same beside training", undisturbed)]
+    for i in range(kills):
+        cases.append((f"a worker killed during a save, {i + 1} of {kills}", lambda i=i: kill_one(i + 1)))
+    cases += [("the kills hit saves", kills_hit), ("a supervisor killed during a save", kill_the_supervisor),
+              ("SIGTERM during a save: it is there, and resume goes on", stop(1)),
+              ("SIGTERM twice during a save", stop(2))]
+    return [(f"{job.label}: {name}", case) for name, case in cases]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=4)
@@ -183,13 +280,19 @@ def main():
     parser.add_argument("--strategy", choices=["ddp", "zero1", "zero2", "fsdp", "hybrid"],
                         help="this one alone (default: ddp, and a few kills under fsdp)")
     parser.add_argument("--communicator", choices=["automatic", "shm", "ring"], default="automatic")
+    parser.add_argument("--during-save", type=int, default=None, metavar="N",
+                        help="only runs that save beside training, with N kills while a save is in flight")
     options = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
+        if options.during_save is not None:
+            run_cases(save_cases(Job(folder, options.strategy or "ddp", options.communicator, steps=60, beside=True),
+                                 options.during_save, options.seed))
         cases = kill_cases(Job(folder, options.strategy or "ddp", options.communicator), options.kills, options.seed, True)
         if not options.strategy:
             cases += kill_cases(Job(folder, "fsdp", "ring", steps=60), 2, options.seed, False)
+            cases += save_cases(Job(folder, "fsdp", "automatic", steps=60, beside=True), 2, options.seed)
         run_cases(cases)
 
 

@@ -381,6 +381,57 @@ TEST_CASE("elastic: a rank is lost at any point of a step's end, and each step i
         }
 }
 
+TEST_CASE("elastic: a rank is lost or joins with a save in flight, and nothing shows it",
+          "[train][elastic]") {
+    enum class change { none, lost, joins };
+    const auto train = [](const std::string& folder, change what, std::uint64_t culprit,
+                          std::uint64_t at) {
+        elastic_run run(folder);
+        run.measures = true;
+        run.config.scaling.logical_shards = 4;
+        run.config.eval_every = 3;
+        run.config.checkpoint.enabled = true;
+        run.config.checkpoint.every = 2;
+        run.config.checkpoint.asynchronous = true;
+        std::atomic<bool> done{false};
+        run.behind = [&](std::uint64_t id, point now, std::uint64_t step) {
+            if (what == change::none || now != point::step || step != at) return;
+            if (id != culprit || done.exchange(true)) return;
+            if (what == change::joins) {
+                (void)run.start();
+                run.job.wait_for_joiner();
+                return;
+            }
+            run.job.lose(id, sk::error(sk::errc::peer_lost, "killed by a test"));
+            throw sk::error(sk::errc::aborted, "it is dead");
+        };
+        run.threads.reserve(8);
+        run.start(what == change::none ? 1 : 3);
+        run.end();
+        CHECK(run.errors.size() == (what == change::lost ? 1 : 0));
+        REQUIRE_FALSE(run.weights_of.empty());
+        for (const auto& [id, weights] : run.weights_of)
+            CHECK(weights == run.weights_of.begin()->second);
+        for (const auto& [id, result] : run.results)
+            CHECK_THAT(result.checkpoint, ContainsSubstring("step-00000012"));
+        sk::posix_disk disk;
+        CHECK(checkpointer::open(disk, folder + "/run/checkpoints/step-00000012").has_value());
+        return run.weights_of.begin()->second;
+    };
+    scratch quiet;
+    const auto expected = train(quiet.path, change::none, 0, 0);
+    const auto rows = text_of_file(quiet.path + "/run/metrics.csv");
+    for (const auto what : {change::lost, change::joins})
+        for (const std::uint64_t culprit : {1U, 3U})
+            for (const std::uint64_t step : {6U, 7U}) { // before and behind a save's beginning
+                INFO("rank process " << culprit << " at " << step << ", "
+                                     << (what == change::lost ? "lost" : "joined"));
+                scratch loud;
+                CHECK(train(loud.path, what, culprit, step) == expected);
+                CHECK(text_of_file(loud.path + "/run/metrics.csv") == rows);
+            }
+}
+
 TEST_CASE("elastic: a rank that joins has the buffers of rank 0", "[train][elastic]") {
     struct counting_net : torch::nn::Module {
         counting_net() : norm(8), out(8, 4) {

@@ -143,6 +143,12 @@ TEST_CASE(
     CHECK(need("hybrid", {.ranks = 4, .hosts = 2}).optimizer ==
           need("fsdp", {.ranks = 2}).optimizer);
     CHECK(need("fsdp", {.ranks = 1}).total() == need("single", {.ranks = 1}).total());
+    for (const auto* strategy : {"ddp", "zero2", "fsdp"})
+        CHECK_THAT(need(strategy, {.ranks = 4, .saves_beside = true}).saves,
+                   WithinRel(3 * all * 4.0 / 4));
+    CHECK_THAT(need("hybrid", {.ranks = 4, .hosts = 2, .saves_beside = true}).saves,
+               WithinRel(3 * all * 4.0 / 2));
+    CHECK(need("ddp", {.ranks = 4}).saves == 0.0);
 }
 
 TEST_CASE("a setting is the limit; without one there is what the system says") {

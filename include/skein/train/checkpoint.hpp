@@ -49,8 +49,12 @@ struct checkpoint_options {
     std::size_t keep_best = 0;       ///< besides those, the best by `metric`
     std::string metric = "val_loss"; ///< name in checkpoint_state::metrics
     bool lower_is_better = true;
+    std::uint64_t keep_every = 0; ///< besides those, the ones whose step is a multiple; 0: none
     std::size_t chunk_bytes = 1u << 20;             ///< bytes covered by one checksum
     std::function<void(const std::string&)> warn{}; ///< default: a warning in the log
+    /// Asked before each block of a shard is written, on the thread that saves: true ends the save
+    /// with errc::aborted. Default: never.
+    std::function<bool()> is_given_up{};
 };
 
 /// A tensor to save, and what this rank has of it: all, or a run of rows along dimension 0. A

@@ -98,6 +98,10 @@ public:
     /// to meet again. session::rebind() follows, on every rank. What was given before has to live
     /// until it returns; control() of the old world is gone here. Job, attempt and stop flag stay.
     void rebind(world_info where, spmd::rendezvous* world, dist::comm_thread* comm);
+    /// `told` is called when rebind() begins, while comm() and control() are those of before: who
+    /// uses them on another thread has done with them when it returns.
+    ///   result  what keeps it: when the last copy is gone, it is called no more
+    [[nodiscard]] std::shared_ptr<void> before_rebind(std::function<void()> told) const;
 
     /// Of a job whose ranks change: a rank begins alone, and its session brings the context into
     /// one world after the other. Null in a job whose ranks stay.
@@ -164,6 +168,7 @@ private:
     mutable std::optional<run_note> run_;
     std::function<void(const run_note&)> watch_runs_;
     mutable std::shared_ptr<detail::last_screen> screen_;
+    mutable std::vector<std::weak_ptr<std::function<void()>>> before_rebind_;
 };
 
 } // namespace skein::train

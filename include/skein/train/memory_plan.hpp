@@ -59,6 +59,7 @@ struct memory_shape {
     double reduce = 4.0;  ///< of gradients on their way
     double master =
         4.0; ///< of what the optimizer updates, its states and the summed gradients it reads
+    bool saves_beside = false; ///< saves are written from a copy (checkpoint_config::asynchronous)
 
     [[nodiscard]] int ranks_per_host() const noexcept {
         return hosts > 0 ? (ranks + hosts - 1) / hosts : ranks;
@@ -72,9 +73,10 @@ struct memory_need {
     double gradients = 0.0;
     double optimizer = 0.0;
     double gathered = 0.0; ///< of other ranks' parameters, while they are in use
+    double saves = 0.0;    ///< the copy of what this rank saves
 
     [[nodiscard]] double total() const noexcept {
-        return parameters + gradients + optimizer + gathered;
+        return parameters + gradients + optimizer + gathered + saves;
     }
 };
 
@@ -85,6 +87,7 @@ struct memory_need {
 ///               divided by L
 ///   gradients   r P; cut: r (root + 2 blocks) + m P / N; not cut and r is not m: m P / N more
 ///   optimizer   s m P, or s m P / N
+///   saves       (1 + s) m P / N, N all ranks but under Hybrid; 0 where saves hold training up
 ///   gathered    c (root + blocks in use) (N - 1) / N, of parameters that are cut between hosts
 [[nodiscard]] memory_need need_of(const detail::shard_policy& policy, const unit_sizes& sizes,
                                   const memory_shape& shape);

@@ -91,6 +91,12 @@ struct checkpoint_config {
     std::int64_t every = 200; ///< steps from one to the next, and one at the end; 0: only that
     int keep_last = 2;        ///< the newest that are kept; less than 1 counts as 1
     keep_best_config keep_best{};
+    /// Besides those, every one whose step is a multiple of it stays; 0: none.
+    std::int64_t keep_every = 0;
+    /// Saves are written while training goes on, from a copy of what each rank saves: see
+    /// docs/checkpoints.md. Not given: where every rank has a core to spare. true: there, too, where
+    /// it has none. Without memory for the copy saves hold training up, and a line says so.
+    std::optional<bool> asynchronous{};
     /// A checkpoint when the run is stopped early. false: none then, and what came after the last
     /// one is lost.
     bool on_stop = true;

@@ -149,7 +149,7 @@ SKEIN_INLINE result<shard_entry> checkpointer::write_shard(const checkpoint_stat
             .with_hint(
                 "every rank must see the run folder: put it on a file system all hosts share");
     if (!opened) return opened.error();
-    detail::shard_writer out(**opened, options_.chunk_bytes);
+    detail::shard_writer out(**opened, options_.chunk_bytes, options_.is_given_up);
     if (auto done = write_safetensors(*plan, out); !done) return done.error();
     if (auto done = out.flush(); !done) return done.error();
     if (auto done = (*opened)->sync(); !done) return done.error();
@@ -300,6 +300,7 @@ SKEIN_INLINE void checkpointer::retire() const {
     }
     for (auto step : all) {
         if (keep.contains(step)) continue;
+        if (options_.keep_every > 0 && step % options_.keep_every == 0) continue;
         // Renamed first: a crash while the files go must not leave half a checkpoint under its
         // name.
         const auto trash = step_path(step) + ".trash";

@@ -11,6 +11,7 @@
 #include <skein/train/detail/checkpoint_parts.ipp>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -165,7 +166,8 @@ SKEIN_INLINE bool fits(const tensor_info& t, std::int64_t first_row, const tenso
 /// Joins small writes, so that many small tensors do not become many system calls.
 class shard_writer {
 public:
-    shard_writer(file& out, std::uint64_t chunk_bytes) : file_(out), sums_(chunk_bytes) {}
+    shard_writer(file& out, std::uint64_t chunk_bytes, std::function<bool()> is_given_up = {})
+        : file_(out), sums_(chunk_bytes), is_given_up_(std::move(is_given_up)) {}
 
     result<void> operator()(byte_span part) {
         while (!part.empty()) {
@@ -194,6 +196,7 @@ private:
 
     result<void> put(byte_span part) {
         if (part.empty()) return {};
+        if (is_given_up_ && is_given_up_()) return error(errc::aborted, "the save is given up");
         const auto offset = sums_.bytes();
         sums_.add(part);
         return file_.write_at(offset, part);
@@ -201,6 +204,7 @@ private:
 
     file& file_;
     chunk_checksums sums_;
+    std::function<bool()> is_given_up_;
     byte_buffer pending_;
 };
 

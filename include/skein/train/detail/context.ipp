@@ -9,6 +9,7 @@
 #include <skein/dist/models.hpp>
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -34,11 +35,20 @@ SKEIN_INLINE context::context(world_info where, spmd::rendezvous* world, dist::c
 SKEIN_INLINE void context::rebind(world_info where, spmd::rendezvous* world,
                                   dist::comm_thread* comm) {
     detail::check_place(where, comm);
+    std::erase_if(before_rebind_, [](const auto& each) { return each.expired(); });
+    for (const auto& each : before_rebind_)
+        if (const auto told = each.lock()) (*told)();
     control_.reset();
     groups_ = 0; // who joins later counts from the same number
     world_ = world;
     comm_ = comm;
     where_ = std::move(where);
+}
+
+SKEIN_INLINE std::shared_ptr<void> context::before_rebind(std::function<void()> told) const {
+    auto kept = std::make_shared<std::function<void()>>(std::move(told));
+    before_rebind_.push_back(kept);
+    return kept;
 }
 
 SKEIN_INLINE dist::comm_thread* context::control() const {

@@ -89,6 +89,9 @@ SKEIN_INLINE void validate_cadences(const run_config& config) {
     if (config.checkpoint.every < 0)
         refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
                "use a number of steps, or 0 for a checkpoint at the end only");
+    if (config.checkpoint.keep_every < 0)
+        refuse(fmt::format("checkpoint.keep_every = {}", config.checkpoint.keep_every),
+               "use a number of steps, or 0 to keep none for its number");
     if (config.checkpoint.keep_best.k < 0)
         refuse(fmt::format("checkpoint.keep_best.k = {}", config.checkpoint.keep_best.k),
                "use a number of checkpoints, or 0 for none");

@@ -5,7 +5,6 @@
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
-#include <skein/core/posix_disk.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/collective.hpp>
@@ -13,6 +12,7 @@
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/session_plan.ipp>
+#include <skein/train/detail/session_saves.hpp>
 #include <skein/train/detail/session_state.ipp>
 #include <skein/train/detail/session_world.ipp>
 #include <skein/train/loss_scale.hpp>
@@ -75,6 +75,7 @@ public:
         report_->begin(start, due.has_value());
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *run_.parts, *run_.optimizer);
+        if (!saves_.notice().empty()) report_->note(saves_.notice());
         has_told_start_ = true;
         run_.parts->tell(start);
         return due;
@@ -119,6 +120,18 @@ public:
         if (rewrites) write_last();
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
+
+    /// How the save in flight stands on this rank; and on all, by the row of a step.
+    [[nodiscard]] save_word save_state() const { return saves_.word(); }
+    void hear_saves(save_word all) {
+        if (all == save_word::failed) saves_.fail();
+        if (all == save_word::owed) save_due_ = true;
+    }
+    /// A save that is durable on all ranks is told.
+    void tell_saved() { tell_saved(saves_.take()); }
+    /// Fails every exchange of the context; what becomes of the save in flight, run_saves::abort()
+    /// says.
+    void abort(const error& why, bool hurries) noexcept { saves_.abort(why, hurries); }
 
     /// A step is drawn: what was decided behind the one before is written.
     void begin_step() noexcept { events_.clear(); }
@@ -195,7 +208,7 @@ public:
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved
-        if (saves()) save(evaluated.values);
+        if (saves() || save_due_) save(evaluated.values);
     }
 
     /// The last evaluation, files, callbacks.
@@ -204,12 +217,13 @@ public:
     fit_result finish(double begun, double tokens_per_s) {
         run_.feeder->quiet();
         is_over_ = true;
+        tell_saved(saves_.settle());
         stage_numbers last;
         try {
             for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
                 if (evaluated_at_[set] != run_.step) evaluate(set, last);
         } catch (const evaluation_failed& failure) { // the step has its checkpoint
-            fail(failure, saver_.has_value());
+            fail(failure, saves_.is_open());
         }
         if (auto* const average = run_.optimizer->average(); average && average->options().keep)
             swap_average(ctx_, *average, *run_.parts);
@@ -228,7 +242,7 @@ public:
     ///   end_due  the end of the last step is to be made again
     void rebind(bool end_due) {
         evaluator_->rebind();
-        if (saver_) open_saver();
+        if (saves_.is_open()) open_saver();
         const auto rows = run_.step - (end_due ? 1 : 0); // that of this step is written again
         report_->rebind(start_info_of({}), rows, {});
         if (!run_.training->empty())
@@ -311,7 +325,8 @@ private:
     /// it evaluated.
     [[nodiscard]] std::optional<std::size_t> set_of_best() const {
         const auto& best = config_.checkpoint.keep_best;
-        if (!saver_ || best.k < 1 || best.value == best_value::newest) return std::nullopt;
+        if (!saves_.is_open() || best.k < 1 || best.value == best_value::newest)
+            return std::nullopt;
         return evaluator_->set_of(best.metric);
     }
 
@@ -397,15 +412,16 @@ private:
         if (!config_.checkpoint.enabled) return {};
         open_saver();
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
-        auto found = saver_->load_latest();
+        auto found = saves_.load_latest();
         if (!found) return {};
         due = restore(*found);
         return found->path();
     }
 
     void open_saver() {
-        saver_.emplace(disk_, report_->checkpoints(), checkpoint_options_of(config_),
-                       make_checkpoint_world(ctx_));
+        tell_saved(saves_.end_with_world());
+        saves_.open(report_->checkpoints(), checkpoint_options_of(config_),
+                    [this] { return state_->save(run_.step, config_.seed); });
     }
 
     ///   result  what its step still lacks
@@ -497,7 +513,8 @@ private:
     }
 
     void save(const std::vector<metric_value>& evaluated) {
-        if (!saver_) return;
+        if (!saves_.is_open()) return;
+        tell_saved(saves_.settle()); // as callbacks know it, whose state is saved next
         run_.parts->sync_buffers();
         // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
         // to go on.
@@ -514,9 +531,16 @@ private:
                          {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
                          dump_json(more));
         what.metrics = numbers(evaluated);
-        const auto saved = saver_->save(what);
-        run_.result.checkpoint = saved.path;
-        const checkpoint_info info{ctx_.rank(), run_.step, saved.path, saved.bytes, saved.seconds};
+        // Where nothing comes after it, nothing is gained by a copy.
+        const bool beside = !run_.stopped && !run_.is_last() && end_due_.empty();
+        tell_saved(saves_.save(what, beside));
+        save_due_ = false;
+    }
+    void tell_saved(const std::optional<saved_checkpoint>& saved) {
+        if (!saved) return;
+        run_.result.checkpoint = saved->path;
+        const checkpoint_info info{ctx_.rank(), saved->step, saved->path, saved->bytes,
+                                   saved->seconds};
         report_->saved(info);
         run_.parts->tell(info);
     }
@@ -545,8 +569,8 @@ private:
     std::optional<evaluator> evaluator_;
     std::optional<training_state> state_;
     std::optional<reporter> report_;
-    posix_disk disk_{link_policy::refuse};
-    std::optional<checkpointer> saver_;
+    run_saves saves_{ctx_, config_};
+    bool save_due_ = false; // behind the step that is committed, as the ranks have heard
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
     last_row last_;

@@ -39,7 +39,7 @@ SKEIN_INLINE void between_steps::adopt_end(const carried_state& from) {
 /// An evaluation failed, which says nothing against what was trained: the step gets its
 /// checkpoint, and whoever resumes makes the rest of it.
 SKEIN_INLINE bool between_steps::keep_step(carried_state end) {
-    if (!saver_) return false;
+    if (!saves_.is_open()) return false;
     end.extra.clear(); // the checkpoint has it
     end_due_ = to_hex(wire::encode(end));
     try {

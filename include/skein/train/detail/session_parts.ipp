@@ -405,6 +405,8 @@ SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, sess
     options.keep_last = static_cast<std::size_t>(std::max(1, config.checkpoint.keep_last));
     options.keep_best = static_cast<std::size_t>(std::max(0, config.checkpoint.keep_best.k));
     options.metric = config.checkpoint.keep_best.metric;
+    options.keep_every =
+        static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.checkpoint.keep_every));
     options.lower_is_better = config.checkpoint.keep_best.order == metric_order::lowest;
     return options;
 }

@@ -8,6 +8,7 @@
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/detail/session_clock.ipp>
+#include <skein/train/detail/session_saves.hpp>
 #include <skein/train/detail/session_shards.ipp>
 
 #include <algorithm>
@@ -29,9 +30,10 @@ public:
     ///   decided      a number of the decisions of this rank
     ///   shards       who has them by shard, in place of `reported`; or null
     ///   pauses       this rank wants a pause behind the step, for a change of the world
+    ///   saves        how the save in flight stands here
     void exchange(const report::metric_set& own, const report::metric_set& reported,
                   step_shards* shards, double stop, bool all_touched, double decided, bool pauses,
-                  step_info& now, step_clock& clock) {
+                  save_word saves, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,
                             all_touched ? 0.0 : 1.0,
@@ -45,7 +47,8 @@ public:
                             -clock.overlap(),
                             decided,
                             -decided,
-                            pauses ? 1.0 : 0.0};
+                            pauses ? 1.0 : 0.0,
+                            static_cast<double>(saves)};
         values_.clear();
         clock.end_row(now);
         const double waited = clock.waiting([&] {
@@ -59,6 +62,7 @@ public:
         some_untouched_ = control[1] > 0.0;
         same_decisions_ = control[10] == -control[11];
         pauses_ = control[12] > 0.0;
+        saves_ = static_cast<save_word>(control[13]);
         most_ = control[2];
         least_ = -control[3];
     }
@@ -74,6 +78,8 @@ public:
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
     /// All ranks pause behind this step.
     [[nodiscard]] bool pauses() const noexcept { return pauses_; }
+    /// How the save in flight stands with the rank that is furthest from its end.
+    [[nodiscard]] save_word saves() const noexcept { return saves_; }
     [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
     /// Somebody outside of the run has asked, and waits for it.
     [[nodiscard]] bool hurries() const noexcept { return stop_ >= 1.0; }
@@ -96,6 +102,7 @@ private:
     std::vector<report::metric_value> values_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
     bool some_untouched_ = false, same_decisions_ = true, pauses_ = false;
+    save_word saves_ = save_word::none;
 };
 
 } // namespace skein::train::detail

@@ -48,6 +48,7 @@ struct carried_state {
     std::vector<report::metric_value> late; ///< of an epoch of metrics whose end came late
     std::vector<report::metric_array> late_arrays;
     std::string checkpoint; ///< the newest
+    bool save_due = false;  ///< behind the step, because one before it was given up
     std::vector<report::metric_value> metrics;
     std::vector<report::metric_array> arrays;
     std::vector<std::uint64_t> evaluated_at, told_at;

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saves of a run: how long a step is held up, blocking and beside training.
+//
+//     checkpoint                            one JSON line per figure, 100 million parameters on two ranks
+//     checkpoint --dim 512                  a smaller model: 25 million
+//     checkpoint --mode beside --dim 512    one measurement
+//
+// Ranks are processes under FSDP. A step is held up for what commit() takes where a save is due, less
+// what it takes where none is. "A step beside a save" is the median of those whose save had not ended
+// when they began, against the median of all others of the same run: on a machine without a core to
+// spare the writer takes its time from training. The last figure saves a small model 200 times.
+
+#include "bench.hpp"
+
+#include "../examples/110_gpt_ddp/gpt.hpp"
+
+#include <skein/train/fsdp.hpp>
+#include <skein/train/launch.hpp>
+#include <skein/train/single.hpp>
+#include <skein/train/snapshot.hpp>
+#include <skein/train/trainer.hpp>
+#include <skein/wire/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fmt/core.h>
+
+namespace {
+
+using skein::json;
+namespace train = skein::train;
+
+using by_block = skein::auto_wrap<gpt::Block>;
+
+struct byte_batch {
+    torch::Tensor ids_BT;
+};
+struct some_bytes {
+    std::uint64_t count;
+    [[nodiscard]] std::uint64_t size() const noexcept { return count; }
+    [[nodiscard]] byte_batch batch(std::span<const std::uint64_t> ids) const {
+        const auto rows = static_cast<std::int64_t>(ids.size());
+        return {torch::arange(rows * 33).remainder(251).view({rows, 33})};
+    }
+};
+at::Tensor loss_of(gpt::GPT& model, const byte_batch& b) {
+    return gpt::next_byte_loss(model, b.ids_BT.slice(1, 0, 32), b.ids_BT.slice(1, 1, 33));
+}
+
+double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Whether a save is being written: its folder has no name yet.
+bool is_written(const std::string& folder) {
+    std::error_code none;
+    for (const auto& each : std::filesystem::directory_iterator(folder, none))
+        if (each.path().filename().string().find(".part-") != std::string::npos) return true;
+    return false;
+}
+
+/// Rank 0 prints what its steps took.
+template <class Strategy>
+void measure(train::context& ctx, const skein::run_config& config, int dim) {
+    torch::manual_seed(1);
+    gpt::GPT model(gpt::model_options{.context = 32, .layers = 8, .heads = 8, .dim = dim});
+    const some_bytes data{64};
+    skein::Trainer<Strategy> trainer(ctx, config);
+    auto session = trainer.open(model, skein::AdamW{}, train::constant_rate{.peak = 1e-4});
+    std::vector<double> plain, held, alone, beside;
+    const auto every = static_cast<std::uint64_t>(config.checkpoint.every);
+    const auto folder = config.runs_dir + "/" + config.name + "/checkpoints";
+    for (auto& step : session.steps(data)) {
+        const auto number = step.number();
+        const bool writes = is_written(folder);
+        const double begin = now();
+        for (auto& micro : step) session.backward(loss_of(model, micro));
+        session.agree();
+        session.apply();
+        const double computed = now();
+        session.commit();
+        const double committed = now();
+        if (number > 2) (writes ? beside : alone).push_back(computed - begin);
+        if (number >= static_cast<std::uint64_t>(config.max_steps)) continue; // at the end it blocks
+        if (number > 2) (number % every == 0 ? held : plain).push_back(committed - computed);
+    }
+    const auto result = session.finish();
+    std::uint64_t bytes = 0;
+    for (const auto& each : std::filesystem::directory_iterator(result.checkpoint))
+        bytes += each.file_size();
+    if (!ctx.is_first()) return;
+    fmt::print("{}\n", json{{"plain", plain},   {"held", held},   {"alone", alone},
+                            {"beside", beside}, {"bytes", bytes}, {"parameters", 12LL * 8 * dim * dim}}
+                           .dump());
+    std::fflush(stdout);
+}
+
+double resident() {
+    std::ifstream file("/proc/self/statm");
+    double pages = 0;
+    file >> pages >> pages;
+    return pages * static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
+
+/// Resident memory after 20 and after 200 saves of one run.
+void many_saves(const skein::run_config& from) {
+    auto config = from;
+    config.max_steps = 200;
+    config.checkpoint.every = 1;
+    auto ctx = train::context::single();
+    gpt::GPT model(gpt::model_options{.context = 32, .layers = 2, .heads = 4, .dim = 128});
+    struct watch {
+        std::array<double, 2>* bytes;
+        void on_checkpoint(const train::checkpoint_info& now) const {
+            if (now.step == 20) (*bytes)[0] = resident();
+            if (now.step == 199) (*bytes)[1] = resident();
+        }
+    };
+    std::array<double, 2> bytes{};
+    skein::Trainer<skein::Single, watch> trainer(ctx, config, watch{&bytes});
+    (void)trainer.fit(model, skein::AdamW{}, train::constant_rate{.peak = 1e-4}, loss_of,
+                      some_bytes{64}, some_bytes{0});
+    bench::figure("checkpoint.memory_of_180_saves", (bytes[1] - bytes[0]) / 1048576.0, "MiB more")
+        .at_most(16)
+        .print();
+}
+
+/// What a snapshot of so many bytes takes, beside a plain copy of them.
+void staging(std::size_t bytes) {
+    skein::byte_buffer from(bytes, std::byte{1}), to(bytes);
+    train::checkpoint_state state;
+    const auto rows = static_cast<std::int64_t>(bytes / 4096);
+    state.tensors.push_back({.name = "all", .dtype = "F32", .shape = {rows, 1024}, .bytes = from});
+    train::snapshot copy;
+    copy.take(state, 0, 1);
+    std::vector<double> ours, plain;
+    for (int i = 0; i < 5; ++i) {
+        auto begin = now();
+        copy.take(state, 0, 1);
+        ours.push_back(now() - begin);
+        begin = now();
+        std::memcpy(to.data(), from.data(), bytes);
+        bench::keep(to[bytes / 2]);
+        plain.push_back(now() - begin);
+    }
+    const auto rate = [&](const std::vector<double>& all) {
+        return static_cast<double>(bytes) / bench::percentile(all, 0.5) / 1e9;
+    };
+    bench::figure("checkpoint.staging", rate(ours), "GB/s")
+        .against("memcpy", rate(plain))
+        .at_least(0.8)
+        .print();
+}
+
+json run(const std::string& command) {
+    std::FILE* pipe = ::popen(command.c_str(), "r");
+    if (pipe == nullptr) return {};
+    std::string text;
+    std::array<char, 4096> piece;
+    while (const auto n = std::fread(piece.data(), 1, piece.size(), pipe))
+        text.append(piece.data(), n);
+    const int status = ::pclose(pipe);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return {};
+    return json::parse(text.substr(0, text.find('\n')), nullptr, false);
+}
+
+double median(const json& from, const char* what) {
+    const auto all = from.at(what).get<std::vector<double>>();
+    return all.empty() ? 0.0 : bench::percentile(all, 0.5);
+}
+
+/// Both kinds of saves; false when one of them failed.
+bool compare(const std::string& self, int dim) {
+    const auto blocking = run(fmt::format("OMP_NUM_THREADS=1 {} --mode blocking --dim {}", self, dim));
+    const auto beside = run(fmt::format("OMP_NUM_THREADS=1 {} --mode beside --dim {}", self, dim));
+    if (!blocking.is_object() || !beside.is_object()) return false;
+    const auto held = [](const json& of) { return median(of, "held") - median(of, "plain"); };
+    const auto size = fmt::format("{:.0f} million parameters, {:.0f} MB",
+                                  blocking["parameters"].get<double>() / 1e6,
+                                  blocking["bytes"].get<double>() / 1e6);
+    bench::figure("checkpoint.step_held_up", held(beside), "s")
+        .against("a blocking save", held(blocking))
+        .with("of", size)
+        .print();
+    bench::figure("checkpoint.step_beside_a_save", median(beside, "beside"), "s")
+        .against("a step alone", median(beside, "alone"))
+        .with("of", size)
+        .print();
+    return true;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    std::string mode;
+    int dim = 1024;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const std::string_view flag = argv[i];
+        if (flag == "--mode") mode = argv[i + 1];
+        if (flag == "--dim") dim = std::atoi(argv[i + 1]);
+    }
+    skein::run_config config;
+    config.runs_dir = std::filesystem::temp_directory_path() / fmt::format("skein-saves-{}", ::getpid());
+    if (const char* shared = std::getenv("SKEIN_BENCH_FOLDER")) config.runs_dir = shared; // of all ranks
+    config.max_steps = 33;
+    config.global_batch = 4;
+    config.scaling.workers = 2;
+    config.eval_every = 0;
+    config.checkpoint.every = 8;
+    config.checkpoint.keep_last = 1;
+    config.checkpoint.keep_best.k = 0;
+    config.name = mode.empty() ? "many" : mode;
+    config.checkpoint.asynchronous = mode != "blocking";
+    config.failure.max_failures = 0;
+    config.output = train::output_mode::quiet;
+    if (!mode.empty())
+        return train::launch(config, [&](train::context& ctx) {
+            measure<skein::FSDP<by_block>>(ctx, config, dim);
+        });
+    ::setenv("SKEIN_BENCH_FOLDER", config.runs_dir.c_str(), 1);
+    const bool ok = compare(argv[0], dim);
+    many_saves(config);
+    staging(std::size_t{256} << 20);
+    std::filesystem::remove_all(config.runs_dir);
+    return ok ? 0 : 1;
+}

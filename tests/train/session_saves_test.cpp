@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saves that are written while training goes on: the part alone, on a disk that a test holds up,
+// and runs that have it.
+#include <skein/sim/disk.hpp>
+#include <skein/train/checkpoint.hpp>
+#include <skein/train/detail/session_saves.hpp>
+
+#include <tests/support/error_of.hpp>
+#include <tests/train/zoo.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace session_saves_test {
+
+using namespace train_test;
+using namespace skein::train;
+using Catch::Matchers::ContainsSubstring;
+using skein::train::detail::run_saves;
+using skein::train::detail::save_word;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A disk whose shards are not created before the gate is open, or never.
+class held_disk final : public sk::disk {
+public:
+    void open_gate() { set(1); }
+    void break_gate() { set(2); }
+    void close_gate() { set(0); }
+
+    sk::result<std::unique_ptr<sk::file>> open(const std::string& path,
+                                               sk::open_mode mode) override {
+        if (mode == sk::open_mode::create_new) {
+            std::unique_lock lock(mutex_);
+            changed_.wait(lock, [&] { return gate_ != 0; });
+            if (gate_ == 2) return sk::error(sk::errc::disk_full, "no space left").with_where(path);
+        }
+        return below_.open(path, mode);
+    }
+    sk::result<void> rename(const std::string& from, const std::string& to) override {
+        return below_.rename(from, to);
+    }
+    sk::result<void> sync_dir(const std::string& path) override { return below_.sync_dir(path); }
+    sk::result<std::vector<sk::dir_entry>> list(const std::string& path) override {
+        return below_.list(path);
+    }
+    sk::result<void> remove(const std::string& path) override { return below_.remove(path); }
+    sk::result<void> make_dirs(const std::string& path) override { return below_.make_dirs(path); }
+    sk::result<std::uint64_t> free_space(const std::string& path) override {
+        return below_.free_space(path);
+    }
+    sk::result<sk::dir_entry> status(const std::string& path) override {
+        return below_.status(path);
+    }
+
+private:
+    void set(int gate) {
+        const std::lock_guard lock(mutex_);
+        gate_ = gate;
+        changed_.notify_all();
+    }
+    sk::sim::disk below_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    int gate_ = 1;
+};
+
+/// One tensor that is everywhere, one of which each rank has rows; by the step.
+struct state_of_step {
+    sk::byte_buffer all, rows;
+    checkpoint_state state;
+    state_of_step(std::uint64_t step, int rank, int size)
+        : all(64, static_cast<std::byte>(step)), rows(16, static_cast<std::byte>(step + 100)) {
+        state.step = step;
+        state.tensors.push_back({.name = "all", .dtype = "F32", .shape = {16}, .bytes = all});
+        state.tensors.push_back({.name = "rows",
+                                 .dtype = "F32",
+                                 .shape = {4 * size},
+                                 .bytes = rows,
+                                 .first_row = 4 * rank,
+                                 .rows = 4,
+                                 .everywhere = false});
+    }
+    state_of_step(const state_of_step&) = delete;
+};
+
+void open(run_saves& saves, const context& ctx) {
+    saves.open("run/checkpoints", {},
+               [&] { return state_of_step(0, ctx.rank(), ctx.world_size()).state; });
+}
+
+run_config beside_config() {
+    run_config config;
+    config.checkpoint.asynchronous = true;
+    return config;
+}
+
+/// What a checkpoint of a run holds, file by file; without the time of the manifest and
+/// its checksum.
+std::map<std::string, std::string> checkpoints_of(const scratch& dir, const std::string& run) {
+    std::map<std::string, std::string> all;
+    const auto root = std::filesystem::path(dir.path) / run / "checkpoints";
+    for (const auto& each : std::filesystem::recursive_directory_iterator(root)) {
+        if (!each.is_regular_file()) continue;
+        const auto name = std::filesystem::relative(each.path(), root).string();
+        auto text = dir.text(run + "/checkpoints/" + name);
+        for (const char* const key : {"\"wall_time\"", "\"self\""})
+            if (const auto at = text.find(key); at != std::string::npos)
+                text.erase(at, text.find_first_of(",}", at) - at);
+        all[name] = std::move(text);
+    }
+    return all;
+}
+
+/// Counts the checkpoints it was told, and has the count in the next one.
+struct saves_counter {
+    std::vector<std::uint64_t>* steps;
+    std::thread::id trains = std::this_thread::get_id();
+    std::uint64_t count = 0;
+    void on_checkpoint(const checkpoint_info& now) {
+        count += 1;
+        if (std::this_thread::get_id() != trains) throw std::logic_error("another thread");
+        if (now.rank == 0) steps->push_back(now.step);
+    }
+    [[nodiscard]] std::string state() const { return std::to_string(count); }
+    void restore(std::string_view saved) { count = std::stoull(std::string(saved)); }
+};
+
+run_config saving_config(const scratch& dir, bool beside) {
+    auto config = quiet_config(dir.path);
+    config.name = beside ? "beside" : "blocking";
+    config.max_steps = 10;
+    config.checkpoint.enabled = config.write_files = true;
+    config.checkpoint.every = 2;
+    config.checkpoint.keep_last = 9;
+    config.checkpoint.asynchronous = beside;
+    return config;
+}
+
+/// Steps that on_checkpoint was told.
+template <class Strategy>
+std::vector<std::uint64_t> train(const run_config& config, int world) {
+    std::vector<std::uint64_t> told;
+    run_world(world, [&](context& ctx) {
+        auto net = make_zoo(shape::plain);
+        sk::Trainer<Strategy, saves_counter> trainer(ctx, config, saves_counter{&told});
+        const auto result =
+            trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, zoo_loss, numbers{64}, numbers{10});
+        if (result.checkpoint.substr(result.checkpoint.size() - 13) != "step-00000010")
+            throw std::logic_error("the newest is " + result.checkpoint);
+    });
+    return told;
+}
+
+template <class Strategy>
+void check_same(int world, int every) {
+    scratch dir;
+    std::vector<std::uint64_t> told[2];
+    for (const bool beside : {false, true}) {
+        auto config = saving_config(dir, beside);
+        config.checkpoint.every = every;
+        told[beside] = train<Strategy>(config, world);
+    }
+    CHECK(told[0].size() == static_cast<std::size_t>(10 / every));
+    CHECK(told[1] == told[0]);
+    const auto wanted = checkpoints_of(dir, "blocking");
+    CHECK(wanted.size() >= static_cast<std::size_t>(world + 1) * std::min(9, 10 / every));
+    CHECK((checkpoints_of(dir, "beside") == wanted));
+    CHECK(dir.text("beside/metrics.csv") == dir.text("blocking/metrics.csv"));
+}
+
+} // namespace
+
+TEST_CASE("a save is staged at once, and durable when the disk is done", "[train]") {
+    for (const int size : {1, 2}) {
+        held_disk held;
+        const auto config = beside_config();
+        run_world(size, [&](context& ctx) {
+            run_saves saves(ctx, config, &held);
+            open(saves, ctx);
+            expect(saves.is_beside());
+            expect(saves.word() == save_word::none);
+            if (ctx.is_first()) held.close_gate();
+            double here = 0.0;
+            all_reduce(ctx, std::span(&here, 1), sk::dist::reduce_op::max);
+            {
+                state_of_step now(1, ctx.rank(), ctx.world_size());
+                expect(!saves.save(now.state, true).has_value());
+            } // it works on a copy
+            expect(saves.word() == save_word::writes);
+            expect(!saves.take().has_value());
+            // comm() is the training's meanwhile.
+            for (int i = 0; i < 20; ++i)
+                all_reduce(ctx, std::span(&here, 1), sk::dist::reduce_op::max);
+            if (ctx.is_first()) held.open_gate();
+            const auto saved = saves.settle();
+            expect(saved.has_value());
+            expect(saved->step == 1);
+            expect(saved->durable);
+            expect(saves.word() == save_word::none);
+            expect(!saves.settle().has_value());
+            const auto found = saves.load_latest();
+            expect(found.has_value());
+            expect(found->step() == 1);
+            expect(found->read("all") == sk::byte_buffer(64, std::byte{1}));
+        });
+    }
+}
+
+TEST_CASE("a save that fails is told on every rank, and is owed", "[train]") {
+    held_disk held;
+    const auto config = beside_config();
+    run_world(2, [&](context& ctx) {
+        run_saves saves(ctx, config, &held);
+        open(saves, ctx);
+        held.break_gate();
+        state_of_step now(1, ctx.rank(), 2);
+        expect(!saves.save(now.state, true).has_value());
+        const auto why = sk::test::error_of([&] { saves.fail(); });
+        expect(why.code() == sk::errc::disk_full);
+        expect(std::string(why.what()).find("checkpoint of step 1 not written") !=
+               std::string::npos);
+        expect(saves.word() == save_word::owed);
+        double here = 0.0;
+        all_reduce(ctx, std::span(&here, 1), sk::dist::reduce_op::max);
+        held.open_gate();
+        expect(!saves.save(now.state, true).has_value());
+        expect(saves.settle()->step == 1);
+        expect(saves.word() == save_word::none);
+    });
+}
+
+TEST_CASE("an abort lets a save end that can, and gives it up when others wait", "[train]") {
+    for (const bool hurries : {false, true}) {
+        CAPTURE(hurries);
+        held_disk held;
+        held.close_gate();
+        const auto config = beside_config();
+        std::atomic<int> staged = 0;
+        const auto errors = try_world(2, [&](context& ctx) {
+            run_saves saves(ctx, config, &held);
+            open(saves, ctx);
+            state_of_step now(1, ctx.rank(), 2);
+            expect(!saves.save(now.state, true).has_value());
+            ++staged;
+            std::thread opens;
+            if (ctx.is_first())
+                opens = std::thread([&] {
+                    while (staged < 2) std::this_thread::sleep_for(1ms);
+                    std::this_thread::sleep_for(20ms);
+                    held.open_gate();
+                });
+            saves.abort(sk::error(sk::errc::aborted, "a test ends it"), hurries);
+            if (opens.joinable()) opens.join();
+            expect(saves.end_with_world().has_value() == !hurries);
+            expect((saves.word() == save_word::owed) == hurries);
+        });
+        for (const auto& e : errors) CHECK((e ? std::string(e->what()) : "") == "");
+    }
+}
+
+TEST_CASE("without memory or a core for it saves hold training up", "[train]") {
+    held_disk held;
+    auto config = beside_config();
+    config.memory_limit = 1;
+    run_world(1, [&](context& ctx) {
+        run_saves saves(ctx, config, &held);
+        open(saves, ctx);
+        CHECK_FALSE(saves.is_beside());
+        CHECK_THAT(saves.notice(), ContainsSubstring("no memory for a copy of"));
+        state_of_step now(1, 0, 1);
+        const auto saved = saves.save(now.state, true);
+        REQUIRE(saved);
+        CHECK(saved->step == 1);
+    });
+    run_config plain;
+    CHECK(skein::train::detail::has_spare_core(3, 1, plain, true)); // trains, makes batches, writes
+    CHECK_FALSE(skein::train::detail::has_spare_core(2, 1, plain, true));
+    CHECK_FALSE(skein::train::detail::has_spare_core(7, 2, plain, false));
+    CHECK(skein::train::detail::has_spare_core(8, 2, plain, false));
+    plain.prefetch_batches = 0;
+    plain.scaling.threads = 4;
+    CHECK(skein::train::detail::has_spare_core(5, 1, plain, true));
+    CHECK_FALSE(skein::train::detail::has_spare_core(5, 1, plain, false));
+}
+
+TEST_CASE("a context that goes into another world waits for the save of this one", "[train]") {
+    held_disk held;
+    held.close_gate();
+    const auto config = beside_config();
+    context ctx({.rank = 0, .world_size = 1}, nullptr, nullptr);
+    {
+        run_saves saves(ctx, config, &held);
+        open(saves, ctx);
+        state_of_step now(1, 0, 1);
+        CHECK_FALSE(saves.save(now.state, true));
+        std::thread opens([&] {
+            std::this_thread::sleep_for(20ms);
+            held.open_gate();
+        });
+        ctx.rebind({.rank = 0, .world_size = 1}, nullptr, nullptr);
+        CHECK(saves.word() == save_word::none);
+        opens.join();
+        CHECK(saves.end_with_world()->step == 1);
+    }
+    ctx.rebind({.rank = 0, .world_size = 1}, nullptr, nullptr); // nobody listens any more
+}
+
+TEST_CASE("checkpoints and rows are those of blocking saves, bit for bit", "[train]") {
+    check_same<sk::Single>(1, 2);
+    check_same<sk::DDP<>>(2, 2);
+    check_same<sk::FSDP<zoo_cells>>(2, 2);
+    check_same<sk::FSDP<zoo_cells>>(3, 1); // a save each step: the next one waits
+}
+
+TEST_CASE("a save that fails beside training ends the run on every rank, with its reason",
+          "[train]") {
+    scratch dir;
+    auto config = saving_config(dir, true);
+    config.max_steps = 200;
+    config.checkpoint.every = 5;
+    const auto place = std::filesystem::path(dir.path) / "beside" / "checkpoints";
+    const auto errors = try_world(2, [&](context& ctx) {
+        struct in_the_way {
+            const std::filesystem::path* place;
+            void on_checkpoint(const checkpoint_info& s) const { // none is in flight
+                if (s.rank != 0 || s.step != 5) return;
+                std::filesystem::rename(*place, place->string() + "-old");
+                std::ofstream(place->string()) << "no folder\n";
+            }
+        };
+        auto net = make_zoo(shape::plain);
+        sk::Trainer<sk::DDP<>, in_the_way> trainer(ctx, config, in_the_way{&place});
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, zoo_loss, numbers{64}, numbers{0});
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        CHECK_THAT(e->what(), ContainsSubstring("checkpoint of step 10 not written"));
+    }
+    CHECK(errors[0]->text() == errors[1]->text());
+    CHECK(std::filesystem::exists(place.string() + "-old/step-00000005/manifest.json"));
+}
+
+TEST_CASE("a run that fails behind a save in flight has its checkpoint", "[train]") {
+    scratch dir;
+    auto config = saving_config(dir, true);
+    config.checkpoint.every = 4;
+    const auto errors = try_world(2, [&](context& ctx) {
+        auto net = make_zoo(shape::plain);
+        std::uint64_t begun = 0;
+        const auto loss = [&](Zoo& m, const sample_batch& b) {
+            auto value = zoo_loss(m, b);
+            return ++begun == 5 ? value * std::numeric_limits<double>::quiet_NaN() : value;
+        };
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, numbers{64}, numbers{0});
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        CHECK(e->code() == sk::errc::not_finite);
+    }
+    CHECK(checkpoints_of(dir, "beside").contains("step-00000004/manifest.json"));
+}
+
+TEST_CASE("ranks that meet again have the save that was in flight, or make another one", "[train]") {
+    scratch dir;
+    (void)train<sk::DDP<>>(saving_config(dir, false), 2);
+    const auto config = saving_config(dir, true);
+    sk::sim::local_world first({"here", "here"}), second({"here", "here"});
+    std::vector<std::optional<sk::error>> errors(2);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 2; ++r)
+        threads.emplace_back([&, r] {
+            try {
+                const world_info place{
+                    .rank = r, .world_size = 2, .local_rank = r, .local_size = 2, .host = "here"};
+                auto comm = sk::dist::make_comm_thread(first.at(r), {});
+                std::unique_ptr<sk::dist::comm_thread> again;
+                context ctx(place, &first.at(r), comm.get());
+                auto net = make_zoo(shape::plain);
+                const numbers data{64}, held_out{10};
+                bool breaks = r == 1;
+                std::vector<std::uint64_t> told;
+                sk::Trainer<sk::DDP<>, saves_counter> trainer(ctx, config, saves_counter{&told});
+                auto session = trainer.open(net, sk::AdamW{}, constant_rate{1e-2});
+                session.evaluate_on(net, zoo_loss, held_out);
+                auto steps = session.steps(data);
+                const auto all = [&] {
+                    for (auto& step : steps)
+                        for (auto& micro : step) {
+                            session.backward(zoo_loss(net, micro));
+                            if (step.number() == 5 && std::exchange(breaks, false))
+                                throw sk::error(sk::errc::peer_lost, "broken");
+                        }
+                };
+                try {
+                    all();
+                } catch (const sk::error& why) {
+                    session.abort(why);
+                    again = sk::dist::make_comm_thread(second.at(r), {});
+                    ctx.rebind(place, &second.at(r), again.get());
+                    session.rebind();
+                    all();
+                }
+                (void)session.finish();
+            } catch (...) {
+                errors[static_cast<std::size_t>(r)] = sk::to_error(std::current_exception());
+            }
+        });
+    for (auto& t : threads) t.join();
+    for (const auto& e : errors) CHECK((e ? std::string(e->what()) : "") == "");
+    CHECK(dir.text("beside/metrics.csv") == dir.text("blocking/metrics.csv"));
+    const auto there = checkpoints_of(dir, "beside");
+    CHECK((there.contains("step-00000004/manifest.json") ||
+           there.contains("step-00000005/manifest.json")));
+    for (const auto& [name, text] : checkpoints_of(dir, "blocking"))
+        if (name.ends_with(".safetensors") && !name.starts_with("step-00000004"))
+            CHECK((there.at(name) == text));
+}
+
+TEST_CASE("every n-th checkpoint stays beside the newest", "[train]") {
+    scratch dir;
+    auto config = saving_config(dir, true);
+    config.checkpoint.every = 1;
+    config.checkpoint.keep_last = 2;
+    config.checkpoint.keep_every = 4;
+    config.checkpoint.keep_best.k = 0;
+    (void)train<sk::Single>(config, 1);
+    std::vector<std::string> steps;
+    for (const auto& each : std::filesystem::directory_iterator(std::filesystem::path(dir.path) /
+                                                                "beside/checkpoints"))
+        steps.push_back(each.path().filename().string());
+    std::ranges::sort(steps);
+    CHECK(steps == std::vector<std::string>{"step-00000004", "step-00000008", "step-00000009",
+                                            "step-00000010"});
+}
+
+} // namespace session_saves_test
