@@ -10637,9 +10637,9 @@ using skein::human_seconds;
 
 #include <cmath>
 #include <cstdint>
-#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/core.h>
@@ -10656,35 +10656,88 @@ struct json_limits {
     int max_depth = 32;
 };
 
+namespace detail {
+
+/// Builds a value from what the parser meets. nlohmann's own parser with a callback goes through the
+/// whole of an object for each object inside it: a header of 100 MB would take it hours.
+class json_builder {
+public:
+    explicit json_builder(int max_depth) : max_depth_(static_cast<std::size_t>(max_depth)) {}
+
+    bool null() { return put(json()) != nullptr; }
+    bool boolean(bool value) { return put(value) != nullptr; }
+    bool number_integer(json::number_integer_t value) { return put(value) != nullptr; }
+    bool number_unsigned(json::number_unsigned_t value) { return put(value) != nullptr; }
+    bool number_float(json::number_float_t value, const std::string&) {
+        return put(value) != nullptr;
+    }
+    bool string(std::string& value) { return put(std::move(value)) != nullptr; }
+    bool binary(json::binary_t&) { return false; }
+    bool start_object(std::size_t) { return open(json::object()); }
+    bool start_array(std::size_t) { return open(json::array()); }
+    bool end_object() { return close(); }
+    bool end_array() { return close(); }
+    bool key(std::string& name) {
+        require_depth();
+        auto [member, is_new] =
+            open_.back()->get_ref<json::object_t&>().emplace(std::move(name), nullptr);
+        if (!is_new)
+            throw error(errc::malformed,
+                        fmt::format("JSON names the key '{}' twice", member->first));
+        member_ = &member->second;
+        return true;
+    }
+    /// "[json.exception.parse_error.101] parse error at line 1, column 3: ...": the sentence.
+    bool parse_error(std::size_t, const std::string&, const json::exception& broken) {
+        std::string_view what = broken.what();
+        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
+        throw error(errc::malformed, fmt::format("not JSON: {}", what));
+    }
+
+    [[nodiscard]] json finish() { return std::move(whole_); }
+
+private:
+    void require_depth() const {
+        if (open_.size() > max_depth_)
+            throw error(errc::too_large, fmt::format("JSON is nested deeper than {}", max_depth_));
+    }
+    json* put(json value) {
+        require_depth();
+        if (open_.empty()) return &(whole_ = std::move(value));
+        if (open_.back()->is_object()) return &(*member_ = std::move(value));
+        return &open_.back()->get_ref<json::array_t&>().emplace_back(std::move(value));
+    }
+    bool open(json empty) {
+        open_.push_back(put(std::move(empty)));
+        return true;
+    }
+    bool close() {
+        open_.pop_back();
+        return true;
+    }
+
+    std::size_t max_depth_;
+    json whole_;
+    std::vector<json*> open_; // objects and arrays, the innermost last
+    json* member_ = nullptr;  // the key that was met has no value yet
+};
+
+} // namespace detail
+
 /// Parses text from outside. errc::too_large above the limits, errc::malformed for anything that is
-/// not JSON or names a key twice in one object. Never throws.
+/// not JSON or names a key twice in one object. Never throws. The time grows with the text alone.
 [[nodiscard]] inline result<json> parse_json(std::string_view text, json_limits limits = {}) {
     if (text.size() > limits.max_bytes)
         return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
                                                   text.size(), limits.max_bytes));
-    std::vector<std::set<std::string>> keys; // of the objects that are open
-    auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (depth > limits.max_depth)
-            throw error(errc::too_large,
-                        fmt::format("JSON is nested deeper than {}", limits.max_depth));
-        if (event == json::parse_event_t::object_start) keys.emplace_back();
-        if (event == json::parse_event_t::object_end) keys.pop_back();
-        if (event == json::parse_event_t::key &&
-            !keys.back().insert(parsed.get<std::string>()).second)
-            throw error(errc::malformed, fmt::format("JSON names the key '{}' twice",
-                                                     parsed.get_ref<const std::string&>()));
-        return true;
-    };
+    detail::json_builder built(limits.max_depth);
     try {
-        return json::parse(text.begin(), text.end(), watch);
+        if (json::sax_parse(text.begin(), text.end(), &built)) return built.finish();
+        return error(errc::malformed, "not JSON");
     } catch (const error& refused) {
         return refused;
     } catch (const std::exception& broken) {
-        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the
-        // sentence.
-        std::string_view what = broken.what();
-        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
-        return error(errc::malformed, fmt::format("not JSON: {}", what));
+        return error(errc::malformed, fmt::format("not JSON: {}", broken.what()));
     }
 }
 
@@ -21148,6 +21201,205 @@ SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last, const 
 
 } // namespace skein::train
 
+// ======== skein/train/element_values.hpp
+// Elements of tensors as numbers, whatever their type, where there is no LibTorch.
+//
+//     std::vector<double> values(bytes.size() / 2);
+//     read_values("BF16", bytes, values);
+//     write_values("F16", values, into);         // rounded once, to the nearest, of two to the even
+//
+// Floating point goes through double without loss. Whole numbers beyond 2^53 are rounded.
+
+
+#include <span>
+#include <string_view>
+
+namespace skein::train {
+
+/// F64, F32, F16, BF16: what can be cast and averaged.
+[[nodiscard]] constexpr bool is_float_type(std::string_view dtype) noexcept {
+    return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
+}
+
+/// Types whose elements are read as numbers: those of floating point and the whole ones; not complex
+/// numbers and those of 8 bits with an exponent.
+[[nodiscard]] bool has_values(std::string_view dtype) noexcept;
+
+/// The elements of `bytes`, as many as `into` has. Throws not_supported for a type without
+/// has_values(), invalid_argument when the sizes do not agree.
+void read_values(std::string_view dtype, byte_span bytes, std::span<double> into);
+
+/// The same back, for types of floating point. What is too large becomes infinite; a NaN stays one.
+void write_values(std::string_view dtype, std::span<const double> values, mut_byte_span into);
+
+/// Elements of one type of floating point as those of another one.
+[[nodiscard]] byte_buffer cast_elements(byte_span from, std::string_view from_type,
+                                        std::string_view to_type);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/element_values.ipp
+// Bodies of <skein/train/element_values.hpp>.
+
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+/// Numbers of 16 bits with a sign, an exponent and a fraction, as IEEE 754 lays them out.
+///   source: IEEE 754-2019, 3.4
+template <int ExponentBits, int FractionBits>
+struct small_float {
+    static constexpr int bias = (1 << (ExponentBits - 1)) - 1;
+    static constexpr int least_exponent = 1 - bias; // of numbers with a leading one
+    static constexpr std::uint64_t infinity = ((1u << ExponentBits) - 1u) << FractionBits;
+
+    [[nodiscard]] static double widen(std::uint16_t bits) noexcept {
+        const bool negative = (bits >> 15) != 0;
+        const std::uint64_t fraction = bits & ((1u << FractionBits) - 1u);
+        const int exponent = (bits >> FractionBits) & ((1 << ExponentBits) - 1);
+        const auto sign = std::uint64_t{negative} << 63;
+        if (exponent == (1 << ExponentBits) - 1) // infinite, or no number
+            return std::bit_cast<double>(sign | 0x7ffull << 52 | fraction << (52 - FractionBits));
+        if (exponent == 0) {
+            const double unit =
+                std::bit_cast<double>(std::uint64_t(least_exponent - FractionBits + 1023) << 52);
+            return (negative ? -unit : unit) * static_cast<double>(fraction);
+        }
+        return std::bit_cast<double>(sign | std::uint64_t(exponent - bias + 1023) << 52 |
+                                     fraction << (52 - FractionBits));
+    }
+
+    /// To the nearest, of two to the even one.
+    [[nodiscard]] static std::uint16_t narrow(double value) noexcept {
+        const auto bits = std::bit_cast<std::uint64_t>(value);
+        const auto sign = static_cast<std::uint16_t>(bits >> 63 << 15);
+        const auto stored = static_cast<int>(bits >> 52 & 0x7ff);
+        const auto low = bits & ((1ull << 52) - 1);
+        if (stored == 0x7ff) // infinite, or no number: some bit of the fraction stays
+            return static_cast<std::uint16_t>(sign | infinity |
+                                              (low != 0 ? 1u << (FractionBits - 1) : 0u));
+        if (stored == 0) return sign; // 0, or far below the smallest
+        const int exponent = stored - 1023;
+        const int below = std::max(0, least_exponent - exponent); // places lost at the lower end
+        const int drop = 52 - FractionBits + below;
+        if (drop > 54) return sign;
+        const std::uint64_t digits = low | 1ull << 52;
+        const auto rounded = (digits + (1ull << (drop - 1)) - 1 + (digits >> drop & 1)) >> drop;
+        // The leading one of `rounded` counts as one more in the exponent, and so does its carry.
+        const std::uint64_t made =
+            (std::uint64_t(exponent + below - least_exponent) << FractionBits) + rounded;
+        if (exponent > bias) return static_cast<std::uint16_t>(sign | infinity);
+        return static_cast<std::uint16_t>(sign | std::min(made, infinity));
+    }
+};
+using half_float = small_float<5, 10>;
+using brain_float = small_float<8, 7>;
+
+template <class T>
+void widen_all(byte_span bytes, std::span<double> into) noexcept {
+    for (std::size_t i = 0; i < into.size(); ++i) {
+        T value;
+        std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
+        into[i] = static_cast<double>(value);
+    }
+}
+
+template <class Small>
+void widen_small(byte_span bytes, std::span<double> into) noexcept {
+    for (std::size_t i = 0; i < into.size(); ++i)
+        into[i] = Small::widen(load_le<std::uint16_t>(bytes.data() + 2 * i));
+}
+
+template <class Small>
+void narrow_all(std::span<const double> values, mut_byte_span into) noexcept {
+    for (std::size_t i = 0; i < values.size(); ++i)
+        store_le<std::uint16_t>(into.data() + 2 * i, Small::narrow(values[i]));
+}
+
+SKEIN_INLINE error no_values(std::string_view dtype) {
+    return error(errc::not_supported,
+                 fmt::format("not supported: elements of type {} as numbers", dtype));
+}
+
+SKEIN_INLINE void require_size(std::string_view dtype, std::size_t bytes, std::size_t elements) {
+    if (const auto size = dtype_size(dtype); size && bytes != *size * elements)
+        throw error(errc::invalid_argument,
+                    fmt::format("{} bytes for {} elements of type {}", bytes, elements, dtype));
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool has_values(std::string_view dtype) noexcept {
+    return is_float_type(dtype) || dtype == "I64" || dtype == "I32" || dtype == "I16" ||
+           dtype == "I8" || dtype == "U64" || dtype == "U32" || dtype == "U16" || dtype == "U8" ||
+           dtype == "BOOL";
+}
+
+SKEIN_INLINE void read_values(std::string_view dtype, byte_span bytes, std::span<double> into) {
+    detail::require_size(dtype, bytes.size(), into.size());
+    if (dtype == "F32") return detail::widen_all<float>(bytes, into);
+    if (dtype == "BF16") return detail::widen_small<detail::brain_float>(bytes, into);
+    if (dtype == "F16") return detail::widen_small<detail::half_float>(bytes, into);
+    if (dtype == "F64") return detail::widen_all<double>(bytes, into);
+    if (dtype == "I64") return detail::widen_all<std::int64_t>(bytes, into);
+    if (dtype == "I32") return detail::widen_all<std::int32_t>(bytes, into);
+    if (dtype == "I16") return detail::widen_all<std::int16_t>(bytes, into);
+    if (dtype == "I8") return detail::widen_all<std::int8_t>(bytes, into);
+    if (dtype == "U64") return detail::widen_all<std::uint64_t>(bytes, into);
+    if (dtype == "U32") return detail::widen_all<std::uint32_t>(bytes, into);
+    if (dtype == "U16") return detail::widen_all<std::uint16_t>(bytes, into);
+    if (dtype == "U8" || dtype == "BOOL") return detail::widen_all<std::uint8_t>(bytes, into);
+    throw detail::no_values(dtype);
+}
+
+SKEIN_INLINE void write_values(std::string_view dtype, std::span<const double> values,
+                               mut_byte_span into) {
+    detail::require_size(dtype, into.size(), values.size());
+    if (dtype == "BF16") return detail::narrow_all<detail::brain_float>(values, into);
+    if (dtype == "F16") return detail::narrow_all<detail::half_float>(values, into);
+    if (dtype == "F64") {
+        if (!values.empty()) std::memcpy(into.data(), values.data(), into.size());
+        return;
+    }
+    if (dtype != "F32") throw detail::no_values(dtype);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        // float_cast_overflow is no error here: what is too large becomes infinite (IEC 60559).
+        const auto value = static_cast<float>(values[i]);
+        std::memcpy(into.data() + i * sizeof value, &value, sizeof value);
+    }
+}
+
+SKEIN_INLINE byte_buffer cast_elements(byte_span from, std::string_view from_type,
+                                       std::string_view to_type) {
+    if (!is_float_type(from_type)) throw detail::no_values(from_type);
+    if (!is_float_type(to_type)) throw detail::no_values(to_type);
+    const auto from_size = dtype_size(from_type).value(), to_size = dtype_size(to_type).value();
+    const auto elements = from.size() / from_size;
+    byte_buffer out(elements * to_size);
+    constexpr std::size_t most = 4096; // values at once: they stay in the cache
+    std::vector<double> values(std::min(elements, most));
+    for (std::size_t at = 0; at < elements; at += most) {
+        const auto count = std::min(most, elements - at);
+        const auto block = std::span(values).first(count);
+        read_values(from_type, from.subspan(at * from_size, count * from_size), block);
+        write_values(to_type, block, mut_byte_span(out).subspan(at * to_size, count * to_size));
+    }
+    return out;
+}
+
+} // namespace skein::train
+
 // ======== skein/train/evaluation.hpp
 // Evaluation sets: data that a run is measured on, each by its name and in its own rhythm.
 //
@@ -21569,8 +21821,19 @@ concept evaluation_input =
 //     skein::train::export_safetensors("runs/gpt", "out", {.map = map, .config = config_text});
 //     // in Python: GPT2LMHeadModel.from_pretrained("out")
 //
-// Tensors are written one at a time, so that no more than one is held beside what is there. The
-// folder gets its name when all of it is on disk.
+// What needs no LibTorch of it is in <skein/train/weight_folder.hpp>: how the folder is written.
+
+
+// ======== skein/train/weight_folder.hpp
+// Weights of a source as a folder that other programs read: safetensors, an index, a config.json.
+//
+//     posix_disk here;
+//     const auto from = open_weights(here, "runs/gpt");
+//     export_safetensors(*from, "out", {.max_shard = 5'000'000'000, .dtype = "BF16"});
+//
+// Tensors are written in blocks of a few MiB, of those that are turned round 64 MiB, so that memory
+// does not grow with them. The folder gets its name when all of it is on disk. A module in memory
+// is exported by <skein/train/export_weights.hpp>; here is what needs no LibTorch.
 
 
 // ======== skein/train/weight_map.hpp
@@ -21636,13 +21899,12 @@ namespace detail {
 inline constexpr std::string_view hugging_face_file = "model.safetensors";
 inline constexpr std::string_view hugging_face_index = "model.safetensors.index.json";
 
-[[nodiscard]] inline bool is_float(std::string_view dtype) noexcept {
-    return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
-}
 /// Bytes of a row of dimension 0; 0: it has no rows.
 [[nodiscard]] std::uint64_t row_bytes(const source_tensor& tensor);
 /// Rows that are read at once: 4 MiB, and at least one.
 [[nodiscard]] std::int64_t rows_at_once(const source_tensor& tensor);
+/// The file of each tensor, of the text of an index: malformed or too_large, with what is wrong.
+[[nodiscard]] result<std::map<std::string, std::string>> parse_weight_index(byte_span text);
 
 } // namespace detail
 
@@ -21727,13 +21989,27 @@ private:
     bool average_;
 };
 
-/// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is
-/// verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
+/// All that one of our checkpoints has, the optimizer's state too, by the names in its manifest.
+class checkpoint_tensors final : public weight_source {
+public:
+    explicit checkpoint_tensors(loaded_checkpoint from);
+
+private:
+    void read_rows(const std::string& name, const source_tensor& tensor, std::int64_t first_row,
+                   std::int64_t rows, mut_byte_span into) const override;
+
+    loaded_checkpoint from_;
+};
+
+/// Opens the newest whole checkpoint of a run's folder or of its folder of checkpoints, or the
+/// checkpoint itself; every byte is verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
 /// log.
 ///   passed_over  when given, gets a line per checkpoint that was
+///   verify       false: sizes and headers are looked at, and no other bytes
 ///   errors  not_found, or the newest one's corrupt or malformed when none is whole
 [[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
-                                                std::vector<std::string>* passed_over = nullptr);
+                                                std::vector<std::string>* passed_over = nullptr,
+                                                bool verify = true);
 
 /// Which weights of a source are wanted.
 struct source_options {
@@ -21741,9 +22017,23 @@ struct source_options {
     std::vector<std::string>* passed_over = nullptr; ///< see open_checkpoint
 };
 
-/// Opens what lies there: "hf:DIR" is a folder of Hugging Face's; of a plain path a file is taken
-/// for safetensors, a folder with model.safetensors or its index for Hugging Face's, any other
-/// folder for a run or a checkpoint of ours.
+/// What lies at a path.
+enum class weights_kind : std::uint8_t {
+    checkpoint,   ///< a run's folder, its folder of checkpoints, or one of them
+    hugging_face, ///< a folder
+    file,         ///< of safetensors
+};
+/// A path without what stands before it.
+struct weights_place {
+    weights_kind kind = weights_kind::checkpoint;
+    std::string path{};
+};
+/// "hf:DIR" is a folder of Hugging Face's; of a plain path a file is taken for safetensors, a folder
+/// with model.safetensors or its index for Hugging Face's, any other folder for a run or a
+/// checkpoint of ours. What is not there is a checkpoint that opening will not find.
+[[nodiscard]] weights_place find_weights(disk& where, const std::string& from);
+
+/// Opens what find_weights() says that there is.
 [[nodiscard]] std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
                                                           source_options options = {});
 
@@ -21805,11 +22095,10 @@ SKEIN_INLINE void weight_source::read(const std::string& name, std::int64_t firs
 
 namespace detail {
 
-SKEIN_INLINE void refuse_long_name(const std::string& name, const std::string& where) {
-    if (name.size() <= max_weight_name) return;
-    throw error(errc::too_large, fmt::format("the name of a tensor has {} characters: '{}...'",
-                                             name.size(), name.substr(0, 40)))
-        .with_where(where)
+SKEIN_INLINE std::optional<error> long_name(const std::string& name) {
+    if (name.size() <= max_weight_name) return std::nullopt;
+    return error(errc::too_large, fmt::format("the name of a tensor has {} characters: '{}...'",
+                                              name.size(), name.substr(0, 40)))
         .with_hint(
             fmt::format("names have at most {}; is this a file of weights?", max_weight_name));
 }
@@ -21854,7 +22143,7 @@ SKEIN_INLINE safetensors_weights::safetensors_weights(disk& where, const std::st
     file_ = std::move(*opened);
     auto header = detail::open_header(*file_, path_);
     for (auto& t : header.tensors) {
-        detail::refuse_long_name(t.name, path_);
+        if (auto why = detail::long_name(t.name)) throw std::move(*why).with_where(path_);
         offsets_.emplace(t.name, t.offset);
         tensors_.emplace(std::move(t.name), source_tensor{std::move(t.dtype), std::move(t.shape)});
     }
@@ -21887,37 +22176,40 @@ SKEIN_INLINE bool is_shard_name(std::string_view name) {
            !name.starts_with(".");
 }
 
-/// The file of each tensor.
-SKEIN_INLINE std::map<std::string, std::string> read_weight_index(disk& where,
-                                                                  const std::string& path) {
-    const auto bytes = where.read_whole(path, max_safetensors_header);
-    if (!bytes) throw bytes.error();
-    const auto refuse = [&](errc code, std::string why) {
-        return error(code, std::move(why))
-            .with_where(path)
-            .with_hint("an index has {\"weight_map\": {\"<tensor>\": \"<file of this folder>\"}}; "
-                       "copy it anew from where it came");
-    };
-    const auto index = parse_json(*bytes, {.max_bytes = max_safetensors_header, .max_depth = 8});
-    if (!index) throw refuse(index.error().code(), std::string(index.error().text()));
+SKEIN_INLINE result<std::map<std::string, std::string>> parse_weight_index(byte_span text) {
+    const auto index = parse_json(text, {.max_bytes = max_safetensors_header, .max_depth = 8});
+    if (!index) return error(index.error().code(), std::string(index.error().text()));
     const auto found = index->is_object() ? index->find("weight_map") : index->end();
     if (!index->is_object() || found == index->end() || !found->is_object())
-        throw refuse(errc::malformed, "the index has no 'weight_map'");
+        return error(errc::malformed, "the index has no 'weight_map'");
     std::map<std::string, std::string> files;
     for (const auto& [name, value] : found->items()) {
-        refuse_long_name(name, path);
+        if (auto why = long_name(name)) return *why;
         if (!value.is_string())
-            throw refuse(errc::malformed,
+            return error(errc::malformed,
                          fmt::format("the file of tensor '{}' is not a text", name));
         const auto& shard = value.template get_ref<const std::string&>();
         if (!is_shard_name(shard))
-            throw refuse(errc::malformed,
+            return error(errc::malformed,
                          fmt::format("tensor '{}' is said to be in {}, which is no safetensors "
                                      "file of this folder",
                                      name, dump_json(value).substr(0, 255)));
         files.emplace(name, shard);
     }
     return files;
+}
+
+SKEIN_INLINE std::map<std::string, std::string> read_weight_index(disk& where,
+                                                                  const std::string& path) {
+    const auto bytes = where.read_whole(path, max_safetensors_header);
+    if (!bytes) throw bytes.error();
+    auto files = parse_weight_index(*bytes);
+    if (files) return std::move(*files);
+    auto why = error(files.error()).with_where(path);
+    if (why.hint().empty())
+        why.with_hint("an index has {\"weight_map\": {\"<tensor>\": \"<file of this folder>\"}}; "
+                      "copy it anew from where it came");
+    throw why;
 }
 
 } // namespace detail
@@ -22012,13 +22304,27 @@ SKEIN_INLINE void checkpoint_weights::read_rows(const std::string& name,
     from_.read(saved_name(name), tensor.dtype, tensor.shape, first_row, rows, into);
 }
 
+SKEIN_INLINE checkpoint_tensors::checkpoint_tensors(loaded_checkpoint from)
+    : weight_source(from.path()), from_(std::move(from)) {
+    for (const auto& [name, t] : from_.tensors())
+        tensors_.emplace(name, source_tensor{t.dtype, t.shape});
+}
+
+SKEIN_INLINE void checkpoint_tensors::read_rows(const std::string& name,
+                                                const source_tensor& tensor, std::int64_t first_row,
+                                                std::int64_t rows, mut_byte_span into) const {
+    from_.read(name, tensor.dtype, tensor.shape, first_row, rows, into);
+}
+
 SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
-                                               std::vector<std::string>* passed_over) {
-    if (where.status(path + "/manifest.json")) return checkpointer::open(where, path).value();
+                                               std::vector<std::string>* passed_over, bool verify) {
+    if (where.status(path + "/manifest.json"))
+        return checkpointer::open(where, path, verify).value();
     std::vector<std::pair<std::uint64_t, error>> refused;
-    const checkpointer run(where, path + "/checkpoints");
+    const auto inner = path + "/checkpoints";
+    const checkpointer run(where, where.status(inner) ? inner : path);
     for (const std::uint64_t step : std::views::reverse(run.steps())) {
-        auto opened = checkpointer::open(where, run.step_path(step));
+        auto opened = checkpointer::open(where, run.step_path(step), verify);
         if (!opened) {
             refused.emplace_back(step, opened.error());
             continue;
@@ -22036,28 +22342,33 @@ SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& p
         .with_hint("give a run's folder, such as runs/gpt, or one of its checkpoints/step-...");
 }
 
-SKEIN_INLINE std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
-                                                         source_options options) {
-    const auto refuse_average = [&] {
-        if (options.average)
-            throw error(errc::not_found, "there are no averages of the weights")
-                .with_where(from)
-                .with_hint("checkpoints of a run with {.average = average_options{}} have them");
-    };
+SKEIN_INLINE weights_place find_weights(disk& where, const std::string& from) {
     constexpr std::string_view hugging_face = "hf:";
     const bool is_named = from.starts_with(hugging_face);
-    const auto path = is_named ? from.substr(hugging_face.size()) : from;
-    const auto has = [&](std::string_view name) { return !!where.status(join_path(path, name)); };
-    if (is_named || has(detail::hugging_face_file) || has(detail::hugging_face_index)) {
-        refuse_average();
+    weights_place found{.path = is_named ? from.substr(hugging_face.size()) : from};
+    const auto has = [&](std::string_view name) {
+        return !!where.status(join_path(found.path, name));
+    };
+    if (is_named || has(detail::hugging_face_file) || has(detail::hugging_face_index))
+        found.kind = weights_kind::hugging_face;
+    else if (const auto there = where.status(found.path); there && !there->is_directory)
+        found.kind = weights_kind::file;
+    return found;
+}
+
+SKEIN_INLINE std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
+                                                         source_options options) {
+    const auto [kind, path] = find_weights(where, from);
+    if (kind == weights_kind::checkpoint)
+        return std::make_unique<checkpoint_weights>(
+            open_checkpoint(where, path, options.passed_over), options.average);
+    if (options.average)
+        throw error(errc::not_found, "there are no averages of the weights")
+            .with_where(from)
+            .with_hint("checkpoints of a run with {.average = average_options{}} have them");
+    if (kind == weights_kind::hugging_face)
         return std::make_unique<hugging_face_weights>(where, path);
-    }
-    if (const auto found = where.status(path); found && !found->is_directory) {
-        refuse_average();
-        return std::make_unique<safetensors_weights>(where, path);
-    }
-    return std::make_unique<checkpoint_weights>(open_checkpoint(where, path, options.passed_over),
-                                                options.average);
+    return std::make_unique<safetensors_weights>(where, path);
 }
 
 } // namespace skein::train
@@ -22097,7 +22408,7 @@ public:
     weight_map& split(std::string theirs, std::vector<std::string> ours,
                       std::vector<std::int64_t> shares = {}, bool turned = false);
     /// A second name that a folder may have for one tensor, beside the first or in its place. Both
-    /// there with other values is an error.
+    /// there with other values is an error. Throws invalid_argument when they have other stars.
     weight_map& tied(std::string again, std::string theirs);
     /// Of theirs, but no weight: masks and the like. Not exported.
     weight_map& ignored(std::string theirs);
@@ -22317,6 +22628,11 @@ SKEIN_INLINE weight_map& weight_map::split(std::string theirs, std::vector<std::
     return add({{std::move(theirs)}, std::move(ours), turned, std::move(shares)});
 }
 SKEIN_INLINE weight_map& weight_map::tied(std::string again, std::string theirs) {
+    if (detail::count_stars(again) != detail::count_stars(theirs))
+        throw error(errc::invalid_argument,
+                    fmt::format("a weight map ties '{}' to '{}', which has other stars", again,
+                                theirs))
+            .with_hint("the n-th star of one name is the n-th of the other");
     ties_.emplace_back(std::move(again), std::move(theirs));
     return *this;
 }
@@ -22470,7 +22786,8 @@ private:
         const auto& t = tensor(full);
         const auto shape = use.turned ? turned_shape(t.shape) : t.shape;
         const bool is_part = use.theirs.size() > 1 || use.ours.size() > 1;
-        bool good = t.dtype == wanted.dtype || (is_float(t.dtype) && is_float(wanted.dtype));
+        bool good =
+            t.dtype == wanted.dtype || (is_float_type(t.dtype) && is_float_type(wanted.dtype));
         good = good && (!use.turned || t.shape.size() == 2);
         if (is_part)
             good = good && !shape.empty() && shape.size() == wanted.shape.size() &&
@@ -22618,6 +22935,232 @@ SKEIN_INLINE weight_plan plan_export(const weight_map& map, const source_table& 
         if (done.insert(use.theirs[0]).second) detail::add_stored(plan, use, ours);
     }
     return plan;
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/weight_folder.hpp, continued
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::train {
+
+/// How the folder is written.
+struct export_options {
+    std::uint64_t max_shard = 5'000'000'000; ///< bytes of tensors of one file, but for a larger one
+    weight_map map{};                        ///< from the folder to the module, as for loading
+    std::string dtype{};  ///< of numbers of floating point: F32, BF16, F16; empty: as they are
+    std::string config{}; ///< the text of config.json; empty: none is written
+};
+
+/// What was written.
+struct exported_weights {
+    std::string path;
+    std::vector<std::string> files; ///< of tensors
+    std::uint64_t bytes = 0;        ///< of all tensors
+};
+
+namespace detail {
+/// One tensor that is turned round, at the end of a file, in blocks of about so many bytes.
+void write_turned(file& out, const weight_source& from, const planned_tensor& t,
+                  std::uint64_t block_bytes);
+} // namespace detail
+
+/// Writes the weights into a new folder.
+///   errors  already_exists when there is something of that name; those of plan_export; not_supported
+///           for a type; disk errors, after which nothing of the folder is left
+exported_weights export_safetensors(const weight_source& from, const std::string& folder,
+                                    const export_options& options = {});
+/// Of what open_weights() takes: a run's folder, a checkpoint, a file.
+exported_weights export_safetensors(const std::string& from, const std::string& folder,
+                                    const export_options& options = {});
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/weight_folder.ipp
+// Bodies of <skein/train/weight_folder.hpp>.
+
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+/// Tensors of one file, and its bytes.
+struct export_shard {
+    std::vector<const planned_tensor*> tensors{};
+    std::uint64_t bytes = 0;
+};
+
+SKEIN_INLINE std::uint64_t stored_bytes(const planned_tensor& t) {
+    return tensor_bytes(t.dtype, t.shape).value();
+}
+
+/// In order of their names, a new file where the last one would be too large.
+SKEIN_INLINE std::vector<export_shard> deal_shards(const weight_plan& plan, std::uint64_t most) {
+    std::vector<export_shard> shards(1);
+    for (const auto& t : plan.tensors) {
+        if (!shards.back().tensors.empty() && shards.back().bytes + stored_bytes(t) > most)
+            shards.emplace_back();
+        shards.back().tensors.push_back(&t);
+        shards.back().bytes += stored_bytes(t);
+    }
+    return shards;
+}
+
+/// Calls `use(bytes, rows)` for the rows of all pieces in order, a few MiB at a time and in the type
+/// of the file.
+template <class Use>
+void for_rows(const weight_source& from, const planned_tensor& t, const Use& use) {
+    for (const auto& piece : t.pieces) {
+        const auto& source = from.tensors().at(piece.name);
+        const auto most = rows_at_once(source);
+        const auto end = piece.first_row + piece.rows;
+        for (auto first = piece.first_row; first < end; first += most) {
+            const auto rows = std::min(most, end - first);
+            byte_buffer bytes(row_bytes(source) * static_cast<std::uint64_t>(rows));
+            from.read(piece.name, first, rows, bytes);
+            if (source.dtype != t.dtype) bytes = cast_elements(bytes, source.dtype, t.dtype);
+            use(byte_span(bytes), rows);
+        }
+    }
+}
+
+inline constexpr std::uint64_t turned_block = 64u << 20;
+
+/// The columns of what is read are the rows of the file; so many of them at a time that a block of
+/// 64 MiB is held, and all is read once for each block.
+SKEIN_INLINE void write_turned(file& out, const weight_source& from, const planned_tensor& t,
+                               std::uint64_t block_bytes) {
+    const auto size = dtype_size(t.dtype).value();
+    const auto rows = static_cast<std::uint64_t>(t.shape[0]);
+    const auto row = static_cast<std::uint64_t>(t.shape[1]) * size; // of the file
+    if (rows == 0 || row == 0) return;
+    const auto most = std::clamp<std::uint64_t>(block_bytes / row, 1, rows);
+    byte_buffer block;
+    for (std::uint64_t first = 0; first < rows; first += most) {
+        const auto here = std::min(most, rows - first);
+        block.resize(here * row);
+        std::uint64_t column = 0; // of the file: a row of what is read
+        for_rows(from, t, [&](byte_span bytes, std::int64_t count) {
+            for (std::int64_t i = 0; i < count; ++i, ++column) {
+                const auto* const source =
+                    bytes.data() + (static_cast<std::uint64_t>(i) * rows + first) * size;
+                for (std::uint64_t r = 0; r < here; ++r)
+                    std::memcpy(block.data() + r * row + column * size, source + r * size, size);
+            }
+        });
+        if (const auto done = out.append(block); !done) throw done.error();
+    }
+}
+
+/// One tensor at the end of a file.
+SKEIN_INLINE void write_tensor(file& out, const weight_source& from, const planned_tensor& t) {
+    if (t.turned) return write_turned(out, from, t, turned_block);
+    for_rows(from, t, [&](byte_span bytes, std::int64_t) {
+        if (const auto done = out.append(bytes); !done) throw done.error();
+    });
+}
+
+SKEIN_INLINE void write_weight_file(disk& where, const std::string& path, const export_shard& shard,
+                                    const weight_source& from) {
+    std::vector<tensor_view> views;
+    std::map<std::string, const planned_tensor*> by_name;
+    for (const auto* t : shard.tensors) { // of no memory: a plan looks at the sizes alone
+        views.push_back({t->name, t->dtype, t->shape,
+                         byte_span(static_cast<const std::byte*>(nullptr), stored_bytes(*t))});
+        by_name.emplace(t->name, t);
+    }
+    const auto plan = plan_safetensors(views, {{"format", "pt"}}).value();
+    const auto opened = where.open(path, open_mode::create_new);
+    if (!opened) throw opened.error();
+    auto& out = **opened;
+    if (const auto done = out.append(as_bytes(std::string_view(plan.head))); !done)
+        throw done.error();
+    for (const auto* view : plan.tensors) write_tensor(out, from, *by_name.at(view->name));
+    out.sync().value();
+    out.close().value();
+}
+
+SKEIN_INLINE void cast_floats(weight_plan& plan, const std::string& dtype) {
+    if (dtype.empty()) return;
+    if (!is_float_type(dtype))
+        throw error(errc::not_supported, fmt::format("not supported: weights as '{}'", dtype))
+            .with_hint("F32, F64, BF16 or F16");
+    for (auto& t : plan.tensors)
+        if (is_float_type(t.dtype)) t.dtype = dtype;
+}
+
+SKEIN_INLINE exported_weights write_folder(disk& where, const weight_source& from,
+                                           const std::string& folder, const weight_plan& plan,
+                                           const export_options& options) {
+    exported_weights out;
+    const auto shards = deal_shards(plan, options.max_shard);
+    json index{{"metadata", json::object()}, {"weight_map", json::object()}};
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+        auto name = shards.size() == 1
+                        ? std::string(hugging_face_file)
+                        : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+        write_weight_file(where, join_path(folder, name), shards[i], from);
+        for (const auto* t : shards[i].tensors) index["weight_map"][t->name] = name;
+        out.bytes += shards[i].bytes;
+        out.files.push_back(std::move(name));
+    }
+    index["metadata"]["total_size"] = out.bytes;
+    const auto write = [&](std::string_view name, const std::string& text) {
+        where.write_whole(join_path(folder, name), as_bytes(std::string_view(text))).value();
+    };
+    if (shards.size() > 1) write(hugging_face_index, dump_json(index, 2) + "\n");
+    if (!options.config.empty()) write("config.json", options.config);
+    where.sync_dir(folder).value();
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE exported_weights export_safetensors(const weight_source& from,
+                                                 const std::string& given,
+                                                 const export_options& options) {
+    posix_disk here;
+    auto folder = given;
+    while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+    if (folder.empty()) throw error(errc::invalid_argument, "a folder without a name");
+    if (here.status(folder))
+        throw error(errc::already_exists, fmt::format("{} is there already", folder))
+            .with_hint("give a folder that is not there; nothing is replaced");
+    auto plan = plan_export(options.map, from.tensors());
+    detail::cast_floats(plan, options.dtype);
+    std::ranges::sort(plan.tensors, {}, &planned_tensor::name);
+    const auto part = fmt::format("{}.part-{:016x}", folder, system_random().next());
+    here.make_dirs(part).value();
+    try {
+        auto out = detail::write_folder(here, from, part, plan, options);
+        here.rename(part, folder).value();
+        here.sync_dir(parent_path(folder)).value();
+        out.path = folder;
+        return out;
+    } catch (...) {
+        (void)here.remove_tree(part);
+        throw;
+    }
+}
+
+SKEIN_INLINE exported_weights export_safetensors(const std::string& from, const std::string& folder,
+                                                 const export_options& options) {
+    posix_disk here;
+    return export_safetensors(*open_weights(here, from), folder, options);
 }
 
 } // namespace skein::train
@@ -24524,24 +25067,10 @@ SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::s
 // ======== skein/train/export_weights.hpp, continued
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace skein::train {
-
-/// How the folder is written.
-struct export_options {
-    std::uint64_t max_shard = 5'000'000'000; ///< bytes of tensors of one file, but for a larger one
-    weight_map map{};                        ///< from the folder to the module, as for loading
-    std::string dtype{};  ///< of numbers of floating point: F32, BF16, F16; empty: as they are
-    std::string config{}; ///< the text of config.json; empty: none is written
-};
-
-/// What was written.
-struct exported_weights {
-    std::string path;
-    std::vector<std::string> files; ///< of tensors
-    std::uint64_t bytes = 0;        ///< of all tensors
-};
 
 /// The tensors of a module in memory as a source. It has to be whole.
 class module_weights final : public weight_source {
@@ -24556,16 +25085,8 @@ private:
     std::vector<std::pair<std::string, at::Tensor>> held_;
 };
 
-/// Writes the weights into a new folder.
-///   errors  already_exists when there is something of that name; those of plan_export; not_supported
-///           for a type; disk errors, after which nothing of the folder is left
-exported_weights export_safetensors(const weight_source& from, const std::string& folder,
-                                    const export_options& options = {});
 /// Of a module that is whole in this process.
 exported_weights export_safetensors(torch::nn::Module& module, const std::string& folder,
-                                    const export_options& options = {});
-/// Of what open_weights() takes: a run's folder, a checkpoint, a file.
-exported_weights export_safetensors(const std::string& from, const std::string& folder,
                                     const export_options& options = {});
 
 } // namespace skein::train
@@ -24577,13 +25098,8 @@ exported_weights export_safetensors(const std::string& from, const std::string& 
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
-
-#include <fmt/core.h>
 
 namespace skein::train {
 
@@ -24610,157 +25126,11 @@ SKEIN_INLINE void module_weights::read_rows(const std::string& name, const sourc
     std::memcpy(into.data(), dense.const_data_ptr(), into.size());
 }
 
-namespace detail {
-
-/// Tensors of one file, and its bytes.
-struct export_shard {
-    std::vector<const planned_tensor*> tensors{};
-    std::uint64_t bytes = 0;
-};
-
-SKEIN_INLINE std::uint64_t stored_bytes(const planned_tensor& t) {
-    return tensor_bytes(t.dtype, t.shape).value();
-}
-
-/// In order of their names, a new file where the last one would be too large.
-SKEIN_INLINE std::vector<export_shard> deal_shards(const weight_plan& plan, std::uint64_t most) {
-    std::vector<export_shard> shards(1);
-    for (const auto& t : plan.tensors) {
-        if (!shards.back().tensors.empty() && shards.back().bytes + stored_bytes(t) > most)
-            shards.emplace_back();
-        shards.back().tensors.push_back(&t);
-        shards.back().bytes += stored_bytes(t);
-    }
-    return shards;
-}
-
-SKEIN_INLINE void append_rows(file& out, const at::Tensor& rows) {
-    if (const auto done = out.append(train::bytes_of(rows)); !done) throw done.error();
-}
-
-/// One tensor at the end of a file.
-SKEIN_INLINE void write_tensor(file& out, const weight_source& from, const planned_tensor& t) {
-    const auto type = at::TensorOptions(scalar_type_of(t.dtype));
-    std::vector<at::Tensor> parts; // of one that is turned
-    for (const auto& piece : t.pieces) {
-        const auto& source = from.tensors().at(piece.name);
-        const auto chunk_rows = rows_at_once(source);
-        const auto end = piece.first_row + piece.rows;
-        for (auto first = piece.first_row; first < end; first += chunk_rows) {
-            const auto rows = std::min(chunk_rows, end - first);
-            if (source.dtype == t.dtype && !t.turned) {
-                byte_buffer bytes(row_bytes(source) * static_cast<std::uint64_t>(rows));
-                from.read(piece.name, first, rows, bytes);
-                if (const auto done = out.append(bytes); !done) throw done.error();
-                continue;
-            }
-            auto shape = source.shape;
-            if (shape.empty()) shape.push_back(1);
-            shape[0] = rows;
-            const auto chunk = at::empty(shape, at::TensorOptions(scalar_type_of(source.dtype)));
-            from.read(piece.name, first, rows, train::bytes_of(chunk));
-            const auto cast = chunk.to(type);
-            if (t.turned)
-                parts.push_back(cast);
-            else
-                append_rows(out, cast);
-        }
-    }
-    if (t.turned) append_rows(out, at::cat(parts).t().contiguous());
-}
-
-SKEIN_INLINE void write_weight_file(disk& where, const std::string& path, const export_shard& shard,
-                                    const weight_source& from) {
-    std::vector<tensor_view> views;
-    std::map<std::string, const planned_tensor*> by_name;
-    for (const auto* t : shard.tensors) { // of no memory: a plan looks at the sizes alone
-        views.push_back({t->name, t->dtype, t->shape,
-                         byte_span(static_cast<const std::byte*>(nullptr), stored_bytes(*t))});
-        by_name.emplace(t->name, t);
-    }
-    const auto plan = plan_safetensors(views, {{"format", "pt"}}).value();
-    const auto opened = where.open(path, open_mode::create_new);
-    if (!opened) throw opened.error();
-    auto& out = **opened;
-    if (const auto done = out.append(as_bytes(std::string_view(plan.head))); !done)
-        throw done.error();
-    for (const auto* view : plan.tensors) write_tensor(out, from, *by_name.at(view->name));
-    out.sync().value();
-    out.close().value();
-}
-
-SKEIN_INLINE void cast_floats(weight_plan& plan, const std::string& dtype) {
-    if (dtype.empty()) return;
-    if (!is_float(dtype))
-        throw error(errc::not_supported, fmt::format("not supported: weights as '{}'", dtype))
-            .with_hint("F32, F64, BF16 or F16");
-    for (auto& t : plan.tensors)
-        if (is_float(t.dtype)) t.dtype = dtype;
-}
-
-SKEIN_INLINE exported_weights write_folder(disk& where, const weight_source& from,
-                                           const std::string& folder, const weight_plan& plan,
-                                           const export_options& options) {
-    exported_weights out;
-    const auto shards = deal_shards(plan, options.max_shard);
-    json index{{"metadata", json::object()}, {"weight_map", json::object()}};
-    for (std::size_t i = 0; i < shards.size(); ++i) {
-        auto name = shards.size() == 1
-                        ? std::string(hugging_face_file)
-                        : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-        write_weight_file(where, join_path(folder, name), shards[i], from);
-        for (const auto* t : shards[i].tensors) index["weight_map"][t->name] = name;
-        out.bytes += shards[i].bytes;
-        out.files.push_back(std::move(name));
-    }
-    index["metadata"]["total_size"] = out.bytes;
-    const auto write = [&](std::string_view name, const std::string& text) {
-        where.write_whole(join_path(folder, name), as_bytes(std::string_view(text))).value();
-    };
-    if (shards.size() > 1) write(hugging_face_index, dump_json(index, 2) + "\n");
-    if (!options.config.empty()) write("config.json", options.config);
-    where.sync_dir(folder).value();
-    return out;
-}
-
-} // namespace detail
-
-SKEIN_INLINE exported_weights export_safetensors(const weight_source& from,
-                                                 const std::string& folder,
-                                                 const export_options& options) {
-    at::NoGradGuard no_grad;
-    posix_disk here;
-    if (here.status(folder))
-        throw error(errc::already_exists, fmt::format("{} is there already", folder))
-            .with_hint("give a folder that is not there; nothing is replaced");
-    auto plan = plan_export(options.map, from.tensors());
-    detail::cast_floats(plan, options.dtype);
-    std::ranges::sort(plan.tensors, {}, &planned_tensor::name);
-    const auto part = folder + ".part";
-    here.remove_tree(part).value();
-    here.make_dirs(part).value();
-    try {
-        auto out = detail::write_folder(here, from, part, plan, options);
-        here.rename(part, folder).value();
-        here.sync_dir(parent_path(folder)).value();
-        out.path = folder;
-        return out;
-    } catch (...) {
-        (void)here.remove_tree(part);
-        throw;
-    }
-}
-
 SKEIN_INLINE exported_weights export_safetensors(torch::nn::Module& module,
                                                  const std::string& folder,
                                                  const export_options& options) {
+    at::NoGradGuard no_grad;
     return export_safetensors(module_weights(module), folder, options);
-}
-
-SKEIN_INLINE exported_weights export_safetensors(const std::string& from, const std::string& folder,
-                                                 const export_options& options) {
-    posix_disk here;
-    return export_safetensors(*open_weights(here, from), folder, options);
 }
 
 } // namespace skein::train
@@ -37356,6 +37726,7 @@ private:
             out["loss_scale"] = {{"value", run_.scale->value()},
                                  {"good_steps", run_.scale->good_steps()}};
         out["stop_wanted"] = stop_wanted;
+        out["strategy"] = run_.parts->strategy_name(); // for people
         if (const auto* const average = run_.optimizer->average())
             out["evaluates_average"] = average->options().evaluate;
         if (config_.scaling.logical_shards > 0)
