@@ -17,6 +17,7 @@
 #include <skein/train/detail/shard_names.hpp>
 #include <skein/train/detail/world_word.hpp>
 #include <skein/train/elastic_place.hpp>
+#include <skein/train/element_values.hpp>
 #include <skein/train/launch.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/parameter_groups.hpp>
@@ -30,7 +31,11 @@
 #include <skein/train/schedule.hpp>
 #include <skein/train/shard_layout.hpp>
 #include <skein/train/snapshot.hpp>
+#include <skein/train/verify_checkpoint.hpp>
+#include <skein/train/weight_compare.hpp>
+#include <skein/train/weight_folder.hpp>
 #include <skein/train/weight_map.hpp>
+#include <skein/train/weight_mean.hpp>
 #include <skein/train/weight_source.hpp>
 
 #include <skein/train/detail/checkpoint.ipp>
@@ -42,6 +47,7 @@
 #include <skein/train/detail/context.ipp>
 #include <skein/train/detail/description.ipp>
 #include <skein/train/detail/elastic_place.ipp>
+#include <skein/train/detail/element_values.ipp>
 #include <skein/train/detail/launch.ipp>
 #include <skein/train/detail/launch_elastic.ipp>
 #include <skein/train/detail/manifest.ipp>
@@ -59,6 +65,10 @@
 #include <skein/train/detail/shard_layout.ipp>
 #include <skein/train/detail/shard_names.ipp>
 #include <skein/train/detail/snapshot.ipp>
+#include <skein/train/detail/verify_checkpoint.ipp>
+#include <skein/train/detail/weight_compare.ipp>
+#include <skein/train/detail/weight_folder.ipp>
 #include <skein/train/detail/weight_map.ipp>
+#include <skein/train/detail/weight_mean.ipp>
 #include <skein/train/detail/weight_source.ipp>
 #include <skein/train/detail/world_word.ipp>

@@ -7,11 +7,13 @@
 //     skein run --nnodes 1:4 --rdzv-endpoint node-1 ./train     # workers of an elastic job
 //     skein job submit --working-dir . -- ./train --workers 2     # list, status, logs, stop
 //     skein scale J 8 --rdzv-endpoint node-1
+//     skein checkpoint show runs/gpt       # verify, diff, export, average: without a cluster
 //     skein token --file F                 # makes a token; a head makes its own
 //
 // Exit codes: 0; 1 it failed here; 2 a wrong command line; 3 no cluster at that address, or it
 // refuses.
 
+#include "checkpoint_command.hpp"
 #include "job_command.hpp"
 #include "run_command.hpp"
 #include "status_text.hpp"
@@ -342,6 +344,8 @@ int run(int argc, char** argv) {
     declare_run(app, run_args, chosen);
     job_arguments job_args;
     declare_jobs(app, job_args, chosen);
+    checkpoint_arguments checkpoint_args;
+    declare_checkpoints(app, checkpoint_args, chosen);
     try {
         app.parse(take_job_command(argc, argv, job_args.command), argv);
     } catch (const CLI::ParseError& said) {

@@ -21,6 +21,7 @@
 #include <skein/train/early_stopping.hpp>
 #include <skein/train/elastic.hpp>
 #include <skein/train/elastic_place.hpp>
+#include <skein/train/element_values.hpp>
 #include <skein/train/evaluation.hpp>
 #include <skein/train/export_weights.hpp>
 #include <skein/train/feed.hpp>
@@ -63,6 +64,7 @@
 #include <skein/train/training_state.hpp>
 #include <skein/train/unit.hpp>
 #include <skein/train/weight_average.hpp>
+#include <skein/train/weight_folder.hpp>
 #include <skein/train/weight_map.hpp>
 #include <skein/train/weight_source.hpp>
 #include <skein/train/weights.hpp>

@@ -2139,8 +2139,9 @@ struct process_options {
     std::string stdout_file{}, stderr_file{}; ///< appended to; empty: see *_fd
     int stdout_fd = -1, stderr_fd = -1;       ///< our descriptor to use; -1: inherited
     bool keep_stdin = false;                  ///< otherwise the child reads /dev/null
-    /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
-    /// the group is killed when its end is seen.
+    /// A session of its own: no Ctrl-C from the terminal, a share of the processors beside that of
+    /// other sessions (where Linux groups by them), and what the child leaves behind in its process
+    /// group is killed when its end is seen.
     bool own_group = false;
     bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
     bool last_words = true;      ///< give it a pipe for leave_last_words()
@@ -2719,8 +2720,8 @@ SKEIN_IN_CHILD SKEIN_INLINE void arrange_files(child_plan& plan) {
 }
 
 /// No handler of this process may run in the child, which has its memory; ignored signals and the
-/// mask would survive exec: what ends a program by default does so again. A process group that is
-/// not the terminal's may print there all the same, also where the terminal would stop it for that
+/// mask would survive exec: what ends a program by default does so again. A process of another
+/// session may print on the terminal all the same, also where that would stop it for it
 /// (`stty tostop`): nobody would let it go on.
 SKEIN_IN_CHILD SKEIN_INLINE void reset_signals(bool own_group) {
     // As the kernel has it on 64-bit hosts: handler, flags, restorer, mask.
@@ -2741,7 +2742,7 @@ SKEIN_IN_CHILD SKEIN_INLINE void reset_signals(bool own_group) {
 /// Runs in the child; only calls of the kernel.
 SKEIN_IN_CHILD SKEIN_INLINE int become(void* order) {
     auto& plan = *static_cast<child_plan*>(order);
-    if (plan.own_group) ::syscall(SYS_setpgid, 0, 0);
+    if (plan.own_group) ::syscall(SYS_setsid);
     if (plan.die_with_parent) {
         ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
         // The parent may have died before the line above took effect.

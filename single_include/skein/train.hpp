@@ -10637,9 +10637,9 @@ using skein::human_seconds;
 
 #include <cmath>
 #include <cstdint>
-#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/core.h>
@@ -10656,35 +10656,88 @@ struct json_limits {
     int max_depth = 32;
 };
 
+namespace detail {
+
+/// Builds a value from what the parser meets. nlohmann's own parser with a callback goes through the
+/// whole of an object for each object inside it: a header of 100 MB would take it hours.
+class json_builder {
+public:
+    explicit json_builder(int max_depth) : max_depth_(static_cast<std::size_t>(max_depth)) {}
+
+    bool null() { return put(json()) != nullptr; }
+    bool boolean(bool value) { return put(value) != nullptr; }
+    bool number_integer(json::number_integer_t value) { return put(value) != nullptr; }
+    bool number_unsigned(json::number_unsigned_t value) { return put(value) != nullptr; }
+    bool number_float(json::number_float_t value, const std::string&) {
+        return put(value) != nullptr;
+    }
+    bool string(std::string& value) { return put(std::move(value)) != nullptr; }
+    bool binary(json::binary_t&) { return false; }
+    bool start_object(std::size_t) { return open(json::object()); }
+    bool start_array(std::size_t) { return open(json::array()); }
+    bool end_object() { return close(); }
+    bool end_array() { return close(); }
+    bool key(std::string& name) {
+        require_depth();
+        auto [member, is_new] =
+            open_.back()->get_ref<json::object_t&>().emplace(std::move(name), nullptr);
+        if (!is_new)
+            throw error(errc::malformed,
+                        fmt::format("JSON names the key '{}' twice", member->first));
+        member_ = &member->second;
+        return true;
+    }
+    /// "[json.exception.parse_error.101] parse error at line 1, column 3: ...": the sentence.
+    bool parse_error(std::size_t, const std::string&, const json::exception& broken) {
+        std::string_view what = broken.what();
+        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
+        throw error(errc::malformed, fmt::format("not JSON: {}", what));
+    }
+
+    [[nodiscard]] json finish() { return std::move(whole_); }
+
+private:
+    void require_depth() const {
+        if (open_.size() > max_depth_)
+            throw error(errc::too_large, fmt::format("JSON is nested deeper than {}", max_depth_));
+    }
+    json* put(json value) {
+        require_depth();
+        if (open_.empty()) return &(whole_ = std::move(value));
+        if (open_.back()->is_object()) return &(*member_ = std::move(value));
+        return &open_.back()->get_ref<json::array_t&>().emplace_back(std::move(value));
+    }
+    bool open(json empty) {
+        open_.push_back(put(std::move(empty)));
+        return true;
+    }
+    bool close() {
+        open_.pop_back();
+        return true;
+    }
+
+    std::size_t max_depth_;
+    json whole_;
+    std::vector<json*> open_; // objects and arrays, the innermost last
+    json* member_ = nullptr;  // the key that was met has no value yet
+};
+
+} // namespace detail
+
 /// Parses text from outside. errc::too_large above the limits, errc::malformed for anything that is
-/// not JSON or names a key twice in one object. Never throws.
+/// not JSON or names a key twice in one object. Never throws. The time grows with the text alone.
 [[nodiscard]] inline result<json> parse_json(std::string_view text, json_limits limits = {}) {
     if (text.size() > limits.max_bytes)
         return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
                                                   text.size(), limits.max_bytes));
-    std::vector<std::set<std::string>> keys; // of the objects that are open
-    auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (depth > limits.max_depth)
-            throw error(errc::too_large,
-                        fmt::format("JSON is nested deeper than {}", limits.max_depth));
-        if (event == json::parse_event_t::object_start) keys.emplace_back();
-        if (event == json::parse_event_t::object_end) keys.pop_back();
-        if (event == json::parse_event_t::key &&
-            !keys.back().insert(parsed.get<std::string>()).second)
-            throw error(errc::malformed, fmt::format("JSON names the key '{}' twice",
-                                                     parsed.get_ref<const std::string&>()));
-        return true;
-    };
+    detail::json_builder built(limits.max_depth);
     try {
-        return json::parse(text.begin(), text.end(), watch);
+        if (json::sax_parse(text.begin(), text.end(), &built)) return built.finish();
+        return error(errc::malformed, "not JSON");
     } catch (const error& refused) {
         return refused;
     } catch (const std::exception& broken) {
-        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the
-        // sentence.
-        std::string_view what = broken.what();
-        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
-        return error(errc::malformed, fmt::format("not JSON: {}", what));
+        return error(errc::malformed, fmt::format("not JSON: {}", broken.what()));
     }
 }
 
@@ -12762,6 +12815,12 @@ struct checkpoint_config {
     std::int64_t every = 200; ///< steps from one to the next, and one at the end; 0: only that
     int keep_last = 2;        ///< the newest that are kept; less than 1 counts as 1
     keep_best_config keep_best{};
+    /// Besides those, every one whose step is a multiple of it stays; 0: none.
+    std::int64_t keep_every = 0;
+    /// Saves are written while training goes on, from a copy of what each rank saves: see
+    /// docs/checkpoints.md. Not given: where every rank has a core to spare. true: there, too, where
+    /// it has none. Without memory for the copy saves hold training up, and a line says so.
+    std::optional<bool> asynchronous{};
     /// A checkpoint when the run is stopped early. false: none then, and what came after the last
     /// one is lost.
     bool on_stop = true;
@@ -12962,6 +13021,9 @@ SKEIN_INLINE void validate_cadences(const run_config& config) {
     if (config.checkpoint.every < 0)
         refuse(fmt::format("checkpoint.every = {}", config.checkpoint.every),
                "use a number of steps, or 0 for a checkpoint at the end only");
+    if (config.checkpoint.keep_every < 0)
+        refuse(fmt::format("checkpoint.keep_every = {}", config.checkpoint.keep_every),
+               "use a number of steps, or 0 to keep none for its number");
     if (config.checkpoint.keep_best.k < 0)
         refuse(fmt::format("checkpoint.keep_best.k = {}", config.checkpoint.keep_best.k),
                "use a number of checkpoints, or 0 for none");
@@ -14700,8 +14762,12 @@ struct checkpoint_options {
     std::size_t keep_best = 0;       ///< besides those, the best by `metric`
     std::string metric = "val_loss"; ///< name in checkpoint_state::metrics
     bool lower_is_better = true;
+    std::uint64_t keep_every = 0; ///< besides those, the ones whose step is a multiple; 0: none
     std::size_t chunk_bytes = 1u << 20;             ///< bytes covered by one checksum
     std::function<void(const std::string&)> warn{}; ///< default: a warning in the log
+    /// Asked before each block of a shard is written, on the thread that saves: true ends the save
+    /// with errc::aborted. Default: never.
+    std::function<bool()> is_given_up{};
 };
 
 /// A tensor to save, and what this rank has of it: all, or a run of rows along dimension 0. A
@@ -14985,6 +15051,7 @@ SKEIN_INLINE error with_context(std::string what, const error& e) {
 
 // ======== skein/train/detail/checkpoint_table.ipp, continued
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -15139,7 +15206,8 @@ SKEIN_INLINE bool fits(const tensor_info& t, std::int64_t first_row, const tenso
 /// Joins small writes, so that many small tensors do not become many system calls.
 class shard_writer {
 public:
-    shard_writer(file& out, std::uint64_t chunk_bytes) : file_(out), sums_(chunk_bytes) {}
+    shard_writer(file& out, std::uint64_t chunk_bytes, std::function<bool()> is_given_up = {})
+        : file_(out), sums_(chunk_bytes), is_given_up_(std::move(is_given_up)) {}
 
     result<void> operator()(byte_span part) {
         while (!part.empty()) {
@@ -15168,6 +15236,7 @@ private:
 
     result<void> put(byte_span part) {
         if (part.empty()) return {};
+        if (is_given_up_ && is_given_up_()) return error(errc::aborted, "the save is given up");
         const auto offset = sums_.bytes();
         sums_.add(part);
         return file_.write_at(offset, part);
@@ -15175,6 +15244,7 @@ private:
 
     file& file_;
     chunk_checksums sums_;
+    std::function<bool()> is_given_up_;
     byte_buffer pending_;
 };
 
@@ -15737,7 +15807,7 @@ SKEIN_INLINE result<shard_entry> checkpointer::write_shard(const checkpoint_stat
             .with_hint(
                 "every rank must see the run folder: put it on a file system all hosts share");
     if (!opened) return opened.error();
-    detail::shard_writer out(**opened, options_.chunk_bytes);
+    detail::shard_writer out(**opened, options_.chunk_bytes, options_.is_given_up);
     if (auto done = write_safetensors(*plan, out); !done) return done.error();
     if (auto done = out.flush(); !done) return done.error();
     if (auto done = (*opened)->sync(); !done) return done.error();
@@ -15888,6 +15958,7 @@ SKEIN_INLINE void checkpointer::retire() const {
     }
     for (auto step : all) {
         if (keep.contains(step)) continue;
+        if (options_.keep_every > 0 && step % options_.keep_every == 0) continue;
         // Renamed first: a crash while the files go must not leave half a checkpoint under its
         // name.
         const auto trash = step_path(step) + ".trash";
@@ -15999,6 +16070,10 @@ public:
     /// to meet again. session::rebind() follows, on every rank. What was given before has to live
     /// until it returns; control() of the old world is gone here. Job, attempt and stop flag stay.
     void rebind(world_info where, spmd::rendezvous* world, dist::comm_thread* comm);
+    /// `told` is called when rebind() begins, while comm() and control() are those of before: who
+    /// uses them on another thread has done with them when it returns.
+    ///   result  what keeps it: when the last copy is gone, it is called no more
+    [[nodiscard]] std::shared_ptr<void> before_rebind(std::function<void()> told) const;
 
     /// Of a job whose ranks change: a rank begins alone, and its session brings the context into
     /// one world after the other. Null in a job whose ranks stay.
@@ -16065,6 +16140,7 @@ private:
     mutable std::optional<run_note> run_;
     std::function<void(const run_note&)> watch_runs_;
     mutable std::shared_ptr<detail::last_screen> screen_;
+    mutable std::vector<std::weak_ptr<std::function<void()>>> before_rebind_;
 };
 
 } // namespace skein::train
@@ -16075,6 +16151,7 @@ private:
 
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -16100,11 +16177,20 @@ SKEIN_INLINE context::context(world_info where, spmd::rendezvous* world, dist::c
 SKEIN_INLINE void context::rebind(world_info where, spmd::rendezvous* world,
                                   dist::comm_thread* comm) {
     detail::check_place(where, comm);
+    std::erase_if(before_rebind_, [](const auto& each) { return each.expired(); });
+    for (const auto& each : before_rebind_)
+        if (const auto told = each.lock()) (*told)();
     control_.reset();
     groups_ = 0; // who joins later counts from the same number
     world_ = world;
     comm_ = comm;
     where_ = std::move(where);
+}
+
+SKEIN_INLINE std::shared_ptr<void> context::before_rebind(std::function<void()> told) const {
+    auto kept = std::make_shared<std::function<void()>>(std::move(told));
+    before_rebind_.push_back(kept);
+    return kept;
 }
 
 SKEIN_INLINE dist::comm_thread* context::control() const {
@@ -16301,32 +16387,35 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
     const char* const lasts[] = {"drop", "shorten", "carry"};
     const auto& saves = c.checkpoint;
-    return {{"max_steps", text(c.max_steps)},
-            {"epochs", text(c.epochs)},
-            {"last_batch", lasts[static_cast<int>(c.last)]},
-            {"global_batch", text(c.global_batch)},
-            {"accumulation", text(c.accumulation)},
-            {"seed", text(c.seed)},
-            {"clip", text(c.clip)},
-            {"clip_value", text(c.clip_value)},
-            {"scaling.threads", text(std::max(c.scaling.threads, 1))},
-            {"scaling.logical_shards", text(c.scaling.logical_shards)},
-            {"precision", c.precision},
-            {"eval_every", text(c.eval_every)},
-            {"eval_samples", text(c.eval_samples)},
-            {"eval_batch", text(c.eval_batch)},
-            {"checkpoint.enabled", text(saves.enabled)},
-            {"checkpoint.every", text(saves.every)},
-            {"checkpoint.keep_last", text(saves.keep_last)},
-            {"checkpoint.keep_best.k", text(saves.keep_best.k)},
-            {"checkpoint.keep_best.metric", saves.keep_best.metric},
-            {"checkpoint.keep_best.order",
-             saves.keep_best.order == metric_order::lowest ? "lowest" : "highest"},
-            {"checkpoint.keep_best.value",
-             saves.keep_best.value == best_value::newest ? "newest" : "evaluated"},
-            {"checkpoint.on_stop", text(saves.on_stop)},
-            {"resume", text(c.resume == resume_mode::latest)},
-            {"communicator", c.communicator}};
+    return {
+        {"max_steps", text(c.max_steps)},
+        {"epochs", text(c.epochs)},
+        {"last_batch", lasts[static_cast<int>(c.last)]},
+        {"global_batch", text(c.global_batch)},
+        {"accumulation", text(c.accumulation)},
+        {"seed", text(c.seed)},
+        {"clip", text(c.clip)},
+        {"clip_value", text(c.clip_value)},
+        {"scaling.threads", text(std::max(c.scaling.threads, 1))},
+        {"scaling.logical_shards", text(c.scaling.logical_shards)},
+        {"precision", c.precision},
+        {"eval_every", text(c.eval_every)},
+        {"eval_samples", text(c.eval_samples)},
+        {"eval_batch", text(c.eval_batch)},
+        {"checkpoint.enabled", text(saves.enabled)},
+        {"checkpoint.every", text(saves.every)},
+        {"checkpoint.keep_last", text(saves.keep_last)},
+        {"checkpoint.keep_best.k", text(saves.keep_best.k)},
+        {"checkpoint.keep_best.metric", saves.keep_best.metric},
+        {"checkpoint.keep_best.order",
+         saves.keep_best.order == metric_order::lowest ? "lowest" : "highest"},
+        {"checkpoint.keep_best.value",
+         saves.keep_best.value == best_value::newest ? "newest" : "evaluated"},
+        {"checkpoint.keep_every", text(saves.keep_every)},
+        {"checkpoint.asynchronous", saves.asynchronous ? text(*saves.asynchronous) : "automatic"},
+        {"checkpoint.on_stop", text(saves.on_stop)},
+        {"resume", text(c.resume == resume_mode::latest)},
+        {"communicator", c.communicator}};
 }
 
 SKEIN_INLINE void require_same(const context& ctx, const std::vector<spmd::setting>& mine) {
@@ -20619,6 +20708,158 @@ SKEIN_INLINE void for_each_parameter(
 
 } // namespace skein::train
 
+// ======== skein/train/checkpoint_writer.hpp
+// A thread of a rank that makes its saves, one at a time.
+//
+// The work is given as a function, which is all that the thread runs; what it throws is kept for
+// whoever take()s the end. Nothing here knows a run: who begins a save keeps what it needs alive
+// until is_writing() is false.
+//
+//     checkpoint_writer writer;
+//     writer.begin([&] { return saver.save(copy.state()); });
+//     ...                                               // training goes on
+//     if (writer.has_ended()) tell(writer.take());      // the save is durable, or has failed
+//
+// States: idle -> begin() -> writing -> ended -> take() -> idle. All members are for one thread.
+
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+namespace skein::train {
+
+class checkpoint_writer {
+public:
+    using save_function = std::function<saved_checkpoint()>;
+
+    /// The thread comes with the first save.
+    checkpoint_writer() = default;
+    checkpoint_writer(const checkpoint_writer&) = delete;
+    checkpoint_writer& operator=(const checkpoint_writer&) = delete;
+    /// Waits for a save that is being made.
+    ~checkpoint_writer();
+
+    /// Only when idle.
+    void begin(save_function save);
+    [[nodiscard]] bool is_writing() const;
+    [[nodiscard]] bool has_ended() const;
+    /// Until no save is being made.
+    void wait() const;
+    /// The same, but no longer than that.
+    ///   result  whether no save is being made
+    [[nodiscard]] bool wait_for(duration most) const;
+    /// It has ended, and not well.
+    [[nodiscard]] bool has_failed() const;
+    /// What the save that has ended came to; only then.
+    [[nodiscard]] result<saved_checkpoint> take();
+
+private:
+    void main();
+
+    mutable std::mutex mutex_;
+    mutable std::condition_variable changed_;
+    save_function save_;                              // while it is being made
+    std::optional<result<saved_checkpoint>> outcome_; // of the one that has ended
+    bool leaves_ = false;
+    std::thread thread_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/checkpoint_writer.ipp
+// Bodies of <skein/train/checkpoint_writer.hpp>.
+
+
+#include <exception>
+#include <utility>
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace skein::train {
+
+SKEIN_INLINE checkpoint_writer::~checkpoint_writer() {
+    if (!thread_.joinable()) return;
+    {
+        const std::lock_guard lock(mutex_);
+        leaves_ = true;
+        changed_.notify_all();
+    }
+    thread_.join();
+}
+
+SKEIN_INLINE void checkpoint_writer::begin(save_function save) {
+    const std::lock_guard lock(mutex_);
+    SKEIN_CHECK(!save_ && !outcome_, "a save begins while another one is being made");
+    save_ = std::move(save);
+    if (thread_.joinable())
+        changed_.notify_all();
+    else
+        thread_ = std::thread([this] { main(); });
+}
+
+SKEIN_INLINE bool checkpoint_writer::is_writing() const {
+    const std::lock_guard lock(mutex_);
+    return save_ != nullptr;
+}
+
+SKEIN_INLINE bool checkpoint_writer::has_ended() const {
+    const std::lock_guard lock(mutex_);
+    return outcome_.has_value();
+}
+
+SKEIN_INLINE bool checkpoint_writer::has_failed() const {
+    const std::lock_guard lock(mutex_);
+    return outcome_.has_value() && !outcome_->has_value();
+}
+
+SKEIN_INLINE void checkpoint_writer::wait() const {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return save_ == nullptr; });
+}
+
+SKEIN_INLINE bool checkpoint_writer::wait_for(duration most) const {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, most, [&] { return save_ == nullptr; });
+}
+
+SKEIN_INLINE result<saved_checkpoint> checkpoint_writer::take() {
+    const std::lock_guard lock(mutex_);
+    SKEIN_CHECK(outcome_.has_value(), "no save has ended");
+    auto out = std::move(*outcome_);
+    outcome_.reset();
+    return out;
+}
+
+SKEIN_INLINE void checkpoint_writer::main() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    pthread_setname_np(pthread_self(), "checkpoints");
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [&] { return save_ != nullptr || leaves_; });
+        if (save_ == nullptr) return;
+        lock.unlock(); // save_ is this thread's until it is reset
+        std::optional<result<saved_checkpoint>> made;
+        try {
+            made.emplace(save_());
+        } catch (...) {
+            made.emplace(to_error(std::current_exception()));
+        }
+        lock.lock();
+        save_ = nullptr;
+        outcome_ = std::move(made);
+        changed_.notify_all();
+    }
+}
+
+} // namespace skein::train
+
 // ======== skein/train/ddp.hpp
 // Data parallel training: every rank holds the whole model and sees its share of each batch.
 //
@@ -21150,6 +21391,205 @@ SKEIN_INLINE bool elastic_place::move(context& ctx, spmd::world_end last, const 
 
 } // namespace skein::train
 
+// ======== skein/train/element_values.hpp
+// Elements of tensors as numbers, whatever their type, where there is no LibTorch.
+//
+//     std::vector<double> values(bytes.size() / 2);
+//     read_values("BF16", bytes, values);
+//     write_values("F16", values, into);         // rounded once, to the nearest, of two to the even
+//
+// Floating point goes through double without loss. Whole numbers beyond 2^53 are rounded.
+
+
+#include <span>
+#include <string_view>
+
+namespace skein::train {
+
+/// F64, F32, F16, BF16: what can be cast and averaged.
+[[nodiscard]] constexpr bool is_float_type(std::string_view dtype) noexcept {
+    return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
+}
+
+/// Types whose elements are read as numbers: those of floating point and the whole ones; not complex
+/// numbers and those of 8 bits with an exponent.
+[[nodiscard]] bool has_values(std::string_view dtype) noexcept;
+
+/// The elements of `bytes`, as many as `into` has. Throws not_supported for a type without
+/// has_values(), invalid_argument when the sizes do not agree.
+void read_values(std::string_view dtype, byte_span bytes, std::span<double> into);
+
+/// The same back, for types of floating point. What is too large becomes infinite; a NaN stays one.
+void write_values(std::string_view dtype, std::span<const double> values, mut_byte_span into);
+
+/// Elements of one type of floating point as those of another one.
+[[nodiscard]] byte_buffer cast_elements(byte_span from, std::string_view from_type,
+                                        std::string_view to_type);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/element_values.ipp
+// Bodies of <skein/train/element_values.hpp>.
+
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+/// Numbers of 16 bits with a sign, an exponent and a fraction, as IEEE 754 lays them out.
+///   source: IEEE 754-2019, 3.4
+template <int ExponentBits, int FractionBits>
+struct small_float {
+    static constexpr int bias = (1 << (ExponentBits - 1)) - 1;
+    static constexpr int least_exponent = 1 - bias; // of numbers with a leading one
+    static constexpr std::uint64_t infinity = ((1u << ExponentBits) - 1u) << FractionBits;
+
+    [[nodiscard]] static double widen(std::uint16_t bits) noexcept {
+        const bool negative = (bits >> 15) != 0;
+        const std::uint64_t fraction = bits & ((1u << FractionBits) - 1u);
+        const int exponent = (bits >> FractionBits) & ((1 << ExponentBits) - 1);
+        const auto sign = std::uint64_t{negative} << 63;
+        if (exponent == (1 << ExponentBits) - 1) // infinite, or no number
+            return std::bit_cast<double>(sign | 0x7ffull << 52 | fraction << (52 - FractionBits));
+        if (exponent == 0) {
+            const double unit =
+                std::bit_cast<double>(std::uint64_t(least_exponent - FractionBits + 1023) << 52);
+            return (negative ? -unit : unit) * static_cast<double>(fraction);
+        }
+        return std::bit_cast<double>(sign | std::uint64_t(exponent - bias + 1023) << 52 |
+                                     fraction << (52 - FractionBits));
+    }
+
+    /// To the nearest, of two to the even one.
+    [[nodiscard]] static std::uint16_t narrow(double value) noexcept {
+        const auto bits = std::bit_cast<std::uint64_t>(value);
+        const auto sign = static_cast<std::uint16_t>(bits >> 63 << 15);
+        const auto stored = static_cast<int>(bits >> 52 & 0x7ff);
+        const auto low = bits & ((1ull << 52) - 1);
+        if (stored == 0x7ff) // infinite, or no number: some bit of the fraction stays
+            return static_cast<std::uint16_t>(sign | infinity |
+                                              (low != 0 ? 1u << (FractionBits - 1) : 0u));
+        if (stored == 0) return sign; // 0, or far below the smallest
+        const int exponent = stored - 1023;
+        const int below = std::max(0, least_exponent - exponent); // places lost at the lower end
+        const int drop = 52 - FractionBits + below;
+        if (drop > 54) return sign;
+        const std::uint64_t digits = low | 1ull << 52;
+        const auto rounded = (digits + (1ull << (drop - 1)) - 1 + (digits >> drop & 1)) >> drop;
+        // The leading one of `rounded` counts as one more in the exponent, and so does its carry.
+        const std::uint64_t made =
+            (std::uint64_t(exponent + below - least_exponent) << FractionBits) + rounded;
+        if (exponent > bias) return static_cast<std::uint16_t>(sign | infinity);
+        return static_cast<std::uint16_t>(sign | std::min(made, infinity));
+    }
+};
+using half_float = small_float<5, 10>;
+using brain_float = small_float<8, 7>;
+
+template <class T>
+void widen_all(byte_span bytes, std::span<double> into) noexcept {
+    for (std::size_t i = 0; i < into.size(); ++i) {
+        T value;
+        std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
+        into[i] = static_cast<double>(value);
+    }
+}
+
+template <class Small>
+void widen_small(byte_span bytes, std::span<double> into) noexcept {
+    for (std::size_t i = 0; i < into.size(); ++i)
+        into[i] = Small::widen(load_le<std::uint16_t>(bytes.data() + 2 * i));
+}
+
+template <class Small>
+void narrow_all(std::span<const double> values, mut_byte_span into) noexcept {
+    for (std::size_t i = 0; i < values.size(); ++i)
+        store_le<std::uint16_t>(into.data() + 2 * i, Small::narrow(values[i]));
+}
+
+SKEIN_INLINE error no_values(std::string_view dtype) {
+    return error(errc::not_supported,
+                 fmt::format("not supported: elements of type {} as numbers", dtype));
+}
+
+SKEIN_INLINE void require_size(std::string_view dtype, std::size_t bytes, std::size_t elements) {
+    if (const auto size = dtype_size(dtype); size && bytes != *size * elements)
+        throw error(errc::invalid_argument,
+                    fmt::format("{} bytes for {} elements of type {}", bytes, elements, dtype));
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool has_values(std::string_view dtype) noexcept {
+    return is_float_type(dtype) || dtype == "I64" || dtype == "I32" || dtype == "I16" ||
+           dtype == "I8" || dtype == "U64" || dtype == "U32" || dtype == "U16" || dtype == "U8" ||
+           dtype == "BOOL";
+}
+
+SKEIN_INLINE void read_values(std::string_view dtype, byte_span bytes, std::span<double> into) {
+    detail::require_size(dtype, bytes.size(), into.size());
+    if (dtype == "F32") return detail::widen_all<float>(bytes, into);
+    if (dtype == "BF16") return detail::widen_small<detail::brain_float>(bytes, into);
+    if (dtype == "F16") return detail::widen_small<detail::half_float>(bytes, into);
+    if (dtype == "F64") return detail::widen_all<double>(bytes, into);
+    if (dtype == "I64") return detail::widen_all<std::int64_t>(bytes, into);
+    if (dtype == "I32") return detail::widen_all<std::int32_t>(bytes, into);
+    if (dtype == "I16") return detail::widen_all<std::int16_t>(bytes, into);
+    if (dtype == "I8") return detail::widen_all<std::int8_t>(bytes, into);
+    if (dtype == "U64") return detail::widen_all<std::uint64_t>(bytes, into);
+    if (dtype == "U32") return detail::widen_all<std::uint32_t>(bytes, into);
+    if (dtype == "U16") return detail::widen_all<std::uint16_t>(bytes, into);
+    if (dtype == "U8" || dtype == "BOOL") return detail::widen_all<std::uint8_t>(bytes, into);
+    throw detail::no_values(dtype);
+}
+
+SKEIN_INLINE void write_values(std::string_view dtype, std::span<const double> values,
+                               mut_byte_span into) {
+    detail::require_size(dtype, into.size(), values.size());
+    if (dtype == "BF16") return detail::narrow_all<detail::brain_float>(values, into);
+    if (dtype == "F16") return detail::narrow_all<detail::half_float>(values, into);
+    if (dtype == "F64") {
+        if (!values.empty()) std::memcpy(into.data(), values.data(), into.size());
+        return;
+    }
+    if (dtype != "F32") throw detail::no_values(dtype);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        // float_cast_overflow is no error here: what is too large becomes infinite (IEC 60559).
+        const auto value = static_cast<float>(values[i]);
+        std::memcpy(into.data() + i * sizeof value, &value, sizeof value);
+    }
+}
+
+SKEIN_INLINE byte_buffer cast_elements(byte_span from, std::string_view from_type,
+                                       std::string_view to_type) {
+    if (!is_float_type(from_type)) throw detail::no_values(from_type);
+    if (!is_float_type(to_type)) throw detail::no_values(to_type);
+    const auto from_size = dtype_size(from_type).value(), to_size = dtype_size(to_type).value();
+    const auto elements = from.size() / from_size;
+    byte_buffer out(elements * to_size);
+    constexpr std::size_t most = 4096; // values at once: they stay in the cache
+    std::vector<double> values(std::min(elements, most));
+    for (std::size_t at = 0; at < elements; at += most) {
+        const auto count = std::min(most, elements - at);
+        const auto block = std::span(values).first(count);
+        read_values(from_type, from.subspan(at * from_size, count * from_size), block);
+        write_values(to_type, block, mut_byte_span(out).subspan(at * to_size, count * to_size));
+    }
+    return out;
+}
+
+} // namespace skein::train
+
 // ======== skein/train/evaluation.hpp
 // Evaluation sets: data that a run is measured on, each by its name and in its own rhythm.
 //
@@ -21571,8 +22011,19 @@ concept evaluation_input =
 //     skein::train::export_safetensors("runs/gpt", "out", {.map = map, .config = config_text});
 //     // in Python: GPT2LMHeadModel.from_pretrained("out")
 //
-// Tensors are written one at a time, so that no more than one is held beside what is there. The
-// folder gets its name when all of it is on disk.
+// What needs no LibTorch of it is in <skein/train/weight_folder.hpp>: how the folder is written.
+
+
+// ======== skein/train/weight_folder.hpp
+// Weights of a source as a folder that other programs read: safetensors, an index, a config.json.
+//
+//     posix_disk here;
+//     const auto from = open_weights(here, "runs/gpt");
+//     export_safetensors(*from, "out", {.max_shard = 5'000'000'000, .dtype = "BF16"});
+//
+// Tensors are written in blocks of a few MiB, of those that are turned round 64 MiB, so that memory
+// does not grow with them. The folder gets its name when all of it is on disk. A module in memory
+// is exported by <skein/train/export_weights.hpp>; here is what needs no LibTorch.
 
 
 // ======== skein/train/weight_map.hpp
@@ -21638,13 +22089,12 @@ namespace detail {
 inline constexpr std::string_view hugging_face_file = "model.safetensors";
 inline constexpr std::string_view hugging_face_index = "model.safetensors.index.json";
 
-[[nodiscard]] inline bool is_float(std::string_view dtype) noexcept {
-    return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
-}
 /// Bytes of a row of dimension 0; 0: it has no rows.
 [[nodiscard]] std::uint64_t row_bytes(const source_tensor& tensor);
 /// Rows that are read at once: 4 MiB, and at least one.
 [[nodiscard]] std::int64_t rows_at_once(const source_tensor& tensor);
+/// The file of each tensor, of the text of an index: malformed or too_large, with what is wrong.
+[[nodiscard]] result<std::map<std::string, std::string>> parse_weight_index(byte_span text);
 
 } // namespace detail
 
@@ -21729,13 +22179,27 @@ private:
     bool average_;
 };
 
-/// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is
-/// verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
+/// All that one of our checkpoints has, the optimizer's state too, by the names in its manifest.
+class checkpoint_tensors final : public weight_source {
+public:
+    explicit checkpoint_tensors(loaded_checkpoint from);
+
+private:
+    void read_rows(const std::string& name, const source_tensor& tensor, std::int64_t first_row,
+                   std::int64_t rows, mut_byte_span into) const override;
+
+    loaded_checkpoint from_;
+};
+
+/// Opens the newest whole checkpoint of a run's folder or of its folder of checkpoints, or the
+/// checkpoint itself; every byte is verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
 /// log.
 ///   passed_over  when given, gets a line per checkpoint that was
+///   verify       false: sizes and headers are looked at, and no other bytes
 ///   errors  not_found, or the newest one's corrupt or malformed when none is whole
 [[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
-                                                std::vector<std::string>* passed_over = nullptr);
+                                                std::vector<std::string>* passed_over = nullptr,
+                                                bool verify = true);
 
 /// Which weights of a source are wanted.
 struct source_options {
@@ -21743,9 +22207,23 @@ struct source_options {
     std::vector<std::string>* passed_over = nullptr; ///< see open_checkpoint
 };
 
-/// Opens what lies there: "hf:DIR" is a folder of Hugging Face's; of a plain path a file is taken
-/// for safetensors, a folder with model.safetensors or its index for Hugging Face's, any other
-/// folder for a run or a checkpoint of ours.
+/// What lies at a path.
+enum class weights_kind : std::uint8_t {
+    checkpoint,   ///< a run's folder, its folder of checkpoints, or one of them
+    hugging_face, ///< a folder
+    file,         ///< of safetensors
+};
+/// A path without what stands before it.
+struct weights_place {
+    weights_kind kind = weights_kind::checkpoint;
+    std::string path{};
+};
+/// "hf:DIR" is a folder of Hugging Face's; of a plain path a file is taken for safetensors, a folder
+/// with model.safetensors or its index for Hugging Face's, any other folder for a run or a
+/// checkpoint of ours. What is not there is a checkpoint that opening will not find.
+[[nodiscard]] weights_place find_weights(disk& where, const std::string& from);
+
+/// Opens what find_weights() says that there is.
 [[nodiscard]] std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
                                                           source_options options = {});
 
@@ -21807,11 +22285,10 @@ SKEIN_INLINE void weight_source::read(const std::string& name, std::int64_t firs
 
 namespace detail {
 
-SKEIN_INLINE void refuse_long_name(const std::string& name, const std::string& where) {
-    if (name.size() <= max_weight_name) return;
-    throw error(errc::too_large, fmt::format("the name of a tensor has {} characters: '{}...'",
-                                             name.size(), name.substr(0, 40)))
-        .with_where(where)
+SKEIN_INLINE std::optional<error> long_name(const std::string& name) {
+    if (name.size() <= max_weight_name) return std::nullopt;
+    return error(errc::too_large, fmt::format("the name of a tensor has {} characters: '{}...'",
+                                              name.size(), name.substr(0, 40)))
         .with_hint(
             fmt::format("names have at most {}; is this a file of weights?", max_weight_name));
 }
@@ -21856,7 +22333,7 @@ SKEIN_INLINE safetensors_weights::safetensors_weights(disk& where, const std::st
     file_ = std::move(*opened);
     auto header = detail::open_header(*file_, path_);
     for (auto& t : header.tensors) {
-        detail::refuse_long_name(t.name, path_);
+        if (auto why = detail::long_name(t.name)) throw std::move(*why).with_where(path_);
         offsets_.emplace(t.name, t.offset);
         tensors_.emplace(std::move(t.name), source_tensor{std::move(t.dtype), std::move(t.shape)});
     }
@@ -21889,37 +22366,40 @@ SKEIN_INLINE bool is_shard_name(std::string_view name) {
            !name.starts_with(".");
 }
 
-/// The file of each tensor.
-SKEIN_INLINE std::map<std::string, std::string> read_weight_index(disk& where,
-                                                                  const std::string& path) {
-    const auto bytes = where.read_whole(path, max_safetensors_header);
-    if (!bytes) throw bytes.error();
-    const auto refuse = [&](errc code, std::string why) {
-        return error(code, std::move(why))
-            .with_where(path)
-            .with_hint("an index has {\"weight_map\": {\"<tensor>\": \"<file of this folder>\"}}; "
-                       "copy it anew from where it came");
-    };
-    const auto index = parse_json(*bytes, {.max_bytes = max_safetensors_header, .max_depth = 8});
-    if (!index) throw refuse(index.error().code(), std::string(index.error().text()));
+SKEIN_INLINE result<std::map<std::string, std::string>> parse_weight_index(byte_span text) {
+    const auto index = parse_json(text, {.max_bytes = max_safetensors_header, .max_depth = 8});
+    if (!index) return error(index.error().code(), std::string(index.error().text()));
     const auto found = index->is_object() ? index->find("weight_map") : index->end();
     if (!index->is_object() || found == index->end() || !found->is_object())
-        throw refuse(errc::malformed, "the index has no 'weight_map'");
+        return error(errc::malformed, "the index has no 'weight_map'");
     std::map<std::string, std::string> files;
     for (const auto& [name, value] : found->items()) {
-        refuse_long_name(name, path);
+        if (auto why = long_name(name)) return *why;
         if (!value.is_string())
-            throw refuse(errc::malformed,
+            return error(errc::malformed,
                          fmt::format("the file of tensor '{}' is not a text", name));
         const auto& shard = value.template get_ref<const std::string&>();
         if (!is_shard_name(shard))
-            throw refuse(errc::malformed,
+            return error(errc::malformed,
                          fmt::format("tensor '{}' is said to be in {}, which is no safetensors "
                                      "file of this folder",
                                      name, dump_json(value).substr(0, 255)));
         files.emplace(name, shard);
     }
     return files;
+}
+
+SKEIN_INLINE std::map<std::string, std::string> read_weight_index(disk& where,
+                                                                  const std::string& path) {
+    const auto bytes = where.read_whole(path, max_safetensors_header);
+    if (!bytes) throw bytes.error();
+    auto files = parse_weight_index(*bytes);
+    if (files) return std::move(*files);
+    auto why = error(files.error()).with_where(path);
+    if (why.hint().empty())
+        why.with_hint("an index has {\"weight_map\": {\"<tensor>\": \"<file of this folder>\"}}; "
+                      "copy it anew from where it came");
+    throw why;
 }
 
 } // namespace detail
@@ -22014,13 +22494,27 @@ SKEIN_INLINE void checkpoint_weights::read_rows(const std::string& name,
     from_.read(saved_name(name), tensor.dtype, tensor.shape, first_row, rows, into);
 }
 
+SKEIN_INLINE checkpoint_tensors::checkpoint_tensors(loaded_checkpoint from)
+    : weight_source(from.path()), from_(std::move(from)) {
+    for (const auto& [name, t] : from_.tensors())
+        tensors_.emplace(name, source_tensor{t.dtype, t.shape});
+}
+
+SKEIN_INLINE void checkpoint_tensors::read_rows(const std::string& name,
+                                                const source_tensor& tensor, std::int64_t first_row,
+                                                std::int64_t rows, mut_byte_span into) const {
+    from_.read(name, tensor.dtype, tensor.shape, first_row, rows, into);
+}
+
 SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
-                                               std::vector<std::string>* passed_over) {
-    if (where.status(path + "/manifest.json")) return checkpointer::open(where, path).value();
+                                               std::vector<std::string>* passed_over, bool verify) {
+    if (where.status(path + "/manifest.json"))
+        return checkpointer::open(where, path, verify).value();
     std::vector<std::pair<std::uint64_t, error>> refused;
-    const checkpointer run(where, path + "/checkpoints");
+    const auto inner = path + "/checkpoints";
+    const checkpointer run(where, where.status(inner) ? inner : path);
     for (const std::uint64_t step : std::views::reverse(run.steps())) {
-        auto opened = checkpointer::open(where, run.step_path(step));
+        auto opened = checkpointer::open(where, run.step_path(step), verify);
         if (!opened) {
             refused.emplace_back(step, opened.error());
             continue;
@@ -22038,28 +22532,33 @@ SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& p
         .with_hint("give a run's folder, such as runs/gpt, or one of its checkpoints/step-...");
 }
 
-SKEIN_INLINE std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
-                                                         source_options options) {
-    const auto refuse_average = [&] {
-        if (options.average)
-            throw error(errc::not_found, "there are no averages of the weights")
-                .with_where(from)
-                .with_hint("checkpoints of a run with {.average = average_options{}} have them");
-    };
+SKEIN_INLINE weights_place find_weights(disk& where, const std::string& from) {
     constexpr std::string_view hugging_face = "hf:";
     const bool is_named = from.starts_with(hugging_face);
-    const auto path = is_named ? from.substr(hugging_face.size()) : from;
-    const auto has = [&](std::string_view name) { return !!where.status(join_path(path, name)); };
-    if (is_named || has(detail::hugging_face_file) || has(detail::hugging_face_index)) {
-        refuse_average();
+    weights_place found{.path = is_named ? from.substr(hugging_face.size()) : from};
+    const auto has = [&](std::string_view name) {
+        return !!where.status(join_path(found.path, name));
+    };
+    if (is_named || has(detail::hugging_face_file) || has(detail::hugging_face_index))
+        found.kind = weights_kind::hugging_face;
+    else if (const auto there = where.status(found.path); there && !there->is_directory)
+        found.kind = weights_kind::file;
+    return found;
+}
+
+SKEIN_INLINE std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
+                                                         source_options options) {
+    const auto [kind, path] = find_weights(where, from);
+    if (kind == weights_kind::checkpoint)
+        return std::make_unique<checkpoint_weights>(
+            open_checkpoint(where, path, options.passed_over), options.average);
+    if (options.average)
+        throw error(errc::not_found, "there are no averages of the weights")
+            .with_where(from)
+            .with_hint("checkpoints of a run with {.average = average_options{}} have them");
+    if (kind == weights_kind::hugging_face)
         return std::make_unique<hugging_face_weights>(where, path);
-    }
-    if (const auto found = where.status(path); found && !found->is_directory) {
-        refuse_average();
-        return std::make_unique<safetensors_weights>(where, path);
-    }
-    return std::make_unique<checkpoint_weights>(open_checkpoint(where, path, options.passed_over),
-                                                options.average);
+    return std::make_unique<safetensors_weights>(where, path);
 }
 
 } // namespace skein::train
@@ -22099,7 +22598,7 @@ public:
     weight_map& split(std::string theirs, std::vector<std::string> ours,
                       std::vector<std::int64_t> shares = {}, bool turned = false);
     /// A second name that a folder may have for one tensor, beside the first or in its place. Both
-    /// there with other values is an error.
+    /// there with other values is an error. Throws invalid_argument when they have other stars.
     weight_map& tied(std::string again, std::string theirs);
     /// Of theirs, but no weight: masks and the like. Not exported.
     weight_map& ignored(std::string theirs);
@@ -22319,6 +22818,11 @@ SKEIN_INLINE weight_map& weight_map::split(std::string theirs, std::vector<std::
     return add({{std::move(theirs)}, std::move(ours), turned, std::move(shares)});
 }
 SKEIN_INLINE weight_map& weight_map::tied(std::string again, std::string theirs) {
+    if (detail::count_stars(again) != detail::count_stars(theirs))
+        throw error(errc::invalid_argument,
+                    fmt::format("a weight map ties '{}' to '{}', which has other stars", again,
+                                theirs))
+            .with_hint("the n-th star of one name is the n-th of the other");
     ties_.emplace_back(std::move(again), std::move(theirs));
     return *this;
 }
@@ -22472,7 +22976,8 @@ private:
         const auto& t = tensor(full);
         const auto shape = use.turned ? turned_shape(t.shape) : t.shape;
         const bool is_part = use.theirs.size() > 1 || use.ours.size() > 1;
-        bool good = t.dtype == wanted.dtype || (is_float(t.dtype) && is_float(wanted.dtype));
+        bool good =
+            t.dtype == wanted.dtype || (is_float_type(t.dtype) && is_float_type(wanted.dtype));
         good = good && (!use.turned || t.shape.size() == 2);
         if (is_part)
             good = good && !shape.empty() && shape.size() == wanted.shape.size() &&
@@ -22620,6 +23125,232 @@ SKEIN_INLINE weight_plan plan_export(const weight_map& map, const source_table& 
         if (done.insert(use.theirs[0]).second) detail::add_stored(plan, use, ours);
     }
     return plan;
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/weight_folder.hpp, continued
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::train {
+
+/// How the folder is written.
+struct export_options {
+    std::uint64_t max_shard = 5'000'000'000; ///< bytes of tensors of one file, but for a larger one
+    weight_map map{};                        ///< from the folder to the module, as for loading
+    std::string dtype{};  ///< of numbers of floating point: F32, BF16, F16; empty: as they are
+    std::string config{}; ///< the text of config.json; empty: none is written
+};
+
+/// What was written.
+struct exported_weights {
+    std::string path;
+    std::vector<std::string> files; ///< of tensors
+    std::uint64_t bytes = 0;        ///< of all tensors
+};
+
+namespace detail {
+/// One tensor that is turned round, at the end of a file, in blocks of about so many bytes.
+void write_turned(file& out, const weight_source& from, const planned_tensor& t,
+                  std::uint64_t block_bytes);
+} // namespace detail
+
+/// Writes the weights into a new folder.
+///   errors  already_exists when there is something of that name; those of plan_export; not_supported
+///           for a type; disk errors, after which nothing of the folder is left
+exported_weights export_safetensors(const weight_source& from, const std::string& folder,
+                                    const export_options& options = {});
+/// Of what open_weights() takes: a run's folder, a checkpoint, a file.
+exported_weights export_safetensors(const std::string& from, const std::string& folder,
+                                    const export_options& options = {});
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/weight_folder.ipp
+// Bodies of <skein/train/weight_folder.hpp>.
+
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+/// Tensors of one file, and its bytes.
+struct export_shard {
+    std::vector<const planned_tensor*> tensors{};
+    std::uint64_t bytes = 0;
+};
+
+SKEIN_INLINE std::uint64_t stored_bytes(const planned_tensor& t) {
+    return tensor_bytes(t.dtype, t.shape).value();
+}
+
+/// In order of their names, a new file where the last one would be too large.
+SKEIN_INLINE std::vector<export_shard> deal_shards(const weight_plan& plan, std::uint64_t most) {
+    std::vector<export_shard> shards(1);
+    for (const auto& t : plan.tensors) {
+        if (!shards.back().tensors.empty() && shards.back().bytes + stored_bytes(t) > most)
+            shards.emplace_back();
+        shards.back().tensors.push_back(&t);
+        shards.back().bytes += stored_bytes(t);
+    }
+    return shards;
+}
+
+/// Calls `use(bytes, rows)` for the rows of all pieces in order, a few MiB at a time and in the type
+/// of the file.
+template <class Use>
+void for_rows(const weight_source& from, const planned_tensor& t, const Use& use) {
+    for (const auto& piece : t.pieces) {
+        const auto& source = from.tensors().at(piece.name);
+        const auto most = rows_at_once(source);
+        const auto end = piece.first_row + piece.rows;
+        for (auto first = piece.first_row; first < end; first += most) {
+            const auto rows = std::min(most, end - first);
+            byte_buffer bytes(row_bytes(source) * static_cast<std::uint64_t>(rows));
+            from.read(piece.name, first, rows, bytes);
+            if (source.dtype != t.dtype) bytes = cast_elements(bytes, source.dtype, t.dtype);
+            use(byte_span(bytes), rows);
+        }
+    }
+}
+
+inline constexpr std::uint64_t turned_block = 64u << 20;
+
+/// The columns of what is read are the rows of the file; so many of them at a time that a block of
+/// 64 MiB is held, and all is read once for each block.
+SKEIN_INLINE void write_turned(file& out, const weight_source& from, const planned_tensor& t,
+                               std::uint64_t block_bytes) {
+    const auto size = dtype_size(t.dtype).value();
+    const auto rows = static_cast<std::uint64_t>(t.shape[0]);
+    const auto row = static_cast<std::uint64_t>(t.shape[1]) * size; // of the file
+    if (rows == 0 || row == 0) return;
+    const auto most = std::clamp<std::uint64_t>(block_bytes / row, 1, rows);
+    byte_buffer block;
+    for (std::uint64_t first = 0; first < rows; first += most) {
+        const auto here = std::min(most, rows - first);
+        block.resize(here * row);
+        std::uint64_t column = 0; // of the file: a row of what is read
+        for_rows(from, t, [&](byte_span bytes, std::int64_t count) {
+            for (std::int64_t i = 0; i < count; ++i, ++column) {
+                const auto* const source =
+                    bytes.data() + (static_cast<std::uint64_t>(i) * rows + first) * size;
+                for (std::uint64_t r = 0; r < here; ++r)
+                    std::memcpy(block.data() + r * row + column * size, source + r * size, size);
+            }
+        });
+        if (const auto done = out.append(block); !done) throw done.error();
+    }
+}
+
+/// One tensor at the end of a file.
+SKEIN_INLINE void write_tensor(file& out, const weight_source& from, const planned_tensor& t) {
+    if (t.turned) return write_turned(out, from, t, turned_block);
+    for_rows(from, t, [&](byte_span bytes, std::int64_t) {
+        if (const auto done = out.append(bytes); !done) throw done.error();
+    });
+}
+
+SKEIN_INLINE void write_weight_file(disk& where, const std::string& path, const export_shard& shard,
+                                    const weight_source& from) {
+    std::vector<tensor_view> views;
+    std::map<std::string, const planned_tensor*> by_name;
+    for (const auto* t : shard.tensors) { // of no memory: a plan looks at the sizes alone
+        views.push_back({t->name, t->dtype, t->shape,
+                         byte_span(static_cast<const std::byte*>(nullptr), stored_bytes(*t))});
+        by_name.emplace(t->name, t);
+    }
+    const auto plan = plan_safetensors(views, {{"format", "pt"}}).value();
+    const auto opened = where.open(path, open_mode::create_new);
+    if (!opened) throw opened.error();
+    auto& out = **opened;
+    if (const auto done = out.append(as_bytes(std::string_view(plan.head))); !done)
+        throw done.error();
+    for (const auto* view : plan.tensors) write_tensor(out, from, *by_name.at(view->name));
+    out.sync().value();
+    out.close().value();
+}
+
+SKEIN_INLINE void cast_floats(weight_plan& plan, const std::string& dtype) {
+    if (dtype.empty()) return;
+    if (!is_float_type(dtype))
+        throw error(errc::not_supported, fmt::format("not supported: weights as '{}'", dtype))
+            .with_hint("F32, F64, BF16 or F16");
+    for (auto& t : plan.tensors)
+        if (is_float_type(t.dtype)) t.dtype = dtype;
+}
+
+SKEIN_INLINE exported_weights write_folder(disk& where, const weight_source& from,
+                                           const std::string& folder, const weight_plan& plan,
+                                           const export_options& options) {
+    exported_weights out;
+    const auto shards = deal_shards(plan, options.max_shard);
+    json index{{"metadata", json::object()}, {"weight_map", json::object()}};
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+        auto name = shards.size() == 1
+                        ? std::string(hugging_face_file)
+                        : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+        write_weight_file(where, join_path(folder, name), shards[i], from);
+        for (const auto* t : shards[i].tensors) index["weight_map"][t->name] = name;
+        out.bytes += shards[i].bytes;
+        out.files.push_back(std::move(name));
+    }
+    index["metadata"]["total_size"] = out.bytes;
+    const auto write = [&](std::string_view name, const std::string& text) {
+        where.write_whole(join_path(folder, name), as_bytes(std::string_view(text))).value();
+    };
+    if (shards.size() > 1) write(hugging_face_index, dump_json(index, 2) + "\n");
+    if (!options.config.empty()) write("config.json", options.config);
+    where.sync_dir(folder).value();
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE exported_weights export_safetensors(const weight_source& from,
+                                                 const std::string& given,
+                                                 const export_options& options) {
+    posix_disk here;
+    auto folder = given;
+    while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+    if (folder.empty()) throw error(errc::invalid_argument, "a folder without a name");
+    if (here.status(folder))
+        throw error(errc::already_exists, fmt::format("{} is there already", folder))
+            .with_hint("give a folder that is not there; nothing is replaced");
+    auto plan = plan_export(options.map, from.tensors());
+    detail::cast_floats(plan, options.dtype);
+    std::ranges::sort(plan.tensors, {}, &planned_tensor::name);
+    const auto part = fmt::format("{}.part-{:016x}", folder, system_random().next());
+    here.make_dirs(part).value();
+    try {
+        auto out = detail::write_folder(here, from, part, plan, options);
+        here.rename(part, folder).value();
+        here.sync_dir(parent_path(folder)).value();
+        out.path = folder;
+        return out;
+    } catch (...) {
+        (void)here.remove_tree(part);
+        throw;
+    }
+}
+
+SKEIN_INLINE exported_weights export_safetensors(const std::string& from, const std::string& folder,
+                                                 const export_options& options) {
+    posix_disk here;
+    return export_safetensors(*open_weights(here, from), folder, options);
 }
 
 } // namespace skein::train
@@ -24526,24 +25257,10 @@ SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::s
 // ======== skein/train/export_weights.hpp, continued
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace skein::train {
-
-/// How the folder is written.
-struct export_options {
-    std::uint64_t max_shard = 5'000'000'000; ///< bytes of tensors of one file, but for a larger one
-    weight_map map{};                        ///< from the folder to the module, as for loading
-    std::string dtype{};  ///< of numbers of floating point: F32, BF16, F16; empty: as they are
-    std::string config{}; ///< the text of config.json; empty: none is written
-};
-
-/// What was written.
-struct exported_weights {
-    std::string path;
-    std::vector<std::string> files; ///< of tensors
-    std::uint64_t bytes = 0;        ///< of all tensors
-};
 
 /// The tensors of a module in memory as a source. It has to be whole.
 class module_weights final : public weight_source {
@@ -24558,16 +25275,8 @@ private:
     std::vector<std::pair<std::string, at::Tensor>> held_;
 };
 
-/// Writes the weights into a new folder.
-///   errors  already_exists when there is something of that name; those of plan_export; not_supported
-///           for a type; disk errors, after which nothing of the folder is left
-exported_weights export_safetensors(const weight_source& from, const std::string& folder,
-                                    const export_options& options = {});
 /// Of a module that is whole in this process.
 exported_weights export_safetensors(torch::nn::Module& module, const std::string& folder,
-                                    const export_options& options = {});
-/// Of what open_weights() takes: a run's folder, a checkpoint, a file.
-exported_weights export_safetensors(const std::string& from, const std::string& folder,
                                     const export_options& options = {});
 
 } // namespace skein::train
@@ -24579,13 +25288,8 @@ exported_weights export_safetensors(const std::string& from, const std::string& 
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
-
-#include <fmt/core.h>
 
 namespace skein::train {
 
@@ -24612,157 +25316,11 @@ SKEIN_INLINE void module_weights::read_rows(const std::string& name, const sourc
     std::memcpy(into.data(), dense.const_data_ptr(), into.size());
 }
 
-namespace detail {
-
-/// Tensors of one file, and its bytes.
-struct export_shard {
-    std::vector<const planned_tensor*> tensors{};
-    std::uint64_t bytes = 0;
-};
-
-SKEIN_INLINE std::uint64_t stored_bytes(const planned_tensor& t) {
-    return tensor_bytes(t.dtype, t.shape).value();
-}
-
-/// In order of their names, a new file where the last one would be too large.
-SKEIN_INLINE std::vector<export_shard> deal_shards(const weight_plan& plan, std::uint64_t most) {
-    std::vector<export_shard> shards(1);
-    for (const auto& t : plan.tensors) {
-        if (!shards.back().tensors.empty() && shards.back().bytes + stored_bytes(t) > most)
-            shards.emplace_back();
-        shards.back().tensors.push_back(&t);
-        shards.back().bytes += stored_bytes(t);
-    }
-    return shards;
-}
-
-SKEIN_INLINE void append_rows(file& out, const at::Tensor& rows) {
-    if (const auto done = out.append(train::bytes_of(rows)); !done) throw done.error();
-}
-
-/// One tensor at the end of a file.
-SKEIN_INLINE void write_tensor(file& out, const weight_source& from, const planned_tensor& t) {
-    const auto type = at::TensorOptions(scalar_type_of(t.dtype));
-    std::vector<at::Tensor> parts; // of one that is turned
-    for (const auto& piece : t.pieces) {
-        const auto& source = from.tensors().at(piece.name);
-        const auto chunk_rows = rows_at_once(source);
-        const auto end = piece.first_row + piece.rows;
-        for (auto first = piece.first_row; first < end; first += chunk_rows) {
-            const auto rows = std::min(chunk_rows, end - first);
-            if (source.dtype == t.dtype && !t.turned) {
-                byte_buffer bytes(row_bytes(source) * static_cast<std::uint64_t>(rows));
-                from.read(piece.name, first, rows, bytes);
-                if (const auto done = out.append(bytes); !done) throw done.error();
-                continue;
-            }
-            auto shape = source.shape;
-            if (shape.empty()) shape.push_back(1);
-            shape[0] = rows;
-            const auto chunk = at::empty(shape, at::TensorOptions(scalar_type_of(source.dtype)));
-            from.read(piece.name, first, rows, train::bytes_of(chunk));
-            const auto cast = chunk.to(type);
-            if (t.turned)
-                parts.push_back(cast);
-            else
-                append_rows(out, cast);
-        }
-    }
-    if (t.turned) append_rows(out, at::cat(parts).t().contiguous());
-}
-
-SKEIN_INLINE void write_weight_file(disk& where, const std::string& path, const export_shard& shard,
-                                    const weight_source& from) {
-    std::vector<tensor_view> views;
-    std::map<std::string, const planned_tensor*> by_name;
-    for (const auto* t : shard.tensors) { // of no memory: a plan looks at the sizes alone
-        views.push_back({t->name, t->dtype, t->shape,
-                         byte_span(static_cast<const std::byte*>(nullptr), stored_bytes(*t))});
-        by_name.emplace(t->name, t);
-    }
-    const auto plan = plan_safetensors(views, {{"format", "pt"}}).value();
-    const auto opened = where.open(path, open_mode::create_new);
-    if (!opened) throw opened.error();
-    auto& out = **opened;
-    if (const auto done = out.append(as_bytes(std::string_view(plan.head))); !done)
-        throw done.error();
-    for (const auto* view : plan.tensors) write_tensor(out, from, *by_name.at(view->name));
-    out.sync().value();
-    out.close().value();
-}
-
-SKEIN_INLINE void cast_floats(weight_plan& plan, const std::string& dtype) {
-    if (dtype.empty()) return;
-    if (!is_float(dtype))
-        throw error(errc::not_supported, fmt::format("not supported: weights as '{}'", dtype))
-            .with_hint("F32, F64, BF16 or F16");
-    for (auto& t : plan.tensors)
-        if (is_float(t.dtype)) t.dtype = dtype;
-}
-
-SKEIN_INLINE exported_weights write_folder(disk& where, const weight_source& from,
-                                           const std::string& folder, const weight_plan& plan,
-                                           const export_options& options) {
-    exported_weights out;
-    const auto shards = deal_shards(plan, options.max_shard);
-    json index{{"metadata", json::object()}, {"weight_map", json::object()}};
-    for (std::size_t i = 0; i < shards.size(); ++i) {
-        auto name = shards.size() == 1
-                        ? std::string(hugging_face_file)
-                        : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-        write_weight_file(where, join_path(folder, name), shards[i], from);
-        for (const auto* t : shards[i].tensors) index["weight_map"][t->name] = name;
-        out.bytes += shards[i].bytes;
-        out.files.push_back(std::move(name));
-    }
-    index["metadata"]["total_size"] = out.bytes;
-    const auto write = [&](std::string_view name, const std::string& text) {
-        where.write_whole(join_path(folder, name), as_bytes(std::string_view(text))).value();
-    };
-    if (shards.size() > 1) write(hugging_face_index, dump_json(index, 2) + "\n");
-    if (!options.config.empty()) write("config.json", options.config);
-    where.sync_dir(folder).value();
-    return out;
-}
-
-} // namespace detail
-
-SKEIN_INLINE exported_weights export_safetensors(const weight_source& from,
-                                                 const std::string& folder,
-                                                 const export_options& options) {
-    at::NoGradGuard no_grad;
-    posix_disk here;
-    if (here.status(folder))
-        throw error(errc::already_exists, fmt::format("{} is there already", folder))
-            .with_hint("give a folder that is not there; nothing is replaced");
-    auto plan = plan_export(options.map, from.tensors());
-    detail::cast_floats(plan, options.dtype);
-    std::ranges::sort(plan.tensors, {}, &planned_tensor::name);
-    const auto part = folder + ".part";
-    here.remove_tree(part).value();
-    here.make_dirs(part).value();
-    try {
-        auto out = detail::write_folder(here, from, part, plan, options);
-        here.rename(part, folder).value();
-        here.sync_dir(parent_path(folder)).value();
-        out.path = folder;
-        return out;
-    } catch (...) {
-        (void)here.remove_tree(part);
-        throw;
-    }
-}
-
 SKEIN_INLINE exported_weights export_safetensors(torch::nn::Module& module,
                                                  const std::string& folder,
                                                  const export_options& options) {
+    at::NoGradGuard no_grad;
     return export_safetensors(module_weights(module), folder, options);
-}
-
-SKEIN_INLINE exported_weights export_safetensors(const std::string& from, const std::string& folder,
-                                                 const export_options& options) {
-    posix_disk here;
-    return export_safetensors(*open_weights(here, from), folder, options);
 }
 
 } // namespace skein::train
@@ -30660,6 +31218,7 @@ struct memory_shape {
     double reduce = 4.0;  ///< of gradients on their way
     double master =
         4.0; ///< of what the optimizer updates, its states and the summed gradients it reads
+    bool saves_beside = false; ///< saves are written from a copy (checkpoint_config::asynchronous)
 
     [[nodiscard]] int ranks_per_host() const noexcept {
         return hosts > 0 ? (ranks + hosts - 1) / hosts : ranks;
@@ -30673,9 +31232,10 @@ struct memory_need {
     double gradients = 0.0;
     double optimizer = 0.0;
     double gathered = 0.0; ///< of other ranks' parameters, while they are in use
+    double saves = 0.0;    ///< the copy of what this rank saves
 
     [[nodiscard]] double total() const noexcept {
-        return parameters + gradients + optimizer + gathered;
+        return parameters + gradients + optimizer + gathered + saves;
     }
 };
 
@@ -30686,6 +31246,7 @@ struct memory_need {
 ///               divided by L
 ///   gradients   r P; cut: r (root + 2 blocks) + m P / N; not cut and r is not m: m P / N more
 ///   optimizer   s m P, or s m P / N
+///   saves       (1 + s) m P / N, N all ranks but under Hybrid; 0 where saves hold training up
 ///   gathered    c (root + blocks in use) (N - 1) / N, of parameters that are cut between hosts
 [[nodiscard]] memory_need need_of(const detail::shard_policy& policy, const unit_sizes& sizes,
                                   const memory_shape& shape);
@@ -30821,6 +31382,10 @@ SKEIN_INLINE memory_need need_of(const detail::shard_policy& policy, const unit_
     need.gradients = shape.reduce * (cut_gradients ? blocks(2) : P);
     if (cut_gradients || shape.reduce != shape.master) need.gradients += shape.master * P / N;
     need.optimizer = shape.states * shape.master * P / N;
+    // What every rank has is dealt out to them; copies of a shard on further hosts are not saved.
+    if (shape.saves_beside)
+        need.saves = (1.0 + shape.states) * shape.master * P /
+                     (alone ? 1 : policy.inside_hosts ? sharing : shape.ranks);
     if (cut) {
         const double used =
             policy.reshard_after_forward ? blocks(1 + std::max(0, policy.prefetch)) : P;
@@ -30925,6 +31490,8 @@ SKEIN_INLINE std::string memory_table(const unit_sizes& sizes, const memory_shap
                            text(need.gathered), text(need.total()), text(host),
                            host > limit.bytes ? "  does not fit" : "");
     }
+    if (shape.saves_beside)
+        out += "each rank, and each host, with the copy from which saves are written beside training\n";
     if (limit.bytes < 1e300)
         out += fmt::format("limit of a host: {} ({})\n", report::human_bytes(limit.bytes),
                            limit.source);
@@ -36298,6 +36865,8 @@ SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, sess
     options.keep_last = static_cast<std::size_t>(std::max(1, config.checkpoint.keep_last));
     options.keep_best = static_cast<std::size_t>(std::max(0, config.checkpoint.keep_best.k));
     options.metric = config.checkpoint.keep_best.metric;
+    options.keep_every =
+        static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.checkpoint.keep_every));
     options.lower_is_better = config.checkpoint.keep_best.order == metric_order::lowest;
     return options;
 }
@@ -36781,6 +37350,426 @@ struct loaded_plan {
 
 } // namespace skein::train::detail
 
+// ======== skein/train/detail/session_saves.hpp
+// The saves of a run: made on the training's thread, or written by another one from a copy while
+// training goes on. Used by <skein/train/detail/session_between.ipp> alone.
+//
+//     run_saves saves(ctx, config);
+//     saves.open(dir, options, state);                   // all ranks; again in another world
+//     if (auto done = saves.settle()) tell(*done);       // the one before: it is waited for
+//     if (auto done = saves.save(state, true)) tell(*done);  // nothing: it is staged, and in flight
+//
+// A save is staged when its copy is made: training may go on. It is durable when the checkpointer
+// has ended on all ranks, which each hears by the row of a step. One is in flight. While it is, its
+// thread alone submits to ctx.control(): whoever wants that, or takes the world away, waits for the
+// save or gives it up, which is done here and nowhere else.
+//
+// States: closed -> open -> (in flight -> ended -> open). A save that failed or was given up is
+// owed: the ranks hear it by the row, and make one of that step.
+
+
+// ======== skein/train/snapshot.hpp
+// A checkpoint's state in memory of its own, so that it can be written while training goes on.
+//
+// Tensors of a checkpoint_state are views of what training works on. take() copies those that this
+// rank writes, and everything else by value: what it has then is of one moment, whatever the run
+// does meanwhile. The memory stays from one take to the next.
+//
+//     snapshot copy;
+//     copy.reserve(snapshot::bytes_of(state, rank, size));   // once; throws when there is none
+//     copy.take(state, rank, size);                          // between two steps
+//     saver.save(copy.state());                              // on another thread
+//
+// States: empty; taken (after take(), until the next one). Tensors that another rank writes keep
+// their type, shape and size, by which the ranks deal them out, over pages that nobody can read.
+
+
+#include <cstddef>
+#include <utility>
+
+namespace skein::train {
+
+namespace detail {
+
+/// Anonymous memory of whole pages, given back to the system at once.
+class mapped_pages {
+public:
+    mapped_pages() = default;
+    ///   readable  false: address space without memory
+    ///   errors    exhausted
+    mapped_pages(std::size_t bytes, bool readable);
+    mapped_pages(mapped_pages&& other) noexcept
+        : begin_(std::exchange(other.begin_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    mapped_pages& operator=(mapped_pages&& other) noexcept {
+        std::swap(begin_, other.begin_);
+        std::swap(size_, other.size_);
+        return *this;
+    }
+    ~mapped_pages();
+
+    [[nodiscard]] std::byte* data() const noexcept { return begin_; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+private:
+    std::byte* begin_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+} // namespace detail
+
+class snapshot {
+public:
+    /// Memory that take() needs for the same tensors.
+    [[nodiscard]] static std::size_t bytes_of(const checkpoint_state& state, int rank,
+                                              int world_size);
+
+    /// Room for so many bytes, all of it there now. Less than there is changes nothing.
+    ///   errors  exhausted; then there is as much as before
+    void reserve(std::size_t bytes);
+    /// Gives the memory back; what was taken is gone.
+    void release() noexcept;
+    /// Copies what rank `rank` of so many writes of the state, which may change as soon as this
+    /// returns. What was taken before is gone.
+    ///   errors  exhausted, when it takes more room than there is and gets none
+    void take(const checkpoint_state& from, int rank, int world_size);
+
+    /// What was taken last. Valid until the next take(), and while this lives.
+    [[nodiscard]] const checkpoint_state& state() const noexcept { return state_; }
+    [[nodiscard]] std::size_t capacity() const noexcept { return memory_.size(); }
+
+private:
+    detail::mapped_pages memory_, absent_; // the latter stands for what others write
+    checkpoint_state state_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/snapshot.ipp
+// Bodies of <skein/train/snapshot.hpp>.
+
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include <sys/mman.h>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+SKEIN_INLINE mapped_pages::mapped_pages(std::size_t bytes, bool readable) {
+    if (bytes == 0) return;
+    const int access = readable ? PROT_READ | PROT_WRITE : PROT_NONE;
+    const int kind = MAP_PRIVATE | MAP_ANONYMOUS | (readable ? 0 : MAP_NORESERVE);
+    void* const got = ::mmap(nullptr, bytes, access, kind, -1, 0);
+    if (got == MAP_FAILED)
+        throw error(errc::exhausted, fmt::format("no memory for a copy of {} bytes", bytes));
+    begin_ = static_cast<std::byte*>(got);
+    size_ = bytes;
+#ifdef MADV_POPULATE_WRITE
+    // A copy that is waited for does not wait for pages, too. Where the kernel cannot, it does.
+    if (readable) (void)::madvise(begin_, size_, MADV_POPULATE_WRITE);
+#endif
+}
+
+SKEIN_INLINE mapped_pages::~mapped_pages() {
+    if (begin_ != nullptr) ::munmap(begin_, size_);
+}
+
+/// Where a tensor begins in a snapshot: as memory is moved best.
+inline constexpr std::size_t snapshot_alignment = 64;
+
+[[nodiscard]] SKEIN_INLINE std::size_t room_of(const tensor_part& t) {
+    return (t.bytes.size() + snapshot_alignment - 1) / snapshot_alignment * snapshot_alignment;
+}
+
+/// By tensor: this rank writes it, or some rows of it.
+[[nodiscard]] SKEIN_INLINE std::vector<bool> written_here(const checkpoint_state& state, int rank,
+                                                          int world_size) {
+    const auto owner = deal_tensors(state.tensors, world_size);
+    std::vector<bool> mine(owner.size());
+    for (std::size_t i = 0; i < owner.size(); ++i)
+        mine[i] = owner[i] == -1 ? !state.tensors[i].bytes.empty() : owner[i] == rank;
+    return mine;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::size_t snapshot::bytes_of(const checkpoint_state& state, int rank,
+                                            int world_size) {
+    const auto mine = detail::written_here(state, rank, world_size);
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < mine.size(); ++i)
+        if (mine[i]) bytes += detail::room_of(state.tensors[i]);
+    return bytes;
+}
+
+SKEIN_INLINE void snapshot::reserve(std::size_t bytes) {
+    if (bytes <= memory_.size()) return;
+    state_ = {};
+    auto larger = detail::mapped_pages(bytes, /*readable=*/true);
+    memory_ = std::move(larger);
+}
+
+SKEIN_INLINE void snapshot::release() noexcept {
+    state_ = {};
+    memory_ = {};
+    absent_ = {};
+}
+
+SKEIN_INLINE void snapshot::take(const checkpoint_state& from, int rank, int world_size) {
+    const auto mine = detail::written_here(from, rank, world_size);
+    std::size_t bytes = 0, absent = 0;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        const auto& t = from.tensors[i];
+        if (mine[i])
+            bytes += detail::room_of(t);
+        else
+            absent = std::max(absent, t.bytes.size());
+    }
+    reserve(bytes);
+    if (absent > absent_.size()) absent_ = detail::mapped_pages(absent, /*readable=*/false);
+    state_ = from;
+    std::byte* to = memory_.data();
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        auto& view = state_.tensors[i].bytes;
+        if (!mine[i]) {
+            view = {absent_.data(), view.size()};
+            continue;
+        }
+        if (!view.empty()) std::memcpy(to, view.data(), view.size());
+        const auto room = detail::room_of(state_.tensors[i]);
+        view = {to, view.size()};
+        to += room;
+    }
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/session_saves.hpp, continued
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// How the save in flight stands; of several ranks the largest counts.
+enum class save_word : std::uint8_t {
+    none,   ///< none is in flight, or it has ended well
+    writes, ///< it is being written
+    owed,   ///< it was given up, and another one is to be made
+    failed, ///< it has failed
+};
+
+/// Why saves hold training up, where they might not.
+enum class save_obstacle : std::uint8_t { none, no_core, no_memory, no_control };
+
+/// Compute threads, batches made ahead, the communicator, and a thread that writes: for each rank of
+/// this host.
+[[nodiscard]] inline bool has_spare_core(int cores, int ranks, const run_config& config,
+                                         bool is_alone) {
+    const int threads = std::max(config.scaling.threads, 1) +
+                        (config.prefetch_batches > 0 ? 1 : 0) + (is_alone ? 0 : 1);
+    return cores >= ranks * (threads + 1);
+}
+
+/// What the ranks of this host may take further.
+[[nodiscard]] inline double free_memory(const run_config& config, int ranks) {
+    const auto limit = find_memory_limit(static_cast<double>(config.memory_limit));
+    if (limit.source.starts_with("MemAvailable")) return limit.bytes;
+    return limit.bytes - proportional_set_size() * ranks;
+}
+
+class run_saves {
+public:
+    ///   where  a disk of its own, which outlives it; null: the files of this host
+    run_saves(const context& ctx, const run_config& config, disk* where = nullptr)
+        : ctx_(ctx), config_(config), disk_(where),
+          leaving_(ctx.before_rebind([this] { writer_.wait(); })) {}
+    /// Waits for the save in flight.
+    ~run_saves() {
+        writer_.wait();
+        tell_warnings();
+    }
+    run_saves(const run_saves&) = delete;
+    run_saves& operator=(const run_saves&) = delete;
+
+    /// Collective; settle() or end_with_world() comes before it. Decides how saves are made.
+    ///   like  gives what a save of this rank has
+    template <class State>
+    void open(std::string dir, checkpoint_options options, State like) {
+        is_given_up_ = false;
+        options.warn = [this](const std::string& line) { warn(line); };
+        options.is_given_up = [this] { return is_given_up_.load(std::memory_order_relaxed); };
+        saver_.emplace(disk_ != nullptr ? *disk_ : files_, std::move(dir), std::move(options),
+                       make_checkpoint_world(ctx_));
+        is_beside_ = false;
+        notice_.clear();
+        if (!config_.checkpoint.asynchronous.value_or(true)) return;
+        const auto bytes = snapshot::bytes_of(like(), ctx_.rank(), ctx_.world_size());
+        double worst = static_cast<double>(prepare(bytes));
+        all_reduce(ctx_, std::span(&worst, 1), dist::reduce_op::max);
+        const auto obstacle = static_cast<save_obstacle>(worst);
+        is_beside_ = obstacle == save_obstacle::none;
+        if (!is_beside_) copy_.release();
+        notice_ = text_of(obstacle);
+    }
+    [[nodiscard]] bool is_open() const noexcept { return saver_.has_value(); }
+    /// Saves may be written beside training.
+    [[nodiscard]] bool is_beside() const noexcept { return is_beside_; }
+    /// How saves are made, for a person; empty where nobody asked and nothing is gained.
+    [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
+
+    [[nodiscard]] std::optional<loaded_checkpoint> load_latest() { return saver_->load_latest(); }
+
+    /// Collective. Nothing is in flight.
+    ///   beside  it may be written while training goes on
+    ///   result  the durable checkpoint; nothing when it is in flight
+    std::optional<saved_checkpoint> save(const checkpoint_state& state, bool beside) {
+        is_owed_ = false;
+        if (!beside || !is_beside_) return saver_->save(state);
+        copy_.take(state, ctx_.rank(), ctx_.world_size());
+        writer_.begin([this] { return saver_->save(copy_.state()); });
+        return std::nullopt;
+    }
+
+    /// Waits for the save in flight.
+    ///   result  what it came to; nothing when there was none
+    ///   errors  what it failed with
+    std::optional<saved_checkpoint> settle() {
+        writer_.wait();
+        return take();
+    }
+    /// The save that has ended and was not told yet, without waiting.
+    ///   errors  what it failed with
+    std::optional<saved_checkpoint> take() {
+        if (!writer_.has_ended()) return std::nullopt;
+        tell_warnings();
+        auto made = writer_.take();
+        is_owed_ = !made.has_value();
+        return std::move(made).value();
+    }
+    /// The world is another one: what was in flight has ended or was given up.
+    ///   result  the checkpoint, if it is durable
+    std::optional<saved_checkpoint> end_with_world() {
+        try {
+            return settle();
+        } catch (const error&) { // it is owed
+            return std::nullopt;
+        }
+    }
+    /// Some rank's save has failed: all ranks leave with the reason.
+    [[noreturn]] void fail() {
+        (void)settle();
+        throw error(errc::aborted, "a checkpoint could not be saved on another rank");
+    }
+
+    [[nodiscard]] save_word word() const {
+        if (writer_.is_writing()) return save_word::writes;
+        if (writer_.has_failed()) return save_word::failed;
+        return is_owed_ ? save_word::owed : save_word::none;
+    }
+
+    /// Fails every exchange of the context. A save in flight may end first, as its ranks go on
+    /// writing: training alone is over. It has the grace of a stop request.
+    ///   hurries  others wait for this rank in another world: the save is given up
+    void abort(const error& why, bool hurries) noexcept {
+        if (writer_.is_writing() && !hurries) {
+            if (ctx_.comm() != nullptr) ctx_.comm()->abort(why);
+            (void)writer_.wait_for(std::min<duration>(config_.failure.stop_grace, longest_wait));
+        }
+        is_given_up_ = true;
+        ctx_.abort(why);
+        writer_.wait();
+    }
+
+private:
+    static constexpr duration longest_wait = std::chrono::hours(1);
+
+    /// What stands against it on this rank; else the copy's memory is there.
+    [[nodiscard]] save_obstacle prepare(std::size_t bytes) {
+        const auto* const place = ctx_.elastic();
+        const int here = place != nullptr ? place->job().most() : std::max(1, ctx_.local_size());
+        if (ctx_.world_size() > 1 && ctx_.control() == ctx_.comm())
+            return save_obstacle::no_control;
+        const bool is_alone = ctx_.world_size() == 1 && place == nullptr;
+        if (!config_.checkpoint.asynchronous &&
+            !has_spare_core(available_cores(), here, config_, is_alone))
+            return save_obstacle::no_core;
+        bytes_ = bytes;
+        const auto more = bytes - std::min(bytes, copy_.capacity());
+        if (more == 0) return save_obstacle::none;
+        if (static_cast<double>(more) * here > free_memory(config_, here))
+            return save_obstacle::no_memory;
+        try {
+            copy_.reserve(bytes);
+        } catch (const error&) {
+            return save_obstacle::no_memory;
+        }
+        return save_obstacle::none;
+    }
+    [[nodiscard]] std::string text_of(save_obstacle what) const {
+        const auto copy = report::human_bytes(static_cast<double>(bytes_));
+        switch (what) {
+        case save_obstacle::none:
+            return fmt::format("saves are written beside training, from a further copy of {} per "
+                               "rank",
+                               copy);
+        case save_obstacle::no_memory:
+            return fmt::format("saves hold training up: there is no memory for a copy of {} per "
+                               "rank",
+                               copy);
+        case save_obstacle::no_control:
+            return "saves hold training up: the ranks have one communicator, which trains";
+        case save_obstacle::no_core: break;
+        }
+        return {}; // as it was before anybody asked
+    }
+
+    /// On the writer's thread it waits for the training's.
+    void warn(const std::string& line) {
+        if (!writer_.is_writing()) return logging::warn("checkpoint", line);
+        const std::lock_guard lock(mutex_);
+        warnings_.push_back(line);
+    }
+    void tell_warnings() {
+        const std::lock_guard lock(mutex_);
+        for (const auto& line : warnings_) logging::warn("checkpoint", line);
+        warnings_.clear();
+    }
+
+    const context& ctx_;
+    const run_config& config_;
+    posix_disk files_{link_policy::refuse};
+    disk* const disk_;
+    std::optional<checkpointer> saver_;
+    snapshot copy_;
+    std::size_t bytes_ = 0; // of a copy
+    bool is_beside_ = false, is_owed_ = false;
+    std::string notice_;
+    std::atomic<bool> is_given_up_ = false;
+    std::mutex mutex_;
+    std::vector<std::string> warnings_;
+    checkpoint_writer writer_;      // after all that a save works on
+    std::shared_ptr<void> leaving_; // first to go
+};
+
+} // namespace skein::train::detail
+
 // ======== skein/train/detail/session_state.ipp
 // Where a run is: what its steps (session_core.ipp) and what lies between them (session_between.ipp)
 // both work on.
@@ -36887,6 +37876,7 @@ struct carried_state {
     std::vector<report::metric_value> late; ///< of an epoch of metrics whose end came late
     std::vector<report::metric_array> late_arrays;
     std::string checkpoint; ///< the newest
+    bool save_due = false;  ///< behind the step, because one before it was given up
     std::vector<report::metric_value> metrics;
     std::vector<report::metric_array> arrays;
     std::vector<std::uint64_t> evaluated_at, told_at;
@@ -36973,6 +37963,7 @@ public:
         report_->begin(start, due.has_value());
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *run_.parts, *run_.optimizer);
+        if (!saves_.notice().empty()) report_->note(saves_.notice());
         has_told_start_ = true;
         run_.parts->tell(start);
         return due;
@@ -37017,6 +38008,18 @@ public:
         if (rewrites) write_last();
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
+
+    /// How the save in flight stands on this rank; and on all, by the row of a step.
+    [[nodiscard]] save_word save_state() const { return saves_.word(); }
+    void hear_saves(save_word all) {
+        if (all == save_word::failed) saves_.fail();
+        if (all == save_word::owed) save_due_ = true;
+    }
+    /// A save that is durable on all ranks is told.
+    void tell_saved() { tell_saved(saves_.take()); }
+    /// Fails every exchange of the context; what becomes of the save in flight, run_saves::abort()
+    /// says.
+    void abort(const error& why, bool hurries) noexcept { saves_.abort(why, hurries); }
 
     /// A step is drawn: what was decided behind the one before is written.
     void begin_step() noexcept { events_.clear(); }
@@ -37093,7 +38096,7 @@ public:
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved
-        if (saves()) save(evaluated.values);
+        if (saves() || save_due_) save(evaluated.values);
     }
 
     /// The last evaluation, files, callbacks.
@@ -37102,12 +38105,13 @@ public:
     fit_result finish(double begun, double tokens_per_s) {
         run_.feeder->quiet();
         is_over_ = true;
+        tell_saved(saves_.settle());
         stage_numbers last;
         try {
             for (std::size_t set = 0; set < evaluator_->size() && !run_.hurries; ++set)
                 if (evaluated_at_[set] != run_.step) evaluate(set, last);
         } catch (const evaluation_failed& failure) { // the step has its checkpoint
-            fail(failure, saver_.has_value());
+            fail(failure, saves_.is_open());
         }
         if (auto* const average = run_.optimizer->average(); average && average->options().keep)
             swap_average(ctx_, *average, *run_.parts);
@@ -37126,7 +38130,7 @@ public:
     ///   end_due  the end of the last step is to be made again
     void rebind(bool end_due) {
         evaluator_->rebind();
-        if (saver_) open_saver();
+        if (saves_.is_open()) open_saver();
         const auto rows = run_.step - (end_due ? 1 : 0); // that of this step is written again
         report_->rebind(start_info_of({}), rows, {});
         if (!run_.training->empty())
@@ -37209,7 +38213,8 @@ private:
     /// it evaluated.
     [[nodiscard]] std::optional<std::size_t> set_of_best() const {
         const auto& best = config_.checkpoint.keep_best;
-        if (!saver_ || best.k < 1 || best.value == best_value::newest) return std::nullopt;
+        if (!saves_.is_open() || best.k < 1 || best.value == best_value::newest)
+            return std::nullopt;
         return evaluator_->set_of(best.metric);
     }
 
@@ -37295,15 +38300,16 @@ private:
         if (!config_.checkpoint.enabled) return {};
         open_saver();
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
-        auto found = saver_->load_latest();
+        auto found = saves_.load_latest();
         if (!found) return {};
         due = restore(*found);
         return found->path();
     }
 
     void open_saver() {
-        saver_.emplace(disk_, report_->checkpoints(), checkpoint_options_of(config_),
-                       make_checkpoint_world(ctx_));
+        tell_saved(saves_.end_with_world());
+        saves_.open(report_->checkpoints(), checkpoint_options_of(config_),
+                    [this] { return state_->save(run_.step, config_.seed); });
     }
 
     ///   result  what its step still lacks
@@ -37381,6 +38387,7 @@ private:
             out["loss_scale"] = {{"value", run_.scale->value()},
                                  {"good_steps", run_.scale->good_steps()}};
         out["stop_wanted"] = stop_wanted;
+        out["strategy"] = run_.parts->strategy_name(); // for people
         if (const auto* const average = run_.optimizer->average())
             out["evaluates_average"] = average->options().evaluate;
         if (config_.scaling.logical_shards > 0)
@@ -37395,7 +38402,8 @@ private:
     }
 
     void save(const std::vector<metric_value>& evaluated) {
-        if (!saver_) return;
+        if (!saves_.is_open()) return;
+        tell_saved(saves_.settle()); // as callbacks know it, whose state is saved next
         run_.parts->sync_buffers();
         // Not those that have been granted, by a stop or by the run's end: who resumes it wants it
         // to go on.
@@ -37412,9 +38420,16 @@ private:
                          {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
                          dump_json(more));
         what.metrics = numbers(evaluated);
-        const auto saved = saver_->save(what);
-        run_.result.checkpoint = saved.path;
-        const checkpoint_info info{ctx_.rank(), run_.step, saved.path, saved.bytes, saved.seconds};
+        // Where nothing comes after it, nothing is gained by a copy.
+        const bool beside = !run_.stopped && !run_.is_last() && end_due_.empty();
+        tell_saved(saves_.save(what, beside));
+        save_due_ = false;
+    }
+    void tell_saved(const std::optional<saved_checkpoint>& saved) {
+        if (!saved) return;
+        run_.result.checkpoint = saved->path;
+        const checkpoint_info info{ctx_.rank(), saved->step, saved->path, saved->bytes,
+                                   saved->seconds};
         report_->saved(info);
         run_.parts->tell(info);
     }
@@ -37443,8 +38458,8 @@ private:
     std::optional<evaluator> evaluator_;
     std::optional<training_state> state_;
     std::optional<reporter> report_;
-    posix_disk disk_{link_policy::refuse};
-    std::optional<checkpointer> saver_;
+    run_saves saves_{ctx_, config_};
+    bool save_due_ = false; // behind the step that is committed, as the ranks have heard
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
     last_row last_;
@@ -37688,9 +38703,10 @@ public:
     ///   decided      a number of the decisions of this rank
     ///   shards       who has them by shard, in place of `reported`; or null
     ///   pauses       this rank wants a pause behind the step, for a change of the world
+    ///   saves        how the save in flight stands here
     void exchange(const report::metric_set& own, const report::metric_set& reported,
                   step_shards* shards, double stop, bool all_touched, double decided, bool pauses,
-                  step_info& now, step_clock& clock) {
+                  save_word saves, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,
                             all_touched ? 0.0 : 1.0,
@@ -37704,7 +38720,8 @@ public:
                             -clock.overlap(),
                             decided,
                             -decided,
-                            pauses ? 1.0 : 0.0};
+                            pauses ? 1.0 : 0.0,
+                            static_cast<double>(saves)};
         values_.clear();
         clock.end_row(now);
         const double waited = clock.waiting([&] {
@@ -37718,6 +38735,7 @@ public:
         some_untouched_ = control[1] > 0.0;
         same_decisions_ = control[10] == -control[11];
         pauses_ = control[12] > 0.0;
+        saves_ = static_cast<save_word>(control[13]);
         most_ = control[2];
         least_ = -control[3];
     }
@@ -37733,6 +38751,8 @@ public:
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
     /// All ranks pause behind this step.
     [[nodiscard]] bool pauses() const noexcept { return pauses_; }
+    /// How the save in flight stands with the rank that is furthest from its end.
+    [[nodiscard]] save_word saves() const noexcept { return saves_; }
     [[nodiscard]] bool stops() const noexcept { return stop_ > 0.0; }
     /// Somebody outside of the run has asked, and waits for it.
     [[nodiscard]] bool hurries() const noexcept { return stop_ >= 1.0; }
@@ -37755,6 +38775,7 @@ private:
     std::vector<report::metric_value> values_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
     bool some_untouched_ = false, same_decisions_ = true, pauses_ = false;
+    save_word saves_ = save_word::none;
 };
 
 } // namespace skein::train::detail
@@ -37795,7 +38816,7 @@ public:
     }
     void abort(const error& why) noexcept {
         if (run_.parts) run_.parts->abort(why);
-        ctx_.abort(why);
+        between_.abort(why, place_ != nullptr && is_of_world(why));
     }
 
     session_core(const session_request& request, const make_parts& make)
@@ -38050,6 +39071,7 @@ public:
     void commit() {
         expect(step_phase::applied, "commit()");
         commit_here();
+        if (row_.saves() == save_word::none) between_.tell_saved();
         end_step();
         if (place_ != nullptr && row_.pauses() && !run_.stopped && !run_.ended && !run_.is_last())
             change_world(spmd::world_end::paused);
@@ -38062,6 +39084,7 @@ public:
         reported_.clear();
         run_.stopped = row_.stops();
         run_.hurries = row_.hurries();
+        between_.hear_saves(row_.saves());
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
@@ -38237,7 +39260,8 @@ private:
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
         row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
-                      run_.decided(), pauses, now_, clock_);
+                      run_.decided(), pauses, between_.save_state(), now_, clock_);
+        if (row_.saves() == save_word::failed) between_.hear_saves(row_.saves());
         if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
@@ -38360,7 +39384,7 @@ SKEIN_INLINE void between_steps::adopt_end(const carried_state& from) {
 /// An evaluation failed, which says nothing against what was trained: the step gets its
 /// checkpoint, and whoever resumes makes the rest of it.
 SKEIN_INLINE bool between_steps::keep_step(carried_state end) {
-    if (!saver_) return false;
+    if (!saves_.is_open()) return false;
     end.extra.clear(); // the checkpoint has it
     end_due_ = to_hex(wire::encode(end));
     try {
@@ -38440,6 +39464,7 @@ SKEIN_INLINE carried_state between_steps::carried(step_end end) {
     out.val_step = run_.result.val_step;
     out.first_step = run_.result.first_step;
     out.checkpoint = run_.result.checkpoint;
+    out.save_due = save_due_;
     out.metrics = run_.result.metrics;
     out.arrays = run_.result.arrays;
     out.evaluated_at = evaluated_at_;
@@ -38488,6 +39513,7 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     run_.result.val_step = from.val_step;
     run_.result.first_step = from.first_step;
     run_.result.checkpoint = from.checkpoint;
+    save_due_ = from.save_due;
     run_.result.metrics = from.metrics;
     run_.result.arrays = from.arrays;
     evaluated_at_ = from.evaluated_at;

@@ -180,6 +180,7 @@ TEST_CASE("rules that cannot be followed both ways are refused") {
     CHECK(refused({.theirs = {"a.*"}, .ours = {"a"}}));
     CHECK(refused({.theirs = {"a", "b"}, .ours = {"c"}, .shares = {1}}));
     CHECK(refused({.theirs = {"a", "b"}, .ours = {"c"}, .shares = {1, 0}}));
+    CHECK(error_of([&] { map.tied("a.*", "b"); }).code() == errc::invalid_argument);
     CHECK(map.rules().empty());
 }
 

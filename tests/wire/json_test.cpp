@@ -3,7 +3,9 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <cstdint>
 #include <limits>
+#include <string>
 
 using namespace skein;
 
@@ -35,6 +37,28 @@ TEST_CASE("limits of length and depth hold before anything is built") {
     CHECK(parse_json(std::string_view("[[[1]]]"), {.max_depth = 3}));
     CHECK(parse_json(std::string_view("[[[[1]]]]"), {.max_depth = 3}).error().code() ==
           errc::too_large);
+}
+
+TEST_CASE("every kind of value is built where it stands") {
+    const std::string_view text =
+        R"({"a":[null,true,-3,18446744073709551615,0.5,"x",[],{}],"b":{"c":{"d":[[1],[2]]}},"e":null})";
+    const auto parsed = parse_json(text).value();
+    CHECK(dump_json(parsed) == text);
+    CHECK(parsed["a"][2].is_number_integer());
+    CHECK(parsed["a"][3].get<std::uint64_t>() == UINT64_MAX);
+    CHECK(parse_json(std::string_view("7")).value() == 7);
+    CHECK(parse_json(std::string_view("1e999")).error().code() == errc::malformed);
+}
+
+TEST_CASE("the time that an object of many objects takes grows with its length alone") {
+    std::string text = "{";
+    constexpr int count = 200'000; // a callback of nlohmann's parser takes minutes
+    for (int i = 0; i < count; ++i)
+        text +=
+            (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":{\"n\":" + std::to_string(i) + "}";
+    const auto parsed = parse_json(text + "}").value();
+    CHECK(parsed.size() == count);
+    CHECK(parsed["12345"]["n"] == 12345);
 }
 
 TEST_CASE("equal values give equal text, and doubles survive") {

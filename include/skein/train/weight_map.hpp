@@ -51,7 +51,7 @@ public:
     weight_map& split(std::string theirs, std::vector<std::string> ours,
                       std::vector<std::int64_t> shares = {}, bool turned = false);
     /// A second name that a folder may have for one tensor, beside the first or in its place. Both
-    /// there with other values is an error.
+    /// there with other values is an error. Throws invalid_argument when they have other stars.
     weight_map& tied(std::string again, std::string theirs);
     /// Of theirs, but no weight: masks and the like. Not exported.
     weight_map& ignored(std::string theirs);

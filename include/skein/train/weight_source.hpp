@@ -13,7 +13,9 @@
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/disk.hpp>
+#include <skein/core/result.hpp>
 #include <skein/train/checkpoint.hpp>
+#include <skein/train/element_values.hpp>
 #include <skein/train/safetensors.hpp>
 
 #include <cstddef>
@@ -48,13 +50,12 @@ namespace detail {
 inline constexpr std::string_view hugging_face_file = "model.safetensors";
 inline constexpr std::string_view hugging_face_index = "model.safetensors.index.json";
 
-[[nodiscard]] inline bool is_float(std::string_view dtype) noexcept {
-    return dtype == "F32" || dtype == "F64" || dtype == "F16" || dtype == "BF16";
-}
 /// Bytes of a row of dimension 0; 0: it has no rows.
 [[nodiscard]] std::uint64_t row_bytes(const source_tensor& tensor);
 /// Rows that are read at once: 4 MiB, and at least one.
 [[nodiscard]] std::int64_t rows_at_once(const source_tensor& tensor);
+/// The file of each tensor, of the text of an index: malformed or too_large, with what is wrong.
+[[nodiscard]] result<std::map<std::string, std::string>> parse_weight_index(byte_span text);
 
 } // namespace detail
 
@@ -139,13 +140,27 @@ private:
     bool average_;
 };
 
-/// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is
-/// verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
+/// All that one of our checkpoints has, the optimizer's state too, by the names in its manifest.
+class checkpoint_tensors final : public weight_source {
+public:
+    explicit checkpoint_tensors(loaded_checkpoint from);
+
+private:
+    void read_rows(const std::string& name, const source_tensor& tensor, std::int64_t first_row,
+                   std::int64_t rows, mut_byte_span into) const override;
+
+    loaded_checkpoint from_;
+};
+
+/// Opens the newest whole checkpoint of a run's folder or of its folder of checkpoints, or the
+/// checkpoint itself; every byte is verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
 /// log.
 ///   passed_over  when given, gets a line per checkpoint that was
+///   verify       false: sizes and headers are looked at, and no other bytes
 ///   errors  not_found, or the newest one's corrupt or malformed when none is whole
 [[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
-                                                std::vector<std::string>* passed_over = nullptr);
+                                                std::vector<std::string>* passed_over = nullptr,
+                                                bool verify = true);
 
 /// Which weights of a source are wanted.
 struct source_options {
@@ -153,9 +168,23 @@ struct source_options {
     std::vector<std::string>* passed_over = nullptr; ///< see open_checkpoint
 };
 
-/// Opens what lies there: "hf:DIR" is a folder of Hugging Face's; of a plain path a file is taken
-/// for safetensors, a folder with model.safetensors or its index for Hugging Face's, any other
-/// folder for a run or a checkpoint of ours.
+/// What lies at a path.
+enum class weights_kind : std::uint8_t {
+    checkpoint,   ///< a run's folder, its folder of checkpoints, or one of them
+    hugging_face, ///< a folder
+    file,         ///< of safetensors
+};
+/// A path without what stands before it.
+struct weights_place {
+    weights_kind kind = weights_kind::checkpoint;
+    std::string path{};
+};
+/// "hf:DIR" is a folder of Hugging Face's; of a plain path a file is taken for safetensors, a folder
+/// with model.safetensors or its index for Hugging Face's, any other folder for a run or a
+/// checkpoint of ours. What is not there is a checkpoint that opening will not find.
+[[nodiscard]] weights_place find_weights(disk& where, const std::string& from);
+
+/// Opens what find_weights() says that there is.
 [[nodiscard]] std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
                                                           source_options options = {});
 

@@ -499,6 +499,7 @@ private:
             out["loss_scale"] = {{"value", run_.scale->value()},
                                  {"good_steps", run_.scale->good_steps()}};
         out["stop_wanted"] = stop_wanted;
+        out["strategy"] = run_.parts->strategy_name(); // for people
         if (const auto* const average = run_.optimizer->average())
             out["evaluates_average"] = average->options().evaluate;
         if (config_.scaling.logical_shards > 0)

@@ -145,6 +145,11 @@ SKEIN_INLINE weight_map& weight_map::split(std::string theirs, std::vector<std::
     return add({{std::move(theirs)}, std::move(ours), turned, std::move(shares)});
 }
 SKEIN_INLINE weight_map& weight_map::tied(std::string again, std::string theirs) {
+    if (detail::count_stars(again) != detail::count_stars(theirs))
+        throw error(errc::invalid_argument,
+                    fmt::format("a weight map ties '{}' to '{}', which has other stars", again,
+                                theirs))
+            .with_hint("the n-th star of one name is the n-th of the other");
     ties_.emplace_back(std::move(again), std::move(theirs));
     return *this;
 }
@@ -298,7 +303,8 @@ private:
         const auto& t = tensor(full);
         const auto shape = use.turned ? turned_shape(t.shape) : t.shape;
         const bool is_part = use.theirs.size() > 1 || use.ours.size() > 1;
-        bool good = t.dtype == wanted.dtype || (is_float(t.dtype) && is_float(wanted.dtype));
+        bool good =
+            t.dtype == wanted.dtype || (is_float_type(t.dtype) && is_float_type(wanted.dtype));
         good = good && (!use.turned || t.shape.size() == 2);
         if (is_part)
             good = good && !shape.empty() && shape.size() == wanted.shape.size() &&

@@ -58,11 +58,10 @@ SKEIN_INLINE void weight_source::read(const std::string& name, std::int64_t firs
 
 namespace detail {
 
-SKEIN_INLINE void refuse_long_name(const std::string& name, const std::string& where) {
-    if (name.size() <= max_weight_name) return;
-    throw error(errc::too_large, fmt::format("the name of a tensor has {} characters: '{}...'",
-                                             name.size(), name.substr(0, 40)))
-        .with_where(where)
+SKEIN_INLINE std::optional<error> long_name(const std::string& name) {
+    if (name.size() <= max_weight_name) return std::nullopt;
+    return error(errc::too_large, fmt::format("the name of a tensor has {} characters: '{}...'",
+                                              name.size(), name.substr(0, 40)))
         .with_hint(
             fmt::format("names have at most {}; is this a file of weights?", max_weight_name));
 }
@@ -107,7 +106,7 @@ SKEIN_INLINE safetensors_weights::safetensors_weights(disk& where, const std::st
     file_ = std::move(*opened);
     auto header = detail::open_header(*file_, path_);
     for (auto& t : header.tensors) {
-        detail::refuse_long_name(t.name, path_);
+        if (auto why = detail::long_name(t.name)) throw std::move(*why).with_where(path_);
         offsets_.emplace(t.name, t.offset);
         tensors_.emplace(std::move(t.name), source_tensor{std::move(t.dtype), std::move(t.shape)});
     }
@@ -140,37 +139,40 @@ SKEIN_INLINE bool is_shard_name(std::string_view name) {
            !name.starts_with(".");
 }
 
-/// The file of each tensor.
-SKEIN_INLINE std::map<std::string, std::string> read_weight_index(disk& where,
-                                                                  const std::string& path) {
-    const auto bytes = where.read_whole(path, max_safetensors_header);
-    if (!bytes) throw bytes.error();
-    const auto refuse = [&](errc code, std::string why) {
-        return error(code, std::move(why))
-            .with_where(path)
-            .with_hint("an index has {\"weight_map\": {\"<tensor>\": \"<file of this folder>\"}}; "
-                       "copy it anew from where it came");
-    };
-    const auto index = parse_json(*bytes, {.max_bytes = max_safetensors_header, .max_depth = 8});
-    if (!index) throw refuse(index.error().code(), std::string(index.error().text()));
+SKEIN_INLINE result<std::map<std::string, std::string>> parse_weight_index(byte_span text) {
+    const auto index = parse_json(text, {.max_bytes = max_safetensors_header, .max_depth = 8});
+    if (!index) return error(index.error().code(), std::string(index.error().text()));
     const auto found = index->is_object() ? index->find("weight_map") : index->end();
     if (!index->is_object() || found == index->end() || !found->is_object())
-        throw refuse(errc::malformed, "the index has no 'weight_map'");
+        return error(errc::malformed, "the index has no 'weight_map'");
     std::map<std::string, std::string> files;
     for (const auto& [name, value] : found->items()) {
-        refuse_long_name(name, path);
+        if (auto why = long_name(name)) return *why;
         if (!value.is_string())
-            throw refuse(errc::malformed,
+            return error(errc::malformed,
                          fmt::format("the file of tensor '{}' is not a text", name));
         const auto& shard = value.template get_ref<const std::string&>();
         if (!is_shard_name(shard))
-            throw refuse(errc::malformed,
+            return error(errc::malformed,
                          fmt::format("tensor '{}' is said to be in {}, which is no safetensors "
                                      "file of this folder",
                                      name, dump_json(value).substr(0, 255)));
         files.emplace(name, shard);
     }
     return files;
+}
+
+SKEIN_INLINE std::map<std::string, std::string> read_weight_index(disk& where,
+                                                                  const std::string& path) {
+    const auto bytes = where.read_whole(path, max_safetensors_header);
+    if (!bytes) throw bytes.error();
+    auto files = parse_weight_index(*bytes);
+    if (files) return std::move(*files);
+    auto why = error(files.error()).with_where(path);
+    if (why.hint().empty())
+        why.with_hint("an index has {\"weight_map\": {\"<tensor>\": \"<file of this folder>\"}}; "
+                      "copy it anew from where it came");
+    throw why;
 }
 
 } // namespace detail
@@ -265,13 +267,27 @@ SKEIN_INLINE void checkpoint_weights::read_rows(const std::string& name,
     from_.read(saved_name(name), tensor.dtype, tensor.shape, first_row, rows, into);
 }
 
+SKEIN_INLINE checkpoint_tensors::checkpoint_tensors(loaded_checkpoint from)
+    : weight_source(from.path()), from_(std::move(from)) {
+    for (const auto& [name, t] : from_.tensors())
+        tensors_.emplace(name, source_tensor{t.dtype, t.shape});
+}
+
+SKEIN_INLINE void checkpoint_tensors::read_rows(const std::string& name,
+                                                const source_tensor& tensor, std::int64_t first_row,
+                                                std::int64_t rows, mut_byte_span into) const {
+    from_.read(name, tensor.dtype, tensor.shape, first_row, rows, into);
+}
+
 SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
-                                               std::vector<std::string>* passed_over) {
-    if (where.status(path + "/manifest.json")) return checkpointer::open(where, path).value();
+                                               std::vector<std::string>* passed_over, bool verify) {
+    if (where.status(path + "/manifest.json"))
+        return checkpointer::open(where, path, verify).value();
     std::vector<std::pair<std::uint64_t, error>> refused;
-    const checkpointer run(where, path + "/checkpoints");
+    const auto inner = path + "/checkpoints";
+    const checkpointer run(where, where.status(inner) ? inner : path);
     for (const std::uint64_t step : std::views::reverse(run.steps())) {
-        auto opened = checkpointer::open(where, run.step_path(step));
+        auto opened = checkpointer::open(where, run.step_path(step), verify);
         if (!opened) {
             refused.emplace_back(step, opened.error());
             continue;
@@ -289,28 +305,33 @@ SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& p
         .with_hint("give a run's folder, such as runs/gpt, or one of its checkpoints/step-...");
 }
 
-SKEIN_INLINE std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
-                                                         source_options options) {
-    const auto refuse_average = [&] {
-        if (options.average)
-            throw error(errc::not_found, "there are no averages of the weights")
-                .with_where(from)
-                .with_hint("checkpoints of a run with {.average = average_options{}} have them");
-    };
+SKEIN_INLINE weights_place find_weights(disk& where, const std::string& from) {
     constexpr std::string_view hugging_face = "hf:";
     const bool is_named = from.starts_with(hugging_face);
-    const auto path = is_named ? from.substr(hugging_face.size()) : from;
-    const auto has = [&](std::string_view name) { return !!where.status(join_path(path, name)); };
-    if (is_named || has(detail::hugging_face_file) || has(detail::hugging_face_index)) {
-        refuse_average();
+    weights_place found{.path = is_named ? from.substr(hugging_face.size()) : from};
+    const auto has = [&](std::string_view name) {
+        return !!where.status(join_path(found.path, name));
+    };
+    if (is_named || has(detail::hugging_face_file) || has(detail::hugging_face_index))
+        found.kind = weights_kind::hugging_face;
+    else if (const auto there = where.status(found.path); there && !there->is_directory)
+        found.kind = weights_kind::file;
+    return found;
+}
+
+SKEIN_INLINE std::unique_ptr<weight_source> open_weights(disk& where, const std::string& from,
+                                                         source_options options) {
+    const auto [kind, path] = find_weights(where, from);
+    if (kind == weights_kind::checkpoint)
+        return std::make_unique<checkpoint_weights>(
+            open_checkpoint(where, path, options.passed_over), options.average);
+    if (options.average)
+        throw error(errc::not_found, "there are no averages of the weights")
+            .with_where(from)
+            .with_hint("checkpoints of a run with {.average = average_options{}} have them");
+    if (kind == weights_kind::hugging_face)
         return std::make_unique<hugging_face_weights>(where, path);
-    }
-    if (const auto found = where.status(path); found && !found->is_directory) {
-        refuse_average();
-        return std::make_unique<safetensors_weights>(where, path);
-    }
-    return std::make_unique<checkpoint_weights>(open_checkpoint(where, path, options.passed_over),
-                                                options.average);
+    return std::make_unique<safetensors_weights>(where, path);
 }
 
 } // namespace skein::train
