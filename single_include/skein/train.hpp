@@ -22629,9 +22629,9 @@ SKEIN_INLINE weight_map& weight_map::split(std::string theirs, std::vector<std::
 }
 SKEIN_INLINE weight_map& weight_map::tied(std::string again, std::string theirs) {
     if (detail::count_stars(again) != detail::count_stars(theirs))
-        throw error(errc::invalid_argument,
-                    fmt::format("a weight map ties '{}' to '{}', which has other stars", again,
-                                theirs))
+        throw error(
+            errc::invalid_argument,
+            fmt::format("a weight map ties '{}' to '{}', which has other stars", again, theirs))
             .with_hint("the n-th star of one name is the n-th of the other");
     ties_.emplace_back(std::move(again), std::move(theirs));
     return *this;
