@@ -119,8 +119,9 @@ void for_each_efficientnet_layer(const efficientnet_options& o, const Visit& vis
             visit(b.wide * b.squeezed(), 1, b.wide, false);
             visit(b.wide * b.to, 1, 2 * b.to, true);
         }
-    visit(last * 4 * last, 1, 2 * 4 * last, true);
-    visit(4 * last * o.classes, 1, o.classes, false);
+    const auto features = 4 * last;
+    visit(last * features, 1, 2 * features, true);
+    visit(features * o.classes, 1, o.classes, false);
 }
 
 } // namespace detail
