@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch_python.py WHEELS LIBTORCH INTO: PyTorch for Python on a CPU, out of the wheel that LibTorch came from.
 
+    torch_python.py --stand-ins INTO [LIBRARY...]     there already: what these libraries of other packages want is stood in for, too
+
 The tests read our files with it (tests/interop); it is no build of PyTorch's own; what runs on a CPU is the wheel's. The wheel's
 Python half loads libtorch_cuda.so (500 MB with what it needs in turn), cuDNN and cuFile even where there is no GPU. Here
 stand-ins take their place: they define what libtorch_python.so asks for and no other library of the folder has, and a
 function of theirs that is called ends the process with its name. Libraries that LIBTORCH (the folder that
-unpack_libtorch.py made) holds already are linked, not copied. Needs cc, nm and readelf. To import torch 2.15 from there,
+unpack_libtorch.py made) holds already are linked, not copied. torchvision's operators want functions of the CUDA half of their own,
+and cannot be imported without them. Needs cc, nm and readelf. To import torch 2.15 from there,
 TORCH_PYTHON_NATIVE_USER_GRAPH_ORDER_FN has to be skein_cpu_half.without_cuda.
 """
 import os
@@ -104,13 +107,43 @@ def make_stand_in(folder: str, library: str, wanted: list) -> None:
     for name, text in made.items():
         with open(os.path.join(folder, name), "w", encoding="ascii") as file:
             file.write(text)
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, "stand_in.s", "trap.c", f"-Wl,-soname,{library}", *script, "-lstdc++"],
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library + ".new", "stand_in.s", "trap.c", f"-Wl,-soname,{library}", *script, "-lstdc++"],
                    cwd=folder, check=True)
+    os.replace(os.path.join(folder, library + ".new"), os.path.join(folder, library))   # a program may have the one before
     for name in made:
         os.unlink(os.path.join(folder, name))
 
 
+def loaded_by(library: str, into: str) -> list:
+    """What else is loaded with it, but for what lies in INTO: libc and its like."""
+    loaded = subprocess.run(["ldd", library], capture_output=True, text=True, check=False).stdout
+    found = [path for path in re.findall(r"=> (/\S+) \(", loaded)     # not a system's own CUDA: it may be gone tomorrow
+             if not path.startswith(os.path.abspath(into)) and os.path.basename(path) not in STAND_INS]
+    return found + re.findall(r"^\s*(/\S*ld-linux\S*) \(", loaded, re.M)
+
+
+def make_stand_ins(into: str, others: list) -> None:
+    """`others`: libraries beside PyTorch's Python half."""
+    folder = os.path.join(into, "torch", "lib")
+    python = os.path.join(folder, "libtorch_python.so")
+    providers = [os.path.join(folder, name) for name in PROVIDERS] + [os.path.join(into, "nvidia/cu13/lib/libcudart.so.13")]
+    missing: set = set()
+    for library in [python, *others]:
+        present = providers + loaded_by(library, into) + ([python] if library != python else [])
+        defined = {name.split("@")[0] for each in present for name in symbols(each, "--defined-only")}
+        missing |= {name for name in symbols(library, "--undefined-only") if name.split("@")[0] not in defined and not re.match(r"_?Py", name)}
+    libraries: dict = {library: [] for library in needed(python) if library in STAND_INS}
+    for name in sorted(missing):
+        libraries.setdefault(place_of(name), []).append(name)
+    for library, names in libraries.items():
+        make_stand_in(folder, library, names)
+    print(f"   stand-ins: {', '.join(f'{library} ({len(names)} names)' for library, names in libraries.items())}")
+
+
 def main() -> int:
+    if sys.argv[1] == "--stand-ins":
+        make_stand_ins(sys.argv[2], sys.argv[3:])
+        return 0
     wheels, libtorch, into = sys.argv[1:4]
     wheel = next(os.path.join(wheels, name) for name in os.listdir(wheels) if name.startswith("torch-") and name.endswith(".whl"))
     with zipfile.ZipFile(wheel) as archive:
@@ -125,24 +158,9 @@ def main() -> int:
             os.link(os.path.join(libtorch, name), os.path.join(into, name))
         except OSError:     # another file system
             shutil.copy(os.path.join(libtorch, name), os.path.join(into, name))
-    folder = os.path.join(into, "torch", "lib")
-    python = os.path.join(folder, "libtorch_python.so")
-    present = [os.path.join(folder, name) for name in PROVIDERS] + [os.path.join(into, "nvidia/cu13/lib/libcudart.so.13")]
-    loaded = subprocess.run(["ldd", python], capture_output=True, text=True, check=False).stdout   # libc and its like
-    present += [path for path in re.findall(r"=> (/\S+) \(", loaded)     # not a system's own CUDA: it may be gone tomorrow
-                if not path.startswith(os.path.abspath(into)) and os.path.basename(path) not in STAND_INS]
-    present += re.findall(r"^\s*(/\S*ld-linux\S*) \(", loaded, re.M)
-    defined = {name.split("@")[0] for library in present for name in symbols(library, "--defined-only")}
-    missing = [name for name in sorted(symbols(python, "--undefined-only"))
-               if name.split("@")[0] not in defined and not re.match(r"_?Py", name)]
-    libraries: dict = {library: [] for library in needed(python) if library in STAND_INS}
-    for name in missing:
-        libraries.setdefault(place_of(name), []).append(name)
-    for library, names in libraries.items():
-        make_stand_in(folder, library, names)
+    make_stand_ins(into, [])
     with open(os.path.join(into, "skein_cpu_half.py"), "w", encoding="ascii") as file:
         file.write(CPU_HALF)
-    print(f"   stand-ins: {', '.join(f'{library} ({len(names)} names)' for library, names in libraries.items())}")
     return 0
 
 

@@ -3,4 +3,7 @@
 // Every public header of the layer models.
 // Written by scripts/check_mirror.py --write.
 
+#include <skein/models/efficientnet.hpp>
 #include <skein/models/gpt2.hpp>
+#include <skein/models/resnet.hpp>
+#include <skein/models/vit.hpp>

@@ -103,7 +103,7 @@ TEST_CASE("a manifest that is damaged, gone or of another folder is damage") {
     scratch dir;
     posix_disk disk;
     const auto path = save(dir, 1), other = save(dir, 2);
-    for (const std::string name : {std::string("/manifest.json"), shard})
+    for (const auto& name : {std::string("/manifest.json"), shard})
         std::filesystem::copy_file(other + name, path + name,
                                    std::filesystem::copy_options::overwrite_existing);
     auto seen = verify_checkpoint(disk, path);
