@@ -64,7 +64,8 @@ at::Tensor loss_of(gpt::GPT& model, const byte_batch& b) {
 }
 
 double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
 }
 
 /// Whether a save is being written: its folder has no name yet.
@@ -97,7 +98,8 @@ void measure(train::context& ctx, const skein::run_config& config, int dim) {
         session.commit();
         const double committed = now();
         if (number > 2) (writes ? beside : alone).push_back(computed - begin);
-        if (number >= static_cast<std::uint64_t>(config.max_steps)) continue; // at the end it blocks
+        if (number >= static_cast<std::uint64_t>(config.max_steps))
+            continue; // at the end it blocks
         if (number > 2) (number % every == 0 ? held : plain).push_back(committed - computed);
     }
     const auto result = session.finish();
@@ -105,8 +107,12 @@ void measure(train::context& ctx, const skein::run_config& config, int dim) {
     for (const auto& each : std::filesystem::directory_iterator(result.checkpoint))
         bytes += each.file_size();
     if (!ctx.is_first()) return;
-    fmt::print("{}\n", json{{"plain", plain},   {"held", held},   {"alone", alone},
-                            {"beside", beside}, {"bytes", bytes}, {"parameters", 12LL * 8 * dim * dim}}
+    fmt::print("{}\n", json{{"plain", plain},
+                            {"held", held},
+                            {"alone", alone},
+                            {"beside", beside},
+                            {"bytes", bytes},
+                            {"parameters", 12LL * 8 * dim * dim}}
                            .dump());
     std::fflush(stdout);
 }
@@ -187,7 +193,8 @@ double median(const json& from, const char* what) {
 
 /// Both kinds of saves; false when one of them failed.
 bool compare(const std::string& self, int dim) {
-    const auto blocking = run(fmt::format("OMP_NUM_THREADS=1 {} --mode blocking --dim {}", self, dim));
+    const auto blocking =
+        run(fmt::format("OMP_NUM_THREADS=1 {} --mode blocking --dim {}", self, dim));
     const auto beside = run(fmt::format("OMP_NUM_THREADS=1 {} --mode beside --dim {}", self, dim));
     if (!blocking.is_object() || !beside.is_object()) return false;
     const auto held = [](const json& of) { return median(of, "held") - median(of, "plain"); };
@@ -216,8 +223,10 @@ int main(int argc, char** argv) {
         if (flag == "--dim") dim = std::atoi(argv[i + 1]);
     }
     skein::run_config config;
-    config.runs_dir = std::filesystem::temp_directory_path() / fmt::format("skein-saves-{}", ::getpid());
-    if (const char* shared = std::getenv("SKEIN_BENCH_FOLDER")) config.runs_dir = shared; // of all ranks
+    config.runs_dir =
+        std::filesystem::temp_directory_path() / fmt::format("skein-saves-{}", ::getpid());
+    if (const char* shared = std::getenv("SKEIN_BENCH_FOLDER"))
+        config.runs_dir = shared; // of all ranks
     config.max_steps = 33;
     config.global_batch = 4;
     config.scaling.workers = 2;
@@ -230,9 +239,8 @@ int main(int argc, char** argv) {
     config.failure.max_failures = 0;
     config.output = train::output_mode::quiet;
     if (!mode.empty())
-        return train::launch(config, [&](train::context& ctx) {
-            measure<skein::FSDP<by_block>>(ctx, config, dim);
-        });
+        return train::launch(
+            config, [&](train::context& ctx) { measure<skein::FSDP<by_block>>(ctx, config, dim); });
     ::setenv("SKEIN_BENCH_FOLDER", config.runs_dir.c_str(), 1);
     const bool ok = compare(argv[0], dim);
     many_saves(config);

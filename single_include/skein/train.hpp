@@ -16332,35 +16332,35 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
     const char* const lasts[] = {"drop", "shorten", "carry"};
     const auto& saves = c.checkpoint;
-    return {{"max_steps", text(c.max_steps)},
-            {"epochs", text(c.epochs)},
-            {"last_batch", lasts[static_cast<int>(c.last)]},
-            {"global_batch", text(c.global_batch)},
-            {"accumulation", text(c.accumulation)},
-            {"seed", text(c.seed)},
-            {"clip", text(c.clip)},
-            {"clip_value", text(c.clip_value)},
-            {"scaling.threads", text(std::max(c.scaling.threads, 1))},
-            {"scaling.logical_shards", text(c.scaling.logical_shards)},
-            {"precision", c.precision},
-            {"eval_every", text(c.eval_every)},
-            {"eval_samples", text(c.eval_samples)},
-            {"eval_batch", text(c.eval_batch)},
-            {"checkpoint.enabled", text(saves.enabled)},
-            {"checkpoint.every", text(saves.every)},
-            {"checkpoint.keep_last", text(saves.keep_last)},
-            {"checkpoint.keep_best.k", text(saves.keep_best.k)},
-            {"checkpoint.keep_best.metric", saves.keep_best.metric},
-            {"checkpoint.keep_best.order",
-             saves.keep_best.order == metric_order::lowest ? "lowest" : "highest"},
-            {"checkpoint.keep_best.value",
-             saves.keep_best.value == best_value::newest ? "newest" : "evaluated"},
-            {"checkpoint.keep_every", text(saves.keep_every)},
-            {"checkpoint.asynchronous",
-             saves.asynchronous ? text(*saves.asynchronous) : "automatic"},
-            {"checkpoint.on_stop", text(saves.on_stop)},
-            {"resume", text(c.resume == resume_mode::latest)},
-            {"communicator", c.communicator}};
+    return {
+        {"max_steps", text(c.max_steps)},
+        {"epochs", text(c.epochs)},
+        {"last_batch", lasts[static_cast<int>(c.last)]},
+        {"global_batch", text(c.global_batch)},
+        {"accumulation", text(c.accumulation)},
+        {"seed", text(c.seed)},
+        {"clip", text(c.clip)},
+        {"clip_value", text(c.clip_value)},
+        {"scaling.threads", text(std::max(c.scaling.threads, 1))},
+        {"scaling.logical_shards", text(c.scaling.logical_shards)},
+        {"precision", c.precision},
+        {"eval_every", text(c.eval_every)},
+        {"eval_samples", text(c.eval_samples)},
+        {"eval_batch", text(c.eval_batch)},
+        {"checkpoint.enabled", text(saves.enabled)},
+        {"checkpoint.every", text(saves.every)},
+        {"checkpoint.keep_last", text(saves.keep_last)},
+        {"checkpoint.keep_best.k", text(saves.keep_best.k)},
+        {"checkpoint.keep_best.metric", saves.keep_best.metric},
+        {"checkpoint.keep_best.order",
+         saves.keep_best.order == metric_order::lowest ? "lowest" : "highest"},
+        {"checkpoint.keep_best.value",
+         saves.keep_best.value == best_value::newest ? "newest" : "evaluated"},
+        {"checkpoint.keep_every", text(saves.keep_every)},
+        {"checkpoint.asynchronous", saves.asynchronous ? text(*saves.asynchronous) : "automatic"},
+        {"checkpoint.on_stop", text(saves.on_stop)},
+        {"resume", text(c.resume == resume_mode::latest)},
+        {"communicator", c.communicator}};
 }
 
 SKEIN_INLINE void require_same(const context& ctx, const std::vector<spmd::setting>& mine) {
@@ -20670,9 +20670,13 @@ SKEIN_INLINE void for_each_parameter(
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
+
+namespace skein::net {
+class loop_thread;
+}
 
 namespace skein::train {
 
@@ -20681,7 +20685,7 @@ public:
     using save_function = std::function<saved_checkpoint()>;
 
     /// The thread comes with the first save.
-    checkpoint_writer() = default;
+    checkpoint_writer();
     checkpoint_writer(const checkpoint_writer&) = delete;
     checkpoint_writer& operator=(const checkpoint_writer&) = delete;
     /// Waits for a save that is being made.
@@ -20702,14 +20706,13 @@ public:
     [[nodiscard]] result<saved_checkpoint> take();
 
 private:
-    void main();
+    void make();
 
     mutable std::mutex mutex_;
     mutable std::condition_variable changed_;
-    save_function save_;                             // while it is being made
+    save_function save_;                              // while it is being made
     std::optional<result<saved_checkpoint>> outcome_; // of the one that has ended
-    bool leaves_ = false;
-    std::thread thread_;
+    std::unique_ptr<net::loop_thread> thread_;
 };
 
 } // namespace skein::train
@@ -20722,29 +20725,19 @@ private:
 #include <exception>
 #include <utility>
 
-#include <pthread.h>
-#include <signal.h>
-
 namespace skein::train {
 
-SKEIN_INLINE checkpoint_writer::~checkpoint_writer() {
-    if (!thread_.joinable()) return;
-    {
-        const std::lock_guard lock(mutex_);
-        leaves_ = true;
-        changed_.notify_all();
-    }
-    thread_.join();
-}
+SKEIN_INLINE checkpoint_writer::checkpoint_writer() = default;
+SKEIN_INLINE checkpoint_writer::~checkpoint_writer() { wait(); }
 
 SKEIN_INLINE void checkpoint_writer::begin(save_function save) {
-    const std::lock_guard lock(mutex_);
-    SKEIN_CHECK(!save_ && !outcome_, "a save begins while another one is being made");
-    save_ = std::move(save);
-    if (thread_.joinable())
-        changed_.notify_all();
-    else
-        thread_ = std::thread([this] { main(); });
+    if (!thread_) thread_ = std::make_unique<net::loop_thread>("checkpoints");
+    {
+        const std::lock_guard lock(mutex_);
+        SKEIN_CHECK(!save_ && !outcome_, "a save begins while another one is being made");
+        save_ = std::move(save);
+    }
+    thread_->loop().post_from_any_thread([this] { make(); });
 }
 
 SKEIN_INLINE bool checkpoint_writer::is_writing() const {
@@ -20780,27 +20773,17 @@ SKEIN_INLINE result<saved_checkpoint> checkpoint_writer::take() {
     return out;
 }
 
-SKEIN_INLINE void checkpoint_writer::main() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    pthread_setname_np(pthread_self(), "checkpoints");
-    std::unique_lock lock(mutex_);
-    for (;;) {
-        changed_.wait(lock, [&] { return save_ != nullptr || leaves_; });
-        if (save_ == nullptr) return;
-        lock.unlock(); // save_ is this thread's until it is reset
-        std::optional<result<saved_checkpoint>> made;
-        try {
-            made.emplace(save_());
-        } catch (...) {
-            made.emplace(to_error(std::current_exception()));
-        }
-        lock.lock();
-        save_ = nullptr;
-        outcome_ = std::move(made);
-        changed_.notify_all();
+SKEIN_INLINE void checkpoint_writer::make() {
+    std::optional<result<saved_checkpoint>> made;
+    try {
+        made.emplace(save_()); // this thread's until it is reset
+    } catch (...) {
+        made.emplace(to_error(std::current_exception()));
     }
+    const std::lock_guard lock(mutex_);
+    save_ = nullptr;
+    outcome_ = std::move(made);
+    changed_.notify_all();
 }
 
 } // namespace skein::train
@@ -30848,6 +30831,7 @@ struct memory_shape {
     double reduce = 4.0;  ///< of gradients on their way
     double master =
         4.0; ///< of what the optimizer updates, its states and the summed gradients it reads
+    bool saves_beside = false; ///< saves are written from a copy (checkpoint_config::asynchronous)
 
     [[nodiscard]] int ranks_per_host() const noexcept {
         return hosts > 0 ? (ranks + hosts - 1) / hosts : ranks;
@@ -30861,9 +30845,10 @@ struct memory_need {
     double gradients = 0.0;
     double optimizer = 0.0;
     double gathered = 0.0; ///< of other ranks' parameters, while they are in use
+    double saves = 0.0;    ///< the copy of what this rank saves
 
     [[nodiscard]] double total() const noexcept {
-        return parameters + gradients + optimizer + gathered;
+        return parameters + gradients + optimizer + gathered + saves;
     }
 };
 
@@ -30874,6 +30859,7 @@ struct memory_need {
 ///               divided by L
 ///   gradients   r P; cut: r (root + 2 blocks) + m P / N; not cut and r is not m: m P / N more
 ///   optimizer   s m P, or s m P / N
+///   saves       (1 + s) m P / N, N all ranks but under Hybrid; 0 where saves hold training up
 ///   gathered    c (root + blocks in use) (N - 1) / N, of parameters that are cut between hosts
 [[nodiscard]] memory_need need_of(const detail::shard_policy& policy, const unit_sizes& sizes,
                                   const memory_shape& shape);
@@ -31009,6 +30995,12 @@ SKEIN_INLINE memory_need need_of(const detail::shard_policy& policy, const unit_
     need.gradients = shape.reduce * (cut_gradients ? blocks(2) : P);
     if (cut_gradients || shape.reduce != shape.master) need.gradients += shape.master * P / N;
     need.optimizer = shape.states * shape.master * P / N;
+    // What every rank has is dealt out to them; copies of a shard on further hosts are not saved.
+    if (shape.saves_beside)
+        need.saves = (1.0 + shape.states) * shape.master * P /
+                     (alone                 ? 1
+                      : policy.inside_hosts ? sharing
+                                            : shape.ranks);
     if (cut) {
         const double used =
             policy.reshard_after_forward ? blocks(1 + std::max(0, policy.prefetch)) : P;
@@ -31113,6 +31105,9 @@ SKEIN_INLINE std::string memory_table(const unit_sizes& sizes, const memory_shap
                            text(need.gathered), text(need.total()), text(host),
                            host > limit.bytes ? "  does not fit" : "");
     }
+    if (shape.saves_beside)
+        out += "each rank, and each host, with the copy from which saves are written beside "
+               "training\n";
     if (limit.bytes < 1e300)
         out += fmt::format("limit of a host: {} ({})\n", report::human_bytes(limit.bytes),
                            limit.source);
@@ -37066,6 +37061,7 @@ SKEIN_INLINE mapped_pages::mapped_pages(std::size_t bytes, bool readable) {
         throw error(errc::exhausted, fmt::format("no memory for a copy of {} bytes", bytes));
     begin_ = static_cast<std::byte*>(got);
     size_ = bytes;
+    if (readable) (void)::madvise(begin_, size_, MADV_HUGEPAGE);
 #ifdef MADV_POPULATE_WRITE
     // A copy that is waited for does not wait for pages, too. Where the kernel cannot, it does.
     if (readable) (void)::madvise(begin_, size_, MADV_POPULATE_WRITE);
@@ -37177,7 +37173,7 @@ enum class save_obstacle : std::uint8_t { none, no_core, no_memory, no_control }
 /// Compute threads, batches made ahead, the communicator, and a thread that writes: for each rank of
 /// this host.
 [[nodiscard]] inline bool has_spare_core(int cores, int ranks, const run_config& config,
-                                               bool is_alone) {
+                                         bool is_alone) {
     const int threads = std::max(config.scaling.threads, 1) +
                         (config.prefetch_batches > 0 ? 1 : 0) + (is_alone ? 0 : 1);
     return cores >= ranks * (threads + 1);
@@ -37194,7 +37190,8 @@ class run_saves {
 public:
     ///   where  a disk of its own, which outlives it; null: the files of this host
     run_saves(const context& ctx, const run_config& config, disk* where = nullptr)
-        : ctx_(ctx), config_(config), disk_(where), leaving_(ctx.before_rebind([this] { writer_.wait(); })) {}
+        : ctx_(ctx), config_(config), disk_(where),
+          leaving_(ctx.before_rebind([this] { writer_.wait(); })) {}
     /// Waits for the save in flight.
     ~run_saves() {
         writer_.wait();
@@ -37210,7 +37207,8 @@ public:
         is_given_up_ = false;
         options.warn = [this](const std::string& line) { warn(line); };
         options.is_given_up = [this] { return is_given_up_.load(std::memory_order_relaxed); };
-        saver_.emplace(disk_ != nullptr ? *disk_ : files_, std::move(dir), std::move(options), make_checkpoint_world(ctx_));
+        saver_.emplace(disk_ != nullptr ? *disk_ : files_, std::move(dir), std::move(options),
+                       make_checkpoint_world(ctx_));
         is_beside_ = false;
         notice_.clear();
         if (!config_.checkpoint.asynchronous.value_or(true)) return;
@@ -37235,10 +37233,15 @@ public:
     ///   result  the durable checkpoint; nothing when it is in flight
     std::optional<saved_checkpoint> save(const checkpoint_state& state, bool beside) {
         is_owed_ = false;
-        if (!beside || !is_beside_) return saver_->save(state);
-        copy_.take(state, ctx_.rank(), ctx_.world_size());
-        writer_.begin([this] { return saver_->save(copy_.state()); });
-        return std::nullopt;
+        std::optional<saved_checkpoint> saved;
+        if (beside && is_beside_) {
+            copy_.take(state, ctx_.rank(), ctx_.world_size());
+            writer_.begin([this] { return saver_->save(copy_.state()); });
+        } else {
+            saved = saver_->save(state);
+        }
+        is_due_ = false;
+        return saved;
     }
 
     /// Waits for the save in flight.
@@ -37272,6 +37275,15 @@ public:
         throw error(errc::aborted, "a checkpoint could not be saved on another rank");
     }
 
+    /// How the save in flight stands on all ranks, by the row of the step that is committed.
+    void hear(save_word all) noexcept {
+        if (all == save_word::owed) is_due_ = true;
+    }
+    /// A save is to be made behind the step that is committed, as another one was given up.
+    [[nodiscard]] bool is_due() const noexcept { return is_due_; }
+    void set_due(bool is_due) noexcept { is_due_ = is_due; }
+
+    /// How the save in flight stands on this rank.
     [[nodiscard]] save_word word() const {
         if (writer_.is_writing()) return save_word::writes;
         if (writer_.has_failed()) return save_word::failed;
@@ -37297,8 +37309,7 @@ private:
     /// What stands against it on this rank; else the copy's memory is there.
     [[nodiscard]] save_obstacle prepare(std::size_t bytes) {
         const auto* const place = ctx_.elastic();
-        const int here =
-            place != nullptr ? place->job().most() : std::max(1, ctx_.local_size());
+        const int here = place != nullptr ? place->job().most() : std::max(1, ctx_.local_size());
         if (ctx_.world_size() > 1 && ctx_.control() == ctx_.comm())
             return save_obstacle::no_control;
         const bool is_alone = ctx_.world_size() == 1 && place == nullptr;
@@ -37354,7 +37365,7 @@ private:
     std::optional<checkpointer> saver_;
     snapshot copy_;
     std::size_t bytes_ = 0; // of a copy
-    bool is_beside_ = false, is_owed_ = false;
+    bool is_beside_ = false, is_owed_ = false, is_due_ = false;
     std::string notice_;
     std::atomic<bool> is_given_up_ = false;
     std::mutex mutex_;
@@ -37371,9 +37382,11 @@ private:
 
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace skein::train::detail {
 
@@ -37430,6 +37443,22 @@ struct run_state {
         if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
     }
 };
+
+/// What a checkpoint is chosen by: this step's numbers; where the newest count, older ones, too.
+[[nodiscard]] SKEIN_INLINE std::map<std::string, double> chosen_by(
+    const run_state& run, const std::vector<metric_value>& evaluated,
+    const std::map<std::string, double>& newest) {
+    std::map<std::string, double> all;
+    all["loss"] = run.result.loss;
+    for (const auto& m : evaluated) all[m.name] = m.value;
+    for (const auto& m : run.row.values)
+        if (m.name.starts_with("train_")) all[m.name] = m.value;
+    const auto& best = run.config.checkpoint.keep_best;
+    const bool any_step = best.value == best_value::newest || best.metric.starts_with("train_");
+    const auto older = newest.find(best.metric);
+    if (any_step && older != newest.end()) all.emplace(*older);
+    return all;
+}
 
 } // namespace skein::train::detail
 
@@ -37573,7 +37602,6 @@ public:
         check_best();
         state_.emplace(run_.parts->store(), *run_.optimizer, run_.feeder->order());
     }
-    [[nodiscard]] bool has_begun() const noexcept { return report_.has_value(); }
     [[nodiscard]] training_state& state() { return *state_; }
 
     /// What a rank that is behind or new needs besides the tensors.
@@ -37604,17 +37632,16 @@ public:
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
 
-    /// How the save in flight stands on this rank; and on all, by the row of a step.
-    [[nodiscard]] save_word save_state() const { return saves_.word(); }
-    void hear_saves(save_word all) {
-        if (all == save_word::failed) saves_.fail();
-        if (all == save_word::owed) save_due_ = true;
+    [[nodiscard]] run_saves& saves() noexcept { return saves_; }
+    /// A checkpoint that is durable on all ranks, if there is one.
+    void tell_saved(const std::optional<saved_checkpoint>& saved) {
+        if (!saved) return;
+        run_.result.checkpoint = saved->path;
+        const checkpoint_info info{ctx_.rank(), saved->step, saved->path, saved->bytes,
+                                   saved->seconds};
+        report_->saved(info);
+        run_.parts->tell(info);
     }
-    /// A save that is durable on all ranks is told.
-    void tell_saved() { tell_saved(saves_.take()); }
-    /// Fails every exchange of the context; what becomes of the save in flight, run_saves::abort()
-    /// says.
-    void abort(const error& why, bool hurries) noexcept { saves_.abort(why, hurries); }
 
     /// A step is drawn: what was decided behind the one before is written.
     void begin_step() noexcept { events_.clear(); }
@@ -37655,7 +37682,7 @@ public:
         const auto on_this_step = [&](std::int64_t every) {
             return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
-        const auto saves = [&] {
+        const auto is_due = [&] {
             return on_this_step(config_.checkpoint.every) || run_.is_last() ||
                    (run_.stopped && config_.checkpoint.on_stop);
         };
@@ -37664,10 +37691,10 @@ public:
         std::vector<bool> done(evaluator_->size(), run_.hurries);
         const auto evaluate_due = [&] {
             for (std::size_t set = 0; set < done.size(); ++set) {
-                const bool is_due = on_this_step(evaluator_->every(set)) || run_.comes_to_end();
-                if (done[set] || (!is_due && !(saves() && best == set))) continue;
+                const bool is_asked = on_this_step(evaluator_->every(set)) || run_.comes_to_end();
+                if (done[set] || (!is_asked && !(is_due() && best == set))) continue;
                 done[set] = true;
-                evaluate(set, evaluated, is_due);
+                evaluate(set, evaluated, is_asked);
             }
         };
         evaluate_due();
@@ -37691,7 +37718,7 @@ public:
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved
-        if (saves() || save_due_) save(evaluated.values);
+        if (is_due() || saves_.is_due()) save(evaluated.values);
     }
 
     /// The last evaluation, files, callbacks.
@@ -37808,7 +37835,8 @@ private:
     /// it evaluated.
     [[nodiscard]] std::optional<std::size_t> set_of_best() const {
         const auto& best = config_.checkpoint.keep_best;
-        if (!saves_.is_open() || best.k < 1 || best.value == best_value::newest) return std::nullopt;
+        if (!saves_.is_open() || best.k < 1 || best.value == best_value::newest)
+            return std::nullopt;
         return evaluator_->set_of(best.metric);
     }
 
@@ -37959,21 +37987,6 @@ private:
         newest_ = found.manifest().metrics;
     }
 
-    /// What a checkpoint is chosen by: this step's numbers; where the newest count, older ones, too.
-    [[nodiscard]] std::map<std::string, double> numbers(
-        const std::vector<metric_value>& evaluated) {
-        std::map<std::string, double> all;
-        all["loss"] = run_.result.loss;
-        for (const auto& m : evaluated) all[m.name] = m.value;
-        for (const auto& m : run_.row.values)
-            if (m.name.starts_with("train_")) all[m.name] = m.value;
-        const auto& best = config_.checkpoint.keep_best;
-        const bool any_step = best.value == best_value::newest || best.metric.starts_with("train_");
-        const auto older = newest_.find(best.metric);
-        if (any_step && older != newest_.end()) all.emplace(*older);
-        return all;
-    }
-
     /// What a checkpoint has besides the tensors, but for what is collective.
     [[nodiscard]] json extra(bool stop_wanted) const {
         json out = json::object();
@@ -38012,19 +38025,10 @@ private:
             state_->save(run_.step, config_.seed,
                          {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
                          dump_json(more));
-        what.metrics = numbers(evaluated);
+        what.metrics = chosen_by(run_, evaluated, newest_);
         // Where nothing comes after it, nothing is gained by a copy.
         const bool beside = !run_.stopped && !run_.is_last() && end_due_.empty();
         tell_saved(saves_.save(what, beside));
-        save_due_ = false;
-    }
-    void tell_saved(const std::optional<saved_checkpoint>& saved) {
-        if (!saved) return;
-        run_.result.checkpoint = saved->path;
-        const checkpoint_info info{ctx_.rank(), saved->step, saved->path, saved->bytes,
-                                   saved->seconds};
-        report_->saved(info);
-        run_.parts->tell(info);
     }
 
     void finish_result(double seconds, double tokens_per_s) {
@@ -38052,7 +38056,6 @@ private:
     std::optional<training_state> state_;
     std::optional<reporter> report_;
     run_saves saves_{ctx_, config_};
-    bool save_due_ = false; // behind the step that is committed, as the ranks have heard
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
     last_row last_;
@@ -38409,7 +38412,7 @@ public:
     }
     void abort(const error& why) noexcept {
         if (run_.parts) run_.parts->abort(why);
-        between_.abort(why, place_ != nullptr && is_of_world(why));
+        between_.saves().abort(why, place_ != nullptr && is_of_world(why));
     }
 
     session_core(const session_request& request, const make_parts& make)
@@ -38664,7 +38667,7 @@ public:
     void commit() {
         expect(step_phase::applied, "commit()");
         commit_here();
-        if (row_.saves() == save_word::none) between_.tell_saved();
+        if (row_.saves() == save_word::none) between_.tell_saved(between_.saves().take());
         end_step();
         if (place_ != nullptr && row_.pauses() && !run_.stopped && !run_.ended && !run_.is_last())
             change_world(spmd::world_end::paused);
@@ -38677,7 +38680,7 @@ public:
         reported_.clear();
         run_.stopped = row_.stops();
         run_.hurries = row_.hurries();
-        between_.hear_saves(row_.saves());
+        between_.saves().hear(row_.saves());
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
@@ -38853,8 +38856,8 @@ private:
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
         row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
-                      run_.decided(), pauses, between_.save_state(), now_, clock_);
-        if (row_.saves() == save_word::failed) between_.hear_saves(row_.saves());
+                      run_.decided(), pauses, between_.saves().word(), now_, clock_);
+        if (row_.saves() == save_word::failed) between_.saves().fail();
         if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
@@ -39057,7 +39060,7 @@ SKEIN_INLINE carried_state between_steps::carried(step_end end) {
     out.val_step = run_.result.val_step;
     out.first_step = run_.result.first_step;
     out.checkpoint = run_.result.checkpoint;
-    out.save_due = save_due_;
+    out.save_due = saves_.is_due();
     out.metrics = run_.result.metrics;
     out.arrays = run_.result.arrays;
     out.evaluated_at = evaluated_at_;
@@ -39106,7 +39109,7 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     run_.result.val_step = from.val_step;
     run_.result.first_step = from.first_step;
     run_.result.checkpoint = from.checkpoint;
-    save_due_ = from.save_due;
+    saves_.set_due(from.save_due);
     run_.result.metrics = from.metrics;
     run_.result.arrays = from.arrays;
     evaluated_at_ = from.evaluated_at;

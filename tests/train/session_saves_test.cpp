@@ -376,7 +376,8 @@ TEST_CASE("a run that fails behind a save in flight has its checkpoint", "[train
     CHECK(checkpoints_of(dir, "beside").contains("step-00000004/manifest.json"));
 }
 
-TEST_CASE("ranks that meet again have the save that was in flight, or make another one", "[train]") {
+TEST_CASE("ranks that meet again have the save that was in flight, or make another one",
+          "[train]") {
     scratch dir;
     (void)train<sk::DDP<>>(saving_config(dir, false), 2);
     const auto config = saving_config(dir, true);

@@ -83,7 +83,9 @@ SKEIN_INLINE memory_need need_of(const detail::shard_policy& policy, const unit_
     // What every rank has is dealt out to them; copies of a shard on further hosts are not saved.
     if (shape.saves_beside)
         need.saves = (1.0 + shape.states) * shape.master * P /
-                     (alone ? 1 : policy.inside_hosts ? sharing : shape.ranks);
+                     (alone                 ? 1
+                      : policy.inside_hosts ? sharing
+                                            : shape.ranks);
     if (cut) {
         const double used =
             policy.reshard_after_forward ? blocks(1 + std::max(0, policy.prefetch)) : P;
@@ -189,7 +191,8 @@ SKEIN_INLINE std::string memory_table(const unit_sizes& sizes, const memory_shap
                            host > limit.bytes ? "  does not fit" : "");
     }
     if (shape.saves_beside)
-        out += "each rank, and each host, with the copy from which saves are written beside training\n";
+        out += "each rank, and each host, with the copy from which saves are written beside "
+               "training\n";
     if (limit.bytes < 1e300)
         out += fmt::format("limit of a host: {} ({})\n", report::human_bytes(limit.bytes),
                            limit.source);
