@@ -20,9 +20,13 @@
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
+
+namespace skein::net {
+class loop_thread;
+}
 
 namespace skein::train {
 
@@ -31,7 +35,7 @@ public:
     using save_function = std::function<saved_checkpoint()>;
 
     /// The thread comes with the first save.
-    checkpoint_writer() = default;
+    checkpoint_writer();
     checkpoint_writer(const checkpoint_writer&) = delete;
     checkpoint_writer& operator=(const checkpoint_writer&) = delete;
     /// Waits for a save that is being made.
@@ -52,14 +56,13 @@ public:
     [[nodiscard]] result<saved_checkpoint> take();
 
 private:
-    void main();
+    void make();
 
     mutable std::mutex mutex_;
     mutable std::condition_variable changed_;
     save_function save_;                              // while it is being made
     std::optional<result<saved_checkpoint>> outcome_; // of the one that has ended
-    bool leaves_ = false;
-    std::thread thread_;
+    std::unique_ptr<net::loop_thread> thread_;
 };
 
 } // namespace skein::train

@@ -3,33 +3,24 @@
 // Bodies of <skein/train/checkpoint_writer.hpp>.
 
 #include <skein/core/check.hpp>
+#include <skein/net/loop_thread.hpp>
 
 #include <exception>
 #include <utility>
 
-#include <pthread.h>
-#include <signal.h>
-
 namespace skein::train {
 
-SKEIN_INLINE checkpoint_writer::~checkpoint_writer() {
-    if (!thread_.joinable()) return;
-    {
-        const std::lock_guard lock(mutex_);
-        leaves_ = true;
-        changed_.notify_all();
-    }
-    thread_.join();
-}
+SKEIN_INLINE checkpoint_writer::checkpoint_writer() = default;
+SKEIN_INLINE checkpoint_writer::~checkpoint_writer() { wait(); }
 
 SKEIN_INLINE void checkpoint_writer::begin(save_function save) {
-    const std::lock_guard lock(mutex_);
-    SKEIN_CHECK(!save_ && !outcome_, "a save begins while another one is being made");
-    save_ = std::move(save);
-    if (thread_.joinable())
-        changed_.notify_all();
-    else
-        thread_ = std::thread([this] { main(); });
+    if (!thread_) thread_ = std::make_unique<net::loop_thread>("checkpoints");
+    {
+        const std::lock_guard lock(mutex_);
+        SKEIN_CHECK(!save_ && !outcome_, "a save begins while another one is being made");
+        save_ = std::move(save);
+    }
+    thread_->loop().post_from_any_thread([this] { make(); });
 }
 
 SKEIN_INLINE bool checkpoint_writer::is_writing() const {
@@ -65,27 +56,17 @@ SKEIN_INLINE result<saved_checkpoint> checkpoint_writer::take() {
     return out;
 }
 
-SKEIN_INLINE void checkpoint_writer::main() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    pthread_setname_np(pthread_self(), "checkpoints");
-    std::unique_lock lock(mutex_);
-    for (;;) {
-        changed_.wait(lock, [&] { return save_ != nullptr || leaves_; });
-        if (save_ == nullptr) return;
-        lock.unlock(); // save_ is this thread's until it is reset
-        std::optional<result<saved_checkpoint>> made;
-        try {
-            made.emplace(save_());
-        } catch (...) {
-            made.emplace(to_error(std::current_exception()));
-        }
-        lock.lock();
-        save_ = nullptr;
-        outcome_ = std::move(made);
-        changed_.notify_all();
+SKEIN_INLINE void checkpoint_writer::make() {
+    std::optional<result<saved_checkpoint>> made;
+    try {
+        made.emplace(save_()); // this thread's until it is reset
+    } catch (...) {
+        made.emplace(to_error(std::current_exception()));
     }
+    const std::lock_guard lock(mutex_);
+    save_ = nullptr;
+    outcome_ = std::move(made);
+    changed_.notify_all();
 }
 
 } // namespace skein::train

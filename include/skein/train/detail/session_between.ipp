@@ -90,7 +90,6 @@ public:
         check_best();
         state_.emplace(run_.parts->store(), *run_.optimizer, run_.feeder->order());
     }
-    [[nodiscard]] bool has_begun() const noexcept { return report_.has_value(); }
     [[nodiscard]] training_state& state() { return *state_; }
 
     /// What a rank that is behind or new needs besides the tensors.
@@ -121,17 +120,16 @@ public:
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
 
-    /// How the save in flight stands on this rank; and on all, by the row of a step.
-    [[nodiscard]] save_word save_state() const { return saves_.word(); }
-    void hear_saves(save_word all) {
-        if (all == save_word::failed) saves_.fail();
-        if (all == save_word::owed) save_due_ = true;
+    [[nodiscard]] run_saves& saves() noexcept { return saves_; }
+    /// A checkpoint that is durable on all ranks, if there is one.
+    void tell_saved(const std::optional<saved_checkpoint>& saved) {
+        if (!saved) return;
+        run_.result.checkpoint = saved->path;
+        const checkpoint_info info{ctx_.rank(), saved->step, saved->path, saved->bytes,
+                                   saved->seconds};
+        report_->saved(info);
+        run_.parts->tell(info);
     }
-    /// A save that is durable on all ranks is told.
-    void tell_saved() { tell_saved(saves_.take()); }
-    /// Fails every exchange of the context; what becomes of the save in flight, run_saves::abort()
-    /// says.
-    void abort(const error& why, bool hurries) noexcept { saves_.abort(why, hurries); }
 
     /// A step is drawn: what was decided behind the one before is written.
     void begin_step() noexcept { events_.clear(); }
@@ -172,7 +170,7 @@ public:
         const auto on_this_step = [&](std::int64_t every) {
             return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
-        const auto saves = [&] {
+        const auto is_due = [&] {
             return on_this_step(config_.checkpoint.every) || run_.is_last() ||
                    (run_.stopped && config_.checkpoint.on_stop);
         };
@@ -181,10 +179,10 @@ public:
         std::vector<bool> done(evaluator_->size(), run_.hurries);
         const auto evaluate_due = [&] {
             for (std::size_t set = 0; set < done.size(); ++set) {
-                const bool is_due = on_this_step(evaluator_->every(set)) || run_.comes_to_end();
-                if (done[set] || (!is_due && !(saves() && best == set))) continue;
+                const bool is_asked = on_this_step(evaluator_->every(set)) || run_.comes_to_end();
+                if (done[set] || (!is_asked && !(is_due() && best == set))) continue;
                 done[set] = true;
-                evaluate(set, evaluated, is_due);
+                evaluate(set, evaluated, is_asked);
             }
         };
         evaluate_due();
@@ -208,7 +206,7 @@ public:
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved
-        if (saves() || save_due_) save(evaluated.values);
+        if (is_due() || saves_.is_due()) save(evaluated.values);
     }
 
     /// The last evaluation, files, callbacks.
@@ -477,21 +475,6 @@ private:
         newest_ = found.manifest().metrics;
     }
 
-    /// What a checkpoint is chosen by: this step's numbers; where the newest count, older ones, too.
-    [[nodiscard]] std::map<std::string, double> numbers(
-        const std::vector<metric_value>& evaluated) {
-        std::map<std::string, double> all;
-        all["loss"] = run_.result.loss;
-        for (const auto& m : evaluated) all[m.name] = m.value;
-        for (const auto& m : run_.row.values)
-            if (m.name.starts_with("train_")) all[m.name] = m.value;
-        const auto& best = config_.checkpoint.keep_best;
-        const bool any_step = best.value == best_value::newest || best.metric.starts_with("train_");
-        const auto older = newest_.find(best.metric);
-        if (any_step && older != newest_.end()) all.emplace(*older);
-        return all;
-    }
-
     /// What a checkpoint has besides the tensors, but for what is collective.
     [[nodiscard]] json extra(bool stop_wanted) const {
         json out = json::object();
@@ -531,19 +514,10 @@ private:
             state_->save(run_.step, config_.seed,
                          {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
                          dump_json(more));
-        what.metrics = numbers(evaluated);
+        what.metrics = chosen_by(run_, evaluated, newest_);
         // Where nothing comes after it, nothing is gained by a copy.
         const bool beside = !run_.stopped && !run_.is_last() && end_due_.empty();
         tell_saved(saves_.save(what, beside));
-        save_due_ = false;
-    }
-    void tell_saved(const std::optional<saved_checkpoint>& saved) {
-        if (!saved) return;
-        run_.result.checkpoint = saved->path;
-        const checkpoint_info info{ctx_.rank(), saved->step, saved->path, saved->bytes,
-                                   saved->seconds};
-        report_->saved(info);
-        run_.parts->tell(info);
     }
 
     void finish_result(double seconds, double tokens_per_s) {
@@ -571,7 +545,6 @@ private:
     std::optional<training_state> state_;
     std::optional<reporter> report_;
     run_saves saves_{ctx_, config_};
-    bool save_due_ = false; // behind the step that is committed, as the ranks have heard
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
     last_row last_;

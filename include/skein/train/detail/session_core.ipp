@@ -51,7 +51,7 @@ public:
     }
     void abort(const error& why) noexcept {
         if (run_.parts) run_.parts->abort(why);
-        between_.abort(why, place_ != nullptr && is_of_world(why));
+        between_.saves().abort(why, place_ != nullptr && is_of_world(why));
     }
 
     session_core(const session_request& request, const make_parts& make)
@@ -306,7 +306,7 @@ public:
     void commit() {
         expect(step_phase::applied, "commit()");
         commit_here();
-        if (row_.saves() == save_word::none) between_.tell_saved();
+        if (row_.saves() == save_word::none) between_.tell_saved(between_.saves().take());
         end_step();
         if (place_ != nullptr && row_.pauses() && !run_.stopped && !run_.ended && !run_.is_last())
             change_world(spmd::world_end::paused);
@@ -319,7 +319,7 @@ public:
         reported_.clear();
         run_.stopped = row_.stops();
         run_.hurries = row_.hurries();
-        between_.hear_saves(row_.saves());
+        between_.saves().hear(row_.saves());
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
@@ -495,8 +495,8 @@ private:
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
         row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
-                      run_.decided(), pauses, between_.save_state(), now_, clock_);
-        if (row_.saves() == save_word::failed) between_.hear_saves(row_.saves());
+                      run_.decided(), pauses, between_.saves().word(), now_, clock_);
+        if (row_.saves() == save_word::failed) between_.saves().fail();
         if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);

@@ -120,10 +120,15 @@ public:
     ///   result  the durable checkpoint; nothing when it is in flight
     std::optional<saved_checkpoint> save(const checkpoint_state& state, bool beside) {
         is_owed_ = false;
-        if (!beside || !is_beside_) return saver_->save(state);
-        copy_.take(state, ctx_.rank(), ctx_.world_size());
-        writer_.begin([this] { return saver_->save(copy_.state()); });
-        return std::nullopt;
+        std::optional<saved_checkpoint> saved;
+        if (beside && is_beside_) {
+            copy_.take(state, ctx_.rank(), ctx_.world_size());
+            writer_.begin([this] { return saver_->save(copy_.state()); });
+        } else {
+            saved = saver_->save(state);
+        }
+        is_due_ = false;
+        return saved;
     }
 
     /// Waits for the save in flight.
@@ -157,6 +162,15 @@ public:
         throw error(errc::aborted, "a checkpoint could not be saved on another rank");
     }
 
+    /// How the save in flight stands on all ranks, by the row of the step that is committed.
+    void hear(save_word all) noexcept {
+        if (all == save_word::owed) is_due_ = true;
+    }
+    /// A save is to be made behind the step that is committed, as another one was given up.
+    [[nodiscard]] bool is_due() const noexcept { return is_due_; }
+    void set_due(bool is_due) noexcept { is_due_ = is_due; }
+
+    /// How the save in flight stands on this rank.
     [[nodiscard]] save_word word() const {
         if (writer_.is_writing()) return save_word::writes;
         if (writer_.has_failed()) return save_word::failed;
@@ -238,7 +252,7 @@ private:
     std::optional<checkpointer> saver_;
     snapshot copy_;
     std::size_t bytes_ = 0; // of a copy
-    bool is_beside_ = false, is_owed_ = false;
+    bool is_beside_ = false, is_owed_ = false, is_due_ = false;
     std::string notice_;
     std::atomic<bool> is_given_up_ = false;
     std::mutex mutex_;

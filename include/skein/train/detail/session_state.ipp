@@ -12,9 +12,11 @@
 #include <skein/train/run_result.hpp>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace skein::train::detail {
 
@@ -71,5 +73,21 @@ struct run_state {
         if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
     }
 };
+
+/// What a checkpoint is chosen by: this step's numbers; where the newest count, older ones, too.
+[[nodiscard]] SKEIN_INLINE std::map<std::string, double> chosen_by(
+    const run_state& run, const std::vector<metric_value>& evaluated,
+    const std::map<std::string, double>& newest) {
+    std::map<std::string, double> all;
+    all["loss"] = run.result.loss;
+    for (const auto& m : evaluated) all[m.name] = m.value;
+    for (const auto& m : run.row.values)
+        if (m.name.starts_with("train_")) all[m.name] = m.value;
+    const auto& best = run.config.checkpoint.keep_best;
+    const bool any_step = best.value == best_value::newest || best.metric.starts_with("train_");
+    const auto older = newest.find(best.metric);
+    if (any_step && older != newest.end()) all.emplace(*older);
+    return all;
+}
 
 } // namespace skein::train::detail

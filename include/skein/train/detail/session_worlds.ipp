@@ -28,7 +28,7 @@ SKEIN_INLINE carried_state between_steps::carried(step_end end) {
     out.val_step = run_.result.val_step;
     out.first_step = run_.result.first_step;
     out.checkpoint = run_.result.checkpoint;
-    out.save_due = save_due_;
+    out.save_due = saves_.is_due();
     out.metrics = run_.result.metrics;
     out.arrays = run_.result.arrays;
     out.evaluated_at = evaluated_at_;
@@ -77,7 +77,7 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     run_.result.val_step = from.val_step;
     run_.result.first_step = from.first_step;
     run_.result.checkpoint = from.checkpoint;
-    save_due_ = from.save_due;
+    saves_.set_due(from.save_due);
     run_.result.metrics = from.metrics;
     run_.result.arrays = from.arrays;
     evaluated_at_ = from.evaluated_at;

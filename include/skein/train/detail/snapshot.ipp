@@ -26,6 +26,7 @@ SKEIN_INLINE mapped_pages::mapped_pages(std::size_t bytes, bool readable) {
         throw error(errc::exhausted, fmt::format("no memory for a copy of {} bytes", bytes));
     begin_ = static_cast<std::byte*>(got);
     size_ = bytes;
+    if (readable) (void)::madvise(begin_, size_, MADV_HUGEPAGE);
 #ifdef MADV_POPULATE_WRITE
     // A copy that is waited for does not wait for pages, too. Where the kernel cannot, it does.
     if (readable) (void)::madvise(begin_, size_, MADV_POPULATE_WRITE);
