@@ -206,7 +206,8 @@ spmd::supervisor_outcome run_here(const run_arguments& args, spmd::elastic_run_o
     how.on_restart = [](const error& why, int restart, int most) {
         say(fmt::format("{}; all ranks start again (restart {} of {})", why.what(), restart, most));
     };
-    if (!host.notices.file.empty() || !host.notices.url.empty())
+    const bool is_one_host = host.hosts.second == 1 && !host.make_register;
+    if (is_one_host && !(host.notices.file + host.notices.url).empty())
         say("--notice-file and --notice-url are heeded where the program's Trainer is elastic");
     how.host = std::move(host);
     if (args.stop_grace > 0)
@@ -256,8 +257,7 @@ int run(run_arguments args, std::vector<std::string> command) {
         if (!is_one_host && !(args.redirects + args.tee + args.log_folder).empty())
             throw error(errc::not_supported, "not supported: -r, -t and --log-dir of several hosts")
                 .with_hint("redirect the output of skein run on each of them");
-        outcome =
-            is_one_host ? run_here(args, std::move(how)) : spmd::run_elastic_host(std::move(how));
+        outcome = run_here(args, std::move(how));
     } catch (const error& why) {
         if (!is_wrong_entry(why.code())) throw;
         say_failure(why);
