@@ -153,7 +153,7 @@ def code_of_the_failing_rank():
         it.start_all()
         it.end(1, 7)
         for run in it.runs:
-            said(run, r"restart 1 of 1", r"error: rank 3 \(pid \d+ at 127.0.0.1\) exited with 7\n.*hint: all ranks were started again 1 time already")
+            said(run, r"restart 1 of 1", r"error: rank 3 \(pid \d+ at 127.0.0.1\) exited with 7; all ranks were started again 1 time already")
     with Hosts("sys.exit(2) if rank == 3 else signal.pause()") as it:    # a wrong command line is not tried again
         it.start_all()
         it.end(1, 2)
@@ -207,7 +207,7 @@ def joins_and_leaves():
 
 def supervisor_killed():
     """--nnodes 1:2: the other one goes on alone."""
-    with Hosts("note('there%d of %d' % (rank, size), attempt)\nif size == 4: signal.pause()", nnodes="1:2") as it:
+    with Hosts("note('there%d of %d' % (rank, size), attempt)\nif size == 4 or not attempt: signal.pause()", nnodes="1:2") as it:
         first, second = it.start_all()
         it.until("there0 of 4", "there3 of 4")
         second.process.kill()
@@ -223,7 +223,7 @@ def coordinator_killed():
         it.until("there0", "there3")
         first.process.kill()
         it.end(-signal.SIGKILL, 1)
-        said(second, r"error: the coordinator at 127.0.0.1:\d+ is gone")
+        said(second, r"error: the coordinator at tcp:127.0.0.1:\d+ is gone")
 
 
 # ---- bad input -----------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def nobody_there():
     with Hosts(options=("--rdzv-conf", "join_timeout=1"), at="192.0.2.1:29400") as it:
         it.start(name="127.0.0.1")
         it.end(1)
-        said(it.runs[0], r"nobody is at 192.0.2.1:29400 for 1 s")
+        said(it.runs[0], r"nobody is at tcp:192.0.2.1:29400 for 1 s.*start skein run on that host, too")
 
 
 def other_job():
@@ -258,14 +258,56 @@ def other_job():
         first.check("start again" not in first.stderr, "the others were disturbed")
 
 
-def no_such_program():
-    with Hosts("signal.pause()") as it:
+def elastic_worlds(run):
+    return [[int(pid) for pid in pids.split()] for pids in re.findall(r": pid ((?:\d+ ?)+)", run.stderr)]
+
+
+def elastic_hosts(*before, late=False):
+    """A program of elastic workers trains on as ever: who lives goes on, in its process."""
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as name:
+        folder = pathlib.Path(name)
+        (folder / "asked").mkdir()
+        program = [*before, find_program("skein_elastic"), "--runs", folder, "--asked", folder / "asked"]
+        with Hosts(command=program, nnodes="1:2" if late else 2, ranks=1) as it:
+            first = it.start()
+            if late:
+                first.wait_until(lambda: elastic_worlds(first), "a world of one", 60)
+            second = it.start()
+
+            def newest():
+                found = elastic_worlds(first) + elastic_worlds(second)
+                return found[-1] if found else []
+            first.wait_until(lambda: len(newest()) == 2, "a world of 2", 60)
+            victim, other = second.children()[-1], first.children()[-1]
+            os.kill(victim, signal.SIGKILL)
+            first.wait_until(lambda: len(newest()) == 2 and victim not in newest(), "another world of 2", 60)
+            first.check(other in newest(), "who lived was started again")
+            first.check("start again" not in first.stderr, "all have started again")
+            (folder / "asked" / "stop").write_text("")
+            it.end(0, 0)
+
+
+def unlike_programs():
+    with Hosts("note('there%d' % rank)\nuntil('go')", nnodes="1:2") as it:
         first = it.start()
-        first.wait_until(lambda: "waits at" in first.stderr, "the first host", 60)
+        it.until("there0", "there1")
+        second = it.start(command=[find_program("skein_elastic"), "--runs", it.folder, "--asked", it.folder])
+        second.check(second.wait(60) == 2, "it is a usage error")
+        said(second, "the program of this host has elastic workers, and the hosts at tcp:127.0.0.1:\\d+ run one whose ranks all start again")
+        it.note("go")
+        it.end(0)
+        first.check("start again" not in first.stderr, "the others were disturbed")
+
+
+def no_such_program():
+    """It is said where it is so; the others wait for another host."""
+    with Hosts("note('there%d' % rank)") as it:
+        it.start()
         second = it.start(command=["./nothing-here"])
-        it.end(1, 2)
-        for run in (first, second):
-            said(run, "nothing-here")
+        second.check(second.wait(60) == 2, "it is a usage error")
+        said(second, "error: .*nothing-here")
+        it.start()
+        it.end(0, 2, 0)
 
 
 # ---- trainings -----------------------------------------------------------------------------------
@@ -336,7 +378,9 @@ run_cases([("place in the environment", place_in_the_environment), ("unlike numb
            ("done ones too", done_ones_too), ("code of the failing rank", code_of_the_failing_rank), ("ignores SIGTERM", ignores_sigterm),
            ("stopped", stopped), ("joins and leaves", joins_and_leaves), ("supervisor killed", supervisor_killed),
            ("coordinator killed", coordinator_killed), ("too few", too_few), ("nobody there", nobody_there), ("other job", other_job),
-           ("no such program", no_such_program), ("ddp goes on", lambda: goes_on("110_gpt_ddp")),
+           ("no such program", no_such_program), ("unlike programs", unlike_programs), ("elastic hosts", elastic_hosts),
+           ("elastic by a script", lambda: elastic_hosts("sh", "-c", '"$@"; exit $?', "sh")),
+           ("elastic by a script, late", lambda: elastic_hosts("sh", "-c", '"$@"; exit $?', "sh", late=True)), ("ddp goes on", lambda: goes_on("110_gpt_ddp")),
            ("fsdp goes on", lambda: goes_on("120_gpt_fsdp", "--strategy", "fsdp")), ("training on fewer hosts", training_on_fewer_hosts),
            ("training is stopped", training_is_stopped)],
           sys.argv[1] if len(sys.argv) > 1 else None)

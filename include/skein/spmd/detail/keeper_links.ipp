@@ -23,7 +23,7 @@ SKEIN_INLINE net::connection_options host_link(const elastic_host_options& of) {
     o.secret = of.secret;
     o.self.name = of.host;
     o.self.host = of.host;
-    o.self.purpose = of.coordinator.are_hosts ? "host-of-ranks" : "elastic-host";
+    o.self.purpose = of.coordinator.are_hosts ? purpose_of_hosts : "elastic-host";
     o.alive = of.alive;
     o.bounds.max_frame = most_keeper_frame;
     return o;
@@ -172,7 +172,7 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     std::erase(door->there, &keeper);
     const error why = read ? error(errc::closed, "its supervisor has left") : read.error();
     door->coordinator->lose(keeper, why);
-    if (door->options->say)
+    if (door->options->say && !(read && door->options->coordinator.are_hosts))
         door->options->say(fmt::format("host {} is gone: {}", keeper.host(), why.what()));
 }
 

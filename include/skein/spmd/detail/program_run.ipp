@@ -73,7 +73,13 @@ private:
         return options_.host.hosts.second > 1 || options_.host.make_register;
     }
     task<supervisor_outcome> run_as_it_says() {
+        const auto& named = options_.host.executable;
+        program_ = named.empty() ? find_program(options_.host.argv.front()) : named;
         const stop_signals between(second_signal::is_counted); // of two supervisors
+        if (is_of_hosts() && shows_elastic(program_)) {
+            auto meeting = run_elastic_at_once();
+            co_return co_await meeting;
+        }
         auto running = is_of_hosts() ? run_on_hosts() : run_as_ranks();
         auto how = co_await running;
         if (!ranks_ || !ranks_->are_elastic() || how.failure || how.stop_signal != 0) co_return how;
@@ -83,7 +89,22 @@ private:
                 .with_hint("redirect the output of skein run");
         how.stop_signal = between.which();
         if (how.stop_signal != 0) co_return how;
-        elastic_host_run host(loop_, *ranks_, options_.host);
+        auto going_on = run_elastic(*ranks_);
+        co_return co_await going_on;
+    }
+    task<supervisor_outcome> run_elastic_at_once() {
+        auto running = as_result(run_elastic(children_));
+        auto how = co_await running;
+        if (!how && how.error().text().find(purpose_of_hosts) != std::string::npos)
+            throw error(errc::mismatch,
+                        fmt::format("the program of this host has elastic workers, and the hosts "
+                                    "at {} run one whose ranks all start again",
+                                    net::to_string(options_.host.endpoint)))
+                .with_hint("start the same program on all hosts");
+        co_return std::move(how).value();
+    }
+    task<supervisor_outcome> run_elastic(proc::children& on) {
+        elastic_host_run host(loop_, on, options_.host);
         auto hosting = host.run();
         co_return co_await hosting;
     }
@@ -107,8 +128,7 @@ private:
         how.workers = host.workers_per_host;
         how.stop_grace = options_.stop_grace;
         how.silent_grace = options_.silent_grace;
-        how.executable =
-            host.executable.empty() ? find_program(host.argv.front()) : host.executable;
+        how.executable = program_;
         how.argv = host.argv;
         how.env = host.env;
         if (!host.host.empty()) how.env.emplace_back("SKEIN_ADVERTISE", host.host);
@@ -134,16 +154,23 @@ private:
     // ---- several -------------------------------------------------------------------------------
 
     task<supervisor_outcome> run_on_hosts() {
+        const auto& host = options_.host;
         host_member_options how;
-        how.link.host = options_.host.host;
-        how.max_restarts = options_.host.max_failures;
-        how.say = options_.host.say;
+        how.link.host = host.host;
+        how.max_restarts = host.max_failures;
+        how.say = host.say;
         host_members members(network_, *this, std::move(how));
-        elastic_host_run host(loop_, members, hosts());
-        auto running = as_result(host.run());
+        elastic_host_run meeting(loop_, members, hosts());
+        auto running = as_result(meeting.run());
         auto outcome = co_await running;
         auto ending = members.end();
         co_await ending;
+        if (!outcome && outcome.error().code() == errc::mismatch && !ranks_) {
+            // Others are there for another purpose. They may be of the same program, which they know
+            // to be elastic by now: a script may have started it.
+            auto as_elastic = run_elastic(children_);
+            co_return co_await as_elastic;
+        }
         if (!outcome) throw outcome.error();
         if (outcome->failure) outcome->culprit_code = members.code();
         co_return std::move(*outcome);
@@ -243,6 +270,7 @@ private:
     net::real_network network_;
     proc::local_children children_;
     rank_output output_;
+    std::string program_;
     std::unique_ptr<undecided_ranks> ranks_; ///< of the newest attempt of several hosts
     std::unique_ptr<group_server> server_;   ///< of several hosts, for the next attempt
     std::unique_ptr<job> job_;               ///< of several hosts, while it runs
