@@ -50466,6 +50466,7 @@ namespace skein::spmd {
 struct host_offer {
     std::string host{};    ///< as the others reach it
     std::string machine{}; ///< another one on each: two may bear one name by mistake
+    std::string job{};     ///< of the worlds that it was in; empty: this is its first one
     std::int32_t ranks = 1;
     std::int32_t master_port = 0; ///< of this host; nobody listens there. 0: none is free
 };
@@ -50480,14 +50481,15 @@ struct host_share {
     std::string host{};        ///< this one, in messages
     std::string master_host{}; ///< that of rank 0
     int master_port = 0;       ///< there
-    int generation = 0;        ///< of the world: another one at each start
+    int attempt = 0;           ///< another one at each start, from 0
     int restarts = 0;          ///< of the job so far that count
-    std::string job{};         ///< the same on all hosts
-    net::address group{};      ///< where ranks that train meet: the first host serves it
-    net::token secret{};       ///< of that group
+    /// The same on all hosts and in all worlds, and that of no other job: runs are known by it.
+    std::string job{};
+    net::address group{}; ///< where ranks that train meet: the first host serves it
+    net::token secret{};  ///< of that group
 };
 
-/// That of the host at this place.
+/// That of the host at this place; `job` as the first host says that has one.
 ///   errors  mismatch: two machines under one name; invalid_argument: an offer that cannot be
 [[nodiscard]] host_share share_of(const std::vector<host_offer>& offers, int place);
 
@@ -50531,6 +50533,7 @@ SKEIN_INLINE host_share share_of(const std::vector<host_offer>& offers, int plac
             mine.host = one.host;
         }
         mine.world_size += one.ranks;
+        if (mine.job.empty()) mine.job = one.job;
     }
     mine.master_host = offers.front().host;
     mine.master_port = offers.front().master_port;
@@ -50542,9 +50545,8 @@ SKEIN_INLINE std::string text_of(const std::vector<host_offer>& offers) {
     int first = 0;
     for (const auto& one : offers) {
         const int last = first + one.ranks - 1;
-        all.push_back(first == last
-                          ? fmt::format("{} has rank {}", one.host, first)
-                          : fmt::format("{} has ranks {} to {}", one.host, first, last));
+        all.push_back(first == last ? fmt::format("{} has rank {}", one.host, first)
+                                    : fmt::format("{} has ranks {} to {}", one.host, first, last));
         first = last + 1;
     }
     return joined(all, ", ");
@@ -50926,7 +50928,7 @@ private:
             {"SKEIN_WORLD_SIZE", std::to_string(share ? share->world_size : options_.workers)},
             {"SKEIN_LOCAL_RANK", std::to_string(where.local_rank)},
             {"SKEIN_LOCAL_SIZE", std::to_string(where.local_size)},
-            {"SKEIN_ATTEMPT", std::to_string(share ? share->generation : now->number)},
+            {"SKEIN_ATTEMPT", std::to_string(share ? share->attempt : now->number)},
             {"SKEIN_JOB_ID", job_id_}};
         for (const auto& [name, value] : options_.variables)
             what.variables.try_emplace(name, value);
@@ -51053,12 +51055,11 @@ private:
         const bool early = !now->server->has_left(in_world(rank)) && !self.killed_by_us;
         if (early && !is_bad) self.why = exited_early(in_world(rank));
         if (!now->group && !now->server->has_left(in_world(rank))) {
-            auto why =
-                self.why ? *self.why
-                : as_asked && (status.signal() != 0 || end.was_asked)
-                    ? error(errc::cancelled,
-                            fmt::format("worker {} was still starting", in_world(rank)))
-                    : exited_early(in_world(rank));
+            auto why = self.why ? *self.why
+                       : as_asked && (status.signal() != 0 || end.was_asked)
+                           ? error(errc::cancelled,
+                                   fmt::format("worker {} was still starting", in_world(rank)))
+                           : exited_early(in_world(rank));
             now->server->abort(std::move(why), in_world(rank));
         }
         self.running = false;
@@ -51214,7 +51215,7 @@ private:
     int stop_signal_ = 0;
     bool told_to_stop_ = false;
     bool kill_now_ = false;
-    bool lasting_ = false; ///< a rank ended in a way that would only come again
+    bool lasting_ = false;                 ///< a rank ended in a way that would only come again
     std::unique_ptr<group_server> server_; ///< of a share, until its attempt
     std::optional<error> broken_off_;
     event stop_;
@@ -51844,8 +51845,8 @@ SKEIN_INLINE void elastic_coordinator::lose(elastic_keeper& keeper, const error&
     records_.erase(&keeper);
     changed_.set();
     worker_end how;
-    how.how = fmt::format("{}: {}", options_.are_hosts ? "is lost" : "is lost with its host",
-                          why.what());
+    how.how =
+        fmt::format("{}: {}", options_.are_hosts ? "is lost" : "is lost with its host", why.what());
     how.was_seen = false;
     for (auto& [id, w] : workers_)
         if (w->keeper == &keeper) {
@@ -52171,13 +52172,14 @@ SKEIN_INLINE void elastic_coordinator::count_failure(error why, int culprit) {
     ++failures_;
     if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
     if (failures_ <= options_.max_failures) return;
-    auto hint = options_.are_hosts
-                    ? fmt::format("all ranks were started again {} time{} already; when it is "
-                                  "resumed it goes on from its last checkpoint, if it has one",
-                                  failures_ - 1, failures_ == 2 ? "" : "s")
-                    : fmt::format("{} workers were lost or failed to start, and the job allows {}; when "
-                            "it is resumed it goes on from its last checkpoint, if it has one",
-                            failures_, options_.max_failures);
+    auto hint =
+        options_.are_hosts
+            ? fmt::format("all ranks were started again {} time{} already; when it is "
+                          "resumed it goes on from its last checkpoint, if it has one",
+                          failures_ - 1, failures_ == 2 ? "" : "s")
+            : fmt::format("{} workers were lost or failed to start, and the job allows {}; when "
+                          "it is resumed it goes on from its last checkpoint, if it has one",
+                          failures_, options_.max_failures);
     if (!why.hint().empty()) hint = why.hint() + "; " + hint;
     finish(std::move(why.with_hint(std::move(hint))), culprit);
 }
@@ -52479,10 +52481,9 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
     if (short_since_ == time_point::max()) return;
     const auto limit = deadline_after(short_since_, options_.times.pause_limit);
     if (now < limit) return wake_at(limit);
-    error why(errc::timeout,
-              fmt::format("fewer than {} {} were there for {:.3g} s", options_.least,
-                          options_.are_hosts ? "hosts" : "workers",
-                          to_seconds(options_.times.pause_limit)));
+    error why(errc::timeout, fmt::format("fewer than {} {} were there for {:.3g} s", options_.least,
+                                         options_.are_hosts ? "hosts" : "workers",
+                                         to_seconds(options_.times.pause_limit)));
     if (options_.are_hosts)
         why.with_hint("start the same skein run on the other hosts, or fewer of them: --nnodes "
                       "LEAST:MOST");
@@ -53595,6 +53596,8 @@ class network;
 
 namespace skein::spmd::detail {
 
+/// What a link of hosts whose ranks start again is for: no other supervisor has one by mistake.
+inline constexpr const char* purpose_of_hosts = "host-of-ranks";
 [[nodiscard]] net::connection_options host_link(const elastic_host_options& of);
 
 /// Another host's keeper, as the coordinator has it.
@@ -54257,7 +54260,7 @@ SKEIN_INLINE net::connection_options host_link(const elastic_host_options& of) {
     o.secret = of.secret;
     o.self.name = of.host;
     o.self.host = of.host;
-    o.self.purpose = of.coordinator.are_hosts ? "host-of-ranks" : "elastic-host";
+    o.self.purpose = of.coordinator.are_hosts ? purpose_of_hosts : "elastic-host";
     o.alive = of.alive;
     o.bounds.max_frame = most_keeper_frame;
     return o;
@@ -54406,7 +54409,7 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     std::erase(door->there, &keeper);
     const error why = read ? error(errc::closed, "its supervisor has left") : read.error();
     door->coordinator->lose(keeper, why);
-    if (door->options->say)
+    if (door->options->say && !(read && door->options->coordinator.are_hosts))
         door->options->say(fmt::format("host {} is gone: {}", keeper.host(), why.what()));
 }
 

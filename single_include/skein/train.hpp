@@ -20882,13 +20882,15 @@ private:
 //     program_kind::elastic  a worker that others join and leave: it is told where its supervisor is
 //
 // launch() says it. A program is elastic if there is a Trainer<Elastic<...>> anywhere in it: that
-// is known before main, and a Trainer is made too late for a process that has to say who it is.
+// is known before main, and a Trainer is made too late for a process that has to say who it is. Its
+// file shows it, too, to who must know before anything is started.
 //
 //     spmd::tell_program_kind(spmd::own_program_kind());      // once, before there are threads
 //     auto where = spmd::discover();
 
 
 #include <cstdint>
+#include <string>
 
 namespace skein::spmd {
 
@@ -20903,9 +20905,15 @@ inline constexpr const char* asks_kind_variable = "SKEIN_ASKS_KIND";
 ///   errors  closed: the supervisor is gone; malformed: it has answered nonsense
 void tell_program_kind(program_kind mine);
 
-/// This program has a Trainer<Elastic<...>>; said before main.
-bool note_elastic_program() noexcept;
+/// In the file of each program that has a Trainer<Elastic<...>>, and of no other.
+inline constexpr char elastic_mark[] = "skein: this program has elastic workers";
+/// This program has a Trainer<Elastic<...>>; said before main, with elastic_mark.
+bool note_elastic_program(const char* mark) noexcept;
 [[nodiscard]] program_kind own_program_kind() noexcept;
+
+/// Whether the file of a program shows that it is elastic. A script shows nothing, whatever it
+/// starts; nor does a file that cannot be read.
+[[nodiscard]] bool shows_elastic(const std::string& executable);
 
 } // namespace skein::spmd
 
@@ -20944,21 +20952,49 @@ inline constexpr std::array torch_variables{"RANK",
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace skein::spmd {
 
 namespace detail {
 
-SKEIN_INLINE std::atomic<bool>& has_elastic_trainer() noexcept {
-    static constinit std::atomic<bool> has = false;
-    return has;
+/// Null: there is none. The text is kept, so that no compiler drops it from the file.
+SKEIN_INLINE std::atomic<const char*>& noted_mark() noexcept {
+    static constinit std::atomic<const char*> noted = nullptr;
+    return noted;
 }
+
+/// A file as memory, while this lives.
+class mapped_file {
+public:
+    explicit mapped_file(const std::string& path) {
+        const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+        struct stat about{};
+        if (!file || ::fstat(file.get(), &about) != 0 || about.st_size <= 0) return;
+        const auto size = static_cast<std::size_t>(about.st_size);
+        void* const at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+        if (at == MAP_FAILED) return;
+        text_ = std::string_view(static_cast<const char*>(at), size);
+    }
+    mapped_file(const mapped_file&) = delete;
+    mapped_file& operator=(const mapped_file&) = delete;
+    ~mapped_file() {
+        if (!text_.empty()) ::munmap(const_cast<char*>(text_.data()), text_.size());
+    }
+    [[nodiscard]] std::string_view text() const noexcept { return text_; }
+
+private:
+    std::string_view text_;
+};
 
 /// Until the other side has said its last byte.
 SKEIN_INLINE byte_buffer read_answer(int from) {
@@ -20974,13 +21010,30 @@ SKEIN_INLINE byte_buffer read_answer(int from) {
 
 } // namespace detail
 
-SKEIN_INLINE bool note_elastic_program() noexcept {
-    detail::has_elastic_trainer() = true;
+SKEIN_INLINE bool note_elastic_program(const char* mark) noexcept {
+    detail::noted_mark() = mark;
     return true;
 }
 
 SKEIN_INLINE program_kind own_program_kind() noexcept {
-    return detail::has_elastic_trainer() ? program_kind::elastic : program_kind::fixed;
+    return detail::noted_mark() != nullptr ? program_kind::elastic : program_kind::fixed;
+}
+
+SKEIN_INLINE bool shows_elastic(const std::string& executable) {
+    const detail::mapped_file file(executable);
+    if (!file.text().starts_with("\x7f"
+                                 "ELF"))
+        return false;
+    // In two parts: a program that only looks for the mark is not to have it.
+    constexpr std::string_view first = "skein: this program has ", rest = "elastic workers";
+    auto text = file.text();
+    for (;;) {
+        const auto* const found = ::memmem(text.data(), text.size(), first.data(), first.size());
+        if (found == nullptr) return false;
+        text.remove_prefix(static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) +
+                           first.size());
+        if (text.starts_with(rest)) return true;
+    }
 }
 
 SKEIN_INLINE void tell_program_kind(program_kind mine) {
@@ -21036,7 +21089,7 @@ inline constexpr bool is_elastic<Strategy> = true;
 /// Using it says before main that the program has a Trainer of this strategy.
 template <class Strategy>
 struct elastic_mark {
-    static inline const bool noted = spmd::note_elastic_program();
+    static inline const bool noted = spmd::note_elastic_program(spmd::elastic_mark);
 };
 } // namespace train::detail
 

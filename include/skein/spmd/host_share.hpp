@@ -20,6 +20,7 @@ namespace skein::spmd {
 struct host_offer {
     std::string host{};    ///< as the others reach it
     std::string machine{}; ///< another one on each: two may bear one name by mistake
+    std::string job{};     ///< of the worlds that it was in; empty: this is its first one
     std::int32_t ranks = 1;
     std::int32_t master_port = 0; ///< of this host; nobody listens there. 0: none is free
 };
@@ -34,14 +35,15 @@ struct host_share {
     std::string host{};        ///< this one, in messages
     std::string master_host{}; ///< that of rank 0
     int master_port = 0;       ///< there
-    int generation = 0;        ///< of the world: another one at each start
+    int attempt = 0;           ///< another one at each start, from 0
     int restarts = 0;          ///< of the job so far that count
-    std::string job{};         ///< the same on all hosts
-    net::address group{};      ///< where ranks that train meet: the first host serves it
-    net::token secret{};       ///< of that group
+    /// The same on all hosts and in all worlds, and that of no other job: runs are known by it.
+    std::string job{};
+    net::address group{}; ///< where ranks that train meet: the first host serves it
+    net::token secret{};  ///< of that group
 };
 
-/// That of the host at this place.
+/// That of the host at this place; `job` as the first host says that has one.
 ///   errors  mismatch: two machines under one name; invalid_argument: an offer that cannot be
 [[nodiscard]] host_share share_of(const std::vector<host_offer>& offers, int place);
 

@@ -44,5 +44,6 @@ struct program_run_options {
 } // namespace skein::spmd
 
 #if SKEIN_HEADER_ONLY
+#include <skein/spmd/detail/host_member.ipp>
 #include <skein/spmd/detail/program_run.ipp>
 #endif

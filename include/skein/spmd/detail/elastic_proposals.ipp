@@ -276,10 +276,9 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
     if (short_since_ == time_point::max()) return;
     const auto limit = deadline_after(short_since_, options_.times.pause_limit);
     if (now < limit) return wake_at(limit);
-    error why(errc::timeout,
-              fmt::format("fewer than {} {} were there for {:.3g} s", options_.least,
-                          options_.are_hosts ? "hosts" : "workers",
-                          to_seconds(options_.times.pause_limit)));
+    error why(errc::timeout, fmt::format("fewer than {} {} were there for {:.3g} s", options_.least,
+                                         options_.are_hosts ? "hosts" : "workers",
+                                         to_seconds(options_.times.pause_limit)));
     if (options_.are_hosts)
         why.with_hint("start the same skein run on the other hosts, or fewer of them: --nnodes "
                       "LEAST:MOST");

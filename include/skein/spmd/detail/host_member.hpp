@@ -71,7 +71,7 @@ public:
 
 struct host_member_options {
     elastic_client_options link{};
-    int max_restarts = 3; ///< for people
+    int max_restarts = 3;                                        ///< for people
     time_span backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
     std::function<void(const std::string&)> say{};
 };
@@ -130,6 +130,7 @@ private:
 
     world_end last_ = world_end::none;
     std::optional<error> before_; ///< how the world before has failed here
+    std::string job_;             ///< of the worlds that it was in
     int restarts_ = 0, hosts_ = 0, code_ = 0;
     bool is_elastic_ = false, is_over_ = false;
 };

@@ -6,6 +6,7 @@
 #include <skein/core/backoff.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/race.hpp>
+#include <skein/core/random.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/network.hpp>
@@ -29,8 +30,8 @@
 
 namespace skein::spmd::detail {
 
-/// What the first host tells the others: where the group of ranks is, and its secret.
-using told_group = std::tuple<std::string, std::string>;
+/// What the first host tells the others: where the group of ranks is, its secret, and the job.
+using told_group = std::tuple<std::string, std::string, std::string>;
 
 SKEIN_INLINE host_member::host_member(net::network& via, host_member_options options,
                                       host_ranks& ranks)
@@ -118,7 +119,9 @@ SKEIN_INLINE task<result<host_share>> host_member::form(place in) {
 }
 
 SKEIN_INLINE task<host_share> host_member::exchange_offers(place in) {
-    auto saying = in->client->exchange("hosts", wire::encode(ranks_.offer()));
+    auto mine = ranks_.offer();
+    mine.job = job_;
+    auto saying = in->client->exchange("hosts", wire::encode(mine));
     const auto said = co_await saying;
     std::vector<host_offer> offers;
     for (const auto& one : said) {
@@ -128,22 +131,24 @@ SKEIN_INLINE task<host_share> host_member::exchange_offers(place in) {
     }
     const auto& now = in->begin.now;
     auto share = share_of(offers, in->begin.rank);
-    share.generation = static_cast<int>(now.generation);
+    share.attempt = static_cast<int>(now.generation) - 1;
     share.restarts = static_cast<int>(now.failures);
-    share.job = in->begin.job;
-    told_group mine;
+    told_group meeting;
     if (share.place == 0) {
         share.secret = net::token::generate();
+        if (share.job.empty())
+            share.job = fmt::format("{}-{:016x}", in->begin.job, system_random().next());
         auto at = ranks_.serve(share);
         at.host = share.master_host;
-        mine = told_group(net::to_string(at), share.secret.to_hex());
+        meeting = told_group(net::to_string(at), share.secret.to_hex(), share.job);
     }
-    auto telling = in->client->exchange("group", wire::encode(mine));
+    auto telling = in->client->exchange("group", wire::encode(meeting));
     const auto told = co_await telling;
     const auto group = wire::decode<told_group>(told.front());
     if (!group) throw group.error();
     share.group = net::address::parse(std::get<0>(*group)).value();
     share.secret = net::token::from_hex(std::get<1>(*group)).value();
+    share.job = job_ = std::get<2>(*group);
     say_world(*in, offers, share.world_size);
     co_return share;
 }
@@ -171,10 +176,10 @@ SKEIN_INLINE void host_member::say_world(const elastic_place& in,
 SKEIN_INLINE task<host_end> host_member::attempt(host_share share) {
     const int failed = share.restarts - std::exchange(restarts_, share.restarts);
     if (failed > 0) {
-        const auto until = deadline_after(
-            loop::current().now(),
-            time_span(pause_after(share.restarts, options_.backoff,
-                                  time_constants::lan().child_restart_most)));
+        const auto until =
+            deadline_after(loop::current().now(),
+                           time_span(pause_after(share.restarts, options_.backoff,
+                                                 time_constants::lan().child_restart_most)));
         while (ordered() == order::none && loop::current().now() < until) {
             news_.reset();
             auto pausing = news_.wait_until(until);
@@ -317,12 +322,11 @@ SKEIN_INLINE task<std::optional<int>> host_member::leave_together(place in, bool
             const auto& members = in->begin.now.members;
             auto failing = client_.fail(
                 error(errc::mismatch,
-                      fmt::format("the program of host {} trains with Elastic<...>, that of host "
-                                  "{} does not",
-                                  members[is_elastic ? static_cast<std::size_t>(in->begin.rank) : h]
-                                      .host,
-                                  members[is_elastic ? h : static_cast<std::size_t>(in->begin.rank)]
-                                      .host))
+                      fmt::format(
+                          "the program of host {} trains with Elastic<...>, that of host "
+                          "{} does not",
+                          members[is_elastic ? static_cast<std::size_t>(in->begin.rank) : h].host,
+                          members[is_elastic ? h : static_cast<std::size_t>(in->begin.rank)].host))
                     .with_hint("start the same program on all hosts"));
             co_await failing;
             co_return exit_code::usage;

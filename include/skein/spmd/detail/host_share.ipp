@@ -4,7 +4,6 @@
 
 #include <skein/core/error.hpp>
 #include <skein/core/known_names.hpp>
-#include <skein/spmd/host_share.hpp>
 
 #include <cstddef>
 
@@ -36,6 +35,7 @@ SKEIN_INLINE host_share share_of(const std::vector<host_offer>& offers, int plac
             mine.host = one.host;
         }
         mine.world_size += one.ranks;
+        if (mine.job.empty()) mine.job = one.job;
     }
     mine.master_host = offers.front().host;
     mine.master_port = offers.front().master_port;
@@ -47,9 +47,8 @@ SKEIN_INLINE std::string text_of(const std::vector<host_offer>& offers) {
     int first = 0;
     for (const auto& one : offers) {
         const int last = first + one.ranks - 1;
-        all.push_back(first == last
-                          ? fmt::format("{} has rank {}", one.host, first)
-                          : fmt::format("{} has ranks {} to {}", one.host, first, last));
+        all.push_back(first == last ? fmt::format("{} has rank {}", one.host, first)
+                                    : fmt::format("{} has ranks {} to {}", one.host, first, last));
         first = last + 1;
     }
     return joined(all, ", ");

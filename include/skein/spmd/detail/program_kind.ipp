@@ -82,7 +82,9 @@ SKEIN_INLINE program_kind own_program_kind() noexcept {
 
 SKEIN_INLINE bool shows_elastic(const std::string& executable) {
     const detail::mapped_file file(executable);
-    if (!file.text().starts_with("\x7f" "ELF")) return false;
+    if (!file.text().starts_with("\x7f"
+                                 "ELF"))
+        return false;
     // In two parts: a program that only looks for the mark is not to have it.
     constexpr std::string_view first = "skein: this program has ", rest = "elastic workers";
     auto text = file.text();

@@ -212,7 +212,7 @@ private:
     net::address serve(const host_share& of) override {
         group_options group;
         group.world_size = of.world_size;
-        group.generation = of.generation;
+        group.generation = of.attempt;
         group.job = of.job;
         group.secret = of.secret;
         group.join_deadline = supervisor_options().join_deadline;

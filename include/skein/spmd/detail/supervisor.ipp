@@ -285,7 +285,7 @@ private:
             {"SKEIN_WORLD_SIZE", std::to_string(share ? share->world_size : options_.workers)},
             {"SKEIN_LOCAL_RANK", std::to_string(where.local_rank)},
             {"SKEIN_LOCAL_SIZE", std::to_string(where.local_size)},
-            {"SKEIN_ATTEMPT", std::to_string(share ? share->generation : now->number)},
+            {"SKEIN_ATTEMPT", std::to_string(share ? share->attempt : now->number)},
             {"SKEIN_JOB_ID", job_id_}};
         for (const auto& [name, value] : options_.variables)
             what.variables.try_emplace(name, value);
@@ -412,12 +412,11 @@ private:
         const bool early = !now->server->has_left(in_world(rank)) && !self.killed_by_us;
         if (early && !is_bad) self.why = exited_early(in_world(rank));
         if (!now->group && !now->server->has_left(in_world(rank))) {
-            auto why =
-                self.why ? *self.why
-                : as_asked && (status.signal() != 0 || end.was_asked)
-                    ? error(errc::cancelled,
-                            fmt::format("worker {} was still starting", in_world(rank)))
-                    : exited_early(in_world(rank));
+            auto why = self.why ? *self.why
+                       : as_asked && (status.signal() != 0 || end.was_asked)
+                           ? error(errc::cancelled,
+                                   fmt::format("worker {} was still starting", in_world(rank)))
+                           : exited_early(in_world(rank));
             now->server->abort(std::move(why), in_world(rank));
         }
         self.running = false;
@@ -573,7 +572,7 @@ private:
     int stop_signal_ = 0;
     bool told_to_stop_ = false;
     bool kill_now_ = false;
-    bool lasting_ = false; ///< a rank ended in a way that would only come again
+    bool lasting_ = false;                 ///< a rank ended in a way that would only come again
     std::unique_ptr<group_server> server_; ///< of a share, until its attempt
     std::optional<error> broken_off_;
     event stop_;
