@@ -341,9 +341,9 @@ void declare_refused(CLI::App& sub) {
 } // namespace
 
 void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chosen) {
-    auto* const sub =
-        app.add_subcommand("run", "start a program as several ranks on this host, as torchrun "
-                                  "does: run [options] ./train [its arguments]");
+    auto* const sub = app.add_subcommand(
+        "run", "start a program as several ranks, on this host or on several, as "
+               "torchrun does: run [options] ./train [its arguments]");
     sub->add_option("--nnodes", args.hosts, "hosts of the job: N or LEAST:MOST (default: 1)");
     sub->add_option("--nproc-per-node,--nproc_per_node", args.workers,
                     "ranks on each host: a number, cpu, gpu or auto (default: 1)");

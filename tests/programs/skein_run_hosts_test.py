@@ -349,18 +349,24 @@ def goes_on(program, *options):
             assert it.curve(f"killed{host}") == whole, "another metrics.csv"
 
 
-def training_on_fewer_hosts():
-    """--nnodes 1:2: a host is lost, and the other goes on at the newest checkpoint."""
+def training_on_other_hosts():
+    """--nnodes 1:2: a host joins, and is lost; each time all go on at the newest checkpoint, on another number of ranks."""
     with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
-        training = Training(folder, find_program("120_gpt_fsdp"), "--strategy", "fsdp")
+        training = Training(folder, find_program("120_gpt_fsdp"), "--strategy", "fsdp", steps=400)
         with Hosts(command=[*training.command, "--run", "few"], nnodes="1:2", ranks=1) as it:
-            first, second = it.start_all()
-            first.wait_until(lambda: training.curve("few").count(b"\n") > 25, "25 steps")
+            first = it.start()
+            first.wait_until(lambda: training.curve("few").count(b"\n") > 5, "5 steps")
+            second = it.start()
+            first.wait_until(lambda: "FSDP" in first.stderr.partition("start again on 2 hosts")[2], "ranks of two hosts")
+            said(first, "host 127.0.0.1 joins; all ranks start again on 2 hosts, 2 ranks")
+            rows = training.curve("few").count(b"\n")
+            first.wait_until(lambda: training.curve("few").count(b"\n") > rows + 25, "further steps")
             second.process.kill()
             it.end(0, -signal.SIGKILL, seconds=240)
-            said(first, "is lost.*; all ranks start again on 1 host, 1 rank")
-            first.check("resumed after step" in first.stdout + first.stderr, "it has begun anew")
-            first.check(training.curve("few").count(b"\n") == 61, "not one row for each step")
+            said(first, r"is lost.*; all ranks start again on 1 host, 1 rank: .* \(restart 1 of 3\)")
+            first.check((first.stdout + first.stderr).count("resumed after step") == 2, "it has begun anew")
+            steps = [line.split(b",")[0] for line in training.curve("few").splitlines()[1:]]
+            first.check(steps == [b"%d" % step for step in range(1, 401)], "not one row for each step")
 
 
 def training_is_stopped():
@@ -381,6 +387,6 @@ run_cases([("place in the environment", place_in_the_environment), ("unlike numb
            ("no such program", no_such_program), ("unlike programs", unlike_programs), ("elastic hosts", elastic_hosts),
            ("elastic by a script", lambda: elastic_hosts("sh", "-c", '"$@"; exit $?', "sh")),
            ("elastic by a script, late", lambda: elastic_hosts("sh", "-c", '"$@"; exit $?', "sh", late=True)), ("ddp goes on", lambda: goes_on("110_gpt_ddp")),
-           ("fsdp goes on", lambda: goes_on("120_gpt_fsdp", "--strategy", "fsdp")), ("training on fewer hosts", training_on_fewer_hosts),
+           ("fsdp goes on", lambda: goes_on("120_gpt_fsdp", "--strategy", "fsdp")), ("training on other hosts", training_on_other_hosts),
            ("training is stopped", training_is_stopped)],
           sys.argv[1] if len(sys.argv) > 1 else None)

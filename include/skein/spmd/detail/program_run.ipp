@@ -87,6 +87,10 @@ private:
             throw error(errc::not_supported,
                         "not supported: -r, -t and --log-dir for a program of elastic workers")
                 .with_hint("redirect the output of skein run");
+        if (options_.host.make_register)
+            throw error(errc::not_supported, "not supported: elastic workers on several hosts that "
+                                             "a script has started, with their views in etcd")
+                .with_hint("name the program itself, not the script: its file shows what it is");
         how.stop_signal = between.which();
         if (how.stop_signal != 0) co_return how;
         auto going_on = run_elastic(*ranks_);
@@ -190,6 +194,10 @@ private:
         // Ranks that lose a host start again: it is given longer than one whose workers go on.
         if (how.silence <= time_span{}) how.silence = std::chrono::seconds(5);
         how.times.pause_limit = how.meet_limit;
+        // The ranks are killed first, by their own supervisor.
+        how.times.stop_grace =
+            time_span(duration(std::max(options_.stop_grace, options_.silent_grace)) +
+                      std::chrono::seconds(10));
         how.times.ask_limit =
             std::max(how.times.ask_limit,
                      time_span(duration(how.times.stop_grace) + std::chrono::seconds(30)));
