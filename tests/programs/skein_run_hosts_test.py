@@ -274,14 +274,14 @@ def elastic_hosts(*before, late=False):
                 first.wait_until(lambda: elastic_worlds(first), "a world of one", 60)
             second = it.start()
 
-            def newest():
-                found = elastic_worlds(first) + elastic_worlds(second)
-                return found[-1] if found else []
-            first.wait_until(lambda: len(newest()) == 2, "a world of 2", 60)
-            victim, other = second.children()[-1], first.children()[-1]
+            def worlds():    # of two; rank 0 says it, on its host
+                return [world for world in elastic_worlds(first) + elastic_worlds(second) if len(world) == 2]
+            first.wait_until(worlds, "a world of 2", 60)
+            victim, = set(worlds()[0]) & set(second.children())
+            other, = set(worlds()[0]) & set(first.children())
             os.kill(victim, signal.SIGKILL)
-            first.wait_until(lambda: len(newest()) == 2 and victim not in newest(), "another world of 2", 60)
-            first.check(other in newest(), "who lived was started again")
+            first.wait_until(lambda: any(victim not in world for world in worlds()), "another world of 2", 60)
+            first.check(all(other in world for world in worlds()), "who lived was started again")
             first.check("start again" not in first.stderr, "all have started again")
             (folder / "asked" / "stop").write_text("")
             it.end(0, 0)
