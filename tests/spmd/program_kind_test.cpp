@@ -7,6 +7,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+namespace program_kind_test {
+
 using namespace skein;
 
 namespace {
@@ -32,3 +34,5 @@ TEST_CASE("the file of a program shows that it is elastic") {
     CHECK_FALSE(spmd::shows_elastic(folder.path + "/nothing"));
     CHECK_FALSE(spmd::shows_elastic(folder.path));
 }
+
+} // namespace program_kind_test
