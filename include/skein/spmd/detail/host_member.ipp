@@ -229,6 +229,7 @@ SKEIN_INLINE task<void> host_member::watch_ranks() {
 }
 
 SKEIN_INLINE task<void> host_member::run_ranks(host_share share) {
+    if (killing_.requested()) co_return; // before anything was started
     auto running = shield(as_result(
         ranks_.run(std::move(share), [this](const host_end& how) { heard_failure(how); })));
     auto how = co_await running;
