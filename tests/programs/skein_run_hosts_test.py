@@ -226,6 +226,33 @@ def coordinator_killed():
         said(second, r"error: the coordinator at tcp:127.0.0.1:\d+ is gone")
 
 
+def stands_still():
+    """A supervisor that is stopped is a lost host; when it goes on, it comes as a new one, and its old ranks are gone."""
+    with Hosts("note('there%d of %d' % (rank, size), os.getpid())\nuntil('done')", nnodes="1:2", ranks=1, options=("--rdzv-conf", "silence=1")) as it:
+        first, second = it.start_all()
+        it.until("there0 of 2", "there1 of 2")
+        old = int(it.text("there1 of 2"))
+        (it.folder / "there0 of 1").unlink(missing_ok=True)
+        second.process.send_signal(signal.SIGSTOP)
+        it.until("there0 of 1")
+        (it.folder / "there1 of 2").unlink()
+        second.process.send_signal(signal.SIGCONT)
+        it.until("there1 of 2")
+        first.check(old not in second.children(), "the old rank still runs")
+        it.note("done")
+        it.end(0, 0)
+        said(first, r"host 127.0.0.1 is lost: .*is silent.*\(restart 1 of 3\)")
+
+
+def both_supervisors_killed():
+    with Hosts("note('there%d' % rank)\nsignal.pause()") as it:
+        runs = it.start_all()
+        it.until(*(f"there{rank}" for rank in range(4)))
+        for run in runs:
+            run.process.kill()
+        it.end(-signal.SIGKILL, -signal.SIGKILL)
+
+
 # ---- bad input -----------------------------------------------------------------------------------
 
 def too_few():
@@ -383,7 +410,8 @@ def training_is_stopped():
 run_cases([("place in the environment", place_in_the_environment), ("unlike numbers", unlike_numbers), ("all start again", all_start_again),
            ("done ones too", done_ones_too), ("code of the failing rank", code_of_the_failing_rank), ("ignores SIGTERM", ignores_sigterm),
            ("stopped", stopped), ("joins and leaves", joins_and_leaves), ("supervisor killed", supervisor_killed),
-           ("coordinator killed", coordinator_killed), ("too few", too_few), ("nobody there", nobody_there), ("other job", other_job),
+           ("coordinator killed", coordinator_killed), ("stands still", stands_still),
+           ("both supervisors killed", both_supervisors_killed), ("too few", too_few), ("nobody there", nobody_there), ("other job", other_job),
            ("no such program", no_such_program), ("unlike programs", unlike_programs), ("elastic hosts", elastic_hosts),
            ("elastic by a script", lambda: elastic_hosts("sh", "-c", '"$@"; exit $?', "sh")),
            ("elastic by a script, late", lambda: elastic_hosts("sh", "-c", '"$@"; exit $?', "sh", late=True)), ("ddp goes on", lambda: goes_on("110_gpt_ddp")),
