@@ -10,6 +10,7 @@
 #endif
 
 #include <skein/spmd/detail/elastic_client.hpp>
+#include <skein/spmd/detail/host_member.hpp>
 #include <skein/spmd/detail/keeper_links.hpp>
 #include <skein/spmd/elastic_coordinator.hpp>
 #include <skein/spmd/elastic_host.hpp>
@@ -18,6 +19,7 @@
 #include <skein/spmd/elastic_supervisor.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/group.hpp>
+#include <skein/spmd/host_share.hpp>
 #include <skein/spmd/joined_group.hpp>
 #include <skein/spmd/local_keeper.hpp>
 #include <skein/spmd/loss_listeners.hpp>
@@ -42,6 +44,8 @@
 #include <skein/spmd/detail/environment.ipp>
 #include <skein/spmd/detail/group.ipp>
 #include <skein/spmd/detail/group_client.ipp>
+#include <skein/spmd/detail/host_member.ipp>
+#include <skein/spmd/detail/host_share.ipp>
 #include <skein/spmd/detail/joined_group.ipp>
 #include <skein/spmd/detail/keeper_links.ipp>
 #include <skein/spmd/detail/local_keeper.ipp>

@@ -209,7 +209,8 @@ spmd::supervisor_outcome run_here(const run_arguments& args, spmd::elastic_run_o
     how.on_restart = [](const error& why, int restart, int most) {
         say(fmt::format("{}; all ranks start again (restart {} of {})", why.what(), restart, most));
     };
-    if (!host.notices.file.empty() || !host.notices.url.empty())
+    const bool is_one_host = host.hosts.second == 1 && !host.make_register;
+    if (is_one_host && !(host.notices.file + host.notices.url).empty())
         say("--notice-file and --notice-url are heeded where the program's Trainer is elastic");
     how.host = std::move(host);
     if (args.stop_grace > 0)
@@ -262,8 +263,7 @@ int run(run_arguments args, std::vector<std::string> command) {
                 errc::not_supported,
                 "not supported: -r, -t, --log-dir and --local-ranks-filter of several hosts")
                 .with_hint("redirect the output of skein run on each of them");
-        outcome =
-            is_one_host ? run_here(args, std::move(how)) : spmd::run_elastic_host(std::move(how));
+        outcome = run_here(args, std::move(how));
     } catch (const error& why) {
         if (!is_wrong_entry(why.code())) throw;
         say_failure(why);
@@ -371,9 +371,9 @@ void read_variables(CLI::App& sub) {
 } // namespace
 
 void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chosen) {
-    auto* const sub =
-        app.add_subcommand("run", "start a program as several ranks on this host, as torchrun "
-                                  "does: run [options] ./train [its arguments]");
+    auto* const sub = app.add_subcommand(
+        "run", "start a program as several ranks, on this host or on several, as "
+               "torchrun does: run [options] ./train [its arguments]");
     sub->add_option("--nnodes", args.hosts, "hosts of the job: N or LEAST:MOST (default: 1)");
     sub->add_option("--nproc-per-node,--nproc_per_node", args.workers,
                     "ranks on each host: a number, cpu, gpu or auto (default: 1)");

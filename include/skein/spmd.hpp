@@ -12,6 +12,7 @@
 #include <skein/spmd/elastic_world.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/group.hpp>
+#include <skein/spmd/host_share.hpp>
 #include <skein/spmd/joined_group.hpp>
 #include <skein/spmd/local_keeper.hpp>
 #include <skein/spmd/loss_listeners.hpp>

@@ -50565,6 +50565,114 @@ SKEIN_INLINE task<void> group_client::finish() {
 // kills the ranks. A process may have several at once, each on a thread of its own.
 
 
+// ======== skein/spmd/host_share.hpp
+// The ranks of one host among those of all hosts of a world.
+//
+//     const auto mine = share_of(offers, 1);       // of what all hosts have said, in their order
+//     mine.first_rank;                             // 2, where the host before has 2 ranks
+//     mine.master_host, mine.master_port;          // where rank 0 can listen
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::spmd {
+
+/// What a host says of itself when a world of hosts begins.
+struct host_offer {
+    std::string host{};    ///< as the others reach it
+    std::string machine{}; ///< another one on each: two may bear one name by mistake
+    std::string job{};     ///< of the worlds that it was in; empty: this is its first one
+    std::int32_t ranks = 1;
+    std::int32_t master_port = 0; ///< of this host; nobody listens there. 0: none is free
+};
+
+/// One host's part of a world.
+struct host_share {
+    int place = 0; ///< of the host, among `hosts`: GROUP_RANK
+    int hosts = 1;
+    int first_rank = 0; ///< of this host
+    int ranks = 1;      ///< of this host
+    int world_size = 1;
+    std::string host{};        ///< this one, in messages
+    std::string master_host{}; ///< that of rank 0
+    int master_port = 0;       ///< there
+    int attempt = 0;           ///< another one at each start, from 0
+    int restarts = 0;          ///< of the job so far that count
+    /// The same on all hosts and in all worlds, and that of no other job: runs are known by it.
+    std::string job{};
+    net::address group{}; ///< where ranks that train meet: the first host serves it
+    net::token secret{};  ///< of that group
+};
+
+/// That of the host at this place; `job` as the first host says that has one.
+///   errors  mismatch: two machines under one name; invalid_argument: an offer that cannot be
+[[nodiscard]] host_share share_of(const std::vector<host_offer>& offers, int place);
+
+/// "a has ranks 0 to 1, b rank 2"
+[[nodiscard]] std::string text_of(const std::vector<host_offer>& offers);
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/host_share.ipp
+// Sums over the hosts in their order.
+
+
+#include <cstddef>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+SKEIN_INLINE host_share share_of(const std::vector<host_offer>& offers, int place) {
+    constexpr int most_ranks = 4096; // of one host
+    host_share mine;
+    mine.place = place;
+    mine.hosts = static_cast<int>(offers.size());
+    mine.world_size = 0;
+    for (std::size_t h = 0; h < offers.size(); ++h) {
+        const auto& one = offers[h];
+        if (one.ranks < 1 || one.ranks > most_ranks)
+            throw error(errc::invalid_argument,
+                        fmt::format("host {} has {} ranks", one.host, one.ranks));
+        for (std::size_t before = 0; before < h; ++before)
+            if (offers[before].host == one.host && offers[before].machine != one.machine)
+                throw error(errc::mismatch,
+                            fmt::format("two hosts of the job are called {}: the ranks of one "
+                                        "would look for the other's at home",
+                                        one.host))
+                    .with_hint("give each a name by which the others reach it: --local-addr");
+        if (static_cast<int>(h) == place) {
+            mine.first_rank = mine.world_size;
+            mine.ranks = one.ranks;
+            mine.host = one.host;
+        }
+        mine.world_size += one.ranks;
+        if (mine.job.empty()) mine.job = one.job;
+    }
+    mine.master_host = offers.front().host;
+    mine.master_port = offers.front().master_port;
+    return mine;
+}
+
+SKEIN_INLINE std::string text_of(const std::vector<host_offer>& offers) {
+    std::vector<std::string> all;
+    int first = 0;
+    for (const auto& one : offers) {
+        const int last = first + one.ranks - 1;
+        all.push_back(first == last ? fmt::format("{} has rank {}", one.host, first)
+                                    : fmt::format("{} has ranks {} to {}", one.host, first, last));
+        first = last + 1;
+    }
+    return joined(all, ", ");
+}
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/supervisor.hpp, continued
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -50580,6 +50688,8 @@ class loop;
 }
 
 namespace skein::spmd {
+
+struct supervisor_outcome;
 
 /// How many ranks a supervisor starts, with what, and how patient it is with them.
 struct supervisor_options {
@@ -50611,6 +50721,10 @@ struct supervisor_options {
     std::function<void(const error& why, int restart, int max_failures)> on_restart{};
     /// Told of the first stop request, when it comes.
     std::function<void()> on_stop{};
+    /// The ranks are some of a world of several hosts; nothing: they are all of it.
+    std::optional<host_share> share{};
+    /// Told once of an attempt that fails, when it is known why: other ranks may still run.
+    std::function<void(const supervisor_outcome& how)> on_failing{};
 };
 
 /// How the job ended.
@@ -50621,6 +50735,8 @@ struct supervisor_outcome {
     int culprit = -1;    ///< the rank that failed; -1 if nobody in particular
     /// Of the culprit, as a shell says it: its exit code, or 128 and its signal; 0: it had none yet.
     int culprit_code = 0;
+    bool is_lasting = false;   ///< the failure would only come again
+    bool is_elsewhere = false; ///< the culprit is a rank of another host, which knows more
     /// What rank 0 has told, of each key the newest of all attempts.
     std::map<std::string, byte_buffer> told{};
 };
@@ -50735,6 +50851,20 @@ public:
           requests_(loop, {.signals = options_.takes_signals, .fd = options_.stop_fd}) {
         places_ = options_.places ? options_.places(loop, network_)
                                   : std::make_unique<local_places>(loop);
+        if (options_.share) job_id_ = options_.share->job;
+    }
+    /// Of a share of several hosts, the first one's: serves the group of all.
+    void serve(std::unique_ptr<group_server> group) { server_ = std::move(group); }
+    /// As a first signal, and as a second one.
+    void stop(int signal) { begin_to_stop(signal); }
+    void kill() {
+        kill_now_ = true;
+        begin_to_stop(SIGTERM);
+    }
+    /// The world is lost for a reason elsewhere. Once the ranks have started.
+    void break_off(const error& why) {
+        if (!broken_off_) broken_off_ = why;
+        if (current_ != nullptr) end_broken(*current_);
     }
 
     task<supervisor_outcome> run() {
@@ -50775,7 +50905,7 @@ private:
     struct attempt {
         int number = 0;
         bool meets = true; ///< false: as far as anybody knows, each rank is any program
-        std::unique_ptr<group_server> server;
+        std::unique_ptr<group_server> server; ///< null: another host serves it
         std::vector<rank_process> ranks;
         std::optional<group_outcome> group; ///< how the group ended
         event changed;                      ///< a rank or the group has ended
@@ -50804,6 +50934,7 @@ private:
             auto attempted = run_attempt(number);
             outcome_.failure = co_await attempted;
             auto& failure = outcome_.failure;
+            outcome_.is_lasting = failure && (lasting_ || is_lasting(failure->code()));
             if (!failure || stop_signal_ != 0 || lasting_ || is_lasting(failure->code())) co_return;
             if (before && comes_again(*before, *failure)) {
                 failure->with_hint((failure->hint().empty() ? "" : failure->hint() + "; ") +
@@ -50868,18 +50999,23 @@ private:
         group.alive = options_.alive;
         group.given = options_.given;
         group.most_told = options_.most_told;
-        now.server = std::make_unique<group_server>(network_, places_->listen(number), group);
-        const auto at = now.server->local();
+        if (!options_.share)
+            now.server = std::make_unique<group_server>(network_, places_->listen(number), group);
+        else
+            now.server = std::move(server_);
+        const auto at = options_.share ? options_.share->group : now.server->local();
 
         scope watching;
         watching.spawn(watch_group(&now));
         std::optional<error> failed;
         outcome_.culprit = -1;
         outcome_.culprit_code = 0;
+        outcome_.is_elsewhere = false;
         current_ = &now;
         now.ranks.resize(static_cast<std::size_t>(options_.workers));
         for (int r = 0; r < options_.workers && !failed && (now.meets || !now.group); ++r) {
             try {
+                if (broken_off_) throw error(*broken_off_);
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
                 auto starting = start_rank(&now, r, where[static_cast<std::size_t>(r)], at);
@@ -50887,8 +51023,8 @@ private:
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
                 failed = e;
-                if (now.meets) now.server->abort(e);
-                if (!now.meets && !now.group) now.group = group_outcome{e};
+                if (now.meets && now.server) now.server->abort(e);
+                if ((!now.meets || !now.server) && !now.group) now.group = group_outcome{e};
             }
             if (!now.meets && now.group) ask_all_to_end(now);
             co_await yield(); // early ranks knock already, a person may press Ctrl-C
@@ -50896,7 +51032,7 @@ private:
         auto over = until_over(&now);
         co_await over;
         current_ = nullptr;
-        if (!now.meets) watching.cancel(); // nobody has met
+        if (!now.meets || !now.server) watching.cancel(); // nobody has met here
         auto joined = shield(watching.join());
         co_await joined;
         for (auto& [key, blob] : now.group->told) outcome_.told[key] = std::move(blob);
@@ -50906,12 +51042,14 @@ private:
 
     task<void> start_rank(attempt* now, int rank, rank_place where, net::address at) {
         rank_start what;
-        what.variables = {{"SKEIN_RANK", std::to_string(rank)},
-                          {"SKEIN_WORLD_SIZE", std::to_string(options_.workers)},
-                          {"SKEIN_LOCAL_RANK", std::to_string(where.local_rank)},
-                          {"SKEIN_LOCAL_SIZE", std::to_string(where.local_size)},
-                          {"SKEIN_ATTEMPT", std::to_string(now->number)},
-                          {"SKEIN_JOB_ID", job_id_}};
+        const auto& share = options_.share;
+        what.variables = {
+            {"SKEIN_RANK", std::to_string(in_world(rank))},
+            {"SKEIN_WORLD_SIZE", std::to_string(share ? share->world_size : options_.workers)},
+            {"SKEIN_LOCAL_RANK", std::to_string(where.local_rank)},
+            {"SKEIN_LOCAL_SIZE", std::to_string(where.local_size)},
+            {"SKEIN_ATTEMPT", std::to_string(share ? share->attempt : now->number)},
+            {"SKEIN_JOB_ID", job_id_}};
         if (!last_failure_.empty()) what.variables["SKEIN_LAST_FAILURE"] = last_failure_;
         for (const auto& [name, value] : options_.variables)
             what.variables.try_emplace(name, value);
@@ -50934,15 +51072,18 @@ private:
         co_await meeting;
         now->meets = true;
         if (now->group) co_return; // it was over before
-        for (std::size_t r = 0; r < now->ranks.size(); ++r)
+        if (!now->server) co_return;
+        for (std::size_t r = 0; r < now->ranks.size(); ++r) {
+            const int rank = in_world(static_cast<int>(r));
             if (now->ranks[r].process && !now->ranks[r].running)
-                now->server->abort(exited_early(static_cast<int>(r)), static_cast<int>(r));
+                now->server->abort(exited_early(rank), rank);
+        }
     }
     task<void> watch_group(attempt* now) {
         if (!now->meets) {
             auto meeting = until_they_meet(now);
             co_await meeting;
-            if (now->group) co_return;
+            if (now->group || !now->server) co_return;
         }
         group_outcome how;
         try {
@@ -50951,13 +51092,38 @@ private:
         } catch (const error& e) {
             how.failure = e;
         }
+        if (how.culprit >= 0) {
+            how.culprit -= in_world(0);
+            if (how.culprit < 0 || how.culprit >= options_.workers) {
+                how.culprit = -1;
+                outcome_.is_elsewhere = true;
+            }
+        }
         now->group = std::move(how);
         now->changed.set();
     }
+    /// What has been told from elsewhere; a group of this host tells its ranks.
+    static void end_group(attempt& now, error why) {
+        if (now.group) return;
+        if (now.meets && now.server) return now.server->abort(std::move(why));
+        group_outcome how;
+        how.failure = std::move(why);
+        how.reported = true;
+        now.group = std::move(how);
+        if (!now.meets) ask_all_to_end(now);
+        now.changed.set();
+    }
+    void end_broken(attempt& now) { end_group(now, *broken_off_); }
+    /// The number that a rank of this host has among all.
+    [[nodiscard]] int in_world(int rank) const {
+        return rank + (options_.share ? options_.share->first_rank : 0);
+    }
 
-    /// "worker 3 (pid 7)", "worker 3 on n2"
-    [[nodiscard]] static std::string name_of(const proc::child& rank) {
-        return rank.pid() == 0 ? rank.name() : fmt::format("{} (pid {})", rank.name(), rank.pid());
+    /// "worker 3 (pid 7)", "worker 3 on n2", "rank 3 (pid 7 at n2)"
+    [[nodiscard]] std::string name_of(const proc::child& rank) const {
+        if (rank.pid() == 0) return rank.name();
+        return fmt::format("{} (pid {}{})", rank.name(), rank.pid(),
+                           options_.share ? " at " + options_.share->host : std::string());
     }
     [[nodiscard]] static error exited_early(int rank) {
         return error(errc::worker_lost,
@@ -50996,7 +51162,7 @@ private:
             lasting_ = lasting_ || status.code() == exit_code::usage ||
                        status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
         }
-        if (!now->meets) {
+        if (!now->meets || !now->server) {
             if (self.why) end_all_for(now, rank);
             self.running = false;
             now->changed.set();
@@ -51007,27 +51173,29 @@ private:
             auto word = as_result(now->changed.wait_for(moment));
             (void)co_await word;
         }
-        const bool early = !now->server->has_left(rank) && !self.killed_by_us;
-        if (early && !is_bad) self.why = exited_early(rank);
-        if (!now->group && !now->server->has_left(rank)) {
-            auto why =
-                self.why ? *self.why
-                : as_asked && (status.signal() != 0 || end.was_asked)
-                    ? error(errc::cancelled, fmt::format("worker {} was still starting", rank))
-                    : exited_early(rank);
-            now->server->abort(std::move(why), rank);
+        const bool early = !now->server->has_left(in_world(rank)) && !self.killed_by_us;
+        if (early && !is_bad) self.why = exited_early(in_world(rank));
+        if (!now->group && !now->server->has_left(in_world(rank))) {
+            auto why = self.why ? *self.why
+                       : as_asked && (status.signal() != 0 || end.was_asked)
+                           ? error(errc::cancelled,
+                                   fmt::format("worker {} was still starting", in_world(rank)))
+                           : exited_early(in_world(rank));
+            now->server->abort(std::move(why), in_world(rank));
         }
         self.running = false;
         now->changed.set();
     }
 
-    /// A rank of any program has failed: the others are asked to end, and have their grace.
+    /// A rank has failed, and no group here says so: the others of any program are asked to end,
+    /// those of a training hear it from the host that serves their group.
     void end_all_for(attempt* now, int rank) {
+        if (now->group && now->meets) return;
         group_outcome how;
         how.failure = now->ranks[static_cast<std::size_t>(rank)].why;
         how.culprit = rank;
         now->group = std::move(how);
-        ask_all_to_end(*now);
+        if (!now->meets) ask_all_to_end(*now);
     }
     /// Each once, also those that were still starting when it was the turn of the others.
     static void ask_all_to_end(attempt& now) {
@@ -51040,8 +51208,8 @@ private:
         std::optional<time_point> limit, silent_limit;
         bool has_failed = false;
         while (now->any_running() || !now->group) {
-            if (!now->any_running() && !now->meets) {
-                now->group = group_outcome{};
+            if (!now->any_running() && (!now->meets || !now->server)) {
+                if (!now->group) now->group = group_outcome{};
                 break;
             }
             const auto time = loop::current().now();
@@ -51053,6 +51221,7 @@ private:
                 // A rank that fell silent will not leave; a dead one is reaped within the moment.
                 if (!now->group->reported) silent_limit = time + moment;
             }
+            if (has_failed) tell_of_failure(*now);
             if (silent_limit && time >= *silent_limit) {
                 silent_limit.reset();
                 if (now->group->culprit >= 0)
@@ -51073,7 +51242,7 @@ private:
                 limit.reset();
                 kill_now_ = false;
                 if (!now->group && now->meets)
-                    now->server->abort(error(errc::timeout, "the ranks did not stop in time"));
+                    end_group(*now, error(errc::timeout, "the ranks did not stop in time"));
             }
             const auto until = std::min(silent_limit.value_or(time_point::max()),
                                         limit.value_or(time + std::chrono::hours(1)));
@@ -51081,6 +51250,20 @@ private:
             (void)co_await change;
         }
         told_to_stop_ = false;
+    }
+    /// As soon as the culprit's end is known, if it is one of ours.
+    void tell_of_failure(const attempt& now) {
+        if (!options_.on_failing || broken_off_ || stop_signal_ != 0) return;
+        const int culprit = now.group->culprit;
+        if (culprit >= 0 && !now.group->reported &&
+            now.ranks[static_cast<std::size_t>(culprit)].running)
+            return;
+        auto how = outcome_;
+        how.failure = verdict(now);
+        how.culprit = outcome_.culprit;
+        how.culprit_code = outcome_.culprit_code;
+        how.is_lasting = lasting_ || is_lasting(how.failure->code());
+        std::exchange(options_.on_failing, {})(how);
     }
     static void kill_all(attempt& now) {
         for (auto& r : now.ranks) kill(r);
@@ -51138,7 +51321,9 @@ private:
     int stop_signal_ = 0;
     bool told_to_stop_ = false;
     bool kill_now_ = false;
-    bool lasting_ = false; ///< a rank ended in a way that would only come again
+    bool lasting_ = false;                 ///< a rank ended in a way that would only come again
+    std::unique_ptr<group_server> server_; ///< of a share, until its attempt
+    std::optional<error> broken_off_;
     event stop_;
     cancel_source stopping_; ///< the same, for what waits for others
 };
@@ -51303,6 +51488,9 @@ struct coordinator_options {
     std::string address{}; ///< where other supervisors reach it
     std::string job{};
     int least = 1, most = 1;
+    /// Each worker is a host of ranks that start again: people read of hosts, and a host that is
+    /// told to go where the others are too few stops the job.
+    bool are_hosts = false;
     int start = 0;        ///< workers at the beginning; 0: `most`
     int max_failures = 3; ///< losses of members and failed starts, of the whole job
     /// Workers of one host that are refused; then none is started there any more.
@@ -51763,7 +51951,8 @@ SKEIN_INLINE void elastic_coordinator::lose(elastic_keeper& keeper, const error&
     records_.erase(&keeper);
     changed_.set();
     worker_end how;
-    how.how = fmt::format("is lost with its host: {}", why.what());
+    how.how =
+        fmt::format("{}: {}", options_.are_hosts ? "is lost" : "is lost with its host", why.what());
     how.was_seen = false;
     for (auto& [id, w] : workers_)
         if (w->keeper == &keeper) {
@@ -51933,7 +52122,9 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
     if (last == world_end::broken) {
         mark_broken();
         if (broken_why_.empty() && !said->why.empty())
-            broken_why_ = fmt::format("{}: {}", name_of(from), detail::clipped(said->why));
+            broken_why_ = options_.are_hosts
+                              ? detail::clipped(said->why)
+                              : fmt::format("{}: {}", name_of(from), detail::clipped(said->why));
         if (group_)
             group_->server->abort(
                 error(errc::peer_lost, fmt::format("a collective failed at {}", name_of(from))));
@@ -52087,9 +52278,14 @@ SKEIN_INLINE void elastic_coordinator::count_failure(error why, int culprit) {
     ++failures_;
     if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
     if (failures_ <= options_.max_failures) return;
-    auto hint = fmt::format("{} workers were lost or failed to start, and the job allows {}; when "
-                            "it is resumed it goes on from its last checkpoint, if it has one",
-                            failures_, options_.max_failures);
+    auto hint =
+        options_.are_hosts
+            ? fmt::format("all ranks were started again {} time{} already; when it is "
+                          "resumed it goes on from its last checkpoint, if it has one",
+                          failures_ - 1, failures_ == 2 ? "" : "s")
+            : fmt::format("{} workers were lost or failed to start, and the job allows {}; when "
+                          "it is resumed it goes on from its last checkpoint, if it has one",
+                          failures_, options_.max_failures);
     if (!why.hint().empty()) hint = why.hint() + "; " + hint;
     finish(std::move(why.with_hint(std::move(hint))), culprit);
 }
@@ -52188,6 +52384,7 @@ SKEIN_INLINE int elastic_coordinator::least() const noexcept {
     return stop_signal_ != 0 ? 1 : options_.least;
 }
 SKEIN_INLINE std::string elastic_coordinator::name_of(const worker& which) const {
+    if (options_.are_hosts) return "host " + which.self.host;
     if (which.self.pid == 0) return fmt::format("worker {} at {}", which.self.id, which.self.host);
     return fmt::format("worker {} (pid {} at {})", which.self.id, which.self.pid, which.self.host);
 }
@@ -52342,7 +52539,10 @@ SKEIN_INLINE void elastic_coordinator::wish() {
     const auto joining = ready();
     int rest = static_cast<int>(joining.size());
     for (const auto* w : stay) rest += w->leaves ? 0 : 1;
-    for (const auto* w : stay) change = change || (w->leaves && rest >= least());
+    for (const auto* w : stay) {
+        change = change || (w->leaves && rest >= least());
+        if (options_.are_hosts && w->leaves && rest < least()) stop(SIGTERM);
+    }
     if (!joining.empty() && stop_signal_ == 0) {
         const auto due = deadline_after(joining.front()->ready_at, options_.times.join_settle);
         if (loop::current().now() >= due)
@@ -52387,8 +52587,12 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
     if (short_since_ == time_point::max()) return;
     const auto limit = deadline_after(short_since_, options_.times.pause_limit);
     if (now < limit) return wake_at(limit);
-    error why(errc::timeout, fmt::format("fewer than {} workers were there for {:.3g} s",
-                                         options_.least, to_seconds(options_.times.pause_limit)));
+    error why(errc::timeout, fmt::format("fewer than {} {} were there for {:.3g} s", options_.least,
+                                         options_.are_hosts ? "hosts" : "workers",
+                                         to_seconds(options_.times.pause_limit)));
+    if (options_.are_hosts)
+        why.with_hint("start the same skein run on the other hosts, or fewer of them: --nnodes "
+                      "LEAST:MOST");
     if (refused_ || last_loss_) why.with_cause(refused_ ? refused_->what() : last_loss_->what());
     finish(std::move(why));
     kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
@@ -52452,6 +52656,9 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
         }
         error why(errc::aborted, fmt::format("a collective failed, and no worker was lost{}{}",
                                              broken_why_.empty() ? "" : ": ", broken_why_));
+        if (options_.are_hosts)
+            why = error(errc::worker_lost,
+                        broken_why_.empty() ? "the hosts have lost each other" : broken_why_);
         if (broken_why_.empty() && group_ && group_->outcome && group_->outcome->failure)
             why.with_cause(group_->outcome->failure->what());
         if (!was_refused_ && !std::exchange(is_break_counted_, true)) {
@@ -53495,6 +53702,8 @@ class network;
 
 namespace skein::spmd::detail {
 
+/// What a link of hosts whose ranks start again is for: no other supervisor has one by mistake.
+inline constexpr const char* purpose_of_hosts = "host-of-ranks";
 [[nodiscard]] net::connection_options host_link(const elastic_host_options& of);
 
 /// Another host's keeper, as the coordinator has it.
@@ -54157,7 +54366,7 @@ SKEIN_INLINE net::connection_options host_link(const elastic_host_options& of) {
     o.secret = of.secret;
     o.self.name = of.host;
     o.self.host = of.host;
-    o.self.purpose = "elastic-host";
+    o.self.purpose = of.coordinator.are_hosts ? purpose_of_hosts : "elastic-host";
     o.alive = of.alive;
     o.bounds.max_frame = most_keeper_frame;
     return o;
@@ -54196,9 +54405,9 @@ SKEIN_INLINE std::optional<error> objection(const keeper_hello& of, const keeper
                                                  of.host, of.job, door.options->job));
     if (of.least != o.least || of.most != o.most)
         return error(errc::mismatch,
-                     fmt::format("host {} has a job of {} to {} workers, here it is one of {} to "
-                                 "{}",
-                                 of.host, of.least, of.most, o.least, o.most))
+                     fmt::format("host {} has a job of {} to {} {}, here it is one of {} to {}",
+                                 of.host, of.least, of.most, o.are_hosts ? "hosts" : "workers",
+                                 o.least, o.most))
             .with_hint("start it with the same --nnodes and --nproc-per-node on all hosts");
     if (of.places < 1 || of.places > 4096)
         return error(errc::invalid_argument,
@@ -54298,13 +54507,15 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     door->there.push_back(&keeper);
     if (door->options->say)
         door->options->say(
-            fmt::format("host {} has come, with {} places", keeper.host(), keeper.places()));
+            door->options->coordinator.are_hosts
+                ? fmt::format("host {} has come", keeper.host())
+                : fmt::format("host {} has come, with {} places", keeper.host(), keeper.places()));
     auto reading = as_result(read_keeper(door, &keeper));
     const auto read = co_await reading;
     std::erase(door->there, &keeper);
     const error why = read ? error(errc::closed, "its supervisor has left") : read.error();
     door->coordinator->lose(keeper, why);
-    if (door->options->say)
+    if (door->options->say && !(read && door->options->coordinator.are_hosts))
         door->options->say(fmt::format("host {} is gone: {}", keeper.host(), why.what()));
 }
 
@@ -54550,6 +54761,7 @@ private:
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -54573,6 +54785,7 @@ struct elastic_client_options {
     net::token secret{};
     std::vector<setting> settings{};
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    std::function<void()> on_news{}; ///< told on the loop of all that the supervisor has said
 };
 
 /// One world of a rank. `begin` and what the group has told are only read; the losses may be used
@@ -54747,6 +54960,7 @@ SKEIN_INLINE void elastic_client::handle(const net::frame& f) {
     default: throw error(errc::malformed, fmt::format("kind {} means nothing to a rank", f.kind));
     }
     changed_.wake_all();
+    if (options_.on_news) options_.on_news();
 }
 
 /// Whoever still works in the newest world must not wait there.
@@ -54758,6 +54972,7 @@ SKEIN_INLINE void elastic_client::lose_link(error why) {
     if (!lost_) lost_ = std::move(why);
     break_world(-1, *lost_);
     changed_.wake_all();
+    if (options_.on_news) options_.on_news();
 }
 
 SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end last,
@@ -55237,6 +55452,7 @@ struct elastic_run_options {
     std::string host{};              ///< as others reach this one; empty: its name
     std::pair<int, int> hosts{1, 1}; ///< at least, at most
     int workers_per_host = 1;
+    bool are_hosts = false; ///< see coordinator_options; each is its host's one worker
     int max_failures = 3;
     elastic_times times{};
     time_span meet_limit = std::chrono::minutes(10); ///< see elastic_host_options
@@ -55451,6 +55667,7 @@ private:
         set_silence(o);
         c.say = options_.say;
         c.job = options_.job;
+        c.are_hosts = options_.are_hosts;
         c.least = k.least;
         c.most = k.most;
         c.max_failures = options_.max_failures;

@@ -20725,9 +20725,13 @@ SKEIN_INLINE void for_each_parameter(
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
+
+namespace skein::net {
+class loop_thread;
+}
 
 namespace skein::train {
 
@@ -20736,7 +20740,7 @@ public:
     using save_function = std::function<saved_checkpoint()>;
 
     /// The thread comes with the first save.
-    checkpoint_writer() = default;
+    checkpoint_writer();
     checkpoint_writer(const checkpoint_writer&) = delete;
     checkpoint_writer& operator=(const checkpoint_writer&) = delete;
     /// Waits for a save that is being made.
@@ -20757,14 +20761,13 @@ public:
     [[nodiscard]] result<saved_checkpoint> take();
 
 private:
-    void main();
+    void make();
 
     mutable std::mutex mutex_;
     mutable std::condition_variable changed_;
     save_function save_;                              // while it is being made
     std::optional<result<saved_checkpoint>> outcome_; // of the one that has ended
-    bool leaves_ = false;
-    std::thread thread_;
+    std::unique_ptr<net::loop_thread> thread_;
 };
 
 } // namespace skein::train
@@ -20777,29 +20780,19 @@ private:
 #include <exception>
 #include <utility>
 
-#include <pthread.h>
-#include <signal.h>
-
 namespace skein::train {
 
-SKEIN_INLINE checkpoint_writer::~checkpoint_writer() {
-    if (!thread_.joinable()) return;
-    {
-        const std::lock_guard lock(mutex_);
-        leaves_ = true;
-        changed_.notify_all();
-    }
-    thread_.join();
-}
+SKEIN_INLINE checkpoint_writer::checkpoint_writer() = default;
+SKEIN_INLINE checkpoint_writer::~checkpoint_writer() { wait(); }
 
 SKEIN_INLINE void checkpoint_writer::begin(save_function save) {
-    const std::lock_guard lock(mutex_);
-    SKEIN_CHECK(!save_ && !outcome_, "a save begins while another one is being made");
-    save_ = std::move(save);
-    if (thread_.joinable())
-        changed_.notify_all();
-    else
-        thread_ = std::thread([this] { main(); });
+    if (!thread_) thread_ = std::make_unique<net::loop_thread>("checkpoints");
+    {
+        const std::lock_guard lock(mutex_);
+        SKEIN_CHECK(!save_ && !outcome_, "a save begins while another one is being made");
+        save_ = std::move(save);
+    }
+    thread_->loop().post_from_any_thread([this] { make(); });
 }
 
 SKEIN_INLINE bool checkpoint_writer::is_writing() const {
@@ -20835,27 +20828,17 @@ SKEIN_INLINE result<saved_checkpoint> checkpoint_writer::take() {
     return out;
 }
 
-SKEIN_INLINE void checkpoint_writer::main() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    pthread_setname_np(pthread_self(), "checkpoints");
-    std::unique_lock lock(mutex_);
-    for (;;) {
-        changed_.wait(lock, [&] { return save_ != nullptr || leaves_; });
-        if (save_ == nullptr) return;
-        lock.unlock(); // save_ is this thread's until it is reset
-        std::optional<result<saved_checkpoint>> made;
-        try {
-            made.emplace(save_());
-        } catch (...) {
-            made.emplace(to_error(std::current_exception()));
-        }
-        lock.lock();
-        save_ = nullptr;
-        outcome_ = std::move(made);
-        changed_.notify_all();
+SKEIN_INLINE void checkpoint_writer::make() {
+    std::optional<result<saved_checkpoint>> made;
+    try {
+        made.emplace(save_()); // this thread's until it is reset
+    } catch (...) {
+        made.emplace(to_error(std::current_exception()));
     }
+    const std::lock_guard lock(mutex_);
+    save_ = nullptr;
+    outcome_ = std::move(made);
+    changed_.notify_all();
 }
 
 } // namespace skein::train
@@ -21125,13 +21108,15 @@ private:
 //     program_kind::elastic  a worker that others join and leave: it is told where its supervisor is
 //
 // launch() says it. A program is elastic if there is a Trainer<Elastic<...>> anywhere in it: that
-// is known before main, and a Trainer is made too late for a process that has to say who it is.
+// is known before main, and a Trainer is made too late for a process that has to say who it is. Its
+// file shows it, too, to who must know before anything is started.
 //
 //     spmd::tell_program_kind(spmd::own_program_kind());      // once, before there are threads
 //     auto where = spmd::discover();
 
 
 #include <cstdint>
+#include <string>
 
 namespace skein::spmd {
 
@@ -21146,9 +21131,15 @@ inline constexpr const char* asks_kind_variable = "SKEIN_ASKS_KIND";
 ///   errors  closed: the supervisor is gone; malformed: it has answered nonsense
 void tell_program_kind(program_kind mine);
 
-/// This program has a Trainer<Elastic<...>>; said before main.
-bool note_elastic_program() noexcept;
+/// In the file of each program that has a Trainer<Elastic<...>>, and of no other.
+inline constexpr char elastic_mark[] = "skein: this program has elastic workers";
+/// This program has a Trainer<Elastic<...>>; said before main, with elastic_mark.
+bool note_elastic_program(const char* mark) noexcept;
 [[nodiscard]] program_kind own_program_kind() noexcept;
+
+/// Whether the file of a program shows that it is elastic. A script shows nothing, whatever it
+/// starts; nor does a file that cannot be read.
+[[nodiscard]] bool shows_elastic(const std::string& executable);
 
 } // namespace skein::spmd
 
@@ -21187,21 +21178,49 @@ inline constexpr std::array torch_variables{"RANK",
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace skein::spmd {
 
 namespace detail {
 
-SKEIN_INLINE std::atomic<bool>& has_elastic_trainer() noexcept {
-    static constinit std::atomic<bool> has = false;
-    return has;
+/// Null: there is none. The text is kept, so that no compiler drops it from the file.
+SKEIN_INLINE std::atomic<const char*>& noted_mark() noexcept {
+    static constinit std::atomic<const char*> noted = nullptr;
+    return noted;
 }
+
+/// A file as memory, while this lives.
+class mapped_file {
+public:
+    explicit mapped_file(const std::string& path) {
+        const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+        struct stat about{};
+        if (!file || ::fstat(file.get(), &about) != 0 || about.st_size <= 0) return;
+        const auto size = static_cast<std::size_t>(about.st_size);
+        void* const at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+        if (at == MAP_FAILED) return;
+        text_ = std::string_view(static_cast<const char*>(at), size);
+    }
+    mapped_file(const mapped_file&) = delete;
+    mapped_file& operator=(const mapped_file&) = delete;
+    ~mapped_file() {
+        if (!text_.empty()) ::munmap(const_cast<char*>(text_.data()), text_.size());
+    }
+    [[nodiscard]] std::string_view text() const noexcept { return text_; }
+
+private:
+    std::string_view text_;
+};
 
 /// Until the other side has said its last byte.
 SKEIN_INLINE byte_buffer read_answer(int from) {
@@ -21217,13 +21236,30 @@ SKEIN_INLINE byte_buffer read_answer(int from) {
 
 } // namespace detail
 
-SKEIN_INLINE bool note_elastic_program() noexcept {
-    detail::has_elastic_trainer() = true;
+SKEIN_INLINE bool note_elastic_program(const char* mark) noexcept {
+    detail::noted_mark() = mark;
     return true;
 }
 
 SKEIN_INLINE program_kind own_program_kind() noexcept {
-    return detail::has_elastic_trainer() ? program_kind::elastic : program_kind::fixed;
+    return detail::noted_mark() != nullptr ? program_kind::elastic : program_kind::fixed;
+}
+
+SKEIN_INLINE bool shows_elastic(const std::string& executable) {
+    const detail::mapped_file file(executable);
+    if (!file.text().starts_with("\x7f"
+                                 "ELF"))
+        return false;
+    // In two parts: a program that only looks for the mark is not to have it.
+    constexpr std::string_view first = "skein: this program has ", rest = "elastic workers";
+    auto text = file.text();
+    for (;;) {
+        const auto* const found = ::memmem(text.data(), text.size(), first.data(), first.size());
+        if (found == nullptr) return false;
+        text.remove_prefix(static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) +
+                           first.size());
+        if (text.starts_with(rest)) return true;
+    }
 }
 
 SKEIN_INLINE void tell_program_kind(program_kind mine) {
@@ -21279,7 +21315,7 @@ inline constexpr bool is_elastic<Strategy> = true;
 /// Using it says before main that the program has a Trainer of this strategy.
 template <class Strategy>
 struct elastic_mark {
-    static inline const bool noted = spmd::note_elastic_program();
+    static inline const bool noted = spmd::note_elastic_program(spmd::elastic_mark);
 };
 } // namespace train::detail
 
@@ -37473,6 +37509,7 @@ SKEIN_INLINE mapped_pages::mapped_pages(std::size_t bytes, bool readable) {
         throw error(errc::exhausted, fmt::format("no memory for a copy of {} bytes", bytes));
     begin_ = static_cast<std::byte*>(got);
     size_ = bytes;
+    if (readable) (void)::madvise(begin_, size_, MADV_HUGEPAGE);
 #ifdef MADV_POPULATE_WRITE
     // A copy that is waited for does not wait for pages, too. Where the kernel cannot, it does.
     if (readable) (void)::madvise(begin_, size_, MADV_POPULATE_WRITE);
@@ -37644,10 +37681,15 @@ public:
     ///   result  the durable checkpoint; nothing when it is in flight
     std::optional<saved_checkpoint> save(const checkpoint_state& state, bool beside) {
         is_owed_ = false;
-        if (!beside || !is_beside_) return saver_->save(state);
-        copy_.take(state, ctx_.rank(), ctx_.world_size());
-        writer_.begin([this] { return saver_->save(copy_.state()); });
-        return std::nullopt;
+        std::optional<saved_checkpoint> saved;
+        if (beside && is_beside_) {
+            copy_.take(state, ctx_.rank(), ctx_.world_size());
+            writer_.begin([this] { return saver_->save(copy_.state()); });
+        } else {
+            saved = saver_->save(state);
+        }
+        is_due_ = false;
+        return saved;
     }
 
     /// Waits for the save in flight.
@@ -37681,6 +37723,15 @@ public:
         throw error(errc::aborted, "a checkpoint could not be saved on another rank");
     }
 
+    /// How the save in flight stands on all ranks, by the row of the step that is committed.
+    void hear(save_word all) noexcept {
+        if (all == save_word::owed) is_due_ = true;
+    }
+    /// A save is to be made behind the step that is committed, as another one was given up.
+    [[nodiscard]] bool is_due() const noexcept { return is_due_; }
+    void set_due(bool is_due) noexcept { is_due_ = is_due; }
+
+    /// How the save in flight stands on this rank.
     [[nodiscard]] save_word word() const {
         if (writer_.is_writing()) return save_word::writes;
         if (writer_.has_failed()) return save_word::failed;
@@ -37762,7 +37813,7 @@ private:
     std::optional<checkpointer> saver_;
     snapshot copy_;
     std::size_t bytes_ = 0; // of a copy
-    bool is_beside_ = false, is_owed_ = false;
+    bool is_beside_ = false, is_owed_ = false, is_due_ = false;
     std::string notice_;
     std::atomic<bool> is_given_up_ = false;
     std::mutex mutex_;
@@ -37779,9 +37830,11 @@ private:
 
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace skein::train::detail {
 
@@ -37838,6 +37891,22 @@ struct run_state {
         if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
     }
 };
+
+/// What a checkpoint is chosen by: this step's numbers; where the newest count, older ones, too.
+[[nodiscard]] SKEIN_INLINE std::map<std::string, double> chosen_by(
+    const run_state& run, const std::vector<metric_value>& evaluated,
+    const std::map<std::string, double>& newest) {
+    std::map<std::string, double> all;
+    all["loss"] = run.result.loss;
+    for (const auto& m : evaluated) all[m.name] = m.value;
+    for (const auto& m : run.row.values)
+        if (m.name.starts_with("train_")) all[m.name] = m.value;
+    const auto& best = run.config.checkpoint.keep_best;
+    const bool any_step = best.value == best_value::newest || best.metric.starts_with("train_");
+    const auto older = newest.find(best.metric);
+    if (any_step && older != newest.end()) all.emplace(*older);
+    return all;
+}
 
 } // namespace skein::train::detail
 
@@ -37981,7 +38050,6 @@ public:
         check_best();
         state_.emplace(run_.parts->store(), *run_.optimizer, run_.feeder->order());
     }
-    [[nodiscard]] bool has_begun() const noexcept { return report_.has_value(); }
     [[nodiscard]] training_state& state() { return *state_; }
 
     /// What a rank that is behind or new needs besides the tensors.
@@ -38012,17 +38080,16 @@ public:
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
 
-    /// How the save in flight stands on this rank; and on all, by the row of a step.
-    [[nodiscard]] save_word save_state() const { return saves_.word(); }
-    void hear_saves(save_word all) {
-        if (all == save_word::failed) saves_.fail();
-        if (all == save_word::owed) save_due_ = true;
+    [[nodiscard]] run_saves& saves() noexcept { return saves_; }
+    /// A checkpoint that is durable on all ranks, if there is one.
+    void tell_saved(const std::optional<saved_checkpoint>& saved) {
+        if (!saved) return;
+        run_.result.checkpoint = saved->path;
+        const checkpoint_info info{ctx_.rank(), saved->step, saved->path, saved->bytes,
+                                   saved->seconds};
+        report_->saved(info);
+        run_.parts->tell(info);
     }
-    /// A save that is durable on all ranks is told.
-    void tell_saved() { tell_saved(saves_.take()); }
-    /// Fails every exchange of the context; what becomes of the save in flight, run_saves::abort()
-    /// says.
-    void abort(const error& why, bool hurries) noexcept { saves_.abort(why, hurries); }
 
     /// A step is drawn: what was decided behind the one before is written.
     void begin_step() noexcept { events_.clear(); }
@@ -38063,7 +38130,7 @@ public:
         const auto on_this_step = [&](std::int64_t every) {
             return every > 0 && run_.step % static_cast<std::uint64_t>(every) == 0;
         };
-        const auto saves = [&] {
+        const auto is_due = [&] {
             return on_this_step(config_.checkpoint.every) || run_.is_last() ||
                    (run_.stopped && config_.checkpoint.on_stop);
         };
@@ -38072,10 +38139,10 @@ public:
         std::vector<bool> done(evaluator_->size(), run_.hurries);
         const auto evaluate_due = [&] {
             for (std::size_t set = 0; set < done.size(); ++set) {
-                const bool is_due = on_this_step(evaluator_->every(set)) || run_.comes_to_end();
-                if (done[set] || (!is_due && !(saves() && best == set))) continue;
+                const bool is_asked = on_this_step(evaluator_->every(set)) || run_.comes_to_end();
+                if (done[set] || (!is_asked && !(is_due() && best == set))) continue;
                 done[set] = true;
-                evaluate(set, evaluated, is_due);
+                evaluate(set, evaluated, is_asked);
             }
         };
         evaluate_due();
@@ -38099,7 +38166,7 @@ public:
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved
-        if (saves() || save_due_) save(evaluated.values);
+        if (is_due() || saves_.is_due()) save(evaluated.values);
     }
 
     /// The last evaluation, files, callbacks.
@@ -38368,21 +38435,6 @@ private:
         newest_ = found.manifest().metrics;
     }
 
-    /// What a checkpoint is chosen by: this step's numbers; where the newest count, older ones, too.
-    [[nodiscard]] std::map<std::string, double> numbers(
-        const std::vector<metric_value>& evaluated) {
-        std::map<std::string, double> all;
-        all["loss"] = run_.result.loss;
-        for (const auto& m : evaluated) all[m.name] = m.value;
-        for (const auto& m : run_.row.values)
-            if (m.name.starts_with("train_")) all[m.name] = m.value;
-        const auto& best = config_.checkpoint.keep_best;
-        const bool any_step = best.value == best_value::newest || best.metric.starts_with("train_");
-        const auto older = newest_.find(best.metric);
-        if (any_step && older != newest_.end()) all.emplace(*older);
-        return all;
-    }
-
     /// What a checkpoint has besides the tensors, but for what is collective.
     [[nodiscard]] json extra(bool stop_wanted) const {
         json out = json::object();
@@ -38422,19 +38474,10 @@ private:
             state_->save(run_.step, config_.seed,
                          {{"loss", run_.result.loss}, {"next_lr", run_.scheduled_rate(run_.step)}},
                          dump_json(more));
-        what.metrics = numbers(evaluated);
+        what.metrics = chosen_by(run_, evaluated, newest_);
         // Where nothing comes after it, nothing is gained by a copy.
         const bool beside = !run_.stopped && !run_.is_last() && end_due_.empty();
         tell_saved(saves_.save(what, beside));
-        save_due_ = false;
-    }
-    void tell_saved(const std::optional<saved_checkpoint>& saved) {
-        if (!saved) return;
-        run_.result.checkpoint = saved->path;
-        const checkpoint_info info{ctx_.rank(), saved->step, saved->path, saved->bytes,
-                                   saved->seconds};
-        report_->saved(info);
-        run_.parts->tell(info);
     }
 
     void finish_result(double seconds, double tokens_per_s) {
@@ -38462,7 +38505,6 @@ private:
     std::optional<training_state> state_;
     std::optional<reporter> report_;
     run_saves saves_{ctx_, config_};
-    bool save_due_ = false; // behind the step that is committed, as the ranks have heard
     std::vector<std::uint64_t> evaluated_at_, told_at_; // steps, by set
     std::map<std::string, double> newest_;              // numbers by which checkpoints are chosen
     last_row last_;
@@ -38819,7 +38861,7 @@ public:
     }
     void abort(const error& why) noexcept {
         if (run_.parts) run_.parts->abort(why);
-        between_.abort(why, place_ != nullptr && is_of_world(why));
+        between_.saves().abort(why, place_ != nullptr && is_of_world(why));
     }
 
     session_core(const session_request& request, const make_parts& make)
@@ -39074,7 +39116,7 @@ public:
     void commit() {
         expect(step_phase::applied, "commit()");
         commit_here();
-        if (row_.saves() == save_word::none) between_.tell_saved();
+        if (row_.saves() == save_word::none) between_.tell_saved(between_.saves().take());
         end_step();
         if (place_ != nullptr && row_.pauses() && !run_.stopped && !run_.ended && !run_.is_last())
             change_world(spmd::world_end::paused);
@@ -39087,7 +39129,7 @@ public:
         reported_.clear();
         run_.stopped = row_.stops();
         run_.hurries = row_.hurries();
-        between_.hear_saves(row_.saves());
+        between_.saves().hear(row_.saves());
         if (row_.stop_signal() > 0) run_.result.stop_signal = row_.stop_signal();
         run_.result.loss = now_.loss;
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
@@ -39263,8 +39305,8 @@ private:
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
         row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
-                      run_.decided(), pauses, between_.save_state(), now_, clock_);
-        if (row_.saves() == save_word::failed) between_.hear_saves(row_.saves());
+                      run_.decided(), pauses, between_.saves().word(), now_, clock_);
+        if (row_.saves() == save_word::failed) between_.saves().fail();
         if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
@@ -39467,7 +39509,7 @@ SKEIN_INLINE carried_state between_steps::carried(step_end end) {
     out.val_step = run_.result.val_step;
     out.first_step = run_.result.first_step;
     out.checkpoint = run_.result.checkpoint;
-    out.save_due = save_due_;
+    out.save_due = saves_.is_due();
     out.metrics = run_.result.metrics;
     out.arrays = run_.result.arrays;
     out.evaluated_at = evaluated_at_;
@@ -39516,7 +39558,7 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     run_.result.val_step = from.val_step;
     run_.result.first_step = from.first_step;
     run_.result.checkpoint = from.checkpoint;
-    save_due_ = from.save_due;
+    saves_.set_due(from.save_due);
     run_.result.metrics = from.metrics;
     run_.result.arrays = from.arrays;
     evaluated_at_ = from.evaluated_at;

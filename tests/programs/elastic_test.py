@@ -240,18 +240,6 @@ def more_than_most():
         refused([EXAMPLE, "--workers", "4:1", "--runs-dir", folder], "4:1", "fewest come first")
 
 
-def ranks_that_never_change():
-    """A program with another strategy is refused by `skein run` of several hosts, in true words, and told how it is started."""
-    with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
-        text = write_text(folder)
-        with Run([find_program("skein"), "run", "--nnodes", "1:2", "--nproc-per-node", 2, "--rdzv-endpoint", "127.0.0.1:0", find_program("110_gpt_ddp"),
-                  "--text", text, "--runs", pathlib.Path(folder, "runs"), *TINY], cwd=folder, SKEIN_TOKEN="11" * 32) as run:
-            run.check(run.wait(60) == 2, "it is a usage error")
-            for words in ("a worker of an elastic job (2 to 4 workers)", "ranks that never change", "on one host: `skein run --nproc-per-node 4`", "--workers 4"):
-                run.check(words in run.stderr, f"no {words!r} in what it says")
-            run.check_nothing_left()
-
-
 def settings_of_a_run():
     """What --rdzv-conf cannot be."""
     for setting in ("silence=soon", "silence=0", "silence=-1", "silence="):
@@ -348,7 +336,7 @@ if __name__ == "__main__":
     if asked.data:
         asked.data = unpack(asked.data)
     run_cases([("the same bits", same_bits), ("each digit once", each_digit_once), ("more than most", more_than_most), ("small batch", small_batch),
-               ("ranks that never change", ranks_that_never_change), ("settings of a run", settings_of_a_run), ("stream", stream),
+               ("settings of a run", settings_of_a_run), ("stream", stream),
                ("exception", exception), ("dies on every start", dies_on_every_start), ("exits early", exits_early),
                ("other model", lambda: joiner_of_another("width", 48, "model")),
                ("other batch", lambda: joiner_of_another("batch", 36, "batch")),

@@ -21,6 +21,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+namespace undecided_ranks_test {
+
 using namespace skein;
 using namespace std::chrono_literals;
 
@@ -241,3 +243,5 @@ TEST_CASE("elastic ranks end well for their first supervisor, and live on for th
 }
 
 TEST_CASE("elastic ranks that nobody adopts are killed") { run("e", are_left_alone); }
+
+} // namespace undecided_ranks_test

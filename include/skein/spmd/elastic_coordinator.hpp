@@ -81,6 +81,9 @@ struct coordinator_options {
     std::string address{}; ///< where other supervisors reach it
     std::string job{};
     int least = 1, most = 1;
+    /// Each worker is a host of ranks that start again: people read of hosts, and a host that is
+    /// told to go where the others are too few stops the job.
+    bool are_hosts = false;
     int start = 0;        ///< workers at the beginning; 0: `most`
     int max_failures = 3; ///< losses of members and failed starts, of the whole job
     /// Workers of one host that are refused; then none is started there any more.

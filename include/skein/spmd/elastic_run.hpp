@@ -46,6 +46,7 @@ struct elastic_run_options {
     std::string host{};              ///< as others reach this one; empty: its name
     std::pair<int, int> hosts{1, 1}; ///< at least, at most
     int workers_per_host = 1;
+    bool are_hosts = false; ///< see coordinator_options; each is its host's one worker
     int max_failures = 3;
     elastic_times times{};
     time_span meet_limit = std::chrono::minutes(10); ///< see elastic_host_options

@@ -11,7 +11,8 @@
 //     program_kind::elastic  a worker that others join and leave: it is told where its supervisor is
 //
 // launch() says it. A program is elastic if there is a Trainer<Elastic<...>> anywhere in it: that
-// is known before main, and a Trainer is made too late for a process that has to say who it is.
+// is known before main, and a Trainer is made too late for a process that has to say who it is. Its
+// file shows it, too, to who must know before anything is started.
 //
 //     spmd::tell_program_kind(spmd::own_program_kind());      // once, before there are threads
 //     auto where = spmd::discover();
@@ -19,6 +20,7 @@
 #include <skein/core/config.hpp>
 
 #include <cstdint>
+#include <string>
 
 namespace skein::spmd {
 
@@ -33,9 +35,15 @@ inline constexpr const char* asks_kind_variable = "SKEIN_ASKS_KIND";
 ///   errors  closed: the supervisor is gone; malformed: it has answered nonsense
 void tell_program_kind(program_kind mine);
 
-/// This program has a Trainer<Elastic<...>>; said before main.
-bool note_elastic_program() noexcept;
+/// In the file of each program that has a Trainer<Elastic<...>>, and of no other.
+inline constexpr char elastic_mark[] = "skein: this program has elastic workers";
+/// This program has a Trainer<Elastic<...>>; said before main, with elastic_mark.
+bool note_elastic_program(const char* mark) noexcept;
 [[nodiscard]] program_kind own_program_kind() noexcept;
+
+/// Whether the file of a program shows that it is elastic. A script shows nothing, whatever it
+/// starts; nor does a file that cannot be read.
+[[nodiscard]] bool shows_elastic(const std::string& executable);
 
 } // namespace skein::spmd
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What `skein run` does where one host has the whole job: a program of any kind, started as many
-// times as there are ranks, and supervised as it says it is (spmd/program_kind.hpp).
+// What `skein run` does on a host: a program of any kind, started as many times as there are ranks,
+// and supervised as it says it is (spmd/program_kind.hpp).
 //
 //     spmd::program_run_options how;
 //     how.host.job = "gpt";
@@ -13,6 +13,9 @@
 //                grace), and all start again
 // fixed ranks    the same, and they end by themselves, as their group tells them
 // elastic        as run_elastic_host(): those that live go on
+//
+// On several hosts (host.hosts, or a register) ranks that start again do so on all of them: this
+// host is then one worker of a job of hosts (spmd/detail/host_member.hpp).
 
 #include <skein/core/config.hpp>
 #include <skein/core/constants.hpp>
@@ -25,15 +28,15 @@
 
 namespace skein::spmd {
 
-/// A job on one host.
+/// A job, and this host's part in it.
 struct program_run_options {
-    /// The job; as it is where the program says that it is elastic. Its `hosts` are one.
+    /// The job; as it is where the program is elastic.
     elastic_run_options host{};
     /// From a SIGTERM to the kill: of ranks that train with launch(), of any others.
     time_span stop_grace = time_constants::lan().training_stop_grace;
     time_span silent_grace = time_constants::lan().stop_grace;
     rank_output_options output{};
-    /// Told of each restart of all ranks.
+    /// Told of each restart of all ranks of one host; several hosts say it by host.say.
     std::function<void(const error& why, int restart, int max_failures)> on_restart{};
 };
 
@@ -44,5 +47,6 @@ struct program_run_options {
 } // namespace skein::spmd
 
 #if SKEIN_HEADER_ONLY
+#include <skein/spmd/detail/host_member.ipp>
 #include <skein/spmd/detail/program_run.ipp>
 #endif

@@ -14,6 +14,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/time.hpp>
 #include <skein/spmd/group.hpp>
+#include <skein/spmd/host_share.hpp>
 #include <skein/spmd/rank_places.hpp>
 
 #include <chrono>
@@ -31,6 +32,8 @@ class loop;
 }
 
 namespace skein::spmd {
+
+struct supervisor_outcome;
 
 /// How many ranks a supervisor starts, with what, and how patient it is with them.
 struct supervisor_options {
@@ -62,6 +65,10 @@ struct supervisor_options {
     std::function<void(const error& why, int restart, int max_failures)> on_restart{};
     /// Told of the first stop request, when it comes.
     std::function<void()> on_stop{};
+    /// The ranks are some of a world of several hosts; nothing: they are all of it.
+    std::optional<host_share> share{};
+    /// Told once of an attempt that fails, when it is known why: other ranks may still run.
+    std::function<void(const supervisor_outcome& how)> on_failing{};
 };
 
 /// How the job ended.
@@ -72,6 +79,8 @@ struct supervisor_outcome {
     int culprit = -1;    ///< the rank that failed; -1 if nobody in particular
     /// Of the culprit, as a shell says it: its exit code, or 128 and its signal; 0: it had none yet.
     int culprit_code = 0;
+    bool is_lasting = false;   ///< the failure would only come again
+    bool is_elsewhere = false; ///< the culprit is a rank of another host, which knows more
     /// What rank 0 has told, of each key the newest of all attempts.
     std::map<std::string, byte_buffer> told{};
 };

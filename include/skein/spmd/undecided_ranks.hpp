@@ -26,6 +26,7 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
 #include <skein/proc/children.hpp>
+#include <skein/spmd/host_share.hpp>
 #include <skein/spmd/program_kind.hpp>
 #include <skein/spmd/rank_places.hpp>
 
@@ -45,7 +46,8 @@ struct undecided_options {
     int max_restarts = 0;    ///< TORCHELASTIC_MAX_RESTARTS
     /// A port of this host that nobody listens at, for MASTER_PORT of an attempt; 0: none is free.
     std::function<int()> free_port{};
-    bool reads_output = false; ///< what they write is for on_started to read
+    std::optional<host_share> share{}; ///< the ranks are those of this host; nothing: they are all
+    bool reads_output = false;         ///< what they write is for on_started to read
     /// A rank has been started; its child lives until on_ended.
     std::function<void(int attempt, int rank, std::shared_ptr<proc::child>)> on_started{};
 };
@@ -59,6 +61,7 @@ public:
     /// For one job; this must outlive them.
     [[nodiscard]] std::unique_ptr<rank_places> places();
     [[nodiscard]] bool are_elastic() const noexcept { return is_elastic_; }
+    [[nodiscard]] bool have_met() const noexcept { return met_.is_set(); } ///< in this attempt
 
     /// Gives those that are elastic, in turn, and then others, which are told at once who they are.
     [[nodiscard]] task<std::unique_ptr<proc::child>> start(proc::child_options how) override;
@@ -74,6 +77,7 @@ private:
     task<std::unique_ptr<proc::child>> start_rank(int number, rank_start what);
     task<void> hear(std::shared_ptr<rank> from);
     void decide(program_kind kind);
+    [[nodiscard]] host_share share() const;
 
     proc::children& on_;
     undecided_options options_;

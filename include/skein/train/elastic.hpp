@@ -45,7 +45,7 @@ inline constexpr bool is_elastic<Strategy> = true;
 /// Using it says before main that the program has a Trainer of this strategy.
 template <class Strategy>
 struct elastic_mark {
-    static inline const bool noted = spmd::note_elastic_program();
+    static inline const bool noted = spmd::note_elastic_program(spmd::elastic_mark);
 };
 } // namespace train::detail
 

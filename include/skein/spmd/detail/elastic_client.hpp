@@ -20,6 +20,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,6 +44,7 @@ struct elastic_client_options {
     net::token secret{};
     std::vector<setting> settings{};
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    std::function<void()> on_news{}; ///< told on the loop of all that the supervisor has said
 };
 
 /// One world of a rank. `begin` and what the group has told are only read; the losses may be used

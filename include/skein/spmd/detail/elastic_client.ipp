@@ -114,6 +114,7 @@ SKEIN_INLINE void elastic_client::handle(const net::frame& f) {
     default: throw error(errc::malformed, fmt::format("kind {} means nothing to a rank", f.kind));
     }
     changed_.wake_all();
+    if (options_.on_news) options_.on_news();
 }
 
 /// Whoever still works in the newest world must not wait there.
@@ -125,6 +126,7 @@ SKEIN_INLINE void elastic_client::lose_link(error why) {
     if (!lost_) lost_ = std::move(why);
     break_world(-1, *lost_);
     changed_.wake_all();
+    if (options_.on_news) options_.on_news();
 }
 
 SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end last,

@@ -88,7 +88,8 @@ SKEIN_INLINE void elastic_coordinator::lose(elastic_keeper& keeper, const error&
     records_.erase(&keeper);
     changed_.set();
     worker_end how;
-    how.how = fmt::format("is lost with its host: {}", why.what());
+    how.how =
+        fmt::format("{}: {}", options_.are_hosts ? "is lost" : "is lost with its host", why.what());
     how.was_seen = false;
     for (auto& [id, w] : workers_)
         if (w->keeper == &keeper) {
@@ -258,7 +259,9 @@ SKEIN_INLINE void elastic_coordinator::heard_ask(worker& from, byte_span body) {
     if (last == world_end::broken) {
         mark_broken();
         if (broken_why_.empty() && !said->why.empty())
-            broken_why_ = fmt::format("{}: {}", name_of(from), detail::clipped(said->why));
+            broken_why_ = options_.are_hosts
+                              ? detail::clipped(said->why)
+                              : fmt::format("{}: {}", name_of(from), detail::clipped(said->why));
         if (group_)
             group_->server->abort(
                 error(errc::peer_lost, fmt::format("a collective failed at {}", name_of(from))));
@@ -412,9 +415,14 @@ SKEIN_INLINE void elastic_coordinator::count_failure(error why, int culprit) {
     ++failures_;
     if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
     if (failures_ <= options_.max_failures) return;
-    auto hint = fmt::format("{} workers were lost or failed to start, and the job allows {}; when "
-                            "it is resumed it goes on from its last checkpoint, if it has one",
-                            failures_, options_.max_failures);
+    auto hint =
+        options_.are_hosts
+            ? fmt::format("all ranks were started again {} time{} already; when it is "
+                          "resumed it goes on from its last checkpoint, if it has one",
+                          failures_ - 1, failures_ == 2 ? "" : "s")
+            : fmt::format("{} workers were lost or failed to start, and the job allows {}; when "
+                          "it is resumed it goes on from its last checkpoint, if it has one",
+                          failures_, options_.max_failures);
     if (!why.hint().empty()) hint = why.hint() + "; " + hint;
     finish(std::move(why.with_hint(std::move(hint))), culprit);
 }

@@ -73,6 +73,7 @@ SKEIN_INLINE int elastic_coordinator::least() const noexcept {
     return stop_signal_ != 0 ? 1 : options_.least;
 }
 SKEIN_INLINE std::string elastic_coordinator::name_of(const worker& which) const {
+    if (options_.are_hosts) return "host " + which.self.host;
     if (which.self.pid == 0) return fmt::format("worker {} at {}", which.self.id, which.self.host);
     return fmt::format("worker {} (pid {} at {})", which.self.id, which.self.pid, which.self.host);
 }
@@ -227,7 +228,10 @@ SKEIN_INLINE void elastic_coordinator::wish() {
     const auto joining = ready();
     int rest = static_cast<int>(joining.size());
     for (const auto* w : stay) rest += w->leaves ? 0 : 1;
-    for (const auto* w : stay) change = change || (w->leaves && rest >= least());
+    for (const auto* w : stay) {
+        change = change || (w->leaves && rest >= least());
+        if (options_.are_hosts && w->leaves && rest < least()) stop(SIGTERM);
+    }
     if (!joining.empty() && stop_signal_ == 0) {
         const auto due = deadline_after(joining.front()->ready_at, options_.times.join_settle);
         if (loop::current().now() >= due)
@@ -272,8 +276,12 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
     if (short_since_ == time_point::max()) return;
     const auto limit = deadline_after(short_since_, options_.times.pause_limit);
     if (now < limit) return wake_at(limit);
-    error why(errc::timeout, fmt::format("fewer than {} workers were there for {:.3g} s",
-                                         options_.least, to_seconds(options_.times.pause_limit)));
+    error why(errc::timeout, fmt::format("fewer than {} {} were there for {:.3g} s", options_.least,
+                                         options_.are_hosts ? "hosts" : "workers",
+                                         to_seconds(options_.times.pause_limit)));
+    if (options_.are_hosts)
+        why.with_hint("start the same skein run on the other hosts, or fewer of them: --nnodes "
+                      "LEAST:MOST");
     if (refused_ || last_loss_) why.with_cause(refused_ ? refused_->what() : last_loss_->what());
     finish(std::move(why));
     kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
@@ -337,6 +345,9 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::proposal(time_point now) {
         }
         error why(errc::aborted, fmt::format("a collective failed, and no worker was lost{}{}",
                                              broken_why_.empty() ? "" : ": ", broken_why_));
+        if (options_.are_hosts)
+            why = error(errc::worker_lost,
+                        broken_why_.empty() ? "the hosts have lost each other" : broken_why_);
         if (broken_why_.empty() && group_ && group_->outcome && group_->outcome->failure)
             why.with_cause(group_->outcome->failure->what());
         if (!was_refused_ && !std::exchange(is_break_counted_, true)) {

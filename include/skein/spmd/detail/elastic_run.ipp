@@ -190,6 +190,7 @@ private:
         set_silence(o);
         c.say = options_.say;
         c.job = options_.job;
+        c.are_hosts = options_.are_hosts;
         c.least = k.least;
         c.most = k.most;
         c.max_failures = options_.max_failures;

@@ -28,6 +28,8 @@ class network;
 
 namespace skein::spmd::detail {
 
+/// What a link of hosts whose ranks start again is for: no other supervisor has one by mistake.
+inline constexpr const char* purpose_of_hosts = "host-of-ranks";
 [[nodiscard]] net::connection_options host_link(const elastic_host_options& of);
 
 /// Another host's keeper, as the coordinator has it.

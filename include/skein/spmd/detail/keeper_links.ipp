@@ -23,7 +23,7 @@ SKEIN_INLINE net::connection_options host_link(const elastic_host_options& of) {
     o.secret = of.secret;
     o.self.name = of.host;
     o.self.host = of.host;
-    o.self.purpose = "elastic-host";
+    o.self.purpose = of.coordinator.are_hosts ? purpose_of_hosts : "elastic-host";
     o.alive = of.alive;
     o.bounds.max_frame = most_keeper_frame;
     return o;
@@ -62,9 +62,9 @@ SKEIN_INLINE std::optional<error> objection(const keeper_hello& of, const keeper
                                                  of.host, of.job, door.options->job));
     if (of.least != o.least || of.most != o.most)
         return error(errc::mismatch,
-                     fmt::format("host {} has a job of {} to {} workers, here it is one of {} to "
-                                 "{}",
-                                 of.host, of.least, of.most, o.least, o.most))
+                     fmt::format("host {} has a job of {} to {} {}, here it is one of {} to {}",
+                                 of.host, of.least, of.most, o.are_hosts ? "hosts" : "workers",
+                                 o.least, o.most))
             .with_hint("start it with the same --nnodes and --nproc-per-node on all hosts");
     if (of.places < 1 || of.places > 4096)
         return error(errc::invalid_argument,
@@ -164,13 +164,15 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     door->there.push_back(&keeper);
     if (door->options->say)
         door->options->say(
-            fmt::format("host {} has come, with {} places", keeper.host(), keeper.places()));
+            door->options->coordinator.are_hosts
+                ? fmt::format("host {} has come", keeper.host())
+                : fmt::format("host {} has come, with {} places", keeper.host(), keeper.places()));
     auto reading = as_result(read_keeper(door, &keeper));
     const auto read = co_await reading;
     std::erase(door->there, &keeper);
     const error why = read ? error(errc::closed, "its supervisor has left") : read.error();
     door->coordinator->lose(keeper, why);
-    if (door->options->say)
+    if (door->options->say && !(read && door->options->coordinator.are_hosts))
         door->options->say(fmt::format("host {} is gone: {}", keeper.host(), why.what()));
 }
 

@@ -13,21 +13,49 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace skein::spmd {
 
 namespace detail {
 
-SKEIN_INLINE std::atomic<bool>& has_elastic_trainer() noexcept {
-    static constinit std::atomic<bool> has = false;
-    return has;
+/// Null: there is none. The text is kept, so that no compiler drops it from the file.
+SKEIN_INLINE std::atomic<const char*>& noted_mark() noexcept {
+    static constinit std::atomic<const char*> noted = nullptr;
+    return noted;
 }
+
+/// A file as memory, while this lives.
+class mapped_file {
+public:
+    explicit mapped_file(const std::string& path) {
+        const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+        struct stat about{};
+        if (!file || ::fstat(file.get(), &about) != 0 || about.st_size <= 0) return;
+        const auto size = static_cast<std::size_t>(about.st_size);
+        void* const at = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+        if (at == MAP_FAILED) return;
+        text_ = std::string_view(static_cast<const char*>(at), size);
+    }
+    mapped_file(const mapped_file&) = delete;
+    mapped_file& operator=(const mapped_file&) = delete;
+    ~mapped_file() {
+        if (!text_.empty()) ::munmap(const_cast<char*>(text_.data()), text_.size());
+    }
+    [[nodiscard]] std::string_view text() const noexcept { return text_; }
+
+private:
+    std::string_view text_;
+};
 
 /// Until the other side has said its last byte.
 SKEIN_INLINE byte_buffer read_answer(int from) {
@@ -43,13 +71,30 @@ SKEIN_INLINE byte_buffer read_answer(int from) {
 
 } // namespace detail
 
-SKEIN_INLINE bool note_elastic_program() noexcept {
-    detail::has_elastic_trainer() = true;
+SKEIN_INLINE bool note_elastic_program(const char* mark) noexcept {
+    detail::noted_mark() = mark;
     return true;
 }
 
 SKEIN_INLINE program_kind own_program_kind() noexcept {
-    return detail::has_elastic_trainer() ? program_kind::elastic : program_kind::fixed;
+    return detail::noted_mark() != nullptr ? program_kind::elastic : program_kind::fixed;
+}
+
+SKEIN_INLINE bool shows_elastic(const std::string& executable) {
+    const detail::mapped_file file(executable);
+    if (!file.text().starts_with("\x7f"
+                                 "ELF"))
+        return false;
+    // In two parts: a program that only looks for the mark is not to have it.
+    constexpr std::string_view first = "skein: this program has ", rest = "elastic workers";
+    auto text = file.text();
+    for (;;) {
+        const auto* const found = ::memmem(text.data(), text.size(), first.data(), first.size());
+        if (found == nullptr) return false;
+        text.remove_prefix(static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) +
+                           first.size());
+        if (text.starts_with(rest)) return true;
+    }
 }
 
 SKEIN_INLINE void tell_program_kind(program_kind mine) {

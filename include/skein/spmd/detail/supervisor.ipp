@@ -90,6 +90,20 @@ public:
           requests_(loop, {.signals = options_.takes_signals, .fd = options_.stop_fd}) {
         places_ = options_.places ? options_.places(loop, network_)
                                   : std::make_unique<local_places>(loop);
+        if (options_.share) job_id_ = options_.share->job;
+    }
+    /// Of a share of several hosts, the first one's: serves the group of all.
+    void serve(std::unique_ptr<group_server> group) { server_ = std::move(group); }
+    /// As a first signal, and as a second one.
+    void stop(int signal) { begin_to_stop(signal); }
+    void kill() {
+        kill_now_ = true;
+        begin_to_stop(SIGTERM);
+    }
+    /// The world is lost for a reason elsewhere. Once the ranks have started.
+    void break_off(const error& why) {
+        if (!broken_off_) broken_off_ = why;
+        if (current_ != nullptr) end_broken(*current_);
     }
 
     task<supervisor_outcome> run() {
@@ -130,7 +144,7 @@ private:
     struct attempt {
         int number = 0;
         bool meets = true; ///< false: as far as anybody knows, each rank is any program
-        std::unique_ptr<group_server> server;
+        std::unique_ptr<group_server> server; ///< null: another host serves it
         std::vector<rank_process> ranks;
         std::optional<group_outcome> group; ///< how the group ended
         event changed;                      ///< a rank or the group has ended
@@ -159,6 +173,7 @@ private:
             auto attempted = run_attempt(number);
             outcome_.failure = co_await attempted;
             auto& failure = outcome_.failure;
+            outcome_.is_lasting = failure && (lasting_ || is_lasting(failure->code()));
             if (!failure || stop_signal_ != 0 || lasting_ || is_lasting(failure->code())) co_return;
             if (before && comes_again(*before, *failure)) {
                 failure->with_hint((failure->hint().empty() ? "" : failure->hint() + "; ") +
@@ -223,18 +238,23 @@ private:
         group.alive = options_.alive;
         group.given = options_.given;
         group.most_told = options_.most_told;
-        now.server = std::make_unique<group_server>(network_, places_->listen(number), group);
-        const auto at = now.server->local();
+        if (!options_.share)
+            now.server = std::make_unique<group_server>(network_, places_->listen(number), group);
+        else
+            now.server = std::move(server_);
+        const auto at = options_.share ? options_.share->group : now.server->local();
 
         scope watching;
         watching.spawn(watch_group(&now));
         std::optional<error> failed;
         outcome_.culprit = -1;
         outcome_.culprit_code = 0;
+        outcome_.is_elsewhere = false;
         current_ = &now;
         now.ranks.resize(static_cast<std::size_t>(options_.workers));
         for (int r = 0; r < options_.workers && !failed && (now.meets || !now.group); ++r) {
             try {
+                if (broken_off_) throw error(*broken_off_);
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
                 auto starting = start_rank(&now, r, where[static_cast<std::size_t>(r)], at);
@@ -242,8 +262,8 @@ private:
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
                 failed = e;
-                if (now.meets) now.server->abort(e);
-                if (!now.meets && !now.group) now.group = group_outcome{e};
+                if (now.meets && now.server) now.server->abort(e);
+                if ((!now.meets || !now.server) && !now.group) now.group = group_outcome{e};
             }
             if (!now.meets && now.group) ask_all_to_end(now);
             co_await yield(); // early ranks knock already, a person may press Ctrl-C
@@ -251,7 +271,7 @@ private:
         auto over = until_over(&now);
         co_await over;
         current_ = nullptr;
-        if (!now.meets) watching.cancel(); // nobody has met
+        if (!now.meets || !now.server) watching.cancel(); // nobody has met here
         auto joined = shield(watching.join());
         co_await joined;
         for (auto& [key, blob] : now.group->told) outcome_.told[key] = std::move(blob);
@@ -261,12 +281,14 @@ private:
 
     task<void> start_rank(attempt* now, int rank, rank_place where, net::address at) {
         rank_start what;
-        what.variables = {{"SKEIN_RANK", std::to_string(rank)},
-                          {"SKEIN_WORLD_SIZE", std::to_string(options_.workers)},
-                          {"SKEIN_LOCAL_RANK", std::to_string(where.local_rank)},
-                          {"SKEIN_LOCAL_SIZE", std::to_string(where.local_size)},
-                          {"SKEIN_ATTEMPT", std::to_string(now->number)},
-                          {"SKEIN_JOB_ID", job_id_}};
+        const auto& share = options_.share;
+        what.variables = {
+            {"SKEIN_RANK", std::to_string(in_world(rank))},
+            {"SKEIN_WORLD_SIZE", std::to_string(share ? share->world_size : options_.workers)},
+            {"SKEIN_LOCAL_RANK", std::to_string(where.local_rank)},
+            {"SKEIN_LOCAL_SIZE", std::to_string(where.local_size)},
+            {"SKEIN_ATTEMPT", std::to_string(share ? share->attempt : now->number)},
+            {"SKEIN_JOB_ID", job_id_}};
         if (!last_failure_.empty()) what.variables["SKEIN_LAST_FAILURE"] = last_failure_;
         for (const auto& [name, value] : options_.variables)
             what.variables.try_emplace(name, value);
@@ -289,15 +311,18 @@ private:
         co_await meeting;
         now->meets = true;
         if (now->group) co_return; // it was over before
-        for (std::size_t r = 0; r < now->ranks.size(); ++r)
+        if (!now->server) co_return;
+        for (std::size_t r = 0; r < now->ranks.size(); ++r) {
+            const int rank = in_world(static_cast<int>(r));
             if (now->ranks[r].process && !now->ranks[r].running)
-                now->server->abort(exited_early(static_cast<int>(r)), static_cast<int>(r));
+                now->server->abort(exited_early(rank), rank);
+        }
     }
     task<void> watch_group(attempt* now) {
         if (!now->meets) {
             auto meeting = until_they_meet(now);
             co_await meeting;
-            if (now->group) co_return;
+            if (now->group || !now->server) co_return;
         }
         group_outcome how;
         try {
@@ -306,13 +331,38 @@ private:
         } catch (const error& e) {
             how.failure = e;
         }
+        if (how.culprit >= 0) {
+            how.culprit -= in_world(0);
+            if (how.culprit < 0 || how.culprit >= options_.workers) {
+                how.culprit = -1;
+                outcome_.is_elsewhere = true;
+            }
+        }
         now->group = std::move(how);
         now->changed.set();
     }
+    /// What has been told from elsewhere; a group of this host tells its ranks.
+    static void end_group(attempt& now, error why) {
+        if (now.group) return;
+        if (now.meets && now.server) return now.server->abort(std::move(why));
+        group_outcome how;
+        how.failure = std::move(why);
+        how.reported = true;
+        now.group = std::move(how);
+        if (!now.meets) ask_all_to_end(now);
+        now.changed.set();
+    }
+    void end_broken(attempt& now) { end_group(now, *broken_off_); }
+    /// The number that a rank of this host has among all.
+    [[nodiscard]] int in_world(int rank) const {
+        return rank + (options_.share ? options_.share->first_rank : 0);
+    }
 
-    /// "worker 3 (pid 7)", "worker 3 on n2"
-    [[nodiscard]] static std::string name_of(const proc::child& rank) {
-        return rank.pid() == 0 ? rank.name() : fmt::format("{} (pid {})", rank.name(), rank.pid());
+    /// "worker 3 (pid 7)", "worker 3 on n2", "rank 3 (pid 7 at n2)"
+    [[nodiscard]] std::string name_of(const proc::child& rank) const {
+        if (rank.pid() == 0) return rank.name();
+        return fmt::format("{} (pid {}{})", rank.name(), rank.pid(),
+                           options_.share ? " at " + options_.share->host : std::string());
     }
     [[nodiscard]] static error exited_early(int rank) {
         return error(errc::worker_lost,
@@ -351,7 +401,7 @@ private:
             lasting_ = lasting_ || status.code() == exit_code::usage ||
                        status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
         }
-        if (!now->meets) {
+        if (!now->meets || !now->server) {
             if (self.why) end_all_for(now, rank);
             self.running = false;
             now->changed.set();
@@ -362,27 +412,29 @@ private:
             auto word = as_result(now->changed.wait_for(moment));
             (void)co_await word;
         }
-        const bool early = !now->server->has_left(rank) && !self.killed_by_us;
-        if (early && !is_bad) self.why = exited_early(rank);
-        if (!now->group && !now->server->has_left(rank)) {
-            auto why =
-                self.why ? *self.why
-                : as_asked && (status.signal() != 0 || end.was_asked)
-                    ? error(errc::cancelled, fmt::format("worker {} was still starting", rank))
-                    : exited_early(rank);
-            now->server->abort(std::move(why), rank);
+        const bool early = !now->server->has_left(in_world(rank)) && !self.killed_by_us;
+        if (early && !is_bad) self.why = exited_early(in_world(rank));
+        if (!now->group && !now->server->has_left(in_world(rank))) {
+            auto why = self.why ? *self.why
+                       : as_asked && (status.signal() != 0 || end.was_asked)
+                           ? error(errc::cancelled,
+                                   fmt::format("worker {} was still starting", in_world(rank)))
+                           : exited_early(in_world(rank));
+            now->server->abort(std::move(why), in_world(rank));
         }
         self.running = false;
         now->changed.set();
     }
 
-    /// A rank of any program has failed: the others are asked to end, and have their grace.
+    /// A rank has failed, and no group here says so: the others of any program are asked to end,
+    /// those of a training hear it from the host that serves their group.
     void end_all_for(attempt* now, int rank) {
+        if (now->group && now->meets) return;
         group_outcome how;
         how.failure = now->ranks[static_cast<std::size_t>(rank)].why;
         how.culprit = rank;
         now->group = std::move(how);
-        ask_all_to_end(*now);
+        if (!now->meets) ask_all_to_end(*now);
     }
     /// Each once, also those that were still starting when it was the turn of the others.
     static void ask_all_to_end(attempt& now) {
@@ -395,8 +447,8 @@ private:
         std::optional<time_point> limit, silent_limit;
         bool has_failed = false;
         while (now->any_running() || !now->group) {
-            if (!now->any_running() && !now->meets) {
-                now->group = group_outcome{};
+            if (!now->any_running() && (!now->meets || !now->server)) {
+                if (!now->group) now->group = group_outcome{};
                 break;
             }
             const auto time = loop::current().now();
@@ -408,6 +460,7 @@ private:
                 // A rank that fell silent will not leave; a dead one is reaped within the moment.
                 if (!now->group->reported) silent_limit = time + moment;
             }
+            if (has_failed) tell_of_failure(*now);
             if (silent_limit && time >= *silent_limit) {
                 silent_limit.reset();
                 if (now->group->culprit >= 0)
@@ -428,7 +481,7 @@ private:
                 limit.reset();
                 kill_now_ = false;
                 if (!now->group && now->meets)
-                    now->server->abort(error(errc::timeout, "the ranks did not stop in time"));
+                    end_group(*now, error(errc::timeout, "the ranks did not stop in time"));
             }
             const auto until = std::min(silent_limit.value_or(time_point::max()),
                                         limit.value_or(time + std::chrono::hours(1)));
@@ -436,6 +489,20 @@ private:
             (void)co_await change;
         }
         told_to_stop_ = false;
+    }
+    /// As soon as the culprit's end is known, if it is one of ours.
+    void tell_of_failure(const attempt& now) {
+        if (!options_.on_failing || broken_off_ || stop_signal_ != 0) return;
+        const int culprit = now.group->culprit;
+        if (culprit >= 0 && !now.group->reported &&
+            now.ranks[static_cast<std::size_t>(culprit)].running)
+            return;
+        auto how = outcome_;
+        how.failure = verdict(now);
+        how.culprit = outcome_.culprit;
+        how.culprit_code = outcome_.culprit_code;
+        how.is_lasting = lasting_ || is_lasting(how.failure->code());
+        std::exchange(options_.on_failing, {})(how);
     }
     static void kill_all(attempt& now) {
         for (auto& r : now.ranks) kill(r);
@@ -493,7 +560,9 @@ private:
     int stop_signal_ = 0;
     bool told_to_stop_ = false;
     bool kill_now_ = false;
-    bool lasting_ = false; ///< a rank ended in a way that would only come again
+    bool lasting_ = false;                 ///< a rank ended in a way that would only come again
+    std::unique_ptr<group_server> server_; ///< of a share, until its attempt
+    std::optional<error> broken_off_;
     event stop_;
     cancel_source stopping_; ///< the same, for what waits for others
 };

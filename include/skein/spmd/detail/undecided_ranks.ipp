@@ -94,8 +94,9 @@ public:
         of_.ranks_.clear();
         of_.met_.reset();
         of_.world_size_ = ranks;
-        of_.master_port_ = of_.options_.free_port ? of_.options_.free_port() : 0;
-        secret_ = net::token::generate();
+        const auto& share = of_.options_.share;
+        if (!share) of_.master_port_ = of_.options_.free_port ? of_.options_.free_port() : 0;
+        secret_ = share ? share->secret : net::token::generate();
         co_return detail::places_of_one_host(ranks);
     }
     net::address listen(int attempt) const override { return detail::local_meeting(attempt); }
@@ -126,12 +127,24 @@ SKEIN_INLINE std::unique_ptr<rank_places> undecided_ranks::places() {
     return std::make_unique<door>(*this);
 }
 
+/// Of a job of this host alone: all that there is.
+SKEIN_INLINE host_share undecided_ranks::share() const {
+    if (options_.share) return *options_.share;
+    host_share all;
+    all.ranks = all.world_size = world_size_;
+    all.master_host = net::own_loopback();
+    all.master_port = master_port_;
+    return all;
+}
+
 SKEIN_INLINE task<std::unique_ptr<proc::child>> undecided_ranks::start_rank(int number,
                                                                             rank_start what) {
-    const auto text = std::to_string(number), all = std::to_string(world_size_);
+    const auto place = share();
+    const auto local = std::to_string(number), text = std::to_string(place.first_rank + number);
+    const auto all = std::to_string(place.world_size);
     proc::child_options how;
     how.role = rank_role;
-    how.name = fmt::format("rank {}", number);
+    how.name = "rank " + text;
     how.message = wire::encode(std::map<std::string, std::string>{{asks_kind_variable, "1"}});
     how.executable = std::move(what.executable);
     how.argv = std::move(what.argv);
@@ -139,16 +152,17 @@ SKEIN_INLINE task<std::unique_ptr<proc::child>> undecided_ranks::start_rank(int 
     how.reads_output = options_.reads_output;
     how.env = {{"RANK", text},
                {"WORLD_SIZE", all},
-               {"LOCAL_RANK", text},
-               {"LOCAL_WORLD_SIZE", all},
-               {"GROUP_RANK", "0"},
-               {"GROUP_WORLD_SIZE", "1"},
+               {"LOCAL_RANK", local},
+               {"LOCAL_WORLD_SIZE", std::to_string(place.ranks)},
+               {"GROUP_RANK", std::to_string(place.place)},
+               {"GROUP_WORLD_SIZE", std::to_string(place.hosts)},
                {"ROLE_RANK", text},
                {"ROLE_WORLD_SIZE", all},
                {"ROLE_NAME", "default"},
-               {"MASTER_ADDR", net::own_loopback()},
-               {"MASTER_PORT", std::to_string(master_port_)},
-               {"TORCHELASTIC_RESTART_COUNT", std::to_string(what.attempt)},
+               {"MASTER_ADDR", place.master_host},
+               {"MASTER_PORT", std::to_string(place.master_port)},
+               {"TORCHELASTIC_RESTART_COUNT",
+                std::to_string(options_.share ? place.restarts : what.attempt)},
                {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
                {"TORCHELASTIC_RUN_ID", options_.job},
                // Rank 0 serves the store: who starts it has none.
