@@ -154,7 +154,7 @@ elastic_host_options options_of(job_of_hosts* job, const std::string& name) {
     o.secret = job->secret;
     o.host = name;
     o.back_limit = 2s;
-    o.keeper.id = static_cast<std::uint64_t>(name[0]);
+    o.keeper.id = static_cast<unsigned char>(name[0]);
     o.keeper.host = name;
     o.keeper.least = o.coordinator.least = job->least;
     o.keeper.most = o.coordinator.most = job->most;
