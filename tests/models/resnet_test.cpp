@@ -33,7 +33,7 @@ void check_sharded(const Make& make, std::int64_t pixels) {
             for (auto& p : net->parameters())
                 p.copy_(torch::arange(1, p.numel() + 1).sin().mul_(0.1).view_as(p));
         }
-        const auto count = 2 * 3 * pixels * pixels;
+        const auto count = 6 * pixels * pixels;
         const auto images = torch::arange(count).cos().view({2, 3, pixels, pixels});
         const auto wanted = net(images).detach().clone();
         FSDP<auto_wrap<Block>> strategy(ctx, *net);
