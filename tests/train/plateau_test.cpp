@@ -68,7 +68,7 @@ TEST_CASE("the state of a plateau counts for the same metric in the same directi
     const auto restored = [&](const plateau_options& other) {
         plateau next(other);
         const auto saved = seen.state();
-        detail::state_words words(saved);
+        train::detail::state_words words(saved);
         CHECK(next.restore(words));
         return next;
     };
