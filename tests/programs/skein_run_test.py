@@ -236,6 +236,33 @@ def options():
         run.check("--monitor-interval means nothing here: the kernel tells the end of a rank at once" in run.stderr, "nothing is said")
 
 
+# Of torchrun's pages and its users' scripts, for one host.
+LINES = ("--standalone --nproc-per-node=2", "--standalone --nnodes=1 --nproc_per_node=2", "--nproc_per_node 2 --no_python", "--nnodes=1:1 --nproc-per-node=2 --max_restarts 0",
+         "--nnodes=1 --nproc-per-node=2 --max-restarts=3 --rdzv-id=100 --rdzv-backend=c10d --rdzv-endpoint=localhost:0",
+         "--standalone --nproc-per-node=2 --rdzv-conf=timeout=900,join_timeout=60", "--standalone --nproc-per-node=2 --local-ranks-filter=0 --tee=3 --log-dir=LOGS",
+         "--standalone --nproc-per-node=2 --redirects=3 --log_dir LOGS --rdzv_id a", "--standalone --nproc-per-node=2 --run-path --node_rank=0 --shutdown-timeout 60",
+         "--standalone --nproc-per-node=2 --monitor-interval=1 --start-method=spawn --role=trainer")
+
+
+def lines_of_torchrun():
+    """Each for a small program, a training with DDP and one with FSDP."""
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as name:
+        folder = pathlib.Path(name)
+        small = folder / "rank.py"
+        small.write_text(RANK + "note('rank%d' % rank, os.environ['WORLD_SIZE'])")
+        trainings = [Training(folder, find_program("110_gpt_ddp")), Training(folder, find_program("120_gpt_fsdp"), "--strategy", "fsdp")]
+        for number, line in enumerate(LINES):
+            options = line.replace("LOGS", str(folder / f"logs{number}")).split()
+            with Run([SKEIN, "run", *options, sys.executable, "-S", small, folder]) as run:
+                run.check(run.wait(30) == 0 and all((folder / f"rank{r}").read_text() == "2" for r in (0, 1)), line)
+            for each, training in enumerate(trainings):
+                run_name = f"run{number}.{each}"
+                with Run([SKEIN, "run", *options, *training.command, "--steps", 4, "--run", run_name]) as run:
+                    run.check(run.wait(60) == 0, line)
+                    how = json.loads((folder / "runs" / run_name / "result.json").read_text())
+                    run.check(how["world_size"] == 2 and how["steps"] == 4 and how["worlds"] == 1, f"{line}: {how}")
+
+
 # ---- what they print -----------------------------------------------------------------------------
 
 def files_of_ranks():
@@ -414,7 +441,7 @@ run_cases([("place in the environment", place_in_the_environment), ("all start a
            ("code of the failing rank", code_of_the_failing_rank), ("some end earlier", some_end_earlier), ("ignores SIGTERM", ignores_sigterm),
            ("leaves others behind", leaves_others_behind), ("more ranks than processors", more_ranks_than_processors), ("stopped", stopped),
            ("outlives its terminal", outlives_its_terminal), ("says nothing to nobody", says_nothing_to_nobody),
-           ("terminal closes", lambda: terminal_closes(SKEIN, "run", "--standalone", "--nproc-per-node", 2)), ("terminal of a supervisor closes", lambda: terminal_closes("env", workers=["--workers", 2])), ("two at once", two_at_once), ("killed itself", killed_itself), ("wrong programs", wrong_programs), ("options", options), ("files of ranks", files_of_ranks),
+           ("terminal closes", lambda: terminal_closes(SKEIN, "run", "--standalone", "--nproc-per-node", 2)), ("terminal of a supervisor closes", lambda: terminal_closes("env", workers=["--workers", 2])), ("two at once", two_at_once), ("killed itself", killed_itself), ("wrong programs", wrong_programs), ("options", options), ("lines of torchrun", lines_of_torchrun), ("files of ranks", files_of_ranks),
            ("files that cannot be", files_that_cannot_be), ("ddp goes on", ddp_goes_on), ("fsdp goes on", fsdp_goes_on),
            ("training is stopped", training_is_stopped), ("training is refused", training_is_refused), ("no rank of a training", no_rank_of_a_training),
            ("elastic goes on", elastic_goes_on)],
