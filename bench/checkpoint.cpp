@@ -11,8 +11,7 @@
 // spare the writer takes its time from training. The last figure saves a small model 200 times.
 
 #include "bench.hpp"
-
-#include "../examples/110_gpt_ddp/gpt.hpp"
+#include "bytes_gpt.hpp"
 
 #include <skein/train/fsdp.hpp>
 #include <skein/train/launch.hpp>
@@ -30,7 +29,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,22 +44,9 @@ namespace {
 using skein::json;
 namespace train = skein::train;
 
-using by_block = skein::auto_wrap<gpt::Block>;
-
-struct byte_batch {
-    torch::Tensor ids_BT;
-};
-struct some_bytes {
-    std::uint64_t count;
-    [[nodiscard]] std::uint64_t size() const noexcept { return count; }
-    [[nodiscard]] byte_batch batch(std::span<const std::uint64_t> ids) const {
-        const auto rows = static_cast<std::int64_t>(ids.size());
-        return {torch::arange(rows * 33).remainder(251).view({rows, 33})};
-    }
-};
-at::Tensor loss_of(gpt::GPT& model, const byte_batch& b) {
-    return gpt::next_byte_loss(model, b.ids_BT.slice(1, 0, 32), b.ids_BT.slice(1, 1, 33));
-}
+using bench::by_block;
+using bench::loss_of;
+using bench::some_bytes;
 
 double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())

@@ -14,6 +14,9 @@ import sys
 import tempfile
 import time
 
+# A job's processes have sessions of their own: they are ended on the way out.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
 PATIENCE = 60.0     # seconds without what is waited for
 
 

@@ -11,7 +11,7 @@
 // reduced, and when the optimizer has made its first step; the heap is trimmed before each reading.
 // All figures are means over the ranks.
 
-#include "../examples/110_gpt_ddp/gpt.hpp"
+#include "bytes_gpt.hpp"
 
 #include <skein/train/collective.hpp>
 #include <skein/train/ddp.hpp>
@@ -45,23 +45,10 @@ namespace {
 using skein::json;
 namespace train = skein::train;
 
-using by_block = skein::auto_wrap<gpt::Block>;
+using bench::by_block;
+using bench::loss_of;
+using bench::some_bytes;
 constexpr gpt::model_options large{.context = 32, .layers = 8, .heads = 8, .dim = 1024};
-
-struct byte_batch {
-    torch::Tensor ids_BT;
-};
-struct some_bytes {
-    std::uint64_t count;
-    [[nodiscard]] std::uint64_t size() const noexcept { return count; }
-    [[nodiscard]] byte_batch batch(std::span<const std::uint64_t> ids) const {
-        const auto rows = static_cast<std::int64_t>(ids.size());
-        return {torch::arange(rows * 33).remainder(251).view({rows, 33})};
-    }
-};
-at::Tensor loss_of(gpt::GPT& model, const byte_batch& b) {
-    return gpt::next_byte_loss(model, b.ids_BT.slice(1, 0, 32), b.ids_BT.slice(1, 1, 33));
-}
 
 /// The mean over the ranks of what this process has, when all of them are where this one is.
 double settled_pss(train::context& ctx) {

@@ -6,6 +6,7 @@
 
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/notice.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/sched/resources.hpp>
 #include <skein/train/checkpoint.hpp>
@@ -126,7 +127,7 @@ int diff(const checkpoint_arguments& args) {
     try {
         return compare(args);
     } catch (const error& why) {
-        fmt::print(stderr, "error: {}\n", skein::printable_lines(why.what()));
+        skein::write_notice(fmt::format("error: {}\n", skein::printable_lines(why.what())));
         return trouble;
     }
 }

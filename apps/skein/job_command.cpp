@@ -10,6 +10,7 @@
 #include <skein/cluster/package_scan.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/notice.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/units.hpp>
 #include <skein/proc/process.hpp>
@@ -34,11 +35,9 @@ namespace {
 using skein::errc;
 using skein::error;
 
-/// To people, on standard error; where nobody can read it, it is not said.
 template <class... Args>
 void say(fmt::format_string<Args...> text, Args&&... args) {
-    const auto said = fmt::format(text, std::forward<Args>(args)...);
-    (void)std::fwrite(said.data(), 1, said.size(), stderr);
+    skein::write_notice(fmt::format(text, std::forward<Args>(args)...));
 }
 
 cluster::tool_options reach(const job_arguments& args) {

@@ -65,9 +65,7 @@ struct arguments {
 
 int tell(const std::exception& why, int code) {
     std::fflush(stdout);
-    const auto said = fmt::format("error: {}\n", skein::printable_lines(why.what()));
-    (void)std::fwrite(said.data(), 1, said.size(),
-                      stderr); // where nobody can read it, it is not said
+    skein::write_notice(fmt::format("error: {}\n", skein::printable_lines(why.what())));
     return code;
 }
 
@@ -127,15 +125,14 @@ int drain(const arguments& args) {
                        now.workers == 1 ? "1 still runs"
                                         : fmt::format("{} still run", now.workers));
         if (!now.not_durable.empty())
-            fmt::print(stderr,
-                       "skein drain: a head that is started again will not know of it: {}\n",
-                       skein::printable(now.not_durable));
+            skein::write_notice(
+                fmt::format("skein drain: a head that is started again will not know of it: {}\n",
+                            skein::printable(now.not_durable)));
         if (now.open == 0 && !now.missing)
-            fmt::print(
-                stderr,
+            skein::write_notice(fmt::format(
                 "skein drain: it was the last one: no node takes workers now, and what programs "
                 "ask for waits; skein join adds a node, skein drain {} --undo takes this back\n",
-                args.drained);
+                args.drained));
         return skein::exit_code::done;
     });
 }
@@ -165,8 +162,8 @@ int open_dashboard(const arguments& args) {
     return with_head([&] {
         const auto path = cluster::get_login_path(how);
         fmt::print("http://{}:{}{}\n", how.head.host, how.head.port, path);
-        fmt::print(stderr, "skein dashboard: open it in a browser within five minutes; it works "
-                           "once\n");
+        skein::write_notice("skein dashboard: open it in a browser within five minutes; it works "
+                            "once\n");
         return skein::exit_code::done;
     });
 }

@@ -48133,22 +48133,20 @@ SKEIN_INLINE task<int> drive_under_signals(net::real_loop* loop, driver* by, tas
 /// Tells the exception that is being handled, as the last line of a program; gives its exit code.
 SKEIN_INLINE int tell_failure(int stopped_by) {
     std::fflush(stdout);
-    const auto say = [](const std::string& line) { // fmt throws where nobody can read it
-        (void)std::fputs(line.c_str(), stderr);
-    };
     try {
         throw;
     } catch (const error& e) {
         if (stopped_by != 0 && e.code() == errc::cancelled) {
-            say(fmt::format("stopped by {}\n", proc::signal_name(stopped_by)));
+            write_notice(fmt::format("stopped by {}\n", proc::signal_name(stopped_by)));
             return 128 + stopped_by;
         }
-        say(fmt::format("error: {}\n", printable_lines(e.what())));
+        write_notice(fmt::format("error: {}\n", printable_lines(e.what())));
         return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
     } catch (const std::exception&) {
-        say(fmt::format("error: {}\n", printable_lines(to_error(std::current_exception()).what())));
+        write_notice(
+            fmt::format("error: {}\n", printable_lines(to_error(std::current_exception()).what())));
     } catch (...) {
-        say("error: the app threw something that is not a std::exception\n");
+        write_notice("error: the app threw something that is not a std::exception\n");
     }
     return exit_code::failed;
 }

@@ -12,21 +12,16 @@
 #include <skein/data/folder.hpp>
 #include <skein/data/pipeline.hpp>
 #include <skein/wire/decode.hpp>
+#include <tests/fuzz/require.hpp>
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 
 using namespace skein;
 
 namespace {
 
-void require(bool holds, const char* what) {
-    if (holds) return;
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-}
+using fuzz::require;
 
 void try_index(byte_buffer file) {
     // With the right length and sum, too: most inputs never get past them.

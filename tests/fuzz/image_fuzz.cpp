@@ -4,10 +4,9 @@
 
 #include <skein/core/error.hpp>
 #include <skein/data/decode.hpp>
+#include <tests/fuzz/require.hpp>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <vector>
 
@@ -15,11 +14,7 @@ using namespace skein;
 
 namespace {
 
-void require(bool holds, const char* what) {
-    if (holds) return;
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-}
+using fuzz::require;
 
 /// The result, or nothing after an error that bytes from outside may cause.
 template <class F>

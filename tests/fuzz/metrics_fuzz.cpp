@@ -10,10 +10,9 @@
 #include <skein/metrics/regression.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
+#include <tests/fuzz/require.hpp>
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,11 +33,7 @@ struct saved_list {
 
 namespace {
 
-void require(bool holds, const char* what) {
-    if (holds) return;
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-}
+using fuzz::require;
 
 metric_list some() {
     metric_list list;

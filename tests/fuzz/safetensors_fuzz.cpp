@@ -7,9 +7,7 @@
 #include <skein/report/event_file.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/safetensors.hpp>
-
-#include <cstdio>
-#include <cstdlib>
+#include <tests/fuzz/require.hpp>
 
 using namespace skein;
 using namespace skein::report;
@@ -17,11 +15,7 @@ using namespace skein::train;
 
 namespace {
 
-void require(bool holds, const char* what) {
-    if (holds) return;
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-}
+using fuzz::require;
 
 void try_safetensors(byte_span file) {
     const auto content = parse_safetensors(file);

@@ -12,10 +12,9 @@
 #include <skein/train/weight_map.hpp>
 #include <skein/train/weight_mean.hpp>
 #include <skein/train/weight_source.hpp>
+#include <tests/fuzz/require.hpp>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -27,11 +26,7 @@ using namespace skein::train;
 
 namespace {
 
-void require(bool holds, const char* what) {
-    if (holds) return;
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-}
+using fuzz::require;
 
 void try_index(byte_span text) {
     const auto index = train::detail::parse_weight_index(text);

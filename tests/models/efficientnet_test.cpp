@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/models/efficientnet.hpp>
+#include <tests/models/trains.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
 #include <cmath>
 #include <cstdint>
-#include <vector>
 
 using namespace skein;
 
@@ -37,16 +37,7 @@ TEST_CASE("an EfficientNet is made as its options say, with torchvision's names"
     CHECK(parameters["features.1.0.block.1.fc2.bias"].abs().max().item<float>() == 0);
     CHECK(parameters["classifier.1.weight"].abs().max().item<double>() <= 1 / std::sqrt(5.0));
 
-    const auto images = torch::randn({3, 3, 40, 56});
-    const auto logits = net(images);
-    CHECK(logits.sizes().vec() == std::vector<std::int64_t>{3, 5});
-    logits.sum().backward();
-    for (const auto& p : parameters) {
-        INFO(p.key());
-        CHECK(p.value().grad().defined());
-    }
-    net->eval();
-    CHECK(torch::equal(net(images), net(images)));
+    models_test::check_trains(net, torch::randn({3, 3, 40, 56}), 5);
 }
 
 TEST_CASE("a block is left out of a sample as often as it is told") {

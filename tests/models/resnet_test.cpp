@@ -4,6 +4,7 @@
 #include <skein/models/vit.hpp>
 #include <skein/train/fsdp.hpp>
 
+#include <tests/models/trains.hpp>
 #include <tests/train/train_support.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -81,16 +82,7 @@ TEST_CASE("a residual network is made as its options say, with torchvision's nam
     const auto& w = parameters["layer1.0.conv2.weight"];
     CHECK(std::fabs(w.std().item<double>() / std::sqrt(2.0 / (64 * 9)) - 1) < 0.02);
 
-    const auto images = torch::randn({2, 3, 33, 47});
-    const torch::Tensor logits = net(images);
-    CHECK(logits.sizes().vec() == std::vector<std::int64_t>{2, 5});
-    logits.sum().backward();
-    for (const auto& p : parameters) {
-        INFO(p.key());
-        CHECK(p.value().grad().defined());
-    }
-    net->eval();
-    CHECK(torch::equal(net(images), net(images)));
+    models_test::check_trains(net, torch::randn({2, 3, 33, 47}), 5);
 }
 
 TEST_CASE("blocks of two layers have a shortcut where the shape changes alone") {

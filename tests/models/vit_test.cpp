@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/models/vit.hpp>
+#include <tests/models/trains.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -35,12 +36,5 @@ TEST_CASE("a Vision Transformer is made as its options say, with torchvision's n
     CHECK(std::fabs(qkv.abs().max().item<double>() - std::sqrt(6.0 / (3 * 64 + 64))) < 0.01);
 
     torch::nn::init::normal_(net->head->weight);
-    const auto images = torch::randn({2, 3, 32, 32});
-    const auto logits = net(images);
-    CHECK(logits.sizes().vec() == std::vector<std::int64_t>{2, 5});
-    logits.sum().backward();
-    for (const auto& p : parameters) {
-        INFO(p.key());
-        CHECK(p.value().grad().defined());
-    }
+    models_test::check_trains(net, torch::randn({2, 3, 32, 32}), 5);
 }

@@ -177,6 +177,22 @@ class Run:
 TINY = ["--context", "16", "--layers", "1", "--heads", "2", "--dim", "32", "--batch", "8", "--warmup", "5", "--sample", "0", "--plain"]
 
 
+# A rank of any program, which knows its place from its environment alone; its first argument is the test's folder.
+RANK = r"""
+import os, pathlib, signal, sys, time
+rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+group, size = int(os.environ["GROUP_RANK"]), int(os.environ["WORLD_SIZE"])
+here = pathlib.Path(sys.argv[1])
+def note(name, text=""):
+    part = here / (name + ".part%d" % os.getpid())
+    part.write_text(str(text))
+    part.rename(here / name)
+def until(name):
+    while not (here / name).exists():
+        time.sleep(0.005)
+"""
+
+
 def write_text(folder, size=20000):
     """A text with some structure, the same on every machine."""
     path = pathlib.Path(folder) / "text.txt"

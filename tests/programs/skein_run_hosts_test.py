@@ -15,25 +15,10 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from program import TINY, Run, find_program, free_port, run_cases, write_text  # noqa: E402
+from program import RANK, TINY, Run, find_program, free_port, run_cases, write_text  # noqa: E402
 
 SKEIN = find_program("skein")
 TOKEN = "11" * 32
-
-# A rank of any program, which knows its place from its environment alone.
-RANK = r"""
-import os, pathlib, signal, sys, time
-rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-group, size = int(os.environ["GROUP_RANK"]), int(os.environ["WORLD_SIZE"])
-here = pathlib.Path(sys.argv[1])
-def note(name, text=""):
-    part = here / (name + ".part%d" % os.getpid())
-    part.write_text(str(text))
-    part.rename(here / name)
-def until(name):
-    while not (here / name).exists():
-        time.sleep(0.005)
-"""
 
 
 class Hosts:

@@ -220,6 +220,18 @@ task<void> until_running(job_of_hosts* job, std::string names, std::size_t world
 void end_well(job_of_hosts* job, const std::string& names) {
     for (const char name : names) job->ranks(std::string(1, name)).end({});
 }
+/// a and b are there, with two ranks each.
+task<void> run_on_two_hosts(job_of_hosts* job, scope* all) {
+    begin(job, all, "a");
+    begin(job, all, "b");
+    auto running = until_running(job, "ab", 1);
+    co_await running;
+}
+task<void> end_all_well(job_of_hosts* job, scope* all, std::string names) {
+    end_well(job, names);
+    auto joined = all->join();
+    co_await joined;
+}
 error killed_at(const std::string& host) {
     return {errc::worker_lost, fmt::format("rank 3 (pid 7 at {}) killed by signal 9", host)};
 }
@@ -248,17 +260,14 @@ task<void> train(job_of_hosts* job, scope* all) {
     CHECK(job->ranks("b").served == 0);
     CHECK(job->lines.front().ends_with(
         "world of 2 hosts, 5 ranks: a has ranks 0 to 1, b has ranks 2 to 4"));
-    end_well(job, "ab");
-    auto joined = all->join();
-    co_await joined;
+    auto ended = end_all_well(job, all, "ab");
+    co_await ended;
     CHECK(job->failure("a").empty());
     CHECK(job->failure("b").empty());
 }
 
 task<void> start_again(job_of_hosts* job, scope* all) {
-    begin(job, all, "a");
-    begin(job, all, "b");
-    auto running = until_running(job, "ab", 1);
+    auto running = run_on_two_hosts(job, all);
     co_await running;
     job->ranks("b").takes = 5s; // the others hear of it before
     job->ranks("b").fail(killed_at("b"), 137);
@@ -272,16 +281,13 @@ task<void> start_again(job_of_hosts* job, scope* all) {
     CHECK(now.secret.to_hex() != before.secret.to_hex());
     CHECK(job->lines.back().ends_with("rank 3 (pid 7 at b) killed by signal 9; all ranks start "
                                       "again (restart 1 of 3)"));
-    end_well(job, "ab");
-    auto joined = all->join();
-    co_await joined;
+    auto ended = end_all_well(job, all, "ab");
+    co_await ended;
     CHECK(job->failure("a").empty());
 }
 
 task<void> wait_for_those_that_run(job_of_hosts* job, scope* all) {
-    begin(job, all, "a");
-    begin(job, all, "b");
-    auto running = until_running(job, "ab", 1);
+    auto running = run_on_two_hosts(job, all);
     co_await running;
     end_well(job, "b");
     auto pause = sleep_for(10s);
@@ -290,16 +296,13 @@ task<void> wait_for_those_that_run(job_of_hosts* job, scope* all) {
     job->ranks("a").fail(killed_at("a"), 137);
     auto again = until_running(job, "ab", 2);
     co_await again;
-    end_well(job, "ab");
-    auto joined = all->join();
-    co_await joined;
+    auto ended = end_all_well(job, all, "ab");
+    co_await ended;
     CHECK(job->failure("b").empty());
 }
 
 task<void> fail_for_good(job_of_hosts* job, scope* all) {
-    begin(job, all, "a");
-    begin(job, all, "b");
-    auto running = until_running(job, "ab", 1);
+    auto running = run_on_two_hosts(job, all);
     co_await running;
     job->ranks("b").fail(error(errc::worker_lost, "rank 2 (pid 7 at b) exited with 2"), 2, true);
     auto joined = all->join();
@@ -342,9 +345,7 @@ task<void> fail_at_one_step(job_of_hosts* job, scope* all) {
 
 /// What another host says is the reason, not what follows from it.
 task<void> hear_the_reason(job_of_hosts* job, scope* all) {
-    begin(job, all, "a");
-    begin(job, all, "b");
-    auto running = until_running(job, "ab", 1);
+    auto running = run_on_two_hosts(job, all);
     co_await running;
     job->ranks("a").fail(error(errc::peer_lost, "an echo"), 1, false, true);
     job->ranks("b").fail(killed_at("b"), 137);
@@ -355,9 +356,8 @@ task<void> hear_the_reason(job_of_hosts* job, scope* all) {
     auto third = until_running(job, "ab", 3);
     co_await third;
     CHECK(job->has_said("an echo of nobody"));
-    end_well(job, "ab");
-    auto joined = all->join();
-    co_await joined;
+    auto ended = end_all_well(job, all, "ab");
+    co_await ended;
 }
 
 task<void> join_and_lose(job_of_hosts* job, scope* all) {
@@ -379,16 +379,13 @@ task<void> join_and_lose(job_of_hosts* job, scope* all) {
     co_await fewer;
     CHECK(job->ranks("a").worlds.back().restarts == 1);
     CHECK(job->ranks("a").worlds.back().world_size == 2);
-    end_well(job, "a");
-    auto joined = all->join();
-    co_await joined;
+    auto ended = end_all_well(job, all, "a");
+    co_await ended;
     CHECK(job->failure("a").empty());
 }
 
 task<void> stop_one(job_of_hosts* job, scope* all) {
-    begin(job, all, "a");
-    begin(job, all, "b");
-    auto running = until_running(job, "ab", 1);
+    auto running = run_on_two_hosts(job, all);
     co_await running;
     job->hosts["b"].host->stop(SIGTERM);
     auto joined = all->join();
@@ -401,9 +398,7 @@ task<void> stop_one(job_of_hosts* job, scope* all) {
 }
 
 task<void> be_elastic(job_of_hosts* job, scope* all, bool both) {
-    begin(job, all, "a");
-    begin(job, all, "b");
-    auto running = until_running(job, "ab", 1);
+    auto running = run_on_two_hosts(job, all);
     co_await running;
     host_end elastic;
     elastic.is_elastic = true;

@@ -79,28 +79,29 @@ struct mbconv_options {
     static constexpr row table[] = {
         {1, 3, 1, 32, 16, 1},  {6, 3, 2, 16, 24, 2},   {6, 5, 2, 24, 40, 2},  {6, 3, 2, 40, 80, 3},
         {6, 5, 1, 80, 112, 3}, {6, 5, 2, 112, 192, 4}, {6, 3, 1, 192, 320, 1}};
+    const auto layers_of = [&](const row& r) {
+        return static_cast<std::int64_t>(std::ceil(static_cast<double>(r.layers) * o.depth));
+    };
+    std::int64_t total = 0, number = 0; // of all blocks
+    for (const auto& r : table) total += layers_of(r);
     std::vector<std::vector<mbconv_options>> stages;
-    std::int64_t total = 0;
     for (const auto& r : table) {
         auto& stage = stages.emplace_back();
         auto from = whole_channels(static_cast<double>(r.from) * o.width);
         const auto to = whole_channels(static_cast<double>(r.to) * o.width);
-        const auto layers = std::ceil(static_cast<double>(r.layers) * o.depth);
-        for (std::int64_t i = 0; i < static_cast<std::int64_t>(layers); ++i, ++total) {
+        for (std::int64_t i = 0; i < layers_of(r); ++i, ++number) {
             stage.push_back({.from = from,
                              .wide = whole_channels(static_cast<double>(from) * r.expand),
                              .to = to,
                              .kernel = r.kernel,
                              .stride = i == 0 ? r.stride : 1,
-                             .drop = static_cast<double>(total), // its number, for now
+                             .drop = o.stochastic_depth * static_cast<double>(number) /
+                                     static_cast<double>(total),
                              .norm_epsilon = o.norm_epsilon,
                              .norm_momentum = o.norm_momentum});
             from = to;
         }
     }
-    for (auto& stage : stages)
-        for (auto& block : stage)
-            block.drop = o.stochastic_depth * block.drop / static_cast<double>(total);
     return stages;
 }
 
