@@ -105,6 +105,38 @@ TEST_CASE("decisions are lines of their own file, cut like rows when a run is re
     CHECK(text_of(run.file("events.jsonl")).empty());
 }
 
+TEST_CASE("a row that is written again is in the files until then") {
+    test::temporary_folder folder;
+    const auto row = [](std::uint64_t step, double loss) {
+        return metrics_row{.step = step, .values = {{"loss", loss}}, .timings = {}, .arrays = {}};
+    };
+    const auto csv = [&] { return text_of(folder.path + "/r/metrics.csv"); };
+    const std::string before = "step,loss\n1,4\n2,3\n3,2\n";
+    {
+        auto run = run_dir::create(folder.path, "r");
+        for (std::uint64_t step = 1; step <= 3; ++step) {
+            run.append(row(step, 5.0 - static_cast<double>(step)));
+            run.append_event(fmt::format(R"({{"step":{},"rule":"a"}})", step));
+        }
+        run.rewrite_after(2); // and dies before it writes
+    }
+    CHECK(csv() == before);
+    auto run = run_dir::create(folder.path, "r", {.resume = true});
+    run.rewrite_after(2);
+    CHECK(csv() == before);
+    run.append(row(3, 2.5));
+    run.append_event(R"({"step":3,"rule":"b"})");
+    run.append_event(R"({"step":3,"rule":"c"})");
+    run.append(row(4, 1.5));
+    CHECK(csv() == "step,loss\n1,4\n2,3\n3,2.5\n4,1.5\n");
+    CHECK(text_of(run.file("metrics.jsonl")) ==
+          "{\"step\":1,\"loss\":4.0}\n{\"step\":2,\"loss\":3.0}\n"
+          "{\"step\":3,\"loss\":2.5}\n{\"step\":4,\"loss\":1.5}\n");
+    CHECK(text_of(run.file("events.jsonl")) ==
+          "{\"step\":1,\"rule\":\"a\"}\n{\"step\":2,\"rule\":\"a\"}\n"
+          "{\"step\":3,\"rule\":\"b\"}\n{\"step\":3,\"rule\":\"c\"}\n");
+}
+
 TEST_CASE("a column that appears later is empty in the rows before") {
     test::temporary_folder folder;
     auto run = run_dir::create(folder.path, "r");

@@ -102,6 +102,10 @@ public:
 
     /// Drops every row and event after `step`; call once after the checkpoint of `step` was loaded.
     void truncate_after(std::uint64_t step);
+    /// The rows and events after `step` are written again: those that are there stay until the first
+    /// new one of their file takes their place, at once. So a process that ends before it writes
+    /// leaves none missing; of the event file it may leave one.
+    void rewrite_after(std::uint64_t step);
     /// Drops all rows and events: a run that was interrupted before its first checkpoint starts
     /// over.
     void clear();
@@ -141,6 +145,8 @@ private:
     run_dir();
     template <class Keep>
     void cut(Keep keep);
+    template <class Keep>
+    void drop_waiting(Keep keep);
     [[nodiscard]] error unusable(const error& why) const;
     [[nodiscard]] bool claim(bool wanted);
     [[nodiscard]] bool take_from_its_job();
@@ -152,8 +158,6 @@ private:
     [[nodiscard]] result<void> write_events();
     [[nodiscard]] result<void> write_decisions();
     [[nodiscard]] result<void> write_waiting();
-    template <class Keep>
-    void cut_lines(const char* base, std::uint64_t& bytes, Keep keep);
 
     std::string path_, name_;
     std::vector<std::string> notices_;
@@ -165,6 +169,8 @@ private:
     std::unique_ptr<event_file> events_;
     std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0,
                   decisions_bytes_ = 0; // up to the last whole row
+    // The step after which the next row takes the place of all that are there; of each file.
+    std::optional<std::uint64_t> csv_rewrites_, lines_rewrite_, decisions_rewrite_, events_rewrite_;
     bool header_waits_ = false;
     std::vector<metrics_row> csv_waits_;
     std::vector<std::string> lines_wait_;     // of metrics.jsonl

@@ -98,9 +98,9 @@ public:
 
     /// The context is in another generation of its world, whose first rank goes on with the run's
     /// files. Collective; when it has returned nothing of it is to be done again.
-    ///   rows  of later steps are taken away
-    ///   why   the world changed; empty: nobody said
-    void rebind(const start_info& start, std::uint64_t rows, const std::string& why);
+    ///   rewrites  the row of the last step is written again
+    ///   why       the world changed; empty: nobody said
+    void rebind(const start_info& start, bool rewrites, const std::string& why);
     /// This rank is the first of the new world and was not of the one before.
     [[nodiscard]] bool takes_over() const noexcept;
     /// A change of the world, behind the row of the step: a row of events.jsonl, which it gives.
@@ -117,6 +117,7 @@ public:
     void finish(const fit_result& result);
 
 private:
+    void keep_rows(std::uint64_t step, bool rewrites);
     void tell(bool at_once, const fit_result* over = nullptr);
     void show(const start_info& start);
     void greet(const start_info& start, bool end_due);

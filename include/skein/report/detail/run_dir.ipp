@@ -242,35 +242,84 @@ SKEIN_INLINE void run_dir::clear() {
     events_->clear(options_.wall_time()).value();
 }
 
+namespace detail {
+/// The rows of a metrics.csv whose step is to be kept, under a header.
 template <class Keep>
-void run_dir::cut(Keep keep) {
-    check_ours().value();
-    posix_disk disk(link_policy::refuse);
-    const auto csv = detail::read_text(file(metrics_file));
-    std::string kept = detail::csv_header(columns_);
+std::string kept_rows(std::string_view csv, const std::vector<std::string>& columns, Keep keep) {
+    std::string kept = csv_header(columns);
     const metrics_table table(csv);
     for (const auto row : table.rows())
         if (auto step = step_of(row); step && keep(*step)) kept.append(row) += '\n';
-    if (kept != csv) disk.replace(file(metrics_file), as_bytes(std::string_view(kept))).value();
-    csv_bytes_ = kept.size();
-
-    cut_lines("metrics.jsonl", lines_bytes_, keep);
-    cut_lines("events.jsonl", decisions_bytes_, keep);
+    return kept;
 }
-
-/// The lines of a file of JSON objects whose step is to be kept.
+/// The lines of a text of JSON objects whose step is to be kept.
 template <class Keep>
-void run_dir::cut_lines(const char* base, std::uint64_t& bytes, Keep keep) {
-    const auto rows = detail::read_text(file(base));
+std::string kept_lines(std::string_view text, Keep keep) {
     std::string kept;
-    for (auto line : detail::whole_lines(rows)) {
+    for (auto line : whole_lines(text)) {
         const auto row = parse_json(line);
         const auto step = row ? json_uint(*row, "step") : result<std::uint64_t>(row.error());
         if (step && keep(*step)) kept.append(line) += '\n';
     }
+    return kept;
+}
+
+/// Rows are added to a file, or take the place of what is behind those that `kept` leaves of it.
+///   good      bytes up to the last whole row
+///   rewrites  the step after which they take the place; nothing: they are added
+///   kept      of the file's text: what is kept of it
+template <class Kept>
+result<void> write_rows(const std::string& path, std::uint64_t& good,
+                        std::optional<std::uint64_t>& rewrites, std::string_view text, Kept kept) {
+    if (!rewrites) return append_text(path, good, text);
     posix_disk disk(link_policy::refuse);
-    if (kept != rows) disk.replace(file(base), as_bytes(std::string_view(kept))).value();
-    bytes = kept.size();
+    const auto before = disk.read_whole(path, std::uint64_t{8} << 30);
+    if (!before && before.error().code() != errc::not_found) return before.error();
+    auto whole = kept(before ? as_text(*before) : std::string_view(),
+                      [&](std::uint64_t step) { return step <= *rewrites; });
+    whole += text;
+    if (auto done = disk.replace(path, as_bytes(std::string_view(whole))); !done) return done;
+    good = whole.size();
+    rewrites.reset();
+    return {};
+}
+} // namespace detail
+
+SKEIN_INLINE void run_dir::rewrite_after(std::uint64_t step) {
+    drop_waiting([step](std::uint64_t row) { return row <= step; });
+    csv_rewrites_ = lines_rewrite_ = decisions_rewrite_ = events_rewrite_ = step;
+}
+
+/// Of those that could not be written.
+template <class Keep>
+void run_dir::drop_waiting(Keep keep) {
+    std::erase_if(csv_waits_, [&](const metrics_row& row) { return !keep(row.step); });
+    for (auto* lines : {&lines_wait_, &decisions_wait_})
+        std::erase_if(*lines, [&](const std::string& line) {
+            return detail::kept_lines(line, keep).empty();
+        });
+    std::erase_if(events_wait_, [&](const tb_event& event) {
+        return !keep(static_cast<std::uint64_t>(event.step));
+    });
+}
+
+template <class Keep>
+void run_dir::cut(Keep keep) {
+    check_ours().value();
+    drop_waiting(keep);
+    csv_rewrites_ = lines_rewrite_ = decisions_rewrite_ = events_rewrite_ = std::nullopt;
+    posix_disk disk(link_policy::refuse);
+    const auto replace = [&](const char* base, std::uint64_t& bytes, auto kept) {
+        const auto before = detail::read_text(file(base));
+        const auto after = kept(std::string_view(before));
+        if (after != before) disk.replace(file(base), as_bytes(std::string_view(after))).value();
+        bytes = after.size();
+    };
+    const auto lines = [&](std::string_view text) { return detail::kept_lines(text, keep); };
+    replace(metrics_file, csv_bytes_,
+            [&](std::string_view text) { return detail::kept_rows(text, columns_, keep); });
+    replace("metrics.jsonl", lines_bytes_, lines);
+    replace("events.jsonl", decisions_bytes_, lines);
 }
 
 namespace detail {
@@ -367,7 +416,12 @@ SKEIN_INLINE result<void> run_dir::write_csv() {
         }
         text += '\n';
     }
-    if (auto done = detail::append_text(file(metrics_file), csv_bytes_, text); !done) return done;
+    const auto kept = [&](std::string_view csv, auto keep) {
+        return detail::kept_rows(csv, columns_, keep);
+    };
+    if (auto done = detail::write_rows(file(metrics_file), csv_bytes_, csv_rewrites_, text, kept);
+        !done)
+        return done;
     csv_waits_.clear();
     return {};
 }
@@ -376,7 +430,12 @@ SKEIN_INLINE result<void> run_dir::write_lines() {
     if (lines_wait_.empty()) return {};
     std::string text;
     for (const auto& line : lines_wait_) text += line;
-    if (auto done = detail::append_text(file("metrics.jsonl"), lines_bytes_, text); !done)
+    const auto kept = [](std::string_view rows, auto keep) {
+        return detail::kept_lines(rows, keep);
+    };
+    if (auto done =
+            detail::write_rows(file("metrics.jsonl"), lines_bytes_, lines_rewrite_, text, kept);
+        !done)
         return done;
     lines_wait_.clear();
     return {};
@@ -386,13 +445,22 @@ SKEIN_INLINE result<void> run_dir::write_decisions() {
     if (decisions_wait_.empty()) return {};
     std::string text;
     for (const auto& line : decisions_wait_) text += line;
-    if (auto done = detail::append_text(file("events.jsonl"), decisions_bytes_, text); !done)
+    const auto kept = [](std::string_view rows, auto keep) {
+        return detail::kept_lines(rows, keep);
+    };
+    if (auto done = detail::write_rows(file("events.jsonl"), decisions_bytes_, decisions_rewrite_,
+                                       text, kept);
+        !done)
         return done;
     decisions_wait_.clear();
     return {};
 }
 
 SKEIN_INLINE result<void> run_dir::write_events() {
+    if (events_wait_.empty()) return {};
+    if (events_rewrite_)
+        if (auto done = events_->truncate_after(*events_rewrite_); !done) return done;
+    events_rewrite_.reset();
     std::size_t written = 0;
     result<void> done;
     while (written < events_wait_.size() && (done = events_->append(events_wait_[written])))

@@ -187,7 +187,7 @@ SKEIN_INLINE reporter::~reporter() = default;
 
 SKEIN_INLINE void reporter::begin(const start_info& start, bool end_due) {
     if (!first_) return;
-    if (dir_) dir_->truncate_after(start.first_step - (end_due ? 1 : 0));
+    keep_rows(start.first_step, end_due);
     if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
@@ -195,6 +195,14 @@ SKEIN_INLINE void reporter::begin(const start_info& start, bool end_due) {
     last_step_ = start.first_step;
     total_ = start.total_steps;
     tell(true);
+}
+
+/// The files go on behind a step. Its row may be there and its checkpoint, too: a row that is written
+/// again stays until then, as nobody else writes it if this process dies before.
+SKEIN_INLINE void reporter::keep_rows(std::uint64_t step, bool rewrites) {
+    if (!dir_) return;
+    dir_->truncate_after(step);
+    if (rewrites && step > 0) dir_->rewrite_after(step - 1);
 }
 
 /// progress.json, once a second at most while steps are made.
@@ -236,8 +244,7 @@ SKEIN_INLINE void reporter::show(const start_info& start) {
 
 SKEIN_INLINE bool reporter::takes_over() const noexcept { return !first_ && ctx_->is_first(); }
 
-SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
-                                   const std::string& why) {
+SKEIN_INLINE void reporter::rebind(const start_info& start, bool rewrites, const std::string& why) {
     if (first_ && !ctx_->is_first()) { // another rank takes over; its lock wants to be free
         dir_.reset();
         show_.reset();
@@ -251,7 +258,7 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
         if (!path_.empty()) dir_.emplace(detail::take_run_dir(*ctx_, parent_path(path_), name_));
         show(start);
     }
-    if (dir_) dir_->truncate_after(rows);
+    keep_rows(start.first_step, rewrites);
     last_step_ = start.first_step;
     if (start.total_steps > 0) total_ = start.total_steps;
     tell(true);

@@ -113,8 +113,7 @@ public:
         const bool rewrites =
             may_lack && end == step_end::nothing && run_.step > 0 && last_.step == run_.step;
         const auto start = start_info_of({});
-        const bool again = (end != step_end::nothing || rewrites) && run_.step > 0;
-        report_->rebind(start, run_.step - (again ? 1 : 0), news.change.why);
+        report_->rebind(start, end != step_end::nothing || rewrites, news.change.why);
         // Nothing that a broken world can cut off comes between that and this.
         if (rewrites) write_last();
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
@@ -241,8 +240,7 @@ public:
     void rebind(bool end_due) {
         evaluator_->rebind();
         if (saves_.is_open()) open_saver();
-        const auto rows = run_.step - (end_due ? 1 : 0); // that of this step is written again
-        report_->rebind(start_info_of({}), rows, {});
+        report_->rebind(start_info_of({}), end_due, {});
         if (!run_.training->empty())
             report_->notice(fmt::format("the metrics of training count from step {} on: those of "
                                         "the window and of the epoch before are left out",
