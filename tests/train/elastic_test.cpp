@@ -105,20 +105,24 @@ struct elastic_run {
 
     std::uint64_t start() { return start(1).front(); }
     /// All are known before the first one asks: it would be a world of its own, and train to its end.
+    /// All have their weights by then, too: who asks first warms up, and draws from the generator that
+    /// these threads share.
     std::vector<std::uint64_t> start(int count) {
-        std::vector<sk::spmd::elastic_world*> added;
+        std::vector<std::pair<sk::spmd::elastic_world*, Zoo>> added;
         std::vector<std::uint64_t> ids;
-        for (int i = 0; i < count; ++i) ids.push_back(added.emplace_back(&job.add())->id());
-        for (auto* const mine : added) threads.emplace_back([this, mine] { live(*mine); });
+        for (int i = 0; i < count; ++i)
+            ids.push_back(added.emplace_back(&job.add(), make_zoo(shape::plain)).first->id());
+        for (const auto& [mine, net] : added)
+            threads.emplace_back([this, mine, net] { live(*mine, net); });
         return ids;
     }
     void end() {
         for (std::size_t i = 0; i < threads.size(); ++i) threads[i].join();
     }
-    void live(sk::spmd::elastic_world& mine) {
+    void live(sk::spmd::elastic_world& mine, Zoo net) {
         try {
             at::set_num_threads(1);
-            train(mine);
+            train(mine, std::move(net));
         } catch (const rank_left&) {
             const std::lock_guard lock(guard);
             left[mine.id()] = true;
@@ -128,14 +132,13 @@ struct elastic_run {
             errors[mine.id()] = why.what();
         }
     }
-    void train(sk::spmd::elastic_world& mine) {
+    void train(sk::spmd::elastic_world& mine, Zoo net) {
         sk::dist::comm_options options;
         options.model = "shm";
         elastic_place place(mine, options);
         context ctx({.rank = 0, .world_size = 1, .local_size = 1, .host = "here", .job_id = "j"},
                     nullptr, nullptr);
         ctx.use_elastic(&place);
-        auto net = make_zoo(shape::plain);
         const numbers data{64};
         std::uint64_t step = 0;
         const auto loss = [&](Zoo& net, const sample_batch& batch, skein::train::stage& here) {
@@ -261,8 +264,9 @@ TEST_CASE("elastic: a rank leaves in order, and nothing is redone", "[train][ela
         if (id == stays.id()) ++losses;
         if (id == leaver.id() && step == 6 && !done.exchange(true)) leaver.ask_to_leave("told to");
     };
-    run.threads.emplace_back([&] { run.live(leaver); });
-    run.threads.emplace_back([&] { run.live(stays); });
+    for (auto* const each : {&leaver, &stays})
+        run.threads.emplace_back(
+            [&run, each, net = make_zoo(shape::plain)] { run.live(*each, net); });
     run.end();
     for (const auto& [id, why] : run.errors) FAIL_CHECK(id << ": " << why);
     CHECK(run.left[leaver.id()]);
