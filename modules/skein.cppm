@@ -376,6 +376,28 @@ using skein::exit_code::failed;
 using skein::exit_code::usage;
 } // namespace skein::exit_code
 
+export namespace skein::goodput {
+using skein::goodput::batch_choice;
+using skein::goodput::batch_limits;
+using skein::goodput::differenced;
+using skein::goodput::fit;
+using skein::goodput::fit_error;
+using skein::goodput::gain_of;
+using skein::goodput::goodput_model;
+using skein::goodput::gradient_moments;
+using skein::goodput::gradient_noise;
+using skein::goodput::gradient_squares;
+using skein::goodput::moments_of;
+using skein::goodput::name_of;
+using skein::goodput::rate_factor;
+using skein::goodput::rate_inputs;
+using skein::goodput::rate_rule;
+using skein::goodput::step_shape;
+using skein::goodput::step_time;
+using skein::goodput::step_time_model;
+using skein::goodput::step_times;
+} // namespace skein::goodput
+
 export namespace skein::limit {
 using skein::limit::backlog_bytes;
 using skein::limit::call_turn;

@@ -24,6 +24,7 @@
 #include <skein/report/detail/progress.ipp>
 #include <skein/report/detail/run_dir.ipp>
 #include <skein/report/detail/run_lock.ipp>
+#include <skein/report/detail/run_rows.ipp>
 #include <skein/report/detail/settings.ipp>
 #include <skein/report/detail/summary.ipp>
 #include <skein/report/detail/svg.ipp>

@@ -11,6 +11,7 @@
 
 #include "core.cpp"
 #include "wire.cpp"
+#include "goodput.cpp"
 #include "net.cpp"
 #include "sched.cpp"
 #include "proc.cpp"

@@ -6,6 +6,7 @@
 
 #include <skein/cluster.hpp>
 #include <skein/core.hpp>
+#include <skein/goodput.hpp>
 #include <skein/net.hpp>
 #include <skein/proc.hpp>
 #include <skein/program.hpp>

@@ -29258,6 +29258,951 @@ private:
 
 } // namespace skein
 
+// ======== skein/goodput.hpp
+// Every public header of the layer goodput.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/goodput/goodput.hpp
+// Goodput: samples per second, each counted by what it is worth beside one of the first batch. It grows
+// with the batch as long as steps get cheaper by the sample, and falls once further samples say little.
+//
+//     const goodput_model model{fit(seen.means()), noise.all(), 64};
+//     const auto best = model.best({.nodes = 1, .ranks = 4, .most = 4096, .micro_most = 128});
+//     best.shape.batch();
+//
+//   source: Qiao et al. 2021 (Pollux, OSDI)
+
+
+// ======== skein/goodput/gradient_noise.hpp
+// How noisy gradients are, from what a step of several gradients shows anyway: the squares of each,
+// and the square of their mean. From that follow what a larger batch gains, and its learning rate.
+//
+//     gradient_noise noise;                                   // one parameter group
+//     noise.take(gradient_squares{.count = 4, .local = 2.0, .total = 0.8}, 2.0);
+//     noise.gain(4.0);                  // steps of the first batch that one of four times it is worth
+//
+// Symbols: b0 is the first batch, B the batch of a step, s = B / b0 its scale. A step's gradient is the
+// mean of M others, g_i of m_i samples each, weighted by m_i / B.
+//   sources: McCandlish et al. 2018 (arXiv 1812.06162); Johnson et al. 2020 (AdaScale, ICML); Qiao et
+//   al. 2021 (Pollux, OSDI), whose averages these are
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace skein::goodput {
+
+/// What a step shows of one parameter group.
+struct gradient_squares {
+    int count = 0;      ///< M
+    double local = 0.0; ///< mean of the squared norms of the M gradients, weighted by their samples
+    double total = 0.0; ///< squared norm of their mean, weighted likewise
+};
+
+/// Of two gradients that follow each other, where a step has one alone: they are not of the same
+/// weights, so the variance comes out too large. The scale is that of both together, 2 s.
+///   before, now  their squared norms
+///   mean         the squared norm of (before + now) / 2
+[[nodiscard]] gradient_squares differenced(double before, double now, double mean) noexcept;
+
+/// An estimate without a bias; a single one may be negative.
+struct gradient_moments {
+    double sqr = 1.0; ///< squared norm of the true gradient
+    double var = 0.0; ///< trace of the covariance of a gradient of the first batch
+};
+
+/// (M total - local) / (M - 1) and (local - total) s / (M - 1); slices may be unequal.
+///   scale   of the samples behind `total` to the first batch
+///   result  nothing: fewer than two gradients, or a number that is not finite
+[[nodiscard]] std::optional<gradient_moments> moments_of(const gradient_squares& step,
+                                                         double scale) noexcept;
+
+/// Steps of the first batch that one step of s times the samples is worth: 1 to s.
+[[nodiscard]] double gain_of(const gradient_moments& now, double scale) noexcept;
+
+/// Debiased moving averages of the moments, by parameter group.
+class gradient_noise {
+public:
+    /// A variance is at least this, as a divisor needs.
+    static constexpr double least_variance = 1e-6;
+
+    /// What has to be kept to go on: plain numbers, of all groups. `weight` is what averages are
+    /// divided by.
+    struct memory {
+        std::vector<double> sqr{}, var{};
+        double weight = 0.0;
+        std::uint64_t steps = 0;
+        bool is_differenced = false;
+    };
+
+    ///   smoothing  of one step of the first batch; a step of scale s counts as s of them
+    ///   errors     invalid_argument: no group, or a smoothing that is not between 0 and 1
+    explicit gradient_noise(std::size_t groups = 1, double smoothing = 0.999);
+
+    /// A step. The first one whose numbers are of one step alone ends what differences had said.
+    ///   groups          as many as there are
+    ///   is_differenced  its numbers are those of differenced()
+    ///   result          false: it is left out, as some number is not finite or there was one gradient
+    ///   errors          invalid_argument: another number of groups, a scale that is not positive
+    bool take(std::span<const gradient_squares> groups, double scale, bool is_differenced = false);
+    bool take(const gradient_squares& step, double scale, bool is_differenced = false) {
+        return take(std::span(&step, 1), scale, is_differenced);
+    }
+
+    [[nodiscard]] std::size_t groups() const noexcept { return memory_.sqr.size(); }
+    /// Steps that were taken; since differences were dropped.
+    [[nodiscard]] std::uint64_t steps() const noexcept { return memory_.steps; }
+    /// All that is known is from differences.
+    [[nodiscard]] bool is_differenced() const noexcept { return memory_.is_differenced; }
+    /// The averages of a group as they are; 1 and 0 before the first step.
+    [[nodiscard]] gradient_moments raw(std::size_t group) const;
+    /// Of a group: the square at least 0, the variance at least least_variance.
+    [[nodiscard]] gradient_moments of(std::size_t group) const;
+    /// Summed over the groups.
+    [[nodiscard]] gradient_moments all() const;
+
+    [[nodiscard]] double gain(double scale) const { return gain_of(all(), scale); }
+    /// What a sample of such a batch is worth beside one of the first batch: gain / s, at most 1.
+    [[nodiscard]] double efficiency(double scale) const { return gain(scale) / scale; }
+    /// The batch, in units of the first one, at which a sample is worth about half: var / sqr.
+    /// Infinite where the true gradient cannot be seen.
+    [[nodiscard]] double noise_scale() const;
+
+    [[nodiscard]] const memory& state() const noexcept { return memory_; }
+    ///   errors  malformed: other groups, or numbers that no state() has
+    void restore(memory saved);
+
+private:
+    memory memory_;
+    double smoothing_;
+};
+
+} // namespace skein::goodput
+
+
+// ======== skein/goodput/detail/gradient_noise.ipp
+// Bodies of <skein/goodput/gradient_noise.hpp>.
+
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::goodput {
+
+SKEIN_INLINE gradient_squares differenced(double before, double now, double mean) noexcept {
+    return {.count = 2, .local = (before + now) / 2, .total = mean};
+}
+
+SKEIN_INLINE std::optional<gradient_moments> moments_of(const gradient_squares& step,
+                                                        double scale) noexcept {
+    if (step.count < 2) return std::nullopt;
+    const double many = step.count;
+    const gradient_moments now{.sqr = (many * step.total - step.local) / (many - 1),
+                               .var = (step.local - step.total) * scale / (many - 1)};
+    if (!std::isfinite(now.sqr) || !std::isfinite(now.var)) return std::nullopt;
+    return now;
+}
+
+SKEIN_INLINE double gain_of(const gradient_moments& now, double scale) noexcept {
+    const double divisor = now.var / scale + now.sqr;
+    return divisor > 0 ? (now.var + now.sqr) / divisor : 1.0;
+}
+
+SKEIN_INLINE gradient_noise::gradient_noise(std::size_t groups, double smoothing)
+    : smoothing_(smoothing) {
+    if (groups == 0) throw error(errc::invalid_argument, "gradient_noise of no parameter group");
+    if (!(smoothing > 0 && smoothing < 1))
+        throw error(errc::invalid_argument,
+                    fmt::format("gradient_noise with a smoothing of {}", smoothing))
+            .with_hint("use a number between 0 and 1, e.g. 0.999");
+    memory_.sqr.assign(groups, 0.0);
+    memory_.var.assign(groups, 0.0);
+}
+
+SKEIN_INLINE bool gradient_noise::take(std::span<const gradient_squares> groups, double scale,
+                                       bool is_differenced) {
+    if (groups.size() != memory_.sqr.size())
+        throw error(errc::invalid_argument,
+                    fmt::format("squares of {} parameter groups, there are {}", groups.size(),
+                                memory_.sqr.size()));
+    if (!(scale > 0) || !std::isfinite(scale))
+        throw error(errc::invalid_argument,
+                    fmt::format("a step of {} times the first batch", scale));
+    std::vector<gradient_moments> now;
+    for (const auto& group : groups) {
+        const auto moments = moments_of(group, scale);
+        if (!moments) return false;
+        now.push_back(*moments);
+    }
+    if (memory_.is_differenced && !is_differenced)
+        *this = gradient_noise(groups.size(), smoothing_);
+    if (memory_.steps == 0) memory_.is_differenced = is_differenced;
+    // Better numbers are there: those of a step with one gradient would make them worse.
+    if (is_differenced && !memory_.is_differenced) return false;
+    const double keep = std::pow(smoothing_, scale);
+    for (std::size_t i = 0; i < now.size(); ++i) {
+        memory_.sqr[i] = keep * memory_.sqr[i] + (1 - keep) * now[i].sqr;
+        memory_.var[i] = keep * memory_.var[i] + (1 - keep) * now[i].var;
+    }
+    memory_.weight = keep * memory_.weight + (1 - keep);
+    memory_.steps += 1;
+    return true;
+}
+
+SKEIN_INLINE gradient_moments gradient_noise::raw(std::size_t group) const {
+    if (memory_.steps == 0) return {};
+    return {.sqr = memory_.sqr.at(group) / memory_.weight,
+            .var = memory_.var.at(group) / memory_.weight};
+}
+
+SKEIN_INLINE gradient_moments gradient_noise::of(std::size_t group) const {
+    const auto now = raw(group);
+    return {.sqr = std::max(now.sqr, 0.0), .var = std::max(now.var, least_variance)};
+}
+
+SKEIN_INLINE gradient_moments gradient_noise::all() const {
+    gradient_moments sum{.sqr = 0.0, .var = 0.0};
+    for (std::size_t i = 0; i < groups(); ++i) {
+        const auto one = of(i);
+        sum.sqr += one.sqr;
+        sum.var += one.var;
+    }
+    return sum;
+}
+
+SKEIN_INLINE double gradient_noise::noise_scale() const {
+    const auto now = all();
+    return now.sqr > 0 ? now.var / now.sqr : std::numeric_limits<double>::infinity();
+}
+
+SKEIN_INLINE void gradient_noise::restore(memory saved) {
+    const auto finite = [](const std::vector<double>& all) {
+        return std::ranges::all_of(all, [](double each) { return std::isfinite(each); });
+    };
+    const bool fits = saved.sqr.size() == groups() && saved.var.size() == groups();
+    const bool is_state = finite(saved.sqr) && finite(saved.var) && saved.weight >= 0 &&
+                          saved.weight <= 1 && (saved.weight > 0) == (saved.steps > 0);
+    if (!fits || !is_state)
+        throw error(errc::malformed,
+                    fits ? std::string("averages of gradients that no training has")
+                         : fmt::format("averages of {} parameter groups, there are {}",
+                                       saved.sqr.size(), groups()))
+            .with_hint("go on from another checkpoint, or train with the groups of that one");
+    memory_ = std::move(saved);
+}
+
+} // namespace skein::goodput
+
+// ======== skein/goodput/step_time.hpp
+// How long a step takes with another number of ranks or another batch: a model with seven parameters,
+// and the fit of it to what was measured.
+//
+//     step_times seen;
+//     seen.add({.nodes = 1, .ranks = 2, .micro_batch = 32}, 0.010, 0.014);
+//     const auto model = fit(seen.means());
+//     model.step_seconds({.nodes = 1, .ranks = 4, .micro_batch = 64});
+//
+// A micro-batch of m samples takes alpha_c + beta_c m; the exchange alpha + beta max(R - 2, 0) of the
+// kind of link that R ranks have; the last micro-batch and the exchange overlap as a norm of the power
+// gamma: 1 is one after the other, 10 nearly the longer one.
+//   source: Qiao et al. 2021 (Pollux, OSDI)
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <tuple>
+#include <vector>
+
+namespace skein::goodput {
+
+/// Where a step runs, and what it is made of.
+struct step_shape {
+    int nodes = 1, ranks = 1;      ///< ranks in all
+    std::int64_t micro_batch = 1;  ///< samples of one rank that are computed at once
+    std::int64_t accumulation = 0; ///< micro-batches of a rank before the last one
+
+    /// Samples of the step.
+    [[nodiscard]] std::int64_t batch() const noexcept {
+        return ranks * micro_batch * (accumulation + 1);
+    }
+    friend bool operator==(const step_shape&, const step_shape&) = default;
+};
+
+/// The parameters, in seconds; gamma has no unit, 1 to 10.
+struct step_time_model {
+    double alpha_c = 0.1, beta_c = 0.01; ///< of a micro-batch: fixed; per sample
+    double alpha_n = 0.1,
+           beta_n = 0.01; ///< of an exchange between nodes: fixed; per rank beyond two
+    double alpha_r = 0.1, beta_r = 0.01; ///< within one node
+    double gamma = 1.001;
+
+    /// A micro-batch before the last one.
+    [[nodiscard]] double micro_seconds(std::int64_t micro_batch) const noexcept;
+    /// The exchange by itself.
+    [[nodiscard]] double sync_seconds(int nodes, int ranks) const noexcept;
+    /// The last micro-batch with the exchange.
+    [[nodiscard]] double last_seconds(const step_shape& step) const noexcept;
+    /// All of it.
+    [[nodiscard]] double step_seconds(const step_shape& step) const noexcept;
+    /// Samples per second.
+    [[nodiscard]] double throughput(const step_shape& step) const noexcept;
+};
+
+/// What was measured of one shape, on the average. The accumulation of the shape plays no part.
+struct step_time {
+    step_shape shape{};
+    double micro_seconds = 0.0; ///< a micro-batch without an exchange
+    double last_seconds = 0.0;  ///< the last one with it
+};
+
+/// Sums of what was measured, by nodes, ranks and samples of a micro-batch.
+class step_times {
+public:
+    /// One step.
+    ///   micro_seconds, last_seconds  as in step_time
+    ///   result  false: a time is not positive or not finite (a clock jumped): it is left out
+    bool add(const step_shape& shape, double micro_seconds, double last_seconds);
+    /// In the order of nodes, ranks, samples.
+    [[nodiscard]] std::vector<step_time> means() const;
+    [[nodiscard]] bool empty() const noexcept { return sums_.empty(); }
+
+private:
+    struct sum {
+        double micro = 0.0, last = 0.0, count = 0.0;
+    };
+    std::map<std::tuple<int, int, std::int64_t>, sum> sums_;
+};
+
+/// How far a model is from what was measured: the root mean squares of the differences of logarithms of
+/// both times, and small terms against a large gamma and large betas of exchanges.
+///   seen  not empty
+[[nodiscard]] double fit_error(const step_time_model& model, std::span<const step_time> seen);
+
+/// The model with the least error that a search from several starts finds. What was never seen is taken
+/// to be good: with one size of a micro-batch half of its time is fixed; without ranks on several nodes
+/// an exchange between them takes 1.1 times as long as one within; without more than two ranks further
+/// ones cost nothing. The same numbers give the same bits.
+///   errors  invalid_argument: nothing was seen, or a time or shape that cannot be
+[[nodiscard]] step_time_model fit(std::span<const step_time> seen);
+
+} // namespace skein::goodput
+
+
+// ======== skein/goodput/detail/step_time.ipp
+// Bodies of <skein/goodput/step_time.hpp> but for the fit.
+
+
+#include <algorithm>
+#include <cmath>
+
+namespace skein::goodput {
+
+namespace detail {
+inline constexpr double least_seconds = 1e-8; // what takes no time takes this
+} // namespace detail
+
+SKEIN_INLINE double step_time_model::micro_seconds(std::int64_t micro_batch) const noexcept {
+    return alpha_c + beta_c * static_cast<double>(micro_batch);
+}
+
+SKEIN_INLINE double step_time_model::sync_seconds(int nodes, int ranks) const noexcept {
+    const double more = std::max(static_cast<double>(ranks - 2), detail::least_seconds);
+    if (nodes > 1) return alpha_n + beta_n * more;
+    if (ranks > 1) return alpha_r + beta_r * more;
+    return detail::least_seconds * (1 + more);
+}
+
+SKEIN_INLINE double step_time_model::last_seconds(const step_shape& step) const noexcept {
+    const double compute = micro_seconds(step.micro_batch);
+    const double sync = sync_seconds(step.nodes, step.ranks);
+    return std::exp(std::log(std::pow(compute, gamma) + std::pow(sync, gamma)) / gamma);
+}
+
+SKEIN_INLINE double step_time_model::step_seconds(const step_shape& step) const noexcept {
+    return static_cast<double>(step.accumulation) * micro_seconds(step.micro_batch) +
+           last_seconds(step);
+}
+
+SKEIN_INLINE double step_time_model::throughput(const step_shape& step) const noexcept {
+    return static_cast<double>(step.batch()) / step_seconds(step);
+}
+
+SKEIN_INLINE bool step_times::add(const step_shape& shape, double micro_seconds,
+                                  double last_seconds) {
+    const auto is_time = [](double seconds) { return seconds > 0 && std::isfinite(seconds); };
+    if (!is_time(micro_seconds) || !is_time(last_seconds)) return false;
+    auto& of = sums_[{shape.nodes, shape.ranks, shape.micro_batch}];
+    of.micro += micro_seconds;
+    of.last += last_seconds;
+    of.count += 1;
+    return true;
+}
+
+SKEIN_INLINE std::vector<step_time> step_times::means() const {
+    std::vector<step_time> all;
+    for (const auto& [key, of] : sums_) {
+        const auto [nodes, ranks, micro_batch] = key;
+        all.push_back({.shape = {.nodes = nodes, .ranks = ranks, .micro_batch = micro_batch},
+                       .micro_seconds = of.micro / of.count,
+                       .last_seconds = of.last / of.count});
+    }
+    return all;
+}
+
+} // namespace skein::goodput
+
+// ======== skein/goodput/detail/step_time_fit.ipp
+// The fit of <skein/goodput/step_time.hpp>: least squares, reweighted. The error is a sum of two roots
+// of mean squares and of small squares; each root is at most S / (2 w) + w / 2 with any w, and touches it
+// where w is the root itself. So a step of Levenberg and Marquardt for the squares, with the w of where
+// it begins, descends in the error, and does so also near the corner that a root has where all fits. The
+// search works on the logarithms of the times, so that none leaves its range.
+
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::goodput {
+
+namespace detail {
+
+inline constexpr std::size_t fit_parameters = 7;
+using fit_point = std::array<double, fit_parameters>; // in the order of step_time_model
+
+SKEIN_INLINE step_time_model model_of(const fit_point& x) {
+    return {x[0], x[1], x[2], x[3], x[4], x[5], x[6]};
+}
+
+/// What is squared in the error, and its slope by each parameter. Of the kinds the first two are under
+/// a root of the mean each, the last is added as it is.
+struct fit_term {
+    double value = 0.0;
+    fit_point slope{};
+};
+struct fit_terms {
+    std::vector<fit_term> micro{}, last{}, small{};
+
+    [[nodiscard]] static double mean_square(const std::vector<fit_term>& terms) {
+        double sum = 0.0;
+        for (const auto& each : terms) sum += each.value * each.value;
+        return sum / static_cast<double>(terms.size());
+    }
+    [[nodiscard]] double error() const {
+        return std::sqrt(mean_square(micro)) + std::sqrt(mean_square(last)) +
+               mean_square(small) * static_cast<double>(small.size());
+    }
+};
+
+SKEIN_INLINE fit_terms terms_at(const fit_point& x, std::span<const step_time> seen) {
+    const auto model = model_of(x);
+    const double gamma = x[6];
+    fit_terms out;
+    for (const auto& each : seen) {
+        const auto micro = static_cast<double>(each.shape.micro_batch);
+        const double compute = model.micro_seconds(each.shape.micro_batch);
+        const double sync = model.sync_seconds(each.shape.nodes, each.shape.ranks);
+        out.micro.push_back(
+            {std::log(compute / each.micro_seconds), {1 / compute, micro / compute}});
+        // log((c^g + y^g)^(1/g)) = log c + log(1 + (y/c)^g) / g, and the share of y in it. Of the two
+        // times the longer one is c, so that no power is too large.
+        const double ratio = std::log(sync / compute);
+        const double power = std::exp(-gamma * std::abs(ratio));
+        const double log_sum = std::log1p(power);
+        const double share = ratio < 0 ? power / (1 + power) : 1 / (1 + power);
+        auto& last = out.last.emplace_back();
+        last.value = std::log(std::max(compute, sync) / each.last_seconds) + log_sum / gamma;
+        last.slope[0] = (1 - share) / compute;
+        last.slope[1] = last.slope[0] * micro;
+        if (each.shape.ranks > 1) {
+            const double more = std::max(static_cast<double>(each.shape.ranks - 2), least_seconds);
+            const std::size_t link = each.shape.nodes > 1 ? 2 : 4;
+            last.slope[link] = share / sync;
+            last.slope[link + 1] = last.slope[link] * more;
+        }
+        last.slope[6] = -std::abs(ratio) * power / (1 + power) / gamma - log_sum / (gamma * gamma);
+    }
+    const double gamma_weight = std::sqrt(1e-3);
+    out.small.push_back({gamma_weight * (gamma - 1), {}});
+    out.small.back().slope[6] = gamma_weight;
+    for (const std::size_t link : {std::size_t{2}, std::size_t{4}}) {
+        auto& part = out.small.emplace_back();
+        part.value = 0.1 * x[link + 1] / x[link];
+        part.slope[link + 1] = 0.1 / x[link];
+        part.slope[link] = -part.value / x[link];
+    }
+    return out;
+}
+
+/// Which parameters are looked for, and the values of the others.
+struct fit_problem {
+    std::span<const step_time> seen;
+    fit_point fixed{}; // of those that are not free
+    std::array<bool, fit_parameters> is_free{};
+};
+
+SKEIN_INLINE fit_problem problem_of(std::span<const step_time> seen) {
+    fit_problem out{.seen = seen};
+    out.is_free.fill(true);
+    out.fixed.fill(least_seconds);
+    const auto some = [&](auto is) { return std::ranges::any_of(seen, is); };
+    const auto fix = [&](std::initializer_list<std::size_t> which) {
+        for (const auto i : which) out.is_free[i] = false;
+    };
+    const auto first = seen[0].shape.micro_batch;
+    if (!some([&](const step_time& each) { return each.shape.micro_batch != first; })) {
+        double sum = 0.0;
+        for (const auto& each : seen) sum += each.micro_seconds;
+        out.fixed[0] = sum / static_cast<double>(seen.size()) / 2;
+        fix({0});
+    }
+    if (!some([](const step_time& each) { return each.shape.nodes > 1; })) fix({2, 3});
+    if (!some([](const step_time& e) { return e.shape.nodes == 1 && e.shape.ranks > 1; }))
+        fix({4, 5});
+    if (!some([](const step_time& each) { return each.shape.ranks > 2; })) fix({3, 5});
+    return out;
+}
+
+// Parameters as the search sees them: the logarithm of a time over its least, gamma between its bounds.
+SKEIN_INLINE double inner(std::size_t i, double x) {
+    if (i < 6) return std::log(std::max(x / least_seconds, 1 + 1e-12));
+    const double part = std::clamp((x - 1) / 9, 1e-9, 1 - 1e-9);
+    return std::log(part / (1 - part));
+}
+SKEIN_INLINE double outer(std::size_t i, double u) {
+    if (i < 6) return least_seconds * std::exp(std::clamp(u, 0.0, 40.0));
+    return 1 + 9 / (1 + std::exp(-std::clamp(u, -30.0, 30.0)));
+}
+SKEIN_INLINE double outer_slope(std::size_t i, double x) {
+    return i < 6 ? x : (x - 1) * (10 - x) / 9;
+}
+
+class fit_search {
+public:
+    fit_search(const fit_problem& problem, const fit_point& start) : problem_(&problem) {
+        for (std::size_t i = 0; i < fit_parameters; ++i)
+            if (problem.is_free[i]) free_.push_back(i);
+        for (const auto i : free_) at_.push_back(inner(i, start[i]));
+        here_ = terms_at(point(), problem.seen);
+        error_ = here_.error();
+    }
+
+    /// Goes on until nothing is gained any more.
+    void run(int most) {
+        double damping = 1e-3;
+        for (int step = 0, idle = 0; step < most && idle < 3 && damping < 1e12; ++step) {
+            const double before = error_;
+            const auto system = equations();
+            while (damping < 1e12 && !take(system, damping)) damping *= 4;
+            damping = std::max(damping / 8, 1e-15);
+            idle = before - error_ <= 1e-14 * before ? idle + 1 : 0;
+        }
+    }
+
+    [[nodiscard]] fit_point point() const { return point_of(at_); }
+    [[nodiscard]] double error() const noexcept { return error_; }
+
+private:
+    struct linear_system {
+        std::vector<double> matrix, right; // n x n, symmetric; n
+    };
+
+    [[nodiscard]] fit_point point_of(const std::vector<double>& at) const {
+        auto x = problem_->fixed;
+        for (std::size_t k = 0; k < free_.size(); ++k) x[free_[k]] = outer(free_[k], at[k]);
+        return x;
+    }
+
+    /// Of the squares, weighted for where the search is.
+    [[nodiscard]] linear_system equations() const {
+        const auto n = free_.size();
+        const auto x = point();
+        linear_system out{std::vector<double>(n * n, 0.0), std::vector<double>(n, 0.0)};
+        const auto add = [&](const std::vector<fit_term>& terms, double weight) {
+            for (const auto& each : terms) {
+                std::array<double, fit_parameters> slope{};
+                for (std::size_t k = 0; k < n; ++k)
+                    slope[k] = each.slope[free_[k]] * outer_slope(free_[k], x[free_[k]]);
+                for (std::size_t k = 0; k < n; ++k) {
+                    out.right[k] -= weight * each.value * slope[k];
+                    for (std::size_t j = 0; j < n; ++j)
+                        out.matrix[k * n + j] += weight * slope[k] * slope[j];
+                }
+            }
+        };
+        // Half of the slope of a root of a mean; a root of 0 has a corner, no slope.
+        const auto of_root = [](const std::vector<fit_term>& terms) {
+            const double root = std::max(std::sqrt(fit_terms::mean_square(terms)), 1e-14);
+            return 0.5 / (root * static_cast<double>(terms.size()));
+        };
+        add(here_.micro, of_root(here_.micro));
+        add(here_.last, of_root(here_.last));
+        add(here_.small, 1.0);
+        return out;
+    }
+
+    /// Goes where the damped system says, if the error is smaller there.
+    bool take(const linear_system& system, double damping) {
+        const auto n = free_.size();
+        auto matrix = system.matrix;
+        for (std::size_t k = 0; k < n; ++k) matrix[k * n + k] *= 1 + damping;
+        for (std::size_t k = 0; k < n; ++k) matrix[k * n + k] += 1e-300;
+        auto way = system.right;
+        // Cholesky, in place; then both triangles.
+        for (std::size_t k = 0; k < n; ++k) {
+            for (std::size_t j = 0; j <= k; ++j) {
+                double sum = matrix[k * n + j];
+                for (std::size_t i = 0; i < j; ++i) sum -= matrix[k * n + i] * matrix[j * n + i];
+                if (k == j && !(sum > 0)) return false;
+                matrix[k * n + j] = k == j ? std::sqrt(sum) : sum / matrix[j * n + j];
+            }
+        }
+        for (std::size_t k = 0; k < n; ++k) {
+            for (std::size_t i = 0; i < k; ++i) way[k] -= matrix[k * n + i] * way[i];
+            way[k] /= matrix[k * n + k];
+        }
+        for (std::size_t k = n; k-- > 0;) {
+            for (std::size_t i = k + 1; i < n; ++i) way[k] -= matrix[i * n + k] * way[i];
+            way[k] /= matrix[k * n + k];
+        }
+        auto there = at_;
+        for (std::size_t k = 0; k < n; ++k) {
+            there[k] += std::clamp(way[k], -4.0, 4.0); // e^4 times at most
+            there[k] = inner(free_[k], outer(free_[k], there[k]));
+        }
+        auto found = terms_at(point_of(there), problem_->seen);
+        const double value = found.error();
+        if (!(value < error_)) return false;
+        at_ = std::move(there);
+        here_ = std::move(found);
+        error_ = value;
+        return true;
+    }
+
+    const fit_problem* problem_;
+    std::vector<std::size_t> free_;
+    std::vector<double> at_;
+    fit_terms here_;
+    double error_ = 0.0;
+};
+
+/// The line fixed + per x that goes through points, each counted by the inverse of its square; both at
+/// least `least_seconds`. With one x all of it is fixed.
+struct straight_line {
+    double fixed = least_seconds, per = least_seconds;
+};
+SKEIN_INLINE straight_line line_through(std::span<const std::pair<double, double>> points) {
+    double w = 0, wx = 0, wy = 0, wxx = 0, wxy = 0;
+    for (const auto& [x, y] : points) {
+        const double weight = 1 / std::max(y * y, 1e-30);
+        w += weight;
+        wx += weight * x;
+        wy += weight * y;
+        wxx += weight * x * x;
+        wxy += weight * x * y;
+    }
+    straight_line out;
+    if (points.empty()) return out;
+    const double width = w * wxx - wx * wx;
+    const double per = width > 1e-12 * w * wxx ? (w * wxy - wx * wy) / width : 0.0;
+    out.per = std::max(per, least_seconds);
+    out.fixed = std::max((wy - out.per * wx) / w, least_seconds);
+    return out;
+}
+
+/// Where a search may begin, if gamma is so large: what the micro-batches say, and what the last ones
+/// then leave for the exchange.
+SKEIN_INLINE fit_point start_at(const fit_problem& problem, double gamma) {
+    fit_point x = problem.fixed;
+    std::vector<std::pair<double, double>> micro, within, between;
+    for (const auto& each : problem.seen)
+        micro.emplace_back(static_cast<double>(each.shape.micro_batch), each.micro_seconds);
+    const auto compute = line_through(micro);
+    if (problem.is_free[0]) {
+        x[0] = compute.fixed;
+        x[1] = compute.per;
+    } else {
+        x[1] = std::max(x[0] / micro[0].first, least_seconds);
+    }
+    for (const auto& each : problem.seen) {
+        if (each.shape.ranks < 2) continue;
+        const double rest = std::pow(each.last_seconds / each.micro_seconds, gamma) - 1;
+        if (!(rest > 0)) continue;
+        const double sync = each.micro_seconds * std::pow(rest, 1 / gamma);
+        (each.shape.nodes > 1 ? between : within)
+            .emplace_back(std::max(each.shape.ranks - 2, 0), sync);
+    }
+    const auto set = [&](std::size_t first, const auto& points) {
+        if (!problem.is_free[first]) return;
+        const auto line = line_through(points);
+        x[first] = line.fixed;
+        if (problem.is_free[first + 1]) x[first + 1] = line.per;
+    };
+    set(2, between);
+    set(4, within);
+    x[6] = gamma;
+    return x;
+}
+
+SKEIN_INLINE void require_possible(std::span<const step_time> seen) {
+    const auto refuse = [](const std::string& what) {
+        throw error(errc::invalid_argument, "times of steps cannot be fitted: " + what);
+    };
+    if (seen.empty()) refuse("there are none");
+    for (const auto& each : seen) {
+        const auto& s = each.shape;
+        if (s.nodes < 1 || s.ranks < s.nodes || s.micro_batch < 1)
+            refuse(fmt::format("one of {} ranks on {} nodes with {} samples", s.ranks, s.nodes,
+                               s.micro_batch));
+        for (const double seconds : {each.micro_seconds, each.last_seconds})
+            if (!(seconds > 0) || !std::isfinite(seconds))
+                refuse(fmt::format("one of {} seconds", seconds));
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE double fit_error(const step_time_model& m, std::span<const step_time> seen) {
+    detail::require_possible(seen);
+    return detail::terms_at(
+               {m.alpha_c, m.beta_c, m.alpha_n, m.beta_n, m.alpha_r, m.beta_r, m.gamma}, seen)
+        .error();
+}
+
+SKEIN_INLINE step_time_model fit(std::span<const step_time> seen) {
+    detail::require_possible(seen);
+    const auto problem = detail::problem_of(seen);
+    std::vector<detail::fit_search> searches;
+    for (const double gamma : {1.001, 1.2, 1.5, 2.0, 3.0, 4.5, 6.5, 9.0})
+        searches.emplace_back(problem, detail::start_at(problem, gamma));
+    // Of equal ones the smaller gamma.
+    const auto by_error = [](const detail::fit_search& each) {
+        return std::pair(each.error(), each.point()[6]);
+    };
+    for (auto& each : searches) each.run(12);
+    std::ranges::sort(searches, {}, by_error);
+    for (std::size_t i = 0; i < 3; ++i) searches[i].run(300);
+    const auto best = std::ranges::min(searches, {}, by_error).point();
+    auto model = detail::model_of(best);
+    const bool is_between =
+        std::ranges::any_of(seen, [](const step_time& each) { return each.shape.nodes > 1; });
+    if (!is_between) {
+        model.alpha_n = std::max(model.alpha_n, model.alpha_r * 1.1);
+        model.beta_n = std::max(model.beta_n, model.beta_r * 1.1);
+    }
+    return model;
+}
+
+} // namespace skein::goodput
+
+
+// ======== skein/goodput/goodput.hpp, continued
+#include <cstdint>
+
+namespace skein::goodput {
+
+/// What a batch may be.
+struct batch_limits {
+    int nodes = 1, ranks = 1;
+    std::int64_t most = 0;        ///< samples of a step; at least the first batch
+    std::int64_t micro_least = 1; ///< of a rank at once
+    std::int64_t micro_most = 0;  ///< 0: as many as `most`
+    /// A rank may compute its samples in several parts. One rank then has two at least when its batch
+    /// is larger than the first: one gradient alone says little of its noise.
+    bool accumulation = false;
+};
+
+/// A step, and what it comes to.
+struct batch_choice {
+    step_shape shape{};
+    double goodput = 0.0; ///< 0: no batch fits into the limits
+};
+
+struct goodput_model {
+    step_time_model time{};
+    gradient_moments gradients{};
+    std::int64_t first_batch = 1; ///< b0
+
+    /// Of a batch of so many samples, at most 1.
+    [[nodiscard]] double efficiency(double batch) const noexcept;
+    /// Samples of the first batch per second.
+    [[nodiscard]] double goodput(const step_shape& step) const noexcept;
+    /// The best of 50 batches, evenly on a scale of ratios between the first one and the most. All ranks
+    /// compute the same number of samples: a batch is rounded up to that.
+    ///   errors  invalid_argument: ranks, nodes or limits that cannot be
+    [[nodiscard]] batch_choice best(const batch_limits& within) const;
+};
+
+} // namespace skein::goodput
+
+
+// ======== skein/goodput/detail/goodput.ipp
+// Bodies of <skein/goodput/goodput.hpp>.
+
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/core.h>
+
+namespace skein::goodput {
+
+SKEIN_INLINE double goodput_model::efficiency(double batch) const noexcept {
+    const double scale = batch / static_cast<double>(first_batch);
+    return gain_of(gradients, scale) / scale;
+}
+
+SKEIN_INLINE double goodput_model::goodput(const step_shape& step) const noexcept {
+    return time.throughput(step) * efficiency(static_cast<double>(step.batch()));
+}
+
+namespace detail {
+SKEIN_INLINE void require_limits(const goodput_model& model, const batch_limits& in) {
+    const auto refuse = [](std::string what) {
+        throw error(errc::invalid_argument, "no batch can be chosen: " + what);
+    };
+    if (model.first_batch < 1) refuse(fmt::format("a first batch of {}", model.first_batch));
+    if (in.nodes < 1 || in.ranks < in.nodes)
+        refuse(fmt::format("{} ranks on {} nodes", in.ranks, in.nodes));
+    if (in.most < model.first_batch)
+        refuse(
+            fmt::format("at most {} samples, the first batch has {}", in.most, model.first_batch));
+    if (in.micro_least < 1 || (in.micro_most != 0 && in.micro_most < in.micro_least))
+        refuse(fmt::format("{} to {} samples of a rank at once", in.micro_least, in.micro_most));
+}
+} // namespace detail
+
+SKEIN_INLINE batch_choice goodput_model::best(const batch_limits& in) const {
+    detail::require_limits(*this, in);
+    constexpr int candidates = 50;
+    constexpr double slack = 1e-8; // of what is rounded up
+    const double ranks = in.ranks, first = static_cast<double>(first_batch);
+    const auto micro_most = static_cast<double>(in.micro_most > 0 ? in.micro_most : in.most);
+    const double from = std::log(std::max(first, static_cast<double>(in.micro_least) * ranks));
+    const double to = std::log(static_cast<double>(in.most));
+    batch_choice best;
+    if (from > to) return best; // the ranks' least is more than there may be
+    for (int i = 0; i < candidates; ++i) {
+        const double local =
+            std::exp(from + (to - from) * i / (candidates - 1)) / ranks; // samples of a rank
+        double parts = 1;
+        double micro = in.ranks == 1 ? first : std::ceil(local - slack);
+        if (in.accumulation) {
+            parts = std::max(std::ceil(local / micro_most - slack), 1.0);
+            if (in.ranks == 1 && local > first + slack) parts = std::max(parts, 2.0);
+            micro = std::ceil(local / parts - slack);
+        }
+        if (micro < static_cast<double>(in.micro_least) || micro > micro_most) continue;
+        const step_shape shape{.nodes = in.nodes,
+                               .ranks = in.ranks,
+                               .micro_batch = static_cast<std::int64_t>(micro),
+                               .accumulation = static_cast<std::int64_t>(parts) - 1};
+        if (const double here = goodput(shape); here > best.goodput) best = {shape, here};
+    }
+    return best;
+}
+
+} // namespace skein::goodput
+
+// ======== skein/goodput/rate_rule.hpp
+// What the learning rate is multiplied by in a step of a larger batch than the first.
+//
+//     rate_factor(rate_rule::adascale, {.scale = 4.0, .gain = noise.gain(4.0)});
+
+#include <cstdint>
+#include <string_view>
+
+namespace skein::goodput {
+
+/// s is the batch in units of the first one, r the gain (goodput/gradient_noise.hpp).
+enum class rate_rule : std::uint8_t {
+    same,      ///< 1
+    adascale,  ///< r: for SGD. Johnson et al. 2020 (ICML)
+    adamscale, ///< the square root of r: for Adam and its kin. Qiao et al. 2021 (OSDI)
+    linear,    ///< s: for SGD. Goyal et al. 2017 (arXiv 1706.02677)
+    sqrt,      ///< the square root of s: for Adam. Krizhevsky 2014 (arXiv 1404.5997)
+    legw, ///< the same, reached over s times as long a warm-up. You et al. 2019 (arXiv 1901.08256)
+};
+
+/// "adascale"
+[[nodiscard]] std::string_view name_of(rate_rule rule) noexcept;
+
+/// Of one step.
+struct rate_inputs {
+    double scale = 1.0;    ///< s
+    double gain = 1.0;     ///< r
+    double progress = 0.0; ///< steps of the first batch that training has come to
+    double warm_up = 0.0;  ///< of legw: steps of the first batch; 0: none
+};
+
+/// 1 for the first batch, whatever the rule (but in the warm-up of legw).
+///   errors  invalid_argument: a scale or gain that is not positive, a number that is not finite
+[[nodiscard]] double rate_factor(rate_rule rule, const rate_inputs& now);
+
+} // namespace skein::goodput
+
+
+// ======== skein/goodput/detail/rate_rule.ipp
+// Bodies of <skein/goodput/rate_rule.hpp>.
+
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/core.h>
+
+namespace skein::goodput {
+
+SKEIN_INLINE std::string_view name_of(rate_rule rule) noexcept {
+    switch (rule) {
+    case rate_rule::same: break;
+    case rate_rule::adascale: return "adascale";
+    case rate_rule::adamscale: return "adamscale";
+    case rate_rule::linear: return "linear";
+    case rate_rule::sqrt: return "sqrt";
+    case rate_rule::legw: return "legw";
+    }
+    return "same";
+}
+
+SKEIN_INLINE double rate_factor(rate_rule rule, const rate_inputs& now) {
+    const auto is_positive = [](double x) { return x > 0 && std::isfinite(x); };
+    if (!is_positive(now.scale) || !is_positive(now.gain) || !(now.progress >= 0) ||
+        !(now.warm_up >= 0) || !std::isfinite(now.progress) || !std::isfinite(now.warm_up))
+        throw error(errc::invalid_argument,
+                    fmt::format("the rate rule {} of a scale of {}, a gain of {}, a progress of {} "
+                                "and a warm-up of {}",
+                                name_of(rule), now.scale, now.gain, now.progress, now.warm_up));
+    switch (rule) {
+    case rate_rule::same: break;
+    case rate_rule::adascale: return now.gain;
+    case rate_rule::adamscale: return std::sqrt(now.gain);
+    case rate_rule::linear: return now.scale;
+    case rate_rule::sqrt: return std::sqrt(now.scale);
+    case rate_rule::legw: {
+        const double steps = now.scale * now.warm_up;
+        const double warmed = steps > 0 ? std::min(1.0, now.progress / steps) : 1.0;
+        return std::sqrt(now.scale) * warmed;
+    }
+    }
+    return 1.0;
+}
+
+} // namespace skein::goodput
+
 // ======== skein/net.hpp
 // Every public header of the layer net.
 // Written by scripts/check_mirror.py --write.

@@ -11360,6 +11360,10 @@ public:
 
     /// Drops every row and event after `step`; call once after the checkpoint of `step` was loaded.
     void truncate_after(std::uint64_t step);
+    /// The rows and events after `step` are written again: those that are there stay until the first
+    /// new one of their file takes their place, at once. So a process that ends before it writes
+    /// leaves none missing; of the event file it may leave one.
+    void rewrite_after(std::uint64_t step);
     /// Drops all rows and events: a run that was interrupted before its first checkpoint starts
     /// over.
     void clear();
@@ -11399,6 +11403,8 @@ private:
     run_dir();
     template <class Keep>
     void cut(Keep keep);
+    template <class Keep>
+    void drop_waiting(Keep keep);
     [[nodiscard]] error unusable(const error& why) const;
     [[nodiscard]] bool claim(bool wanted);
     [[nodiscard]] bool take_from_its_job();
@@ -11410,8 +11416,6 @@ private:
     [[nodiscard]] result<void> write_events();
     [[nodiscard]] result<void> write_decisions();
     [[nodiscard]] result<void> write_waiting();
-    template <class Keep>
-    void cut_lines(const char* base, std::uint64_t& bytes, Keep keep);
 
     std::string path_, name_;
     std::vector<std::string> notices_;
@@ -11423,6 +11427,8 @@ private:
     std::unique_ptr<event_file> events_;
     std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0,
                   decisions_bytes_ = 0; // up to the last whole row
+    // The step after which the next row takes the place of all that are there; of each file.
+    std::optional<std::uint64_t> csv_rewrites_, lines_rewrite_, decisions_rewrite_, events_rewrite_;
     bool header_waits_ = false;
     std::vector<metrics_row> csv_waits_;
     std::vector<std::string> lines_wait_;     // of metrics.jsonl
@@ -11541,26 +11547,20 @@ struct run_lock {
 
 } // namespace skein::report::detail
 
+// ======== skein/report/detail/run_rows.ipp
+// The rows of a run's files as texts: how they are written, added, kept and replaced. Used by
+// <skein/report/detail/run_dir.ipp> alone.
 
-// ======== skein/report/detail/run_dir.ipp, continued
+
 #include <algorithm>
 #include <charconv>
-#include <chrono>
-#include <cmath>
-#include <fstream>
-#include <istream>
-#include <limits>
-#include <utility>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <fmt/core.h>
-
-namespace skein::report {
-
-namespace detail {
+namespace skein::report::detail {
 
 /// The shortest text that reads back as the same double; "nan", "inf", "-inf".
 SKEIN_INLINE std::string number_text(double value) {
@@ -11605,6 +11605,69 @@ SKEIN_INLINE std::uint64_t whole_bytes(std::string_view text) {
     const auto end = text.rfind('\n');
     return end == std::string_view::npos ? 0 : end + 1;
 }
+
+/// The rows of a metrics.csv whose step is to be kept, under a header.
+template <class Keep>
+std::string kept_rows(std::string_view csv, const std::vector<std::string>& columns, Keep keep) {
+    std::string kept = csv_header(columns);
+    const metrics_table table(csv);
+    for (const auto row : table.rows())
+        if (auto step = step_of(row); step && keep(*step)) kept.append(row) += '\n';
+    return kept;
+}
+/// The lines of a text of JSON objects whose step is to be kept.
+template <class Keep>
+std::string kept_lines(std::string_view text, Keep keep) {
+    std::string kept;
+    for (auto line : whole_lines(text)) {
+        const auto row = parse_json(line);
+        const auto step = row ? json_uint(*row, "step") : result<std::uint64_t>(row.error());
+        if (step && keep(*step)) kept.append(line) += '\n';
+    }
+    return kept;
+}
+
+/// Rows are added to a file, or take the place of what is behind those that `kept` leaves of it.
+///   good      bytes up to the last whole row
+///   rewrites  the step after which they take the place; nothing: they are added
+///   kept      of the file's text: what is kept of it
+template <class Kept>
+result<void> write_rows(const std::string& path, std::uint64_t& good,
+                        std::optional<std::uint64_t>& rewrites, std::string_view text, Kept kept) {
+    if (!rewrites) return append_text(path, good, text);
+    posix_disk disk(link_policy::refuse);
+    const auto before = disk.read_whole(path, std::uint64_t{8} << 30);
+    if (!before && before.error().code() != errc::not_found) return before.error();
+    auto whole = kept(before ? as_text(*before) : std::string_view(),
+                      [&](std::uint64_t step) { return step <= *rewrites; });
+    whole += text;
+    if (auto done = disk.replace(path, as_bytes(std::string_view(whole))); !done) return done;
+    good = whole.size();
+    rewrites.reset();
+    return {};
+}
+
+} // namespace skein::report::detail
+
+
+// ======== skein/report/detail/run_dir.ipp, continued
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <istream>
+#include <limits>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/core.h>
+
+namespace skein::report {
+
+namespace detail {
 
 /// Who new files in a folder belong to, as its file system sees it (root's need not be root's
 /// there).
@@ -11774,35 +11837,41 @@ SKEIN_INLINE void run_dir::clear() {
     events_->clear(options_.wall_time()).value();
 }
 
+SKEIN_INLINE void run_dir::rewrite_after(std::uint64_t step) {
+    drop_waiting([step](std::uint64_t row) { return row <= step; });
+    csv_rewrites_ = lines_rewrite_ = decisions_rewrite_ = events_rewrite_ = step;
+}
+
+/// Of those that could not be written.
+template <class Keep>
+void run_dir::drop_waiting(Keep keep) {
+    std::erase_if(csv_waits_, [&](const metrics_row& row) { return !keep(row.step); });
+    for (auto* lines : {&lines_wait_, &decisions_wait_})
+        std::erase_if(*lines, [&](const std::string& line) {
+            return detail::kept_lines(line, keep).empty();
+        });
+    std::erase_if(events_wait_, [&](const tb_event& event) {
+        return !keep(static_cast<std::uint64_t>(event.step));
+    });
+}
+
 template <class Keep>
 void run_dir::cut(Keep keep) {
     check_ours().value();
+    drop_waiting(keep);
+    csv_rewrites_ = lines_rewrite_ = decisions_rewrite_ = events_rewrite_ = std::nullopt;
     posix_disk disk(link_policy::refuse);
-    const auto csv = detail::read_text(file(metrics_file));
-    std::string kept = detail::csv_header(columns_);
-    const metrics_table table(csv);
-    for (const auto row : table.rows())
-        if (auto step = step_of(row); step && keep(*step)) kept.append(row) += '\n';
-    if (kept != csv) disk.replace(file(metrics_file), as_bytes(std::string_view(kept))).value();
-    csv_bytes_ = kept.size();
-
-    cut_lines("metrics.jsonl", lines_bytes_, keep);
-    cut_lines("events.jsonl", decisions_bytes_, keep);
-}
-
-/// The lines of a file of JSON objects whose step is to be kept.
-template <class Keep>
-void run_dir::cut_lines(const char* base, std::uint64_t& bytes, Keep keep) {
-    const auto rows = detail::read_text(file(base));
-    std::string kept;
-    for (auto line : detail::whole_lines(rows)) {
-        const auto row = parse_json(line);
-        const auto step = row ? json_uint(*row, "step") : result<std::uint64_t>(row.error());
-        if (step && keep(*step)) kept.append(line) += '\n';
-    }
-    posix_disk disk(link_policy::refuse);
-    if (kept != rows) disk.replace(file(base), as_bytes(std::string_view(kept))).value();
-    bytes = kept.size();
+    const auto replace = [&](const char* base, std::uint64_t& bytes, auto kept) {
+        const auto before = detail::read_text(file(base));
+        const auto after = kept(std::string_view(before));
+        if (after != before) disk.replace(file(base), as_bytes(std::string_view(after))).value();
+        bytes = after.size();
+    };
+    const auto lines = [&](std::string_view text) { return detail::kept_lines(text, keep); };
+    replace(metrics_file, csv_bytes_,
+            [&](std::string_view text) { return detail::kept_rows(text, columns_, keep); });
+    replace("metrics.jsonl", lines_bytes_, lines);
+    replace("events.jsonl", decisions_bytes_, lines);
 }
 
 namespace detail {
@@ -11899,7 +11968,12 @@ SKEIN_INLINE result<void> run_dir::write_csv() {
         }
         text += '\n';
     }
-    if (auto done = detail::append_text(file(metrics_file), csv_bytes_, text); !done) return done;
+    const auto kept = [&](std::string_view csv, auto keep) {
+        return detail::kept_rows(csv, columns_, keep);
+    };
+    if (auto done = detail::write_rows(file(metrics_file), csv_bytes_, csv_rewrites_, text, kept);
+        !done)
+        return done;
     csv_waits_.clear();
     return {};
 }
@@ -11908,7 +11982,12 @@ SKEIN_INLINE result<void> run_dir::write_lines() {
     if (lines_wait_.empty()) return {};
     std::string text;
     for (const auto& line : lines_wait_) text += line;
-    if (auto done = detail::append_text(file("metrics.jsonl"), lines_bytes_, text); !done)
+    const auto kept = [](std::string_view rows, auto keep) {
+        return detail::kept_lines(rows, keep);
+    };
+    if (auto done =
+            detail::write_rows(file("metrics.jsonl"), lines_bytes_, lines_rewrite_, text, kept);
+        !done)
         return done;
     lines_wait_.clear();
     return {};
@@ -11918,13 +11997,22 @@ SKEIN_INLINE result<void> run_dir::write_decisions() {
     if (decisions_wait_.empty()) return {};
     std::string text;
     for (const auto& line : decisions_wait_) text += line;
-    if (auto done = detail::append_text(file("events.jsonl"), decisions_bytes_, text); !done)
+    const auto kept = [](std::string_view rows, auto keep) {
+        return detail::kept_lines(rows, keep);
+    };
+    if (auto done = detail::write_rows(file("events.jsonl"), decisions_bytes_, decisions_rewrite_,
+                                       text, kept);
+        !done)
         return done;
     decisions_wait_.clear();
     return {};
 }
 
 SKEIN_INLINE result<void> run_dir::write_events() {
+    if (events_wait_.empty()) return {};
+    if (events_rewrite_)
+        if (auto done = events_->truncate_after(*events_rewrite_); !done) return done;
+    events_rewrite_.reset();
     std::size_t written = 0;
     result<void> done;
     while (written < events_wait_.size() && (done = events_->append(events_wait_[written])))
@@ -32323,9 +32411,9 @@ public:
 
     /// The context is in another generation of its world, whose first rank goes on with the run's
     /// files. Collective; when it has returned nothing of it is to be done again.
-    ///   rows  of later steps are taken away
-    ///   why   the world changed; empty: nobody said
-    void rebind(const start_info& start, std::uint64_t rows, const std::string& why);
+    ///   rewrites  the row of the last step is written again
+    ///   why       the world changed; empty: nobody said
+    void rebind(const start_info& start, bool rewrites, const std::string& why);
     /// This rank is the first of the new world and was not of the one before.
     [[nodiscard]] bool takes_over() const noexcept;
     /// A change of the world, behind the row of the step: a row of events.jsonl, which it gives.
@@ -32342,6 +32430,7 @@ public:
     void finish(const fit_result& result);
 
 private:
+    void keep_rows(std::uint64_t step, bool rewrites);
     void tell(bool at_once, const fit_result* over = nullptr);
     void show(const start_info& start);
     void greet(const start_info& start, bool end_due);
@@ -33132,7 +33221,7 @@ SKEIN_INLINE reporter::~reporter() = default;
 
 SKEIN_INLINE void reporter::begin(const start_info& start, bool end_due) {
     if (!first_) return;
-    if (dir_) dir_->truncate_after(start.first_step - (end_due ? 1 : 0));
+    keep_rows(start.first_step, end_due);
     if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     show(start);
@@ -33140,6 +33229,14 @@ SKEIN_INLINE void reporter::begin(const start_info& start, bool end_due) {
     last_step_ = start.first_step;
     total_ = start.total_steps;
     tell(true);
+}
+
+/// The files go on behind a step. Its row may be there and its checkpoint, too: a row that is written
+/// again stays until then, as nobody else writes it if this process dies before.
+SKEIN_INLINE void reporter::keep_rows(std::uint64_t step, bool rewrites) {
+    if (!dir_) return;
+    dir_->truncate_after(step);
+    if (rewrites && step > 0) dir_->rewrite_after(step - 1);
 }
 
 /// progress.json, once a second at most while steps are made.
@@ -33181,8 +33278,7 @@ SKEIN_INLINE void reporter::show(const start_info& start) {
 
 SKEIN_INLINE bool reporter::takes_over() const noexcept { return !first_ && ctx_->is_first(); }
 
-SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
-                                   const std::string& why) {
+SKEIN_INLINE void reporter::rebind(const start_info& start, bool rewrites, const std::string& why) {
     if (first_ && !ctx_->is_first()) { // another rank takes over; its lock wants to be free
         dir_.reset();
         show_.reset();
@@ -33196,7 +33292,7 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, std::uint64_t rows,
         if (!path_.empty()) dir_.emplace(detail::take_run_dir(*ctx_, parent_path(path_), name_));
         show(start);
     }
-    if (dir_) dir_->truncate_after(rows);
+    keep_rows(start.first_step, rewrites);
     last_step_ = start.first_step;
     if (start.total_steps > 0) total_ = start.total_steps;
     tell(true);
@@ -38073,8 +38169,7 @@ public:
         const bool rewrites =
             may_lack && end == step_end::nothing && run_.step > 0 && last_.step == run_.step;
         const auto start = start_info_of({});
-        const bool again = (end != step_end::nothing || rewrites) && run_.step > 0;
-        report_->rebind(start, run_.step - (again ? 1 : 0), news.change.why);
+        report_->rebind(start, end != step_end::nothing || rewrites, news.change.why);
         // Nothing that a broken world can cut off comes between that and this.
         if (rewrites) write_last();
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
@@ -38201,8 +38296,7 @@ public:
     void rebind(bool end_due) {
         evaluator_->rebind();
         if (saves_.is_open()) open_saver();
-        const auto rows = run_.step - (end_due ? 1 : 0); // that of this step is written again
-        report_->rebind(start_info_of({}), rows, {});
+        report_->rebind(start_info_of({}), end_due, {});
         if (!run_.training->empty())
             report_->notice(fmt::format("the metrics of training count from step {} on: those of "
                                         "the window and of the epoch before are left out",

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of <skein/goodput/step_time.hpp> but for the fit.
+
+#include <skein/core/config.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace skein::goodput {
+
+namespace detail {
+inline constexpr double least_seconds = 1e-8; // what takes no time takes this
+} // namespace detail
+
+SKEIN_INLINE double step_time_model::micro_seconds(std::int64_t micro_batch) const noexcept {
+    return alpha_c + beta_c * static_cast<double>(micro_batch);
+}
+
+SKEIN_INLINE double step_time_model::sync_seconds(int nodes, int ranks) const noexcept {
+    const double more = std::max(static_cast<double>(ranks - 2), detail::least_seconds);
+    if (nodes > 1) return alpha_n + beta_n * more;
+    if (ranks > 1) return alpha_r + beta_r * more;
+    return detail::least_seconds * (1 + more);
+}
+
+SKEIN_INLINE double step_time_model::last_seconds(const step_shape& step) const noexcept {
+    const double compute = micro_seconds(step.micro_batch);
+    const double sync = sync_seconds(step.nodes, step.ranks);
+    return std::exp(std::log(std::pow(compute, gamma) + std::pow(sync, gamma)) / gamma);
+}
+
+SKEIN_INLINE double step_time_model::step_seconds(const step_shape& step) const noexcept {
+    return static_cast<double>(step.accumulation) * micro_seconds(step.micro_batch) +
+           last_seconds(step);
+}
+
+SKEIN_INLINE double step_time_model::throughput(const step_shape& step) const noexcept {
+    return static_cast<double>(step.batch()) / step_seconds(step);
+}
+
+SKEIN_INLINE bool step_times::add(const step_shape& shape, double micro_seconds,
+                                  double last_seconds) {
+    const auto is_time = [](double seconds) { return seconds > 0 && std::isfinite(seconds); };
+    if (!is_time(micro_seconds) || !is_time(last_seconds)) return false;
+    auto& of = sums_[{shape.nodes, shape.ranks, shape.micro_batch}];
+    of.micro += micro_seconds;
+    of.last += last_seconds;
+    of.count += 1;
+    return true;
+}
+
+SKEIN_INLINE std::vector<step_time> step_times::means() const {
+    std::vector<step_time> all;
+    for (const auto& [key, of] : sums_) {
+        const auto [nodes, ranks, micro_batch] = key;
+        all.push_back({.shape = {.nodes = nodes, .ranks = ranks, .micro_batch = micro_batch},
+                       .micro_seconds = of.micro / of.count,
+                       .last_seconds = of.last / of.count});
+    }
+    return all;
+}
+
+} // namespace skein::goodput
