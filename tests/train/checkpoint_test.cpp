@@ -627,6 +627,52 @@ TEST_CASE("retention keeps the last k and the best k by metric") {
     CHECK(checkpointer(d, "run/checkpoints").steps() == std::vector<std::uint64_t>{6, 7});
 }
 
+TEST_CASE("retention by bytes takes the cheapest first, and never the newest") {
+    const auto bytes_of = [](disk& d, std::uint64_t step) {
+        std::uint64_t sum = 0;
+        const auto files = d.list(checkpointer(d, "run/checkpoints").step_path(step)).value();
+        for (const auto& each : files) sum += each.bytes;
+        return sum;
+    };
+    const auto kept_of_ten = [](disk& d, std::uint64_t bytes) {
+        checkpoint_options options;
+        options.keep_last = 3;
+        options.keep_best = 2;
+        options.keep_every = 2;
+        model m(0);
+        for (std::uint64_t step = 1; step <= 10; ++step) {
+            options.keep_bytes = step < 10 ? 0 : bytes; // all at once, by the last
+            auto state = state_of(m, step);
+            state.metrics = {{"val_loss", step == 3 ? 1.0 : step == 5 ? 2.0 : 9.0}};
+            checkpointer(d, "run/checkpoints", options).save(state);
+        }
+        return checkpointer(d, "run/checkpoints").steps();
+    };
+    using steps = std::vector<std::uint64_t>;
+    crash_disk any;
+    CHECK(kept_of_ten(any, 0) == steps{2, 3, 4, 5, 6, 8, 9, 10});
+    std::uint64_t all = 0, sum = 0;
+    for (const auto step : {2, 3, 4, 5, 6, 8, 9, 10}) all += bytes_of(any, step);
+    constexpr std::uint64_t slack = 100; // digits of a time
+    REQUIRE(bytes_of(any, 10) > 3 * slack);
+    struct row {
+        std::uint64_t dearest; // the one that fits with those of the rows above
+        steps kept;
+    };
+    for (const auto& r :
+         {row{10, {10}}, row{3, {3, 10}}, row{5, {3, 5, 10}}, row{9, {3, 5, 9, 10}},
+          row{8, {3, 5, 8, 9, 10}}, row{6, {3, 5, 6, 8, 9, 10}}, row{4, {3, 4, 5, 6, 8, 9, 10}}}) {
+        sum += bytes_of(any, r.dearest);
+        crash_disk more, less;
+        CHECK(kept_of_ten(more, sum + slack) == r.kept);
+        auto fewer = r.kept;
+        if (fewer.size() > 1) std::erase(fewer, r.dearest);
+        CHECK(kept_of_ten(less, sum - slack) == fewer);
+    }
+    crash_disk whole;
+    CHECK(kept_of_ten(whole, all + slack) == steps{2, 3, 4, 5, 6, 8, 9, 10});
+}
+
 TEST_CASE("a checkpoint without the metric, or with NaN, is never among the best") {
     crash_disk d;
     checkpoint_options options;
