@@ -5,6 +5,7 @@
 #include <skein/sim/disk.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/detail/session_saves.hpp>
+#include <skein/train/weights.hpp>
 
 #include <tests/support/error_of.hpp>
 #include <tests/train/zoo.hpp>
@@ -255,6 +256,19 @@ run_config saving_config(const scratch& dir, bool beside) {
     config.checkpoint.asynchronous = beside;
     return config;
 }
+
+/// A parameter that is stored turned round, one of an image's layout, one that nothing asks for.
+struct odd_layouts : torch::nn::Module {
+    odd_layouts()
+        : turned(register_parameter("turned", torch::empty_strided({8, 4}, {1, 8}).normal_())),
+          image(register_parameter(
+              "image", torch::randn({2, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast))),
+          unused(register_parameter("unused", torch::randn({3, 2}))) {}
+    torch::Tensor forward(const torch::Tensor& x, const std::vector<std::uint64_t>&) {
+        return x.matmul(turned) * (1 + image.select(1, 1).sum() / 10);
+    }
+    torch::Tensor turned, image, unused;
+};
 
 /// Steps that on_checkpoint was told.
 template <class Strategy>
@@ -619,6 +633,57 @@ TEST_CASE("ranks that meet again have the save that was in flight, or make anoth
     for (const auto& [name, text] : checkpoints_of(dir, "blocking"))
         if (name.ends_with(".safetensors") && !name.starts_with("step-00000004"))
             CHECK((there.at(name) == text));
+}
+
+TEST_CASE("to keep less than one checkpoint is to keep the newest", "[train]") {
+    for (const int keep : {0, -3}) {
+        scratch dir;
+        auto config = saving_config(dir, true);
+        config.checkpoint.keep_last = keep;
+        config.checkpoint.keep_best.k = 0;
+        (void)train<sk::Single>(config, 1);
+        std::vector<std::string> all;
+        for (const auto& each : std::filesystem::directory_iterator(
+                 std::filesystem::path(dir.path) / "beside/checkpoints"))
+            all.push_back(each.path().filename().string());
+        CHECK(all == std::vector<std::string>{"step-00000010"});
+    }
+}
+
+TEST_CASE("parameters of any layout, and one without gradients, are what they were when resumed",
+          "[train]") {
+    scratch dir;
+    const auto run = [&](const std::string& name, int steps, bool resumes, bool momentum) {
+        auto config = saving_config(dir, true);
+        config.name = name;
+        config.max_steps = steps;
+        config.checkpoint.every = 3;
+        if (resumes) config.resume = resume_mode::latest;
+        auto ctx = context::single();
+        torch::manual_seed(resumes ? 2 : 1); // of a resumed run nothing that it drew is left
+        auto net = std::make_shared<odd_layouts>();
+        sk::Trainer<sk::Single> trainer(ctx, config);
+        optimizer_options how = sk::AdamW{};
+        if (momentum) how = sk::SGD{.momentum = 0.9};
+        (void)trainer.fit(net, how, constant_rate{1e-2}, zoo_loss, numbers{64}, numbers{10});
+        return net;
+    };
+    for (const bool momentum : {false, true}) {
+        const std::string way = momentum ? "sgd" : "adamw";
+        const auto whole = run("whole-" + way, 6, false, momentum);
+        (void)run("parts-" + way, 3, false, momentum);
+        const auto resumed = run("parts-" + way, 6, true, momentum);
+        const auto wanted = checkpoints_of(dir, "whole-" + way),
+                   got = checkpoints_of(dir, "parts-" + way);
+        const std::string shard = "step-00000006/shard-0-of-1.safetensors";
+        CHECK((got.at(shard) == wanted.at(shard)));
+        odd_layouts again;
+        (void)load_weights(again, dir / ("parts-" + way));
+        for (const auto& p : whole->named_parameters()) {
+            CHECK(torch::equal(resumed->named_parameters()[p.key()], p.value()));
+            CHECK(torch::equal(again.named_parameters()[p.key()], p.value()));
+        }
+    }
 }
 
 TEST_CASE("every n-th checkpoint stays beside the newest, and bytes bound them all", "[train]") {

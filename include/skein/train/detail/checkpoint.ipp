@@ -126,7 +126,8 @@ SKEIN_INLINE result<std::string> checkpointer::begin_part(std::uint64_t step) co
         }
     }
     clean_up();
-    auto part = fmt::format("{}.part-{:016x}", step_path(step), system_random().next());
+    auto part =
+        fmt::format("{}{}{:016x}", step_path(step), detail::part_mark, system_random().next());
     if (auto made = disk_.make_dirs(part); !made) return made.error();
     return part;
 }
@@ -260,8 +261,7 @@ SKEIN_INLINE void checkpointer::clean_up() const {
         if (auto step = detail::step_of(name, ".replaced");
             step && !names.contains(detail::step_name(*step)))
             must(disk_.rename(path, step_path(*step)));
-        else if (step || detail::step_of(name, ".trash") ||
-                 (name.starts_with("step-") && name.find(".part-") != std::string::npos))
+        else if (step || detail::step_of(name, ".trash") || detail::is_part(name))
             must(disk_.remove_tree(path));
     }
 }
