@@ -90,9 +90,8 @@ void train(skein::train::context& ctx, const skein::run_config& run,
     // [train]
     using strategy = skein::FSDP<skein::auto_wrap<models::GPT2Block>>;
     skein::Trainer<strategy> trainer(ctx, run);
-    torch::manual_seed(run.seed);
-    auto net = trainer.build([&] { return models::GPT2(sizes); });
-    skein::train::load_weights(*net, "hf:" + folder, models::maps::gpt2()); // the rows it owns
+    auto net = trainer.build([&] { return models::GPT2(sizes); }, "hf:" + folder,
+                             models::maps::gpt2()); // each rank reads the rows that it owns
     const auto loss = [](models::GPT2& model, const samples::tokens& b) {
         return torch::nn::functional::cross_entropy(model(b.inputs_BT).flatten(0, 1),
                                                     b.targets_BT.flatten());

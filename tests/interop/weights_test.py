@@ -5,49 +5,20 @@
 Equal weights give equal answers; and five steps that PyTorch makes from our sharded checkpoint, weights and moments, have the
 losses of our own continuation. Everything is made from a config; nothing is fetched.
 """
-import csv
 import json
-import os
 import pathlib
 import sys
 import tempfile
 
-os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", OMP_NUM_THREADS="1", TRANSFORMERS_VERBOSITY="error")
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "programs"))
-from program import Run, find_program, run_cases, skip  # noqa: E402
+from gpt2_pair import BOUND, is_turned, make_model, our_losses, require_near, tokens, train   # first: it knows whether there is a PyTorch
+import safetensors.torch
+import torch
+import torch.distributed.checkpoint as dcp
+from program import Run, find_program, run_cases
+from torch.distributed.checkpoint import HuggingFaceStorageReader
+from transformers import GPT2LMHeadModel
 
-try:
-    import safetensors.torch
-    import torch
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint import HuggingFaceStorageReader
-    from transformers import GPT2Config, GPT2LMHeadModel
-    from transformers.pytorch_utils import Conv1D
-    from transformers.utils.logging import disable_progress_bar
-except ImportError as missing:
-    skip(f"{missing}; scripts/setup --test installs transformers and, for Python 3.11 on x86-64, PyTorch")
-
-BOUND = 1e-5
-BEFORE, AFTER, SAMPLES = 10, 15, 8
-SIZES = {"vocab_size": 257, "n_positions": 24, "n_embd": 32, "n_layer": 3, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
-         "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}
-
-
-def make_model(kind=GPT2LMHeadModel, seed=1):
-    torch.manual_seed(seed)
-    model = kind(GPT2Config(**SIZES))
-    with torch.no_grad():   # biases and norms are drawn, too: as they begin they would not tell one from another
-        for p in model.parameters():
-            if p.dim() == 1:
-                p.add_(torch.randn_like(p) / 10)
-    return model
-
-
-def tokens():
-    """What examples/150_pytorch_round_trip trains on: inputs and targets."""
-    i, t = torch.meshgrid(torch.arange(SAMPLES), torch.arange(SIZES["n_positions"] + 1), indexing="ij")
-    ids = (31 * i + 7 * t + i * t) % SIZES["vocab_size"]
-    return ids[:, :-1], ids[:, 1:]
+BEFORE, AFTER = 10, 15
 
 
 def run_ours(folder, *arguments):
@@ -65,12 +36,6 @@ def our_logits(folder, scratch):
 def their_logits(model):
     with torch.no_grad():
         return model.eval()(tokens()[0]).logits
-
-
-def is_turned(model, name):
-    """Whether GPT-2 keeps this weight as [in, out]: its layers are called Conv1D."""
-    owner, _, leaf = name.rpartition(".")
-    return leaf == "weight" and isinstance(model.get_submodule(owner), Conv1D)
 
 
 # [resume]
@@ -103,30 +68,6 @@ def make_optimizer(model):
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     return torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=1e-3)
-
-
-def train(model, optimizer, steps):
-    inputs, targets = tokens()
-    losses = []
-    model.train()
-    for _ in range(steps):
-        loss = torch.nn.functional.cross_entropy(model(inputs).logits.flatten(0, 1), targets.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def our_losses(scratch):
-    with open(scratch / "runs/round_trip/metrics.csv", encoding="utf-8", newline="") as file:
-        return {int(row["step"]): float(row["loss"]) for row in csv.DictReader(file)}
-
-
-def require_near(ours, theirs, what):
-    worst = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
-    assert worst <= BOUND, f"{what}: {worst} apart\nours {ours}\ntheirs {theirs}"
-    return worst
 
 
 def logits_are_equal():
@@ -202,7 +143,6 @@ def mistakes_are_said():
         says("not supported: a GPT-2 whose activation_function is")
 
 
-disable_progress_bar()
 run_cases([("logits of one file, of shards, of a model without its head and of 16 bits are those of transformers", logits_are_equal),
            ("PyTorch goes on from two shards, weights and moments, as we do, and from_pretrained reads an export", pytorch_goes_on),
            ("what does not fit is said at once, before training", mistakes_are_said)],

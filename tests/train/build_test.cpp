@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/train/build.hpp>
+#include <skein/train/export_weights.hpp>
+#include <skein/train/training_state.hpp>
 
 #include <tests/train/zoo.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -67,6 +70,50 @@ std::pair<std::vector<float>, std::vector<double>> built_run(bool in_parts, int 
         transport);
     return out;
 }
+
+/// Five steps from weights on disk: each rank has read its rows, or the whole model.
+template <class Strategy>
+std::vector<float> given_run(bool in_parts, int world, const std::string& transport,
+                             const std::string& from) {
+    std::vector<float> out;
+    run_world(
+        world,
+        [&](context& ctx) {
+            const auto make = [&] { // ranks need not draw alike
+                return make_drawn<Zoo>(shape::nested, 50 + static_cast<std::uint64_t>(ctx.rank()));
+            };
+            auto config = quiet_config("unused");
+            config.max_steps = 5;
+            sk::Trainer<Strategy> trainer(ctx, config);
+            auto model = in_parts ? trainer.build(make, from) : make();
+            if (!in_parts) (void)load_weights(*model, from);
+            (void)trainer.fit(model, sk::AdamW{.weight_decay = 0.1}, constant_rate{.peak = 1e-2},
+                              zoo_loss, numbers{}, numbers{.n = 5});
+            if (ctx.is_first()) out = weights(*model);
+        },
+        transport);
+    return out;
+}
+
+/// The tensors of a module; the most bytes that were read at once, and all of them.
+class watched_weights final : public weight_source {
+public:
+    explicit watched_weights(torch::nn::Module& module) : weight_source("watched"), held_(module) {
+        tensors_ = held_.tensors();
+    }
+    mutable std::size_t most = 0, all = 0;
+    std::optional<sk::error> fails;
+
+private:
+    void read_rows(const std::string& name, const source_tensor&, std::int64_t first_row,
+                   std::int64_t rows, sk::mut_byte_span into) const override {
+        if (fails) throw *fails;
+        most = std::max(most, into.size());
+        all += into.size();
+        held_.read(name, first_row, rows, into);
+    }
+    module_weights held_;
+};
 
 template <class Strategy>
 std::optional<sk::error> failing_build(const std::function<void(Zoo&)>& then,
@@ -180,4 +227,140 @@ TEST_CASE("a rank that cannot build its model tells the others") {
     });
     REQUIRE(errors[0]);
     CHECK_THAT(errors[0]->what(), ContainsSubstring("no such vocabulary"));
+}
+
+TEST_CASE("each rank reads its rows of given weights, and trains as if it had loaded all") {
+    scratch dir;
+    auto given = make_drawn<Zoo>(shape::nested, 7);
+    (void)export_safetensors(*given, dir / "one");
+    (void)export_safetensors(*given, dir / "many", {.max_shard = 2000});
+    run_world(2, [&](context& ctx) { // a checkpoint of two shards
+        auto config = quiet_config(dir.path);
+        config.max_steps = 1;
+        config.checkpoint.enabled = true;
+        sk::Trainer<built_fsdp> trainer(ctx, config);
+        auto model = make_drawn<Zoo>(shape::nested, 7);
+        (void)trainer.fit(model, sk::AdamW{}, constant_rate{.peak = 1e-2}, zoo_loss, numbers{},
+                          numbers{.n = 5});
+    });
+    for (const auto& from : {dir / "one/model.safetensors", "hf:" + (dir / "many"), dir / "run"}) {
+        CAPTURE(from);
+        Zoo alone(shape::nested);
+        (void)load_weights(*alone, from);
+        const auto wanted = alone->named_parameters();
+        run_world(2, [&](context& ctx) {
+            auto config = quiet_config("unused");
+            sk::Trainer<built_fsdp> trainer(ctx, config);
+            auto model = trainer.build([] { return make_drawn<Zoo>(shape::nested, 1); }, from);
+            const auto cut = skein::train::detail::cut_parameters(*model);
+            expect(!cut.empty());
+            for (const auto& p : model->named_parameters()) {
+                const auto all = wanted[p.key()].detach();
+                const auto part = cut.find(p.value().unsafeGetTensorImpl());
+                if (part == cut.end())
+                    expect(torch::equal(p.value(), all));
+                else
+                    expect(torch::equal(
+                        part->second->values,
+                        all.reshape({-1}).narrow(0, part->second->first, part->second->count)));
+            }
+        });
+        for (const int world : {1, 2, 3})
+            CHECK(given_run<built_fsdp>(true, world, "shm", from) ==
+                  given_run<built_fsdp>(false, world, "shm", from));
+    }
+    CHECK(given_run<built_hybrid>(true, 4, "hierarchical", dir / "run") ==
+          given_run<built_hybrid>(false, 4, "hierarchical", dir / "run"));
+    CHECK(given_run<sk::DDP<>>(true, 2, "ring", dir / "run") ==
+          given_run<sk::DDP<>>(false, 2, "ring", dir / "run"));
+}
+
+TEST_CASE("a rank reads what it owns of given weights and no tensor twice") {
+    auto given = make_drawn<Zoo>(shape::plain, 7);
+    std::size_t whole = 0, largest = 0;
+    for (const auto& p : given->parameters()) {
+        whole += p.nbytes();
+        largest = std::max(largest, p.nbytes());
+    }
+    std::vector<std::size_t> read(3), most(3);
+    run_world(3, [&](context& ctx) {
+        const watched_weights from(*given);
+        auto config = quiet_config("unused");
+        sk::Trainer<built_fsdp> trainer(ctx, config);
+        auto model = trainer.build([] { return make_drawn<Zoo>(shape::plain, 1); }, from);
+        std::size_t owned = 0;
+        const auto cut = skein::train::detail::cut_parameters(*model);
+        for (const auto& p : model->parameters()) {
+            const auto part = cut.find(p.unsafeGetTensorImpl());
+            owned += part == cut.end() ? p.nbytes() : part->second->values.nbytes();
+        }
+        for (const auto& b : model->buffers()) owned += b.nbytes();
+        expect(from.all == owned);
+        read[static_cast<std::size_t>(ctx.rank())] = from.all;
+        most[static_cast<std::size_t>(ctx.rank())] = from.most;
+    });
+    for (std::size_t r = 0; r < 3; ++r) {
+        CHECK(read[r] < whole / 2);
+        CHECK(most[r] < largest);
+    }
+}
+
+TEST_CASE("given weights that do not fit are told whole on every rank, and so is one rank's disk") {
+    scratch dir;
+    const auto build_on_two = [](const std::function<std::string(int rank)>& from_of) {
+        return try_world(2, [&](context& ctx) {
+            auto config = quiet_config("unused");
+            sk::Trainer<built_fsdp> trainer(ctx, config);
+            (void)trainer.build([] { return make_drawn<Zoo>(shape::plain, 1); },
+                                from_of(ctx.rank()));
+        });
+    };
+    auto given = make_drawn<Zoo>(shape::plain, 7);
+    const auto odd = torch::zeros({3, 5}), more = torch::zeros({2});
+    std::vector<tensor_view> views{{"extra.weight", "F32", {2}, bytes_of(more)}};
+    for (const auto& p : given->named_parameters()) {
+        if (p.key() == "a.in.bias") continue;
+        const auto tensor = p.key() == "head.weight" ? odd : p.value().detach();
+        views.push_back({p.key(), "F32", tensor.sizes().vec(), bytes_of(tensor)});
+    }
+    sk::byte_buffer bytes;
+    write_safetensors(plan_safetensors(views).value(), [&](sk::byte_span part) {
+        bytes.insert(bytes.end(), part.begin(), part.end());
+        return sk::result<void>();
+    }).value();
+    sk::posix_disk here;
+    here.write_whole(dir / "wrong.safetensors", bytes).value();
+    for (const auto& why : build_on_two([&](int) { return dir / "wrong.safetensors"; })) {
+        REQUIRE(why);
+        CHECK_THAT(why->what(), ContainsSubstring("a.in.bias") &&
+                                    ContainsSubstring("extra.weight") &&
+                                    ContainsSubstring("head.weight is F32 [3, 5]"));
+    }
+    (void)export_safetensors(*given, dir / "good");
+    const auto gone = build_on_two(
+        [&](int rank) { return rank == 0 ? "hf:" + (dir / "good") : dir / "nowhere"; });
+    for (const auto& why : gone) {
+        REQUIRE(why);
+        CHECK_THAT(why->what(), ContainsSubstring("nowhere"));
+    }
+    auto larger = make_drawn<Zoo>(shape::nested, 7);
+    (void)export_safetensors(*larger, dir / "larger");
+    const auto apart = try_world(2, [&](context& ctx) { // loose: nothing is amiss on a rank alone
+        auto config = quiet_config("unused");
+        sk::Trainer<built_fsdp> trainer(ctx, config);
+        (void)trainer.build([] { return make_drawn<Zoo>(shape::plain, 1); },
+                            "hf:" + (dir / (ctx.is_first() ? "good" : "larger")), {},
+                            {.strict = false});
+    });
+    REQUIRE(apart[0]);
+    CHECK(apart[0]->code() == sk::errc::mismatch);
+    const auto failing = try_world(2, [&](context& ctx) {
+        watched_weights from(*given);
+        if (!ctx.is_first()) from.fails = sk::error(sk::errc::io, "the disk is gone");
+        auto config = quiet_config("unused");
+        sk::Trainer<built_fsdp> trainer(ctx, config);
+        (void)trainer.build([] { return make_drawn<Zoo>(shape::plain, 1); }, from);
+    });
+    REQUIRE(failing[0]);
+    CHECK_THAT(failing[0]->what(), ContainsSubstring("the disk is gone"));
 }

@@ -627,6 +627,113 @@ TEST_CASE("retention keeps the last k and the best k by metric") {
     CHECK(checkpointer(d, "run/checkpoints").steps() == std::vector<std::uint64_t>{6, 7});
 }
 
+TEST_CASE("retention by bytes takes the cheapest first, and never the newest") {
+    const auto bytes_of = [](disk& d, std::uint64_t step) {
+        std::uint64_t sum = 0;
+        const auto files = d.list(checkpointer(d, "run/checkpoints").step_path(step)).value();
+        for (const auto& each : files) sum += each.bytes;
+        return sum;
+    };
+    const auto kept_of_ten = [](disk& d, std::uint64_t bytes) {
+        checkpoint_options options;
+        options.keep_last = 3;
+        options.keep_best = 2;
+        options.keep_every = 2;
+        model m(0);
+        for (std::uint64_t step = 1; step <= 10; ++step) {
+            options.keep_bytes = step < 10 ? 0 : bytes; // all at once, by the last
+            auto state = state_of(m, step);
+            state.metrics = {{"val_loss", step == 3 ? 1.0 : step == 5 ? 2.0 : 9.0}};
+            checkpointer(d, "run/checkpoints", options).save(state);
+        }
+        return checkpointer(d, "run/checkpoints").steps();
+    };
+    using steps = std::vector<std::uint64_t>;
+    crash_disk any;
+    CHECK(kept_of_ten(any, 0) == steps{2, 3, 4, 5, 6, 8, 9, 10});
+    std::uint64_t all = 0, sum = 0;
+    for (const auto step : {2, 3, 4, 5, 6, 8, 9, 10}) all += bytes_of(any, step);
+    constexpr std::uint64_t slack = 100; // digits of a time
+    REQUIRE(bytes_of(any, 10) > 3 * slack);
+    struct row {
+        std::uint64_t dearest; // the one that fits with those of the rows above
+        steps kept;
+    };
+    for (const auto& r :
+         {row{10, {10}}, row{3, {3, 10}}, row{5, {3, 5, 10}}, row{9, {3, 5, 9, 10}},
+          row{8, {3, 5, 8, 9, 10}}, row{6, {3, 5, 6, 8, 9, 10}}, row{4, {3, 4, 5, 6, 8, 9, 10}}}) {
+        sum += bytes_of(any, r.dearest);
+        crash_disk more, less;
+        CHECK(kept_of_ten(more, sum + slack) == r.kept);
+        auto fewer = r.kept;
+        if (fewer.size() > 1) std::erase(fewer, r.dearest);
+        CHECK(kept_of_ten(less, sum - slack) == fewer);
+    }
+    crash_disk whole;
+    CHECK(kept_of_ten(whole, all + slack) == steps{2, 3, 4, 5, 6, 8, 9, 10});
+}
+
+TEST_CASE("folders that only look like a checkpoint's are neither loaded nor removed") {
+    crash_disk d;
+    const std::vector<std::string> theirs{"foo-step-00000003",
+                                          "step-000000009", // nine digits: step 9 has eight
+                                          "step-00000002.backup",
+                                          "step-00000004.part-2",
+                                          "step-00000005.part-one of the paper",
+                                          "step-00000006.trash.kept",
+                                          "step-5",
+                                          "step-notes.part-0123456789abcdef"};
+    const std::string dir = "run/checkpoints/";
+    for (const auto& name : theirs) {
+        d.make_dirs(dir + name).value();
+        d.write_whole(dir + name + "/a", to_buffer("theirs")).value();
+    }
+    d.make_dirs(dir + "step-00000001.part-0123456789abcdef").value(); // ours, of a crash
+    auto options = quiet();
+    options.keep_last = 1;
+    for (const std::uint64_t step : {7, 8}) save_step(d, step, options);
+    checkpointer saver(d, "run/checkpoints", quiet());
+    CHECK(saver.steps() == std::vector<std::uint64_t>{8});
+    CHECK(saver.load_latest()->step() == 8);
+    auto names = names_in(d);
+    std::erase(names, "step-00000008");
+    CHECK(names == theirs);
+}
+
+TEST_CASE("steps are numbers, also where their names become longer") {
+    crash_disk d;
+    auto options = quiet();
+    options.keep_last = 2;
+    for (const std::uint64_t step : {9999u, 10000u, 99999999u, 100000000u, 100000001u})
+        save_step(d, step, options);
+    checkpointer saver(d, "run/checkpoints", options);
+    CHECK(saver.steps() == std::vector<std::uint64_t>{100000000, 100000001});
+    CHECK(saver.load_latest()->step() == 100000001);
+    CHECK(names_in(d) == std::vector<std::string>{"step-100000000", "step-100000001"});
+}
+
+TEST_CASE("checkpoints of before a resume count, and one that a person took away is not missed") {
+    crash_disk d;
+    auto options = quiet();
+    options.keep_last = 2;
+    options.keep_best = 1;
+    model m(0);
+    const auto save = [&](std::uint64_t step, double loss) {
+        auto state = state_of(m, step);
+        state.metrics = {{"val_loss", loss}};
+        checkpointer(d, "run/checkpoints", options).save(state); // each is a start of its own
+    };
+    using steps = std::vector<std::uint64_t>;
+    const auto there = [&] { return checkpointer(d, "run/checkpoints").steps(); };
+    for (std::uint64_t step = 1; step <= 4; ++step) save(step, static_cast<double>(step));
+    CHECK(there() == steps{1, 3, 4});
+    d.remove_tree("run/checkpoints/step-00000001").value(); // the best
+    save(5, 5.0);
+    CHECK(there() == steps{3, 4, 5}); // the best of what is there
+    save(6, 6.0);
+    CHECK(there() == steps{3, 5, 6});
+}
+
 TEST_CASE("a checkpoint without the metric, or with NaN, is never among the best") {
     crash_disk d;
     checkpoint_options options;

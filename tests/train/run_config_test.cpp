@@ -76,6 +76,8 @@ TEST_CASE("each setting of checkpoints is one that ranks must have alike") {
         [](auto& c) { c.keep_best.k = 3; },
         [](auto& c) { c.keep_best.metric = "val_f1"; },
         [](auto& c) { c.keep_best.order = metric_order::highest; },
+        [](auto& c) { c.keep_every = 3; },
+        [](auto& c) { c.keep_bytes = 3; },
         [](auto& c) { c.on_stop = false; },
     };
     const run_config same;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves that are written while training goes on: the part alone, on a disk that a test holds up,
 // and runs that have it.
+#include <skein/core/log.hpp>
 #include <skein/sim/disk.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/detail/session_saves.hpp>
+#include <skein/train/weights.hpp>
 
 #include <tests/support/error_of.hpp>
 #include <tests/train/zoo.hpp>
@@ -20,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,20 +38,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A disk whose shards are not created before the gate is open, or never.
-class held_disk final : public sk::disk {
+/// What a test does to a disk goes before what is below.
+class disk_above : public sk::disk {
 public:
-    void open_gate() { set(1); }
-    void break_gate() { set(2); }
-    void close_gate() { set(0); }
-
     sk::result<std::unique_ptr<sk::file>> open(const std::string& path,
                                                sk::open_mode mode) override {
-        if (mode == sk::open_mode::create_new) {
-            std::unique_lock lock(mutex_);
-            changed_.wait(lock, [&] { return gate_ != 0; });
-            if (gate_ == 2) return sk::error(sk::errc::disk_full, "no space left").with_where(path);
-        }
         return below_.open(path, mode);
     }
     sk::result<void> rename(const std::string& from, const std::string& to) override {
@@ -67,16 +61,128 @@ public:
         return below_.status(path);
     }
 
+protected:
+    sk::sim::disk below_;
+};
+
+/// A disk whose shards are not created before the gate is open, or never.
+class held_disk final : public disk_above {
+public:
+    void open_gate() { set(1); }
+    void break_gate() { set(2); }
+    void close_gate() { set(0); }
+
+    sk::result<std::unique_ptr<sk::file>> open(const std::string& path,
+                                               sk::open_mode mode) override {
+        if (mode == sk::open_mode::create_new) {
+            std::unique_lock lock(mutex_);
+            changed_.wait(lock, [&] { return gate_ != 0; });
+            if (gate_ == 2) return sk::error(sk::errc::disk_full, "no space left").with_where(path);
+        }
+        return below_.open(path, mode);
+    }
+
 private:
     void set(int gate) {
         const std::lock_guard lock(mutex_);
         gate_ = gate;
         changed_.notify_all();
     }
-    sk::sim::disk below_;
     std::mutex mutex_;
     std::condition_variable changed_;
     int gate_ = 1;
+};
+
+/// A disk that from the call number n on, which would change something, is read-only or gone.
+class lost_disk final : public disk_above {
+public:
+    enum class way { read_only, gone };
+    explicit lost_disk(way what) : what_(what) {}
+    void lose_after(int calls) { left_ = calls; }
+    void mend() { left_ = never; }
+    /// A call found it lost.
+    [[nodiscard]] bool was_lost() const { return was_lost_; }
+
+    sk::result<std::unique_ptr<sk::file>> open(const std::string& path,
+                                               sk::open_mode mode) override {
+        if (auto bad = refusal(mode != sk::open_mode::read, path)) return *bad;
+        auto opened = below_.open(path, mode);
+        if (!opened) return opened.error();
+        return std::unique_ptr<sk::file>(
+            std::make_unique<lost_file>(*this, path, std::move(*opened)));
+    }
+    sk::result<void> rename(const std::string& from, const std::string& to) override {
+        if (auto bad = refusal(true, from)) return *bad;
+        return below_.rename(from, to);
+    }
+    sk::result<void> sync_dir(const std::string& path) override {
+        if (auto bad = refusal(what_ == way::gone, path)) return *bad;
+        return below_.sync_dir(path);
+    }
+    sk::result<std::vector<sk::dir_entry>> list(const std::string& path) override {
+        if (auto bad = refusal(false, path)) return *bad;
+        return below_.list(path);
+    }
+    sk::result<void> remove(const std::string& path) override {
+        if (auto bad = refusal(true, path)) return *bad;
+        return below_.remove(path);
+    }
+    sk::result<void> make_dirs(const std::string& path) override {
+        if (auto bad = refusal(true, path)) return *bad;
+        return below_.make_dirs(path);
+    }
+    sk::result<sk::dir_entry> status(const std::string& path) override {
+        if (auto bad = refusal(false, path)) return *bad;
+        return below_.status(path);
+    }
+
+private:
+    static constexpr int never = 1 << 30;
+
+    std::optional<sk::error> refusal(bool changes, const std::string& path) {
+        const int left = changes ? left_-- : left_.load();
+        if (left > 0 || (what_ == way::read_only && !changes)) return std::nullopt;
+        was_lost_ = true;
+        if (what_ == way::gone) return sk::error(sk::errc::io, "no such device").with_where(path);
+        return sk::error(sk::errc::permission_denied, "read-only file system").with_where(path);
+    }
+
+    class lost_file final : public sk::file {
+    public:
+        lost_file(lost_disk& of, std::string path, std::unique_ptr<sk::file> below)
+            : of_(of), path_(std::move(path)), below_(std::move(below)) {}
+        sk::result<std::size_t> read_at(std::uint64_t offset, sk::mut_byte_span into) override {
+            if (auto bad = of_.refusal(false, path_)) return *bad;
+            return below_->read_at(offset, into);
+        }
+        sk::result<void> write_at(std::uint64_t offset, sk::byte_span bytes) override {
+            if (auto bad = of_.refusal(true, path_)) return *bad;
+            return below_->write_at(offset, bytes);
+        }
+        sk::result<void> append(sk::byte_span bytes) override {
+            if (auto bad = of_.refusal(true, path_)) return *bad;
+            return below_->append(bytes);
+        }
+        sk::result<std::uint64_t> size() override { return below_->size(); }
+        sk::result<void> truncate(std::uint64_t bytes) override {
+            if (auto bad = of_.refusal(true, path_)) return *bad;
+            return below_->truncate(bytes);
+        }
+        sk::result<void> sync() override {
+            if (auto bad = of_.refusal(true, path_)) return *bad;
+            return below_->sync();
+        }
+        sk::result<void> close() override { return below_->close(); }
+
+    private:
+        lost_disk& of_;
+        std::string path_;
+        std::unique_ptr<sk::file> below_;
+    };
+
+    const way what_;
+    std::atomic<int> left_ = never;
+    std::atomic<bool> was_lost_ = false;
 };
 
 /// One tensor that is everywhere, one of which each rank has rows; by the step.
@@ -150,6 +256,19 @@ run_config saving_config(const scratch& dir, bool beside) {
     config.checkpoint.asynchronous = beside;
     return config;
 }
+
+/// A parameter that is stored turned round, one of an image's layout, one that nothing asks for.
+struct odd_layouts : torch::nn::Module {
+    odd_layouts()
+        : turned(register_parameter("turned", torch::empty_strided({8, 4}, {1, 8}).normal_())),
+          image(register_parameter(
+              "image", torch::randn({2, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast))),
+          unused(register_parameter("unused", torch::randn({3, 2}))) {}
+    torch::Tensor forward(const torch::Tensor& x, const std::vector<std::uint64_t>&) {
+        return x.matmul(turned) * (1 + image.select(1, 1).sum() / 10);
+    }
+    torch::Tensor turned, image, unused;
+};
 
 /// Steps that on_checkpoint was told.
 template <class Strategy>
@@ -244,6 +363,61 @@ TEST_CASE("a save that fails is told on every rank, and is owed", "[train]") {
     });
 }
 
+TEST_CASE("a disk that becomes read-only or goes with a save in flight costs that save alone",
+          "[train]") {
+    const auto config = beside_config();
+    sk::logging::set_sink([](const sk::logging::record&) {}); // what cannot be removed then
+    for (const auto way : {lost_disk::way::read_only, lost_disk::way::gone}) {
+        for (int n = 0;; ++n) {
+            lost_disk lost(way);
+            run_world(2, [&](context& ctx) {
+                const auto barrier = [&] {
+                    double here = 0.0;
+                    all_reduce(ctx, std::span(&here, 1), sk::dist::reduce_op::max);
+                };
+                run_saves saves(ctx, config, &lost);
+                open(saves, ctx);
+                state_of_step first(1, ctx.rank(), 2), second(2, ctx.rank(), 2),
+                    third(3, ctx.rank(), 2);
+                expect(saves.save(first.state, false)->step == 1);
+                barrier();
+                if (ctx.is_first()) lost.lose_after(n);
+                barrier();
+                expect(!saves.save(second.state, true).has_value());
+                std::optional<saved_checkpoint> made;
+                try {
+                    made = saves.settle();
+                } catch (const sk::error&) { // it is told with the reason: see above
+                }
+                double ended_well = made ? 1.0 : 0.0;
+                all_reduce(ctx, std::span(&ended_well, 1), sk::dist::reduce_op::sum);
+                expect(ended_well == (made ? 2.0 : 0.0)); // all ranks alike
+                expect(saves.word() == (made ? save_word::none : save_word::owed));
+                if (ctx.is_first()) lost.mend();
+                barrier();
+                {
+                    const auto found = saves.load_latest();
+                    expect(found.has_value());
+                    expect(found->step() == 2 || (!made && found->step() == 1));
+                    expect(found->read("all") ==
+                           sk::byte_buffer(64, static_cast<std::byte>(found->step())));
+                }
+                expect(!saves.save(third.state, true).has_value());
+                expect(saves.settle()->step == 3);
+                expect(saves.load_latest()->step() == 3);
+                if (ctx.is_first())
+                    for (const auto& each : lost.list("run/checkpoints").value())
+                        expect(each.name.find('.') == std::string::npos);
+            });
+            if (!lost.was_lost()) {
+                CHECK(n > 10); // files, folders and names of both ranks
+                break;
+            }
+        }
+    }
+    sk::logging::set_sink(nullptr);
+}
+
 TEST_CASE("an abort lets a save end that can, and gives it up when others wait", "[train]") {
     for (const bool hurries : {false, true}) {
         CAPTURE(hurries);
@@ -287,6 +461,34 @@ TEST_CASE("without memory or a core for it saves hold training up", "[train]") {
         REQUIRE(saved);
         CHECK(saved->step == 1);
     });
+    // No host has so many cores. Nobody asked: one line, where saves are long enough to be felt.
+    const auto told = [&](std::size_t bytes, std::int64_t every, std::optional<bool> asked) {
+        run_config busy;
+        busy.scaling.threads = 1 << 20;
+        busy.checkpoint.every = every;
+        busy.checkpoint.asynchronous = asked;
+        const sk::byte_buffer memory(bytes);
+        checkpoint_state state;
+        state.tensors.push_back({.name = "all",
+                                 .dtype = "U8",
+                                 .shape = {static_cast<std::int64_t>(bytes)},
+                                 .bytes = memory});
+        std::string notice;
+        run_world(1, [&](context& ctx) {
+            run_saves saves(ctx, busy, &held);
+            saves.open("run/checkpoints", {}, [&] { return state; });
+            CHECK(saves.is_beside() == asked.value_or(false));
+            notice = saves.notice();
+        });
+        return notice;
+    };
+    constexpr std::size_t felt = 64u << 20;
+    CHECK_THAT(told(felt, 200, {}),
+               ContainsSubstring("each for 67.1 MB per rank: no core is free"));
+    CHECK_THAT(told(felt, 200, true), ContainsSubstring("saves are written beside training"));
+    CHECK(told(felt, 200, false).empty());
+    CHECK(told(felt, 0, {}).empty()); // the one at the end has nothing beside it
+    CHECK(told(felt - 64, 200, {}).empty());
     run_config plain;
     CHECK(skein::train::detail::has_spare_core(3, 1, plain, true)); // trains, makes batches, writes
     CHECK_FALSE(skein::train::detail::has_spare_core(2, 1, plain, true));
@@ -433,21 +635,89 @@ TEST_CASE("ranks that meet again have the save that was in flight, or make anoth
             CHECK((there.at(name) == text));
 }
 
-TEST_CASE("every n-th checkpoint stays beside the newest", "[train]") {
+TEST_CASE("to keep less than one checkpoint is to keep the newest", "[train]") {
+    for (const int keep : {0, -3}) {
+        scratch dir;
+        auto config = saving_config(dir, true);
+        config.checkpoint.keep_last = keep;
+        config.checkpoint.keep_best.k = 0;
+        (void)train<sk::Single>(config, 1);
+        std::vector<std::string> all;
+        for (const auto& each : std::filesystem::directory_iterator(
+                 std::filesystem::path(dir.path) / "beside/checkpoints"))
+            all.push_back(each.path().filename().string());
+        CHECK(all == std::vector<std::string>{"step-00000010"});
+    }
+}
+
+TEST_CASE("parameters of any layout, and one without gradients, are what they were when resumed",
+          "[train]") {
+    scratch dir;
+    const auto run = [&](const std::string& name, int steps, bool resumes, bool momentum) {
+        auto config = saving_config(dir, true);
+        config.name = name;
+        config.max_steps = steps;
+        config.checkpoint.every = 3;
+        if (resumes) config.resume = resume_mode::latest;
+        auto ctx = context::single();
+        torch::manual_seed(resumes ? 2 : 1); // of a resumed run nothing that it drew is left
+        auto net = std::make_shared<odd_layouts>();
+        sk::Trainer<sk::Single> trainer(ctx, config);
+        optimizer_options how = sk::AdamW{};
+        if (momentum) how = sk::SGD{.momentum = 0.9};
+        (void)trainer.fit(net, how, constant_rate{1e-2}, zoo_loss, numbers{64}, numbers{10});
+        return net;
+    };
+    for (const bool momentum : {false, true}) {
+        const std::string way = momentum ? "sgd" : "adamw";
+        const auto whole = run("whole-" + way, 6, false, momentum);
+        (void)run("parts-" + way, 3, false, momentum);
+        const auto resumed = run("parts-" + way, 6, true, momentum);
+        const auto wanted = checkpoints_of(dir, "whole-" + way),
+                   got = checkpoints_of(dir, "parts-" + way);
+        const std::string shard = "step-00000006/shard-0-of-1.safetensors";
+        CHECK((got.at(shard) == wanted.at(shard)));
+        odd_layouts again;
+        (void)load_weights(again, dir / ("parts-" + way));
+        for (const auto& p : whole->named_parameters()) {
+            CHECK(torch::equal(resumed->named_parameters()[p.key()], p.value()));
+            CHECK(torch::equal(again.named_parameters()[p.key()], p.value()));
+        }
+    }
+}
+
+TEST_CASE("every n-th checkpoint stays beside the newest, and bytes bound them all", "[train]") {
     scratch dir;
     auto config = saving_config(dir, true);
     config.checkpoint.every = 1;
     config.checkpoint.keep_last = 2;
     config.checkpoint.keep_every = 4;
     config.checkpoint.keep_best.k = 0;
+    const auto folder = [&] {
+        return std::filesystem::path(dir.path) / config.name / "checkpoints";
+    };
+    const auto steps = [&] {
+        std::vector<std::string> all;
+        for (const auto& each : std::filesystem::directory_iterator(folder()))
+            all.push_back(each.path().filename().string());
+        std::ranges::sort(all);
+        return all;
+    };
     (void)train<sk::Single>(config, 1);
-    std::vector<std::string> steps;
-    for (const auto& each : std::filesystem::directory_iterator(std::filesystem::path(dir.path) /
-                                                                "beside/checkpoints"))
-        steps.push_back(each.path().filename().string());
-    std::ranges::sort(steps);
-    CHECK(steps == std::vector<std::string>{"step-00000004", "step-00000008", "step-00000009",
-                                            "step-00000010"});
+    CHECK(steps() == std::vector<std::string>{"step-00000004", "step-00000008", "step-00000009",
+                                              "step-00000010"});
+    std::uint64_t three = 0;
+    for (const char* const step : {"step-00000008", "step-00000009", "step-00000010"})
+        for (const auto& file : std::filesystem::directory_iterator(folder() / step))
+            three += file.file_size();
+    config.name = "three";
+    config.checkpoint.keep_bytes = three + 1000; // the place in the data has more digits later
+    (void)train<sk::Single>(config, 1);
+    CHECK(steps() == std::vector<std::string>{"step-00000008", "step-00000009", "step-00000010"});
+    config.name = "one";
+    config.checkpoint.keep_bytes = 1;
+    (void)train<sk::Single>(config, 1);
+    CHECK(steps() == std::vector<std::string>{"step-00000010"});
 }
 
 } // namespace session_saves_test

@@ -103,6 +103,28 @@ template <class Strategy, class Make>
     }
 }
 
+/// What make() returns, built for a strategy, then given its values by fill(module): those that it
+/// drew need not be alike. Collective, as fill() is.
+template <class Strategy, class Make, class Fill>
+[[nodiscard]] auto build_filled(const context& ctx, Make make, Fill fill) {
+    const auto build = [&] {
+        if constexpr (requires { Strategy::plan_build(ctx); }) {
+            detail::build_scope scope(Strategy::plan_build(ctx));
+            return make();
+        } else {
+            return make();
+        }
+    };
+    try {
+        auto model = build();
+        fill(*model);
+        return model;
+    } catch (...) {
+        detail::tell_peers(ctx, std::current_exception());
+        throw;
+    }
+}
+
 } // namespace skein::train
 
 #if SKEIN_HEADER_ONLY

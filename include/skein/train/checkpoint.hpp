@@ -50,6 +50,9 @@ struct checkpoint_options {
     std::string metric = "val_loss"; ///< name in checkpoint_state::metrics
     bool lower_is_better = true;
     std::uint64_t keep_every = 0; ///< besides those, the ones whose step is a multiple; 0: none
+    /// Bytes that all of those may take together. What is too much goes: the oldest of keep_every
+    /// first, then the oldest of keep_last, then the worst of keep_best; the newest never. 0: any.
+    std::uint64_t keep_bytes = 0;
     std::size_t chunk_bytes = 1u << 20;             ///< bytes covered by one checksum
     std::function<void(const std::string&)> warn{}; ///< default: a warning in the log
     /// Asked before each block of a shard is written, on the thread that saves: true ends the save
@@ -195,6 +198,9 @@ private:
     [[nodiscard]] result<std::string> begin_part(std::uint64_t step) const;
     void clean_up() const;
     void retire() const;
+    [[nodiscard]] std::vector<std::uint64_t> wanted(const std::vector<std::uint64_t>& all) const;
+    [[nodiscard]] std::vector<std::uint64_t> best_of(const std::vector<std::uint64_t>& all) const;
+    [[nodiscard]] std::uint64_t bytes_of(std::uint64_t step) const;
     void warn(const std::string& line) const;
     [[nodiscard]] static std::optional<detail::open_failure> open_share(disk& where,
                                                                         const std::string& path,

@@ -93,6 +93,10 @@ struct checkpoint_config {
     keep_best_config keep_best{};
     /// Besides those, every one whose step is a multiple of it stays; 0: none.
     std::int64_t keep_every = 0;
+    /// Bytes that all of those may take together; 0: any. What is too much goes: the oldest of
+    /// keep_every first, then the oldest of keep_last, then the worst of keep_best; the newest is
+    /// never removed. A save that is being made comes on top.
+    std::uint64_t keep_bytes = 0;
     /// Saves are written while training goes on, from a copy of what each rank saves: see
     /// docs/checkpoints.md. Not given: where every rank has a core to spare. true: there, too, where
     /// it has none. Without memory for the copy saves hold training up, and a line says so.

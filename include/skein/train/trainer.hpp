@@ -29,6 +29,7 @@
 #include <skein/train/schedule.hpp>
 #include <skein/train/session.hpp>
 #include <skein/train/strategy.hpp>
+#include <skein/train/weights.hpp>
 
 #include <concepts>
 #include <memory>
@@ -87,6 +88,27 @@ public:
     template <class Make>
     [[nodiscard]] auto build(Make make) {
         return train::build_for<Strategy>(*ctx_, std::move(make));
+    }
+    /// The same with its values from disk, of which each rank reads those that it owns; those that
+    /// make() drew count for nothing. Collective: an error of one rank ends the others, too.
+    ///   from    as load_weights() takes it: a run or checkpoint, a file, "hf:DIR", or what is open
+    ///   map     how the folder's tensors become the module's; empty: they have the same names
+    ///   errors  those of load_weights; mismatch when the ranks found other tensors
+    template <class Make>
+    [[nodiscard]] auto build(Make make, const std::string& from, const train::weight_map& map = {},
+                             train::weights_options options = {}) {
+        return train::build_filled<Strategy>(
+            *ctx_, std::move(make), [&](torch::nn::Module& module) {
+                train::detail::load_on_all(*ctx_, module, from, map, options);
+            });
+    }
+    template <class Make>
+    [[nodiscard]] auto build(Make make, const train::weight_source& from,
+                             const train::weight_map& map = {}, bool strict = true) {
+        return train::build_filled<Strategy>(
+            *ctx_, std::move(make), [&](torch::nn::Module& module) {
+                train::detail::load_on_all(*ctx_, module, from, map, strict);
+            });
     }
 
     /// More settings for the run's config.json: model sizes, names of the data and the like. Ranks

@@ -12,10 +12,12 @@
 //     skein::models::GPT2 net(options);
 //     skein::train::load_weights(*net, "hf:models/gpt2", skein::models::maps::gpt2());
 //
-// Of a model that trainer.build() has cut up, each rank reads the rows that it owns.
+// Of a model that trainer.build() has cut up, each rank reads the rows that it owns:
+// trainer.build(make, "hf:models/gpt2", maps::gpt2()) does both.
 
 #include <skein/core/disk.hpp>
 #include <skein/torch/tensor.hpp>
+#include <skein/train/context.hpp>
 #include <skein/train/weight_map.hpp>
 #include <skein/train/weight_source.hpp>
 
@@ -60,6 +62,16 @@ loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
 /// The same from a source that is open.
 void load_weights(torch::nn::Module& module, const weight_source& from, const weight_map& map,
                   bool strict = true);
+
+namespace detail {
+/// load_weights() on all ranks: a checkpoint is verified by the first one, and all read that one.
+/// Collective.
+///   errors  mismatch when the ranks found other tensors, too
+void load_on_all(const context& ctx, torch::nn::Module& module, const std::string& from,
+                 const weight_map& map, weights_options options);
+void load_on_all(const context& ctx, torch::nn::Module& module, const weight_source& from,
+                 const weight_map& map, bool strict);
+} // namespace detail
 
 } // namespace skein::train
 

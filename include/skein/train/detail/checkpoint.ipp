@@ -126,7 +126,8 @@ SKEIN_INLINE result<std::string> checkpointer::begin_part(std::uint64_t step) co
         }
     }
     clean_up();
-    auto part = fmt::format("{}.part-{:016x}", step_path(step), system_random().next());
+    auto part =
+        fmt::format("{}{}{:016x}", step_path(step), detail::part_mark, system_random().next());
     if (auto made = disk_.make_dirs(part); !made) return made.error();
     return part;
 }
@@ -260,8 +261,7 @@ SKEIN_INLINE void checkpointer::clean_up() const {
         if (auto step = detail::step_of(name, ".replaced");
             step && !names.contains(detail::step_name(*step)))
             must(disk_.rename(path, step_path(*step)));
-        else if (step || detail::step_of(name, ".trash") ||
-                 (name.starts_with("step-") && name.find(".part-") != std::string::npos))
+        else if (step || detail::step_of(name, ".trash") || detail::is_part(name))
             must(disk_.remove_tree(path));
     }
 }
@@ -277,30 +277,70 @@ SKEIN_INLINE std::vector<std::uint64_t> checkpointer::steps() const {
     return out;
 }
 
+/// Best first; of equals the newer.
+SKEIN_INLINE std::vector<std::uint64_t> checkpointer::best_of(
+    const std::vector<std::uint64_t>& all) const {
+    std::vector<std::pair<double, std::uint64_t>> ranked;
+    for (auto step : all) {
+        if (options_.keep_best == 0) break;
+        const auto bytes = disk_.read_whole(join_path(step_path(step), detail::manifest_name),
+                                            detail::max_manifest_bytes);
+        const auto manifest =
+            bytes ? parse_manifest(*bytes) : result<checkpoint_manifest>(bytes.error());
+        if (!manifest) continue;
+        if (auto it = manifest->metrics.find(options_.metric); it != manifest->metrics.end())
+            ranked.emplace_back(options_.lower_is_better ? it->second : -it->second,
+                                UINT64_MAX - step);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    ranked.resize(std::min(options_.keep_best, ranked.size()));
+    std::vector<std::uint64_t> best;
+    for (const auto& [value, step] : ranked) best.push_back(UINT64_MAX - step);
+    return best;
+}
+
+/// Of its files as they are on disk.
+SKEIN_INLINE std::uint64_t checkpointer::bytes_of(std::uint64_t step) const {
+    std::uint64_t bytes = 0;
+    const auto files = disk_.list(step_path(step));
+    if (!files)
+        warn(fmt::format("how large the checkpoint of step {} is is not known: {}", step,
+                         files.error().what()));
+    else
+        for (const auto& each : *files) bytes += each.bytes;
+    return bytes;
+}
+
+/// Those to be kept, the dearest first.
+///   all  oldest first
+SKEIN_INLINE std::vector<std::uint64_t> checkpointer::wanted(
+    const std::vector<std::uint64_t>& all) const {
+    std::vector<std::uint64_t> keep;
+    const auto add = [&](std::uint64_t step) {
+        if (std::find(keep.begin(), keep.end(), step) == keep.end()) keep.push_back(step);
+    };
+    if (!all.empty()) add(all.back());
+    for (const auto step : best_of(all)) add(step);
+    for (std::size_t i = 0; i < std::min(options_.keep_last, all.size()); ++i)
+        add(all[all.size() - 1 - i]);
+    for (std::size_t i = all.size(); i-- > 0;)
+        if (options_.keep_every > 0 && all[i] % options_.keep_every == 0) add(all[i]);
+    if (options_.keep_bytes == 0) return keep;
+    std::uint64_t sum = 0;
+    std::size_t fit = 0;
+    for (; fit < keep.size(); ++fit) {
+        sum += bytes_of(keep[fit]);
+        if (sum > options_.keep_bytes && fit > 0) break;
+    }
+    keep.resize(fit);
+    return keep;
+}
+
 SKEIN_INLINE void checkpointer::retire() const {
     const auto all = steps();
-    std::set<std::uint64_t> keep;
-    for (std::size_t i = 0; i < std::min(options_.keep_last, all.size()); ++i)
-        keep.insert(all[all.size() - 1 - i]);
-    if (options_.keep_best > 0) {
-        std::vector<std::pair<double, std::uint64_t>> ranked; // best first; of equals the newer
-        for (auto step : all) {
-            const auto bytes = disk_.read_whole(join_path(step_path(step), detail::manifest_name),
-                                                detail::max_manifest_bytes);
-            const auto manifest =
-                bytes ? parse_manifest(*bytes) : result<checkpoint_manifest>(bytes.error());
-            if (!manifest) continue;
-            if (auto it = manifest->metrics.find(options_.metric); it != manifest->metrics.end())
-                ranked.emplace_back(options_.lower_is_better ? it->second : -it->second,
-                                    UINT64_MAX - step);
-        }
-        std::sort(ranked.begin(), ranked.end());
-        for (std::size_t i = 0; i < std::min(options_.keep_best, ranked.size()); ++i)
-            keep.insert(UINT64_MAX - ranked[i].second);
-    }
+    const auto keep = wanted(all);
     for (auto step : all) {
-        if (keep.contains(step)) continue;
-        if (options_.keep_every > 0 && step % options_.keep_every == 0) continue;
+        if (std::find(keep.begin(), keep.end(), step) != keep.end()) continue;
         // Renamed first: a crash while the files go must not leave half a checkpoint under its
         // name.
         const auto trash = step_path(step) + ".trash";

@@ -30,12 +30,24 @@ SKEIN_INLINE std::optional<std::uint64_t> step_of(std::string_view name,
     name.remove_prefix(5);
     name.remove_suffix(suffix.size());
     if (name.size() < 8 || name.size() > 19) return std::nullopt;
+    if (name.size() > 8 && name[0] == '0') return std::nullopt; // step_name() writes another one
     std::uint64_t step = 0;
     for (char c : name) {
         if (c < '0' || c > '9') return std::nullopt;
         step = step * 10 + static_cast<std::uint64_t>(c - '0');
     }
     return step;
+}
+
+inline constexpr std::string_view part_mark = ".part-";
+
+/// A folder that a save has begun: "step-00000120.part-" and 16 digits of a random number. What
+/// people call alike is theirs.
+SKEIN_INLINE bool is_part(std::string_view name) {
+    const auto at = name.find(part_mark);
+    if (at == std::string_view::npos || !step_of(name.substr(0, at))) return false;
+    const auto id = name.substr(at + part_mark.size());
+    return id.size() == 16 && id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 SKEIN_INLINE std::string base_name(const std::string& path) {

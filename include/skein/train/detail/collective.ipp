@@ -103,6 +103,7 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
         {"checkpoint.keep_best.value",
          saves.keep_best.value == best_value::newest ? "newest" : "evaluated"},
         {"checkpoint.keep_every", text(saves.keep_every)},
+        {"checkpoint.keep_bytes", text(saves.keep_bytes)},
         {"checkpoint.asynchronous", saves.asynchronous ? text(*saves.asynchronous) : "automatic"},
         {"checkpoint.on_stop", text(saves.on_stop)},
         {"resume", text(c.resume == resume_mode::latest)},

@@ -407,6 +407,7 @@ SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, sess
     options.metric = config.checkpoint.keep_best.metric;
     options.keep_every =
         static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.checkpoint.keep_every));
+    options.keep_bytes = config.checkpoint.keep_bytes;
     options.lower_is_better = config.checkpoint.keep_best.order == metric_order::lowest;
     return options;
 }

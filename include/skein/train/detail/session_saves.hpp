@@ -110,7 +110,8 @@ public:
     [[nodiscard]] bool is_open() const noexcept { return saver_.has_value(); }
     /// Saves may be written beside training.
     [[nodiscard]] bool is_beside() const noexcept { return is_beside_; }
-    /// How saves are made, for a person; empty where nobody asked and nothing is gained.
+    /// How saves are made, for a person; empty where nobody asked and nothing is gained, and where
+    /// a core is missing for saves that are short.
     [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
 
     [[nodiscard]] std::optional<loaded_checkpoint> load_latest() { return saver_->load_latest(); }
@@ -192,6 +193,8 @@ public:
 
 private:
     static constexpr duration longest_wait = std::chrono::hours(1);
+    /// Of a rank: what a disk takes a part of a second for. A save of less is not worth a line.
+    static constexpr std::size_t felt_bytes = 64u << 20;
 
     /// What stands against it on this rank; else the copy's memory is there.
     [[nodiscard]] save_obstacle prepare(std::size_t bytes) {
@@ -199,11 +202,11 @@ private:
         const int here = place != nullptr ? place->job().most() : std::max(1, ctx_.local_size());
         if (ctx_.world_size() > 1 && ctx_.control() == ctx_.comm())
             return save_obstacle::no_control;
+        bytes_ = bytes;
         const bool is_alone = ctx_.world_size() == 1 && place == nullptr;
         if (!config_.checkpoint.asynchronous &&
             !has_spare_core(available_cores(), here, config_, is_alone))
             return save_obstacle::no_core;
-        bytes_ = bytes;
         const auto more = bytes - std::min(bytes, copy_.capacity());
         if (more == 0) return save_obstacle::none;
         if (static_cast<double>(more) * here > free_memory(config_, here))
@@ -228,7 +231,12 @@ private:
                                copy);
         case save_obstacle::no_control:
             return "saves hold training up: the ranks have one communicator, which trains";
-        case save_obstacle::no_core: break;
+        case save_obstacle::no_core:
+            if (config_.checkpoint.every == 0 || bytes_ < felt_bytes) break;
+            return fmt::format("saves hold training up, each for {} per rank: no core is free to "
+                               "write them beside it (checkpoint.asynchronous = true does so all "
+                               "the same, false ends this line)",
+                               copy);
         }
         return {}; // as it was before anybody asked
     }

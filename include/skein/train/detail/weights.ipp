@@ -3,16 +3,19 @@
 // Bodies of <skein/train/weights.hpp>.
 
 #include <skein/core/error.hpp>
+#include <skein/core/fnv.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/build.hpp>
+#include <skein/train/collective.hpp>
 #include <skein/train/detail/taken_module.hpp>
 #include <skein/train/training_state.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -180,18 +183,72 @@ SKEIN_INLINE void load_weights(torch::nn::Module& module, const weight_source& f
         detail::fill_rows(from, plan.tensors[i], targets[i]);
 }
 
+namespace detail {
+
+/// Adds what is to be said of a source that was loaded.
+SKEIN_INLINE void tell_of(const weight_source& from, bool average, loaded_weights& out) {
+    out.path = from.path();
+    const auto* const ours = dynamic_cast<const checkpoint_weights*>(&from);
+    if (ours == nullptr) return;
+    out.step = ours->checkpoint().step();
+    out.other_numbers = numbers_of_others(ours->checkpoint(), average);
+    if (!out.other_numbers.empty()) logging::warn("weights", out.other_numbers);
+}
+
+/// The first rank reads all of a checkpoint to verify it, and says which one it is.
+SKEIN_INLINE std::unique_ptr<weight_source> open_on_all(const context& ctx, disk& where,
+                                                        const std::string& from, bool average) {
+    std::unique_ptr<weight_source> source;
+    std::string verified;
+    if (ctx.is_first()) {
+        source = open_weights(where, from, {.average = average});
+        if (dynamic_cast<const checkpoint_weights*>(source.get()) != nullptr)
+            verified = source->path();
+    }
+    verified = from_first(ctx, verified);
+    if (ctx.is_first()) return source;
+    if (verified.empty()) return open_weights(where, from, {.average = average});
+    return std::make_unique<checkpoint_weights>(
+        open_checkpoint(where, verified, nullptr, /*verify=*/false), average);
+}
+
+SKEIN_INLINE std::uint64_t hash_of(const source_table& tensors) {
+    fnv1a hash;
+    for (const auto& [name, t] : tensors) {
+        hash.text(name);
+        hash.byte(0);
+        hash.text(t.dtype);
+        hash.number(t.shape.size());
+        for (const auto n : t.shape) hash.number(static_cast<std::uint64_t>(n));
+    }
+    return hash.value();
+}
+
+SKEIN_INLINE void load_on_all(const context& ctx, torch::nn::Module& module,
+                              const weight_source& from, const weight_map& map, bool strict) {
+    load_weights(module, from, map, strict);
+    require_same(ctx, hash_of(from.tensors()), "the tensors of the given weights");
+}
+
+SKEIN_INLINE void load_on_all(const context& ctx, torch::nn::Module& module,
+                              const std::string& from, const weight_map& map,
+                              weights_options options) {
+    posix_disk here;
+    const auto source = open_on_all(ctx, here, from, options.average);
+    load_on_all(ctx, module, *source, map, options.strict);
+    loaded_weights unused;
+    if (ctx.is_first()) tell_of(*source, options.average, unused);
+}
+
+} // namespace detail
+
 SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
                                          const weight_map& map, weights_options options) {
     posix_disk here;
     loaded_weights out;
     const auto source = open_weights(here, from, {options.average, &out.passed_over});
     load_weights(module, *source, map, options.strict);
-    out.path = source->path();
-    const auto* const ours = dynamic_cast<const checkpoint_weights*>(source.get());
-    if (ours == nullptr) return out;
-    out.step = ours->checkpoint().step();
-    out.other_numbers = detail::numbers_of_others(ours->checkpoint(), options.average);
-    if (!out.other_numbers.empty()) logging::warn("weights", out.other_numbers);
+    detail::tell_of(*source, options.average, out);
     return out;
 }
 
