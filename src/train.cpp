@@ -10,6 +10,7 @@
 #endif
 
 #include <skein/models/gpt2.hpp>
+#include <skein/models/llama.hpp>
 #include <skein/train/build.hpp>
 #include <skein/train/detail/shard_sums.hpp>
 #include <skein/train/detail/sharded.hpp>
@@ -33,6 +34,7 @@
 #include <skein/train/wrap.hpp>
 
 #include <skein/models/detail/gpt2.ipp>
+#include <skein/models/detail/llama.ipp>
 #include <skein/train/detail/build.ipp>
 #include <skein/train/detail/export_weights.ipp>
 #include <skein/train/detail/feed.ipp>

@@ -5,5 +5,6 @@
 
 #include <skein/models/efficientnet.hpp>
 #include <skein/models/gpt2.hpp>
+#include <skein/models/llama.hpp>
 #include <skein/models/resnet.hpp>
 #include <skein/models/vit.hpp>

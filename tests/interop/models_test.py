@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Models of skein::models are those of torchvision: equal weights give equal logits, both ways, in eval and train mode.
+"""Models of skein::models are those of torchvision and transformers: equal weights give equal logits, both ways, in eval and train mode.
 
     models_test.py [WORD]     WORD: only the cases with it in their name
 
 Everything is made from code; nothing is fetched.
 """
+import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", OMP_NUM_THREADS="1")
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", OMP_NUM_THREADS="1", TRANSFORMERS_VERBOSITY="error")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "programs"))
 from program import find_program, run_cases, skip  # noqa: E402
 
@@ -20,13 +21,23 @@ try:
     import safetensors.torch
     import torch
     import torchvision
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 except ImportError as missing:
     skip(f"{missing}; scripts/setup --test installs torchvision, transformers and, for Python 3.11 on x86-64, PyTorch")
 
 BOUND = 1e-5
 COUNTS = {"resnet18": 11_689_512, "resnet50": 25_557_032, "efficientnet_b0": 5_288_548, "efficientnet_b7": 66_347_960, "vit_b_16": 86_567_656,
-          "gpt2": 124_439_808}
+          "gpt2": 124_439_808, "llama_2_7b": 6_738_415_616, "llama_3_8b": 8_030_261_248, "tiny_llama": 1_100_048_384}
+GPT2 = {"vocab_size": 257, "n_positions": 24, "n_embd": 32, "n_layer": 3, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+        "bos_token_id": 0, "eos_token_id": 0}
+LLAMA = {"vocab_size": 257, "max_position_embeddings": 24, "hidden_size": 48, "intermediate_size": 56, "num_hidden_layers": 3,
+         "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+         "rms_norm_eps": 1e-5, "bos_token_id": 0, "eos_token_id": 0}
+# The published sizes, as their config.json says them; what is left out is the default.
+PUBLISHED = {"gpt2": GPT2Config(), "llama_2_7b": LlamaConfig(max_position_embeddings=4096),
+             "llama_3_8b": LlamaConfig(vocab_size=128256, intermediate_size=14336, num_key_value_heads=8),
+             "tiny_llama": LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_key_value_heads=4)}
 SMALL_VIT = {"image_size": 32, "patch_size": 8, "num_layers": 3, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 128, "num_classes": 10}
 # Name, pixels and samples. Norms need two samples at least, and the pixels that are left in the last stage.
 CASES = [("resnet18", 64, 4), ("resnet50", 64, 4), ("efficientnet_b0", 64, 4), ("efficientnet_b7", 64, 2), ("vit_b_16", 224, 1), ("small_vit", 32, 4)]
@@ -62,6 +73,8 @@ def settle(model, images):
 def answers(model, images):
     with torch.no_grad():
         out = {"eval": model.eval()(images), "train": model.train()(images)}
+    if hasattr(model, "config"):   # a language model: its logits; its buffers are no state
+        return {mode: said.logits for mode, said in out.items()}
     return out | {"buffer." + name: b for name, b in model.named_buffers() if b.is_floating_point()}
 
 
@@ -71,10 +84,10 @@ def ours(*words):
     return done.stdout
 
 
-def compare(name, model, weights, images, scratch, way):
-    safetensors.torch.save_file({"images": images}, scratch / "images.safetensors")
-    ours("logits", name, weights, scratch / "images.safetensors", scratch / "out.safetensors")
-    found, wanted = safetensors.torch.load_file(scratch / "out.safetensors"), answers(model, images)
+def compare(name, model, weights, given, scratch, way):
+    safetensors.torch.save_file({"input": given}, scratch / "input.safetensors")
+    ours("logits", name, weights, scratch / "input.safetensors", scratch / "out.safetensors")
+    found, wanted = safetensors.torch.load_file(scratch / "out.safetensors"), answers(model, given)
     assert found.keys() == wanted.keys(), found.keys() ^ wanted.keys()
     worst = {}
     for key, want in wanted.items():
@@ -109,18 +122,74 @@ def both_ways(name, pixels, samples):
     return case
 
 
+def language(name, kind, config):
+    def case():
+        with tempfile.TemporaryDirectory(prefix="skein-models-") as folder:
+            scratch = pathlib.Path(folder)
+            torch.manual_seed(3)
+            tokens = torch.randint(257, (3, 24))
+            theirs = kind(config)
+            with torch.no_grad():   # what begins as 0 or 1 would not tell one from another
+                for p in theirs.parameters():
+                    p.add_(torch.randn_like(p) / 10)
+            theirs.save_pretrained(scratch / "theirs")
+            compare(name, theirs, scratch / "theirs", tokens, scratch, "their weights here")
+            theirs.save_pretrained(scratch / "shards", max_shard_size="20KB")
+            assert len(list((scratch / "shards").glob("*.safetensors"))) > 2
+            compare(name, theirs, scratch / "shards", tokens, scratch, "in shards")
+            ours("make", name, scratch / "ours")
+            given, said = kind.from_pretrained(scratch / "ours", output_loading_info=True)
+            assert not said["missing_keys"] and not said["unexpected_keys"], said
+            for key, value in config.to_dict().items():   # all that it was made with
+                if key in GPT2 or key in LLAMA and not key.endswith("_token_id"):
+                    assert given.config.to_dict()[key] == value or key.endswith("_token_id"), f"{key}: {given.config.to_dict()[key]}, not {value}"
+            compare(name, given, scratch / "ours", tokens, scratch, "our weights there")
+    return case
+
+
+def refused(folder, words, **settings):
+    given = LlamaConfig(**LLAMA).to_dict() | settings
+    (folder / "config.json").write_text(json.dumps(given))
+    safetensors.torch.save_file({"input": torch.zeros(1, 2, dtype=torch.long)}, folder / "input.safetensors")
+    done = subprocess.run([find_program("skein_models"), "logits", "llama", folder, folder / "input.safetensors", folder / "out"],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) <= 2, done
+    for word in [*words, "config.json"]:
+        assert word in done.stderr, f"no '{word}' in {done.stderr}"
+
+
+def other_llamas_are_refused():
+    with tempfile.TemporaryDirectory(prefix="skein-models-") as name:
+        folder = pathlib.Path(name)
+        refused(folder, ["a Llama whose rope_type is \"llama3\"; it has to be \"default\""],
+                rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0})
+        refused(folder, ["a Llama whose rope_scaling is"], rope_scaling={"type": "linear", "factor": 2.0})
+        refused(folder, ["a Llama whose attention_bias is true"], attention_bias=True)
+        refused(folder, ["a Llama whose hidden_act is \"gelu\""], hidden_act="gelu")
+        refused(folder, ["a Llama whose model_type is \"mistral\""], model_type="mistral")
+        refused(folder, ["6 heads of 10 numbers over 4 heads of keys"], num_key_value_heads=4)
+        refused(folder, ["6 heads of 7 numbers"], head_dim=7)
+        refused(folder, ["'hidden_size' is missing or is not a size"], hidden_size=0)
+        refused(folder, ["'rope_parameters' is not an object"], rope_parameters=3)
+
+
 def parameters_are_as_many():
     said = dict(line.split() for line in ours("count").splitlines())
     assert {name: int(count) for name, count in said.items()} == COUNTS, said
     for name, count in COUNTS.items():
-        if name == "gpt2":
+        if name in PUBLISHED:
             with torch.device("meta"):
-                model = GPT2LMHeadModel(GPT2Config())
+                model = (GPT2LMHeadModel if name == "gpt2" else LlamaForCausalLM)(PUBLISHED[name])
         else:
             with torch.device("meta"):
                 model = getattr(torchvision.models, name)()
         assert sum(p.numel() for p in model.parameters()) == count, name
 
 
-run_cases([("parameters are as many", parameters_are_as_many), *((name, both_ways(name, *sizes)) for name, *sizes in CASES)],
+disable_progress_bar()
+run_cases([("parameters are as many", parameters_are_as_many), *((name, both_ways(name, *sizes)) for name, *sizes in CASES),
+           ("gpt2", language("gpt2", GPT2LMHeadModel, GPT2Config(**GPT2))),
+           ("llama", language("llama", LlamaForCausalLM, LlamaConfig(**LLAMA))),
+           ("llama with a tied head", language("tied_llama", LlamaForCausalLM, LlamaConfig(**LLAMA, tie_word_embeddings=True))),
+           ("other Llamas are refused", other_llamas_are_refused)],
           sys.argv[1] if len(sys.argv) > 1 else None)

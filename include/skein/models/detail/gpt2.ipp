@@ -3,67 +3,34 @@
 // Bodies of <skein/models/gpt2.hpp>.
 
 #include <skein/core/error.hpp>
+#include <skein/models/detail/folder_config.hpp>
 #include <skein/wire/json.hpp>
 
 #include <string>
-#include <utility>
 
 #include <fmt/core.h>
 
 namespace skein::models {
 
-namespace detail {
-
-/// Throws for a setting that this model has not, unless it is missing or what it does anyway.
-SKEIN_INLINE void require_setting(const json& config, const char* key, const json& wanted,
-                                  const std::string& path) {
-    const auto found = config.find(key);
-    if (found == config.end() || *found == wanted) return;
-    throw error(errc::not_supported, fmt::format("not supported: a GPT-2 whose {} is {}; it has to "
-                                                 "be {}",
-                                                 key, dump_json(*found), dump_json(wanted)))
-        .with_where(path);
-}
-
-SKEIN_INLINE std::int64_t size_in(const json& config, const char* key, const std::string& path) {
-    const auto value = json_uint(config, key);
-    if (!value || *value < 1 || *value > (1u << 30))
-        throw error(errc::malformed, fmt::format("'{}' is missing or is not a size", key))
-            .with_where(path)
-            .with_hint(
-                "config.json of a GPT-2 has vocab_size, n_positions, n_embd, n_layer, n_head");
-    return static_cast<std::int64_t>(*value);
-}
-
-} // namespace detail
-
 SKEIN_INLINE gpt2_options read_gpt2_config(disk& where, const std::string& folder) {
-    const auto path = join_path(folder, "config.json");
-    const auto text = where.read_whole(path, 1u << 20);
-    if (!text) throw text.error();
-    const auto config = parse_json(*text);
-    if (!config || !config->is_object())
-        throw error(errc::malformed,
-                    config ? "it is not an object" : std::string(config.error().text()))
-            .with_where(path);
-    detail::require_setting(*config, "model_type", "gpt2", path);
-    detail::require_setting(*config, "activation_function", "gelu_new", path);
-    detail::require_setting(*config, "n_inner", nullptr, path);
-    detail::require_setting(*config, "scale_attn_weights", true, path);
-    detail::require_setting(*config, "scale_attn_by_inverse_layer_idx", false, path);
-    detail::require_setting(*config, "add_cross_attention", false, path);
-    detail::require_setting(*config, "tie_word_embeddings", true, path);
-    gpt2_options o{.vocabulary = detail::size_in(*config, "vocab_size", path),
-                   .context = detail::size_in(*config, "n_positions", path),
-                   .layers = detail::size_in(*config, "n_layer", path),
-                   .heads = detail::size_in(*config, "n_head", path),
-                   .dim = detail::size_in(*config, "n_embd", path)};
+    const detail::folder_config config(where, folder, "GPT-2",
+                                       "vocab_size, n_positions, n_embd, n_layer, n_head");
+    config.require("model_type", "gpt2");
+    config.require("activation_function", "gelu_new");
+    config.require("n_inner", nullptr);
+    config.require("scale_attn_weights", true);
+    config.require("scale_attn_by_inverse_layer_idx", false);
+    config.require("add_cross_attention", false);
+    config.require("tie_word_embeddings", true);
+    gpt2_options o{.vocabulary = config.size("vocab_size"),
+                   .context = config.size("n_positions"),
+                   .layers = config.size("n_layer"),
+                   .heads = config.size("n_head"),
+                   .dim = config.size("n_embd")};
     if (o.dim % o.heads != 0)
-        throw error(errc::malformed,
-                    fmt::format("n_embd {} cannot be cut into {} heads", o.dim, o.heads))
-            .with_where(path);
-    if (const auto said = json_double(*config, "resid_pdrop")) o.dropout = *said;
-    if (const auto said = json_double(*config, "layer_norm_epsilon")) o.norm_epsilon = *said;
+        config.refuse(fmt::format("n_embd {} cannot be cut into {} heads", o.dim, o.heads));
+    o.dropout = config.number("resid_pdrop", o.dropout);
+    o.norm_epsilon = config.number("layer_norm_epsilon", o.norm_epsilon);
     return o;
 }
 
