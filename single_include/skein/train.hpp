@@ -12905,6 +12905,10 @@ struct checkpoint_config {
     keep_best_config keep_best{};
     /// Besides those, every one whose step is a multiple of it stays; 0: none.
     std::int64_t keep_every = 0;
+    /// Bytes that all of those may take together; 0: any. What is too much goes: the oldest of
+    /// keep_every first, then the oldest of keep_last, then the worst of keep_best; the newest is
+    /// never removed. A save that is being made comes on top.
+    std::uint64_t keep_bytes = 0;
     /// Saves are written while training goes on, from a copy of what each rank saves: see
     /// docs/checkpoints.md. Not given: where every rank has a core to spare. true: there, too, where
     /// it has none. Without memory for the copy saves hold training up, and a line says so.
@@ -14851,6 +14855,9 @@ struct checkpoint_options {
     std::string metric = "val_loss"; ///< name in checkpoint_state::metrics
     bool lower_is_better = true;
     std::uint64_t keep_every = 0; ///< besides those, the ones whose step is a multiple; 0: none
+    /// Bytes that all of those may take together. What is too much goes: the oldest of keep_every
+    /// first, then the oldest of keep_last, then the worst of keep_best; the newest never. 0: any.
+    std::uint64_t keep_bytes = 0;
     std::size_t chunk_bytes = 1u << 20;             ///< bytes covered by one checksum
     std::function<void(const std::string&)> warn{}; ///< default: a warning in the log
     /// Asked before each block of a shard is written, on the thread that saves: true ends the save
@@ -14996,6 +15003,9 @@ private:
     [[nodiscard]] result<std::string> begin_part(std::uint64_t step) const;
     void clean_up() const;
     void retire() const;
+    [[nodiscard]] std::vector<std::uint64_t> wanted(const std::vector<std::uint64_t>& all) const;
+    [[nodiscard]] std::vector<std::uint64_t> best_of(const std::vector<std::uint64_t>& all) const;
+    [[nodiscard]] std::uint64_t bytes_of(std::uint64_t step) const;
     void warn(const std::string& line) const;
     [[nodiscard]] static std::optional<detail::open_failure> open_share(disk& where,
                                                                         const std::string& path,
@@ -15069,12 +15079,24 @@ SKEIN_INLINE std::optional<std::uint64_t> step_of(std::string_view name,
     name.remove_prefix(5);
     name.remove_suffix(suffix.size());
     if (name.size() < 8 || name.size() > 19) return std::nullopt;
+    if (name.size() > 8 && name[0] == '0') return std::nullopt; // step_name() writes another one
     std::uint64_t step = 0;
     for (char c : name) {
         if (c < '0' || c > '9') return std::nullopt;
         step = step * 10 + static_cast<std::uint64_t>(c - '0');
     }
     return step;
+}
+
+inline constexpr std::string_view part_mark = ".part-";
+
+/// A folder that a save has begun: "step-00000120.part-" and 16 digits of a random number. What
+/// people call alike is theirs.
+SKEIN_INLINE bool is_part(std::string_view name) {
+    const auto at = name.find(part_mark);
+    if (at == std::string_view::npos || !step_of(name.substr(0, at))) return false;
+    const auto id = name.substr(at + part_mark.size());
+    return id.size() == 16 && id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 SKEIN_INLINE std::string base_name(const std::string& path) {
@@ -15872,7 +15894,8 @@ SKEIN_INLINE result<std::string> checkpointer::begin_part(std::uint64_t step) co
         }
     }
     clean_up();
-    auto part = fmt::format("{}.part-{:016x}", step_path(step), system_random().next());
+    auto part =
+        fmt::format("{}{}{:016x}", step_path(step), detail::part_mark, system_random().next());
     if (auto made = disk_.make_dirs(part); !made) return made.error();
     return part;
 }
@@ -16006,8 +16029,7 @@ SKEIN_INLINE void checkpointer::clean_up() const {
         if (auto step = detail::step_of(name, ".replaced");
             step && !names.contains(detail::step_name(*step)))
             must(disk_.rename(path, step_path(*step)));
-        else if (step || detail::step_of(name, ".trash") ||
-                 (name.starts_with("step-") && name.find(".part-") != std::string::npos))
+        else if (step || detail::step_of(name, ".trash") || detail::is_part(name))
             must(disk_.remove_tree(path));
     }
 }
@@ -16023,30 +16045,70 @@ SKEIN_INLINE std::vector<std::uint64_t> checkpointer::steps() const {
     return out;
 }
 
+/// Best first; of equals the newer.
+SKEIN_INLINE std::vector<std::uint64_t> checkpointer::best_of(
+    const std::vector<std::uint64_t>& all) const {
+    std::vector<std::pair<double, std::uint64_t>> ranked;
+    for (auto step : all) {
+        if (options_.keep_best == 0) break;
+        const auto bytes = disk_.read_whole(join_path(step_path(step), detail::manifest_name),
+                                            detail::max_manifest_bytes);
+        const auto manifest =
+            bytes ? parse_manifest(*bytes) : result<checkpoint_manifest>(bytes.error());
+        if (!manifest) continue;
+        if (auto it = manifest->metrics.find(options_.metric); it != manifest->metrics.end())
+            ranked.emplace_back(options_.lower_is_better ? it->second : -it->second,
+                                UINT64_MAX - step);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    ranked.resize(std::min(options_.keep_best, ranked.size()));
+    std::vector<std::uint64_t> best;
+    for (const auto& [value, step] : ranked) best.push_back(UINT64_MAX - step);
+    return best;
+}
+
+/// Of its files as they are on disk.
+SKEIN_INLINE std::uint64_t checkpointer::bytes_of(std::uint64_t step) const {
+    std::uint64_t bytes = 0;
+    const auto files = disk_.list(step_path(step));
+    if (!files)
+        warn(fmt::format("how large the checkpoint of step {} is is not known: {}", step,
+                         files.error().what()));
+    else
+        for (const auto& each : *files) bytes += each.bytes;
+    return bytes;
+}
+
+/// Those to be kept, the dearest first.
+///   all  oldest first
+SKEIN_INLINE std::vector<std::uint64_t> checkpointer::wanted(
+    const std::vector<std::uint64_t>& all) const {
+    std::vector<std::uint64_t> keep;
+    const auto add = [&](std::uint64_t step) {
+        if (std::find(keep.begin(), keep.end(), step) == keep.end()) keep.push_back(step);
+    };
+    if (!all.empty()) add(all.back());
+    for (const auto step : best_of(all)) add(step);
+    for (std::size_t i = 0; i < std::min(options_.keep_last, all.size()); ++i)
+        add(all[all.size() - 1 - i]);
+    for (std::size_t i = all.size(); i-- > 0;)
+        if (options_.keep_every > 0 && all[i] % options_.keep_every == 0) add(all[i]);
+    if (options_.keep_bytes == 0) return keep;
+    std::uint64_t sum = 0;
+    std::size_t fit = 0;
+    for (; fit < keep.size(); ++fit) {
+        sum += bytes_of(keep[fit]);
+        if (sum > options_.keep_bytes && fit > 0) break;
+    }
+    keep.resize(fit);
+    return keep;
+}
+
 SKEIN_INLINE void checkpointer::retire() const {
     const auto all = steps();
-    std::set<std::uint64_t> keep;
-    for (std::size_t i = 0; i < std::min(options_.keep_last, all.size()); ++i)
-        keep.insert(all[all.size() - 1 - i]);
-    if (options_.keep_best > 0) {
-        std::vector<std::pair<double, std::uint64_t>> ranked; // best first; of equals the newer
-        for (auto step : all) {
-            const auto bytes = disk_.read_whole(join_path(step_path(step), detail::manifest_name),
-                                                detail::max_manifest_bytes);
-            const auto manifest =
-                bytes ? parse_manifest(*bytes) : result<checkpoint_manifest>(bytes.error());
-            if (!manifest) continue;
-            if (auto it = manifest->metrics.find(options_.metric); it != manifest->metrics.end())
-                ranked.emplace_back(options_.lower_is_better ? it->second : -it->second,
-                                    UINT64_MAX - step);
-        }
-        std::sort(ranked.begin(), ranked.end());
-        for (std::size_t i = 0; i < std::min(options_.keep_best, ranked.size()); ++i)
-            keep.insert(UINT64_MAX - ranked[i].second);
-    }
+    const auto keep = wanted(all);
     for (auto step : all) {
-        if (keep.contains(step)) continue;
-        if (options_.keep_every > 0 && step % options_.keep_every == 0) continue;
+        if (std::find(keep.begin(), keep.end(), step) != keep.end()) continue;
         // Renamed first: a crash while the files go must not leave half a checkpoint under its
         // name.
         const auto trash = step_path(step) + ".trash";
@@ -16500,6 +16562,7 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
         {"checkpoint.keep_best.value",
          saves.keep_best.value == best_value::newest ? "newest" : "evaluated"},
         {"checkpoint.keep_every", text(saves.keep_every)},
+        {"checkpoint.keep_bytes", text(saves.keep_bytes)},
         {"checkpoint.asynchronous", saves.asynchronous ? text(*saves.asynchronous) : "automatic"},
         {"checkpoint.on_stop", text(saves.on_stop)},
         {"resume", text(c.resume == resume_mode::latest)},
@@ -17475,6 +17538,28 @@ template <class Strategy, class Make>
         }
     } else {
         return make();
+    }
+}
+
+/// What make() returns, built for a strategy, then given its values by fill(module): those that it
+/// drew need not be alike. Collective, as fill() is.
+template <class Strategy, class Make, class Fill>
+[[nodiscard]] auto build_filled(const context& ctx, Make make, Fill fill) {
+    const auto build = [&] {
+        if constexpr (requires { Strategy::plan_build(ctx); }) {
+            detail::build_scope scope(Strategy::plan_build(ctx));
+            return make();
+        } else {
+            return make();
+        }
+    };
+    try {
+        auto model = build();
+        fill(*model);
+        return model;
+    } catch (...) {
+        detail::tell_peers(ctx, std::current_exception());
+        throw;
     }
 }
 
@@ -23492,7 +23577,8 @@ SKEIN_INLINE exported_weights export_safetensors(const std::string& from, const 
 //     skein::models::GPT2 net(options);
 //     skein::train::load_weights(*net, "hf:models/gpt2", skein::models::maps::gpt2());
 //
-// Of a model that trainer.build() has cut up, each rank reads the rows that it owns.
+// Of a model that trainer.build() has cut up, each rank reads the rows that it owns:
+// trainer.build(make, "hf:models/gpt2", maps::gpt2()) does both.
 
 
 #include <cstdint>
@@ -23536,6 +23622,16 @@ loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
 /// The same from a source that is open.
 void load_weights(torch::nn::Module& module, const weight_source& from, const weight_map& map,
                   bool strict = true);
+
+namespace detail {
+/// load_weights() on all ranks: a checkpoint is verified by the first one, and all read that one.
+/// Collective.
+///   errors  mismatch when the ranks found other tensors, too
+void load_on_all(const context& ctx, torch::nn::Module& module, const std::string& from,
+                 const weight_map& map, weights_options options);
+void load_on_all(const context& ctx, torch::nn::Module& module, const weight_source& from,
+                 const weight_map& map, bool strict);
+} // namespace detail
 
 } // namespace skein::train
 
@@ -25188,6 +25284,7 @@ SKEIN_INLINE std::vector<training_state::owned_tensor> training_state::tensors()
 // ======== skein/train/detail/weights.ipp, continued
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -25355,18 +25452,72 @@ SKEIN_INLINE void load_weights(torch::nn::Module& module, const weight_source& f
         detail::fill_rows(from, plan.tensors[i], targets[i]);
 }
 
+namespace detail {
+
+/// Adds what is to be said of a source that was loaded.
+SKEIN_INLINE void tell_of(const weight_source& from, bool average, loaded_weights& out) {
+    out.path = from.path();
+    const auto* const ours = dynamic_cast<const checkpoint_weights*>(&from);
+    if (ours == nullptr) return;
+    out.step = ours->checkpoint().step();
+    out.other_numbers = numbers_of_others(ours->checkpoint(), average);
+    if (!out.other_numbers.empty()) logging::warn("weights", out.other_numbers);
+}
+
+/// The first rank reads all of a checkpoint to verify it, and says which one it is.
+SKEIN_INLINE std::unique_ptr<weight_source> open_on_all(const context& ctx, disk& where,
+                                                        const std::string& from, bool average) {
+    std::unique_ptr<weight_source> source;
+    std::string verified;
+    if (ctx.is_first()) {
+        source = open_weights(where, from, {.average = average});
+        if (dynamic_cast<const checkpoint_weights*>(source.get()) != nullptr)
+            verified = source->path();
+    }
+    verified = from_first(ctx, verified);
+    if (ctx.is_first()) return source;
+    if (verified.empty()) return open_weights(where, from, {.average = average});
+    return std::make_unique<checkpoint_weights>(
+        open_checkpoint(where, verified, nullptr, /*verify=*/false), average);
+}
+
+SKEIN_INLINE std::uint64_t hash_of(const source_table& tensors) {
+    fnv1a hash;
+    for (const auto& [name, t] : tensors) {
+        hash.text(name);
+        hash.byte(0);
+        hash.text(t.dtype);
+        hash.number(t.shape.size());
+        for (const auto n : t.shape) hash.number(static_cast<std::uint64_t>(n));
+    }
+    return hash.value();
+}
+
+SKEIN_INLINE void load_on_all(const context& ctx, torch::nn::Module& module,
+                              const weight_source& from, const weight_map& map, bool strict) {
+    load_weights(module, from, map, strict);
+    require_same(ctx, hash_of(from.tensors()), "the tensors of the given weights");
+}
+
+SKEIN_INLINE void load_on_all(const context& ctx, torch::nn::Module& module,
+                              const std::string& from, const weight_map& map,
+                              weights_options options) {
+    posix_disk here;
+    const auto source = open_on_all(ctx, here, from, options.average);
+    load_on_all(ctx, module, *source, map, options.strict);
+    loaded_weights unused;
+    if (ctx.is_first()) tell_of(*source, options.average, unused);
+}
+
+} // namespace detail
+
 SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& from,
                                          const weight_map& map, weights_options options) {
     posix_disk here;
     loaded_weights out;
     const auto source = open_weights(here, from, {options.average, &out.passed_over});
     load_weights(module, *source, map, options.strict);
-    out.path = source->path();
-    const auto* const ours = dynamic_cast<const checkpoint_weights*>(source.get());
-    if (ours == nullptr) return out;
-    out.step = ours->checkpoint().step();
-    out.other_numbers = detail::numbers_of_others(ours->checkpoint(), options.average);
-    if (!out.other_numbers.empty()) logging::warn("weights", out.other_numbers);
+    detail::tell_of(*source, options.average, out);
     return out;
 }
 
@@ -37002,6 +37153,7 @@ SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, sess
     options.metric = config.checkpoint.keep_best.metric;
     options.keep_every =
         static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.checkpoint.keep_every));
+    options.keep_bytes = config.checkpoint.keep_bytes;
     options.lower_is_better = config.checkpoint.keep_best.order == metric_order::lowest;
     return options;
 }
@@ -37767,7 +37919,8 @@ public:
     [[nodiscard]] bool is_open() const noexcept { return saver_.has_value(); }
     /// Saves may be written beside training.
     [[nodiscard]] bool is_beside() const noexcept { return is_beside_; }
-    /// How saves are made, for a person; empty where nobody asked and nothing is gained.
+    /// How saves are made, for a person; empty where nobody asked and nothing is gained, and where
+    /// a core is missing for saves that are short.
     [[nodiscard]] const std::string& notice() const noexcept { return notice_; }
 
     [[nodiscard]] std::optional<loaded_checkpoint> load_latest() { return saver_->load_latest(); }
@@ -37849,6 +38002,8 @@ public:
 
 private:
     static constexpr duration longest_wait = std::chrono::hours(1);
+    /// Of a rank: what a disk takes a part of a second for. A save of less is not worth a line.
+    static constexpr std::size_t felt_bytes = 64u << 20;
 
     /// What stands against it on this rank; else the copy's memory is there.
     [[nodiscard]] save_obstacle prepare(std::size_t bytes) {
@@ -37856,11 +38011,11 @@ private:
         const int here = place != nullptr ? place->job().most() : std::max(1, ctx_.local_size());
         if (ctx_.world_size() > 1 && ctx_.control() == ctx_.comm())
             return save_obstacle::no_control;
+        bytes_ = bytes;
         const bool is_alone = ctx_.world_size() == 1 && place == nullptr;
         if (!config_.checkpoint.asynchronous &&
             !has_spare_core(available_cores(), here, config_, is_alone))
             return save_obstacle::no_core;
-        bytes_ = bytes;
         const auto more = bytes - std::min(bytes, copy_.capacity());
         if (more == 0) return save_obstacle::none;
         if (static_cast<double>(more) * here > free_memory(config_, here))
@@ -37885,7 +38040,12 @@ private:
                                copy);
         case save_obstacle::no_control:
             return "saves hold training up: the ranks have one communicator, which trains";
-        case save_obstacle::no_core: break;
+        case save_obstacle::no_core:
+            if (config_.checkpoint.every == 0 || bytes_ < felt_bytes) break;
+            return fmt::format("saves hold training up, each for {} per rank: no core is free to "
+                               "write them beside it (checkpoint.asynchronous = true does so all "
+                               "the same, false ends this line)",
+                               copy);
         }
         return {}; // as it was before anybody asked
     }
@@ -40514,6 +40674,27 @@ public:
     template <class Make>
     [[nodiscard]] auto build(Make make) {
         return train::build_for<Strategy>(*ctx_, std::move(make));
+    }
+    /// The same with its values from disk, of which each rank reads those that it owns; those that
+    /// make() drew count for nothing. Collective: an error of one rank ends the others, too.
+    ///   from    as load_weights() takes it: a run or checkpoint, a file, "hf:DIR", or what is open
+    ///   map     how the folder's tensors become the module's; empty: they have the same names
+    ///   errors  those of load_weights; mismatch when the ranks found other tensors
+    template <class Make>
+    [[nodiscard]] auto build(Make make, const std::string& from, const train::weight_map& map = {},
+                             train::weights_options options = {}) {
+        return train::build_filled<Strategy>(
+            *ctx_, std::move(make), [&](torch::nn::Module& module) {
+                train::detail::load_on_all(*ctx_, module, from, map, options);
+            });
+    }
+    template <class Make>
+    [[nodiscard]] auto build(Make make, const train::weight_source& from,
+                             const train::weight_map& map = {}, bool strict = true) {
+        return train::build_filled<Strategy>(
+            *ctx_, std::move(make), [&](torch::nn::Module& module) {
+                train::detail::load_on_all(*ctx_, module, from, map, strict);
+            });
     }
 
     /// More settings for the run's config.json: model sizes, names of the data and the like. Ranks
