@@ -115,9 +115,11 @@ spmd::elastic_run_options options_of(const run_arguments& args, std::vector<std:
     how.hosts = read_range(args.hosts);
     how.workers_per_host = read_ranks(args.workers);
     how.max_failures = args.max_restarts;
+    how.executable.clear();
     how.argv = std::move(command);
     how.times.stop_grace = skein::time_constants::lan().training_stop_grace;
-    if (args.stop_grace > 0) how.times.stop_grace = std::chrono::seconds(args.stop_grace);
+    if (args.stop_grace > 0)
+        how.times.stop_grace = how.times.silent_grace = std::chrono::seconds(args.stop_grace);
     how.job = args.job.empty() ? "job" : args.job;
     how.host = args.local_address;
     how.notices = {args.notice_file, args.notice_url, std::chrono::seconds(1)};
@@ -213,8 +215,6 @@ spmd::supervisor_outcome run_here(const run_arguments& args, spmd::elastic_run_o
     if (is_one_host && !(host.notices.file + host.notices.url).empty())
         say("--notice-file and --notice-url are heeded where the program's Trainer is elastic");
     how.host = std::move(host);
-    if (args.stop_grace > 0)
-        how.stop_grace = how.silent_grace = std::chrono::seconds(args.stop_grace);
     const auto output = how.output;
     auto outcome = spmd::run_program(std::move(how));
     const int rank = outcome.culprit;

@@ -2,7 +2,7 @@
 #include <skein/core/clock.hpp>
 #include <skein/core/this_process.hpp>
 #include <skein/spmd/detail/elastic_protocol.hpp>
-#include <skein/spmd/elastic_supervisor.hpp>
+#include <skein/spmd/elastic_run.hpp>
 #include <tests/spmd/elastic_programs.hpp>
 #include <tests/support/temporary_folder.hpp>
 
@@ -35,7 +35,7 @@ namespace {
 /// A job of the workers of elastic_programs.hpp.
 struct elastic_run {
     test::temporary_folder folder;
-    elastic_options options;
+    elastic_run_options options;
     std::vector<view> views;
     std::vector<std::string> failures;
     std::function<void()> on_failure;
@@ -61,7 +61,7 @@ struct elastic_run {
             failures.push_back(why.what());
             if (on_failure) on_failure();
         };
-        outcome = supervise_elastic(options);
+        outcome = run_elastic_host(options);
     }
     /// For messages.
     [[nodiscard]] std::string story() const {
@@ -544,7 +544,7 @@ TEST_CASE("what is given reaches every rank, and what rank 0 tells the outcome")
 }
 
 TEST_CASE("a rank in a long collective is waited for as long as the collective may take") {
-    elastic_times times;
+    job_times times;
     elastic_member_options member;
     CHECK(times.join_deadline >= time_span(time_constants::lan().collective_timeout));
     CHECK(member.exchange_deadline >= time_span(time_constants::lan().collective_timeout));
@@ -561,11 +561,11 @@ TEST_CASE("a rank in a long collective is waited for as long as the collective m
 TEST_CASE("numbers of workers that contradict each other are refused") {
     for (const auto& [least, most, start] :
          {std::tuple{0, 2, 0}, std::tuple{3, 2, 0}, std::tuple{1, 2, 3}, std::tuple{2, 3, 1}}) {
-        elastic_options options;
+        elastic_run_options options;
         options.least = least;
         options.most = most;
         options.start = start;
-        CHECK_THROWS_AS(supervise_elastic(options), error);
+        CHECK_THROWS_AS(run_elastic_host(options), error);
     }
 }
 
