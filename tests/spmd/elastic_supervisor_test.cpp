@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -284,6 +285,34 @@ TEST_CASE("the wanted number of workers changes while they work") {
         });
     CHECK(most->members.size() == 4);
     CHECK(ids(job.views.back()) == id_list{job.views[0].members[0].id});
+}
+
+TEST_CASE("a job without an endpoint is scaled by the process that leads it") {
+    elastic_run job("works", 1, 3);
+    job.options.start = 1;
+    job.options.secret = net::token::generate();
+    std::vector<std::thread> tools;
+    std::string answer, refusal;
+    job.live([&](const view& now) {
+        if (now.generation == 1)
+            tools.emplace_back([&] {
+                const auto door = door_of_job(::getpid());
+                try {
+                    (void)scale_elastic_job(door, net::token::generate(), "", 2);
+                } catch (const error& why) {
+                    refusal = why.what();
+                }
+                answer = scale_elastic_job(door, job.options.secret, "", 2);
+            });
+        return now.members.size() != 2;
+    });
+    for (auto& tool : tools) tool.join();
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK_THAT(refusal, ContainsSubstring("token"));
+    CHECK_THAT(answer, ContainsSubstring("wants 2 workers now (1 to 3 are possible)"));
+    CHECK(job.views.size() == 3);
+    CHECK_THROWS_AS(door_of_job(::getpid()), error);
 }
 
 TEST_CASE("below the least number workers wait with what they have until another one is ready") {

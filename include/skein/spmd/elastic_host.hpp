@@ -80,7 +80,8 @@ private:
     std::unique_ptr<impl> impl_;
 };
 
-/// Asks the coordinator for another number of workers; gives what it says.
+/// Asks the coordinator for another number of workers; gives what it says. An empty name of a job
+/// is that of any.
 ///   errors  those of net::connect_patiently; mismatch: another job
 [[nodiscard]] task<std::string> ask_to_scale(net::network& via, net::address endpoint,
                                              net::token secret, std::string job, int workers);

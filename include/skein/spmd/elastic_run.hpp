@@ -19,6 +19,7 @@
 #include <skein/spmd/view_register.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -65,8 +66,8 @@ struct elastic_run_options : supervision {
     net::address endpoint{}; ///< of the coordinator, without a register; empty: of this host alone
     /// Makes a register of its own; called on the loop. Empty: in the coordinator's memory.
     std::function<std::unique_ptr<view_register>()> make_register{};
-    net::token secret{};             ///< the same on all hosts; of one alone none is needed
-    std::string host{};              ///< as others reach this one; empty: its name
+    net::token secret{}; ///< the same on all hosts; of one alone: of scale_elastic_job(), if any
+    std::string host{};  ///< as others reach this one; empty: its name
     std::pair<int, int> hosts{1, 1}; ///< at least, at most
     int workers_per_host = 1;
     /// Of one host: workers in a world, and at the beginning (0: `most`). most 0: workers_per_host.
@@ -89,6 +90,10 @@ struct elastic_run_options : supervision {
 ///   errors  those of ask_to_scale
 [[nodiscard]] std::string scale_elastic_job(const net::address& endpoint, const net::token& secret,
                                             const std::string& job, int workers);
+/// Where a job without an endpoint is asked, by the process of this host that leads it; it is known
+/// there by any name that is empty.
+///   errors  not_found: that process has none
+[[nodiscard]] net::address door_of_job(std::int64_t pid);
 /// The same of a job whose coordinator stands in a register, which is made on a loop.
 ///   errors  besides: timeout, there is none
 [[nodiscard]] std::string scale_elastic_job(

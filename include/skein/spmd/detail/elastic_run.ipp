@@ -4,6 +4,7 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/scope.hpp>
@@ -23,11 +24,14 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include <unistd.h>
 
@@ -138,6 +142,9 @@ SKEIN_INLINE task<bool> is_told_to_go(net::network* via, const http_place* at) {
     co_return answer.first == 200;
 }
 
+/// In the names of the sockets at which jobs without an endpoint are asked; the process follows.
+inline constexpr std::string_view job_door = "job";
+
 /// What run_elastic_host() holds on its loop.
 class elastic_host_run {
 public:
@@ -186,8 +193,8 @@ private:
         elastic_host_options o;
         o.job = options_.job.empty() ? fmt::format("job-{:016x}", system_random().next())
                                      : options_.job;
-        o.endpoint = is_alone ? own_door("job") : options_.endpoint;
-        o.secret = is_alone ? net::token::generate() : options_.secret;
+        o.endpoint = is_alone ? own_door(job_door) : options_.endpoint;
+        o.secret = is_alone && options_.secret.empty() ? net::token::generate() : options_.secret;
         o.host = options_.host.empty() ? proc::host_name() : options_.host;
         o.say = options_.say;
         o.meet_limit = options_.meet_limit;
@@ -221,7 +228,7 @@ private:
         c.random = &system_random();
         return o;
     }
-    [[nodiscard]] static net::address own_door(const char* what) {
+    [[nodiscard]] static net::address own_door(std::string_view what) {
         return net::address::abstract_unix(
             fmt::format("@skein-{}-{}-{:016x}", what, ::getpid(), system_random().next()));
     }
@@ -316,6 +323,27 @@ SKEIN_INLINE std::string scale_elastic_job(const net::address& endpoint, const n
     net::real_loop loop;
     net::real_network network(loop);
     return loop.run(detail::scale_on_loop(&network, endpoint, secret, job, workers));
+}
+
+SKEIN_INLINE net::address door_of_job(std::int64_t pid) {
+    const auto begin = fmt::format("@skein-{}-", detail::job_door);
+    std::vector<std::string> others;
+    std::ifstream sockets("/proc/net/unix"); // the kernel's names, of this network namespace
+    for (std::string line; std::getline(sockets, line);) {
+        const auto at = line.find(begin);
+        if (at == std::string::npos) continue;
+        const auto name = line.substr(at);
+        const auto end = name.find('-', begin.size());
+        if (name.find('-', end + 1) != std::string::npos) continue; // the group of one of its views
+        const auto whose = name.substr(begin.size(), end - begin.size());
+        if (whose == std::to_string(pid)) return net::address::abstract_unix(name);
+        if (std::find(others.begin(), others.end(), whose) == others.end()) others.push_back(whose);
+    }
+    throw error(errc::not_found,
+                fmt::format("process {} of this host leads no elastic job of this host alone", pid))
+        .with_hint(others.empty() ? std::string("name the program that was started with --workers "
+                                                "LEAST:MOST, and none of its ranks")
+                                  : "those that do: " + joined(others, ", "));
 }
 
 SKEIN_INLINE std::string scale_elastic_job(

@@ -78,17 +78,14 @@ private:
         const net::stop_watch between(loop_,
                                       {.signals = options_.host.takes_signals}); // two supervisors
         if (is_of_hosts() && shows_elastic(program_)) {
+            refuse_output();
             auto meeting = run_elastic_at_once();
             co_return co_await meeting;
         }
         auto running = is_of_hosts() ? run_on_hosts() : run_as_ranks();
         auto how = co_await running;
         if (!ranks_ || !ranks_->are_elastic() || how.failure || how.stop_signal != 0) co_return how;
-        if (options_.output.is_asked())
-            throw error(errc::not_supported,
-                        "not supported: -r, -t, --log-dir and --local-ranks-filter for a program "
-                        "of elastic workers")
-                .with_hint("redirect the output of skein run");
+        refuse_output();
         if (options_.host.make_register)
             throw error(errc::not_supported, "not supported: elastic workers on several hosts that "
                                              "a script has started, with their views in etcd")
@@ -97,6 +94,13 @@ private:
         if (how.stop_signal != 0) co_return how;
         auto going_on = run_elastic(*ranks_);
         co_return co_await going_on;
+    }
+    /// Elastic workers have no rank that a file could have its name from.
+    void refuse_output() const {
+        if (!options_.output.is_asked()) return;
+        throw error(errc::not_supported, "not supported: -r, -t, --log-dir and "
+                                         "--local-ranks-filter for a program of elastic workers")
+            .with_hint("redirect the output of skein run");
     }
     task<supervisor_outcome> run_elastic_at_once() {
         auto running = as_result(run_elastic(children_));
@@ -136,7 +140,7 @@ private:
         how.until_met = [this] { return ranks_->until_met(); };
         return how;
     }
-    [[nodiscard]] undecided_options ranks() {
+    [[nodiscard]] undecided_options ranks(std::optional<host_share> share = {}) {
         undecided_options how;
         how.job = options_.host.job;
         how.max_restarts = options_.host.max_failures;
@@ -145,9 +149,12 @@ private:
         };
         how.reads_output = options_.output.is_asked();
         if (how.reads_output)
-            how.on_started = [this](int attempt, int rank, std::shared_ptr<proc::child> from) {
-                output_.take(attempt, rank, std::move(from));
+            how.on_started = [this, first = share ? share->first_rank : 0,
+                              start = share ? share->attempt : 0](
+                                 int attempt, int rank, std::shared_ptr<proc::child> from) {
+                output_.take(start + attempt, rank, first + rank, std::move(from));
             };
+        how.share = std::move(share);
         return how;
     }
 
@@ -232,9 +239,7 @@ private:
         how.on_failing = [this, failing = std::move(failing)](const supervisor_outcome& so_far) {
             failing(end_of(so_far));
         };
-        auto each = ranks();
-        each.share = std::move(of);
-        ranks_ = std::make_shared<undecided_ranks>(children_, std::move(each));
+        ranks_ = std::make_shared<undecided_ranks>(children_, ranks(std::move(of)));
         job_ = std::make_unique<job>(loop_, std::move(how));
         job_->serve(std::move(server_));
         auto running = as_result(job_->run());

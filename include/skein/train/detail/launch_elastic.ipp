@@ -6,6 +6,7 @@
 #include <skein/proc/process.hpp>
 #include <skein/spmd/elastic_member.hpp>
 #include <skein/spmd/elastic_run.hpp>
+#include <skein/spmd/meeting.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/launch.ipp>
 #include <skein/train/detail/world_word.hpp>
@@ -127,6 +128,11 @@ SKEIN_INLINE spmd::elastic_run_options elastic_options_of(const run_config& conf
     options.most = config.scaling.workers.most;
     options.times.wait_for_collectives(config.failure.collective_timeout);
     options.silence = config.failure.silence;
+    try {
+        options.secret = spmd::group_token();
+    } catch (const error&) { // then it hears nobody: skein scale says what is wrong with the token
+        options.secret = {};
+    }
     options.say = [&config](const std::string& line) { say_note(config, line); };
     options.on_failure = [&config, counted = 0](const error& why, int failures, int most) mutable {
         if (failures > most) return; // the job fails, and says why
