@@ -16,7 +16,6 @@
 #include <skein/spmd/elastic_host.hpp>
 #include <skein/spmd/elastic_member.hpp>
 #include <skein/spmd/elastic_run.hpp>
-#include <skein/spmd/elastic_supervisor.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/group.hpp>
 #include <skein/spmd/host_share.hpp>
@@ -40,7 +39,6 @@
 #include <skein/spmd/detail/elastic_proposals.ipp>
 #include <skein/spmd/detail/elastic_refusals.ipp>
 #include <skein/spmd/detail/elastic_run.ipp>
-#include <skein/spmd/detail/elastic_supervisor.ipp>
 #include <skein/spmd/detail/environment.ipp>
 #include <skein/spmd/detail/group.ipp>
 #include <skein/spmd/detail/group_client.ipp>

@@ -17,6 +17,7 @@
 #include <skein/spmd/meeting.hpp>
 #include <skein/spmd/program_run.hpp>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstdio>
@@ -75,7 +76,8 @@ skein::net::token read_token(const run_arguments& args) {
 
 bool is_etcd(const run_arguments& args) {
     if (args.backend == "etcd") return true;
-    if (args.backend == "embedded" || args.backend == "c10d") return false;
+    if (args.backend == "embedded" || args.backend == "c10d" || args.backend == "static")
+        return false;
     if (args.backend == "etcd-v2")
         throw error(errc::usage, "--rdzv-backend etcd-v2: etcd has no v2 any more")
             .with_hint("--rdzv-backend etcd speaks v3");
@@ -110,20 +112,41 @@ void read_settings(const std::string& text, spmd::elastic_run_options& how) {
     }
 }
 
+/// Where hosts meet: torchrun names it also as the host of rank 0.
+std::string endpoint_of(const run_arguments& args, bool are_several) {
+    constexpr int torchruns_port = 29500;
+    const auto& host = args.master_host;
+    const bool is_master = are_several && args.endpoint.empty() && !host.empty();
+    if (!host.empty() && !is_master)
+        say(fmt::format("--master-addr means nothing {}",
+                        are_several ? "beside --rdzv-endpoint"
+                                    : "here: the ranks of one host meet on it"));
+    if (args.master_port > 0 && !is_master)
+        say("--master-port means nothing here: MASTER_PORT is a free port, another one at each "
+            "start");
+    if (!is_master) return args.endpoint;
+    const bool is_bare = std::count(host.begin(), host.end(), ':') > 1 && host.front() != '[';
+    return fmt::format("{}{}{}:{}", is_bare ? "[" : "", host, is_bare ? "]" : "",
+                       args.master_port > 0 ? args.master_port : torchruns_port);
+}
+
 spmd::elastic_run_options options_of(const run_arguments& args, std::vector<std::string> command) {
     spmd::elastic_run_options how;
     how.hosts = read_range(args.hosts);
     how.workers_per_host = read_ranks(args.workers);
     how.max_failures = args.max_restarts;
+    how.executable.clear();
     how.argv = std::move(command);
     how.times.stop_grace = skein::time_constants::lan().training_stop_grace;
-    if (args.stop_grace > 0) how.times.stop_grace = std::chrono::seconds(args.stop_grace);
+    if (args.stop_grace > 0)
+        how.times.stop_grace = how.times.silent_grace = std::chrono::seconds(args.stop_grace);
     how.job = args.job.empty() ? "job" : args.job;
     how.host = args.local_address;
     how.notices = {args.notice_file, args.notice_url, std::chrono::seconds(1)};
     how.say = &say;
     read_settings(args.settings, how);
-    const bool is_alone = args.standalone || (how.hosts.second == 1 && args.endpoint.empty());
+    const auto endpoint = endpoint_of(args, how.hosts.second > 1);
+    const bool is_alone = args.standalone || (how.hosts.second == 1 && endpoint.empty());
     if (is_alone) {
         if (args.standalone && how.hosts.second != 1)
             throw error(errc::usage, "--standalone is for one host: leave --nnodes out");
@@ -131,7 +154,7 @@ spmd::elastic_run_options options_of(const run_arguments& args, std::vector<std:
         how.secret = skein::net::token::generate();
         return how;
     }
-    if (args.endpoint.empty())
+    if (endpoint.empty())
         throw error(errc::usage, "several hosts, and no --rdzv-endpoint HOST:PORT: where do they "
                                  "meet?")
             .with_hint(
@@ -142,7 +165,7 @@ spmd::elastic_run_options options_of(const run_arguments& args, std::vector<std:
             throw error(errc::usage, "--rdzv-backend etcd needs a name for the job: --rdzv-id");
         how.make_register = etcd_register_of(args);
     } else {
-        how.endpoint = read_endpoint(args.endpoint);
+        how.endpoint = read_endpoint(endpoint);
     }
     return how;
 }
@@ -213,12 +236,11 @@ spmd::supervisor_outcome run_here(const run_arguments& args, spmd::elastic_run_o
     if (is_one_host && !(host.notices.file + host.notices.url).empty())
         say("--notice-file and --notice-url are heeded where the program's Trainer is elastic");
     how.host = std::move(host);
-    if (args.stop_grace > 0)
-        how.stop_grace = how.silent_grace = std::chrono::seconds(args.stop_grace);
     const auto output = how.output;
     auto outcome = spmd::run_program(std::move(how));
     const int rank = outcome.culprit;
-    if (!outcome.failure || rank < 0 || outcome.failure->code() == errc::cancelled) return outcome;
+    if (!is_one_host || !outcome.failure || rank < 0 || outcome.failure->code() == errc::cancelled)
+        return outcome;
     for (const bool is_error : {true, false}) {
         if (!output.has_file(rank, is_error)) continue;
         outcome.failure->with_hint(
@@ -256,13 +278,6 @@ int run(run_arguments args, std::vector<std::string> command) {
     auto how = checked_options(args, std::move(command));
     spmd::supervisor_outcome outcome;
     try {
-        const bool is_one_host = how.hosts.second == 1 && !how.make_register;
-        if (!is_one_host &&
-            !(args.redirects + args.tee + args.log_folder + args.shown_ranks).empty())
-            throw error(
-                errc::not_supported,
-                "not supported: -r, -t, --log-dir and --local-ranks-filter of several hosts")
-                .with_hint("redirect the output of skein run on each of them");
         outcome = run_here(args, std::move(how));
     } catch (const error& why) {
         if (!is_wrong_entry(why.code())) throw;
@@ -277,11 +292,20 @@ int run(run_arguments args, std::vector<std::string> command) {
 int scale(run_arguments args) {
     args.etcd.user = variable("SKEIN_ETCD_USER");
     args.etcd.password = variable("SKEIN_ETCD_PASSWORD");
+    const auto pid = read_number(args.job);
+    if (args.endpoint.empty() && (!pid || is_etcd(args)))
+        throw error(errc::usage, fmt::format("skein scale {} {}: no --rdzv-endpoint HOST:PORT",
+                                             args.job, args.target))
+            .with_hint("as the job's skein run has it; a program that was started alone, as "
+                       "./train --workers 1:4, is named by its process id");
     const auto secret = read_token(args);
-    const auto said =
-        is_etcd(args)
-            ? spmd::scale_elastic_job(etcd_register_of(args), secret, args.job, args.target)
-            : spmd::scale_elastic_job(read_endpoint(args.endpoint), secret, args.job, args.target);
+    std::string said;
+    if (args.endpoint.empty())
+        said = spmd::scale_elastic_job(spmd::door_of_job(*pid), secret, "", args.target);
+    else if (is_etcd(args))
+        said = spmd::scale_elastic_job(etcd_register_of(args), secret, args.job, args.target);
+    else
+        said = spmd::scale_elastic_job(read_endpoint(args.endpoint), secret, args.job, args.target);
     fmt::print("{}\n", said);
     return skein::exit_code::done;
 }
@@ -337,10 +361,6 @@ void declare_refused(CLI::App& sub) {
             ->group("");
     };
     declare("-m,--module", "skein run starts a program: skein run [options] python3 -m MODULE");
-    declare("--master-addr,--master_addr",
-            "the ranks of one host meet on it; several hosts meet at --rdzv-endpoint");
-    declare("--master-port,--master_port",
-            "MASTER_PORT is a free port, another one at each start; leave it out");
     declare("--numa-binding,--numa_binding", "skein run [options] numactl ... PROGRAM");
     declare("--virtual-local-rank,--virtual_local_rank",
             "LOCAL_RANK counts the ranks of this host; CUDA_VISIBLE_DEVICES is left as it is");
@@ -389,6 +409,11 @@ void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chose
     sub->add_flag("--standalone", args.standalone, "one host, no endpoint");
     sub->add_option("--local-addr,--local_addr", args.local_address,
                     "this host, as others reach it (default: its name)");
+    sub->add_option("--master-addr,--master_addr", args.master_host,
+                    "of several hosts: the host of --rdzv-endpoint, where that is not given");
+    sub->add_option("--master-port,--master_port", args.master_port,
+                    "and its port (default: 29500)")
+        ->check(CLI::Range(1, 65535));
     sub->add_option("--rdzv-conf,--rdzv_conf", args.settings,
                     "join_timeout=S,last_call_timeout=S,silence=S");
     sub->add_option("--notice-file", args.notice_file,
@@ -418,12 +443,15 @@ void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chose
     });
 
     auto* const scaling = app.add_subcommand("scale", "another number of workers for a job");
-    scaling->add_option("job", args.job, "its --rdzv-id")->required();
+    scaling
+        ->add_option("job", args.job,
+                     "its --rdzv-id; of a program that was started alone, on this host, without "
+                     "--rdzv-endpoint: its process id")
+        ->required();
     scaling->add_option("workers", args.target, "that are wanted")
         ->required()
         ->check(CLI::PositiveNumber);
     declare_meeting(*scaling, args);
-    scaling->get_option("--rdzv-endpoint")->required();
     scaling->callback([&chosen, &args] { chosen = [&args] { return scale(args); }; });
 }
 

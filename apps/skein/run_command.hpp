@@ -22,8 +22,8 @@ struct etcd_arguments {
 struct run_arguments {
     std::string hosts = "1", workers = "1", backend = "embedded", endpoint, job, settings;
     std::string local_address, token_file, notice_file, notice_url;
-    std::string redirects, tee, log_folder, shown_ranks;
-    int max_restarts = 3, target = 0, stop_grace = 0;
+    std::string redirects, tee, log_folder, shown_ranks, master_host;
+    int max_restarts = 3, target = 0, stop_grace = 0, master_port = 0;
     bool standalone = false;
     std::vector<std::string> unused; ///< lines about options of torchrun that do nothing here
     etcd_arguments etcd;

@@ -8,7 +8,6 @@
 #include <skein/spmd/elastic_keeper.hpp>
 #include <skein/spmd/elastic_member.hpp>
 #include <skein/spmd/elastic_run.hpp>
-#include <skein/spmd/elastic_supervisor.hpp>
 #include <skein/spmd/elastic_world.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/group.hpp>
@@ -19,7 +18,6 @@
 #include <skein/spmd/meeting.hpp>
 #include <skein/spmd/memory_register.hpp>
 #include <skein/spmd/rank_entry.hpp>
-#include <skein/spmd/rank_places.hpp>
 #include <skein/spmd/rendezvous.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/silence_limit.hpp>

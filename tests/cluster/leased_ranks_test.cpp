@@ -6,6 +6,7 @@
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/meeting.hpp>
 #include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
 #include <tests/support/sim_nodes.hpp>
 
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -98,12 +99,14 @@ struct world {
     }
 
     /// A rank that does that.
-    static spmd::rank_start does(int rank, std::vector<std::string> what, int attempt = 0) {
-        spmd::rank_start out;
-        out.variables = {{"SKEIN_RANK", std::to_string(rank)},
-                         {"SKEIN_ATTEMPT", std::to_string(attempt)}};
-        out.group = net::address::tcp("*", 4711);
-        out.attempt = attempt;
+    static proc::child_options does(int rank, std::vector<std::string> what, int attempt = 0) {
+        proc::child_options out;
+        out.name = fmt::format("worker {}", rank);
+        out.message = wire::encode(
+            std::map<std::string, std::string>{{"SKEIN_RANK", std::to_string(rank)},
+                                               {"SKEIN_ATTEMPT", std::to_string(attempt)},
+                                               {spmd::group_variable, "tcp:*:4711"},
+                                               {spmd::token_variable, "stays here"}});
         out.argv = {"train"};
         out.argv.insert(out.argv.end(), what.begin(), what.end());
         out.stop_grace = 500ms;
@@ -147,10 +150,10 @@ task<std::unique_ptr<cluster::leased_ranks>> reserved(world* w, int ranks) {
     co_return places;
 }
 
-task<void> start_all(spmd::rank_places* places, int ranks, std::vector<std::string> what,
+task<void> start_all(proc::children* places, int ranks, std::vector<std::string> what,
                      children* into, int attempt = 0) {
     for (int r = 0; r < ranks; ++r) {
-        auto starting = places->start(r, world::does(r, what, attempt));
+        auto starting = places->start(world::does(r, what, attempt));
         into->push_back(co_await starting);
     }
 }
@@ -189,7 +192,7 @@ TEST_CASE("ranks have places on the nodes, in a row on each, and end as their pr
         children ranks;
         auto starting = start_all(places.get(), 3, {"say", "2", "sleep", "100"}, &ranks);
         co_await starting;
-        auto dying = places->start(3, world::does(3, {"sleep", "50", "exit", "3"}));
+        auto dying = places->start(world::does(3, {"sleep", "50", "exit", "3"}));
         ranks.push_back(co_await dying);
         auto ending = all_ends(&ranks);
         const auto ends = co_await ending;
@@ -206,7 +209,7 @@ TEST_CASE("ranks have places on the nodes, in a row on each, and end as their pr
         CHECK(w.env.at("SKEIN_RUNS_DIR") == "/runs");
         for (const auto& [who, told] : w.told) // whose server listens at the driver's host
             CHECK_THAT(told.at(spmd::group_variable), ContainsSubstring("trainer:4711"));
-        CHECK(w.told.at("0/0").at(spmd::token_variable) == places->secret(0).to_hex());
+        CHECK(w.told.at("0/0").at(spmd::token_variable) == places->door().secret.to_hex());
         places->release();
         auto closing = places->close();
         co_await closing;
@@ -222,7 +225,7 @@ TEST_CASE("a rank that cannot start, is killed or loses its node says so", "[clu
         children ranks;
         auto starting = start_all(places.get(), 2, {"sleep", "1000000"}, &ranks);
         co_await starting;
-        auto dying = places->start(2, world::does(2, {"die"}));
+        auto dying = places->start(world::does(2, {"die"}));
         ranks.push_back(co_await dying);
         auto third = ranks[2]->ended();
         const auto killed = co_await third;
@@ -247,13 +250,14 @@ TEST_CASE("a rank that cannot start, is killed or loses its node says so", "[clu
         auto again = places->reserve(2);
         const auto where = co_await again;
         CHECK(where.size() == 2);
-        auto absent = places->start(0, world::does(0, {"exit", "0"}, 1));
+        auto absent = places->start(world::does(0, {"exit", "0"}, 1));
         const auto rank = co_await absent;
         auto over = rank->ended();
         const auto good = co_await over;
         CHECK(good.status.success());
-        CHECK(w.told.at("1/0").at(spmd::token_variable) == places->secret(1).to_hex());
-        CHECK(places->secret(1).to_hex() != places->secret(0).to_hex());
+        CHECK(w.told.at("1/0").at(spmd::token_variable) == places->door().secret.to_hex());
+        CHECK(w.told.at("1/0").at(spmd::token_variable) !=
+              w.told.at("0/0").at(spmd::token_variable));
         places->release();
         auto closing = places->close();
         co_await closing;
@@ -266,9 +270,9 @@ TEST_CASE("a rank is asked by SIGTERM, at once, and killed after its own grace",
         auto joining = reserved(&w, 2);
         const auto places = co_await joining;
         children ranks;
-        auto starting = places->start(0, world::does(0, {"sleep", "1000000"}));
+        auto starting = places->start(world::does(0, {"sleep", "1000000"}));
         ranks.push_back(co_await starting);
-        auto deaf = places->start(1, world::does(1, {"deaf"}));
+        auto deaf = places->start(world::does(1, {"deaf"}));
         ranks.push_back(co_await deaf);
         while (w.told.size() != 2) co_await sleep_for(10ms);
         const auto begin = w.c.loop().now();
@@ -424,7 +428,7 @@ TEST_CASE("a cluster that is stopped ends its ranks", "[cluster][ranks]") {
         auto ending = all_ends(&ranks);
         const auto ends = co_await ending;
         CHECK_FALSE(ends[0].lost.empty());
-        auto late = places->start(0, world::does(0, {"exit", "0"}, 1));
+        auto late = places->start(world::does(0, {"exit", "0"}, 1));
         const auto rank = co_await late;
         auto none = rank->ended();
         const auto end = co_await none;

@@ -187,14 +187,14 @@ def each_digit_once():
 class Small:
     """A run of skein_elastic whose ranks do what files say."""
 
-    def __init__(self, *arguments, workers="1:3", ready=None):
-        self.arguments, self.workers, self.ready = arguments, workers, ready
+    def __init__(self, *arguments, workers="1:3", ready=None, env=None):
+        self.arguments, self.workers, self.ready, self.env = arguments, workers, ready, env or {}
 
     def __enter__(self):
         self.scratch = tempfile.TemporaryDirectory(prefix="skein-test-")
         self.asked = pathlib.Path(self.scratch.name, "asked")
         self.asked.mkdir()
-        self.run = Run([PROGRAM, "--workers", self.workers, "--runs", self.scratch.name, "--asked", self.asked, *self.arguments])
+        self.run = Run([PROGRAM, "--workers", self.workers, "--runs", self.scratch.name, "--asked", self.asked, *self.arguments], **self.env)
         if self.ready:
             self.run.wait_until(lambda: self.world(self.ready), f"world of {self.ready}")
         return self
@@ -233,6 +233,27 @@ def refused(arguments, *texts, seconds=60):
             run.check(re.search(text, run.stderr), f"no {text!r} in what it says")
         left = run.left_behind()
         run.check(not left, f"left behind: {left}")
+
+
+def scaled_by_its_process():
+    """A program that was started alone is named to skein scale by its process id; nobody else's token is heard."""
+    scale = [find_program("skein"), "scale"]
+    mine = dict(SKEIN_TOKEN="11" * 32)
+    with Small(workers="1:3", env=mine, ready=3) as small:
+        pid = small.run.process.pid
+        with Run([*scale, pid, 2], **mine) as run:
+            run.check(run.wait(60) == 0 and re.search(r"job job-[0-9a-f]+ wants 2 workers now \(1 to 3 are possible\)", run.stdout), "no answer")
+        small.until_world(2)
+        with Run([*scale, pid, 3], SKEIN_TOKEN="22" * 32) as run:
+            run.check(run.wait(60) != 0 and "token" in run.stderr, "another one's token is heard")
+        with Run([*scale, small.world(2)[0], 3], **mine) as run:
+            run.check(run.wait(60) != 0 and f"those that do: {pid}" in run.stderr, "a rank leads the job?")
+        with Run([*scale, "J", 3], **mine) as run:
+            run.check(run.wait(60) == 2 and "no --rdzv-endpoint" in run.stderr, "which job?")
+        with Run([*scale, pid, 3], **mine) as run:
+            run.check(run.wait(60) == 0, "it failed")
+        small.until_world(3)
+        small.stop()
 
 
 def more_than_most():
@@ -336,7 +357,7 @@ if __name__ == "__main__":
     if asked.data:
         asked.data = unpack(asked.data)
     run_cases([("the same bits", same_bits), ("each digit once", each_digit_once), ("more than most", more_than_most), ("small batch", small_batch),
-               ("settings of a run", settings_of_a_run), ("stream", stream),
+               ("settings of a run", settings_of_a_run), ("scaled by its process", scaled_by_its_process), ("stream", stream),
                ("exception", exception), ("dies on every start", dies_on_every_start), ("exits early", exits_early),
                ("other model", lambda: joiner_of_another("width", 48, "model")),
                ("other batch", lambda: joiner_of_another("batch", 36, "batch")),

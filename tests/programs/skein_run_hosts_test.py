@@ -322,6 +322,41 @@ def no_such_program():
         it.end(0, 2, 0)
 
 
+def files_of_hosts():
+    """Each host keeps and shows its own ranks; options count them as the host does, files as the world does."""
+    with Hosts("print('out', rank, attempt, flush=True)\nnote('printed%d' % rank)\n"
+               "if rank == 3 and not attempt:\n    for other in range(3): until('printed%d' % other)\n    sys.exit(3)") as it:
+        logs = it.folder / "logs"
+        runs = it.start_all(2, "-r", "0:3", "-t", "1:1", "--log-dir", logs)
+        it.end(0, 0)
+        for rank, attempt in ((rank, attempt) for rank in range(4) for attempt in (0, 1)):
+            found = (logs / f"J/attempt_{attempt}/{rank}/stdout.log").read_text()
+            runs[0].check(found == f"out {rank} {attempt}\n", f"attempt {attempt} of rank {rank}: {found!r}")
+        for run, rank in zip(runs, (1, 3)):
+            run.check(run.stdout == f"(rank {rank}) out {rank} 0\n(rank {rank}) out {rank} 1\n", "printed otherwise")
+    with Hosts(command=[find_program("skein_elastic")]) as it:
+        run = it.start("--local-ranks-filter", 0)
+        run.check(run.wait(60) == 2, "it is a usage error")
+        said(run, "not supported: -r, -t, --log-dir and --local-ranks-filter for a program of elastic workers")
+
+
+def named_by_its_master():
+    """torchrun's static meeting: the host of rank 0 is named, and no endpoint."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as name, contextlib.ExitStack() as stack:
+        program = pathlib.Path(name, "rank.py")
+        program.write_text(RANK + "note('rank%d' % rank, size)")
+        runs = [stack.enter_context(Run([SKEIN, "run", "--nnodes", 2, "--node-rank", host, "--rdzv-backend", "static", "--master-addr", "127.0.0.1",
+                                         "--master-port", port, "--local-addr", "127.0.0.1", sys.executable, "-S", program, name], SKEIN_TOKEN=TOKEN))
+                for host in (0, 1)]
+        for run in runs:
+            run.check(run.wait(60) == 0, "failed")
+        runs[0].check([pathlib.Path(name, f"rank{rank}").read_text() for rank in (0, 1)] == ["2", "2"], "other ranks")
+        for run in runs:
+            run.check("--master" not in run.stderr, "something is said of it")
+            run.check_nothing_left()
+
+
 # ---- trainings -----------------------------------------------------------------------------------
 
 class Training:
@@ -397,7 +432,7 @@ run_cases([("place in the environment", place_in_the_environment), ("unlike numb
            ("stopped", stopped), ("joins and leaves", joins_and_leaves), ("supervisor killed", supervisor_killed),
            ("coordinator killed", coordinator_killed), ("stands still", stands_still),
            ("both supervisors killed", both_supervisors_killed), ("too few", too_few), ("nobody there", nobody_there), ("other job", other_job),
-           ("no such program", no_such_program), ("unlike programs", unlike_programs), ("elastic hosts", elastic_hosts),
+           ("files of hosts", files_of_hosts), ("named by its master", named_by_its_master), ("no such program", no_such_program), ("unlike programs", unlike_programs), ("elastic hosts", elastic_hosts),
            ("elastic by a script", lambda: elastic_hosts("sh", "-c", '"$@"; exit $?', "sh")),
            ("elastic by a script, late", lambda: elastic_hosts("sh", "-c", '"$@"; exit $?', "sh", late=True)), ("ddp goes on", lambda: goes_on("110_gpt_ddp")),
            ("fsdp goes on", lambda: goes_on("120_gpt_fsdp", "--strategy", "fsdp")), ("training on other hosts", training_on_other_hosts),

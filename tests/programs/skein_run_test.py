@@ -195,11 +195,10 @@ def wrong_programs():
 
 def options():
     for given, *texts in ((["--nproc-per-node", "many"], "cpu, gpu or auto"), (["-m", "module"], "not supported: -m", "python3 -m MODULE"),
-                          (["--master-port", "29500"], "not supported: --master-port", "MASTER_PORT"), (["-r", "4"], "-r 4", "RANK:N"),
+                          (["--master-port", "many"], "--master-port"), (["-r", "4"], "-r 4", "RANK:N"),
                           (["-t", "0:1,9:3"], "-t 0:1,9:3: there is no rank 9", "0 to 0"),
                           (["--local-ranks-filter", "0,x"], "--local-ranks-filter 0,x: which ranks?"), (["--local-ranks-filter", "3"], "there is no rank 3"),
-                          (["--numa-binding", "node"], "not supported: --numa-binding", "numactl"),
-                          (["--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:1", "-t", "3"], "not supported: -r, -t, --log-dir and --local-ranks-filter of several hosts")):
+                          (["--numa-binding", "node"], "not supported: --numa-binding", "numactl")):
         with Run([SKEIN, "run", *given, "true"], SKEIN_TOKEN="11" * 32) as run:
             run.check(run.wait(30) == 2, "it is a usage error")
             for text in texts:
@@ -207,7 +206,11 @@ def options():
     # Of torchrun's variables the command line goes first; one that cannot be is refused as its option is.
     with Run([SKEIN, "run", "--rdzv-id", "a", "sh", "-c", "echo $WORLD_SIZE-$TORCHELASTIC_RUN_ID"], PET_NPROC_PER_NODE="3", PET_RDZV_ID="b", PET_NNODES="1") as run:
         run.check(run.wait(30) == 0 and run.stdout.split() == ["3-a"] * 3, "another number of ranks, or name")
-    for name, value, text in (("PET_NPROC_PER_NODE", "many", "cpu, gpu or auto"), ("PET_MASTER_ADDR", "h", "not supported: --master-addr"), ("PET_NNODES", "x", "x")):
+    with Run([SKEIN, "run", "--nproc-per-node", 2, "--master-addr", "nowhere", "--master-port", 29500, "sh", "-c", "echo $MASTER_ADDR"]) as run:
+        run.check(run.wait(30) == 0 and run.stdout.split() == ["127.0.0.1"] * 2, "another host of rank 0")
+        run.check("--master-addr means nothing here: the ranks of one host meet on it" in run.stderr, "nothing is said of --master-addr")
+        run.check("--master-port means nothing here: MASTER_PORT is a free port, another one at each start" in run.stderr, "nor of --master-port")
+    for name, value, text in (("PET_NPROC_PER_NODE", "many", "cpu, gpu or auto"), ("PET_MASTER_PORT", "h", "--master-port"), ("PET_NNODES", "x", "x")):
         with Run([SKEIN, "run", "true"], **{name: value}) as run:
             run.check(run.wait(30) == 2 and text in run.stderr, f"{name}={value} is taken")
     with Run([SKEIN, "run", "-r", "3", "true"], TMPDIR="/dev/null") as run:

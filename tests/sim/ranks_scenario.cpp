@@ -14,7 +14,9 @@
 #include <skein/core/timeout.hpp>
 #include <skein/sim/disk.hpp>
 #include <skein/spmd/environment.hpp>
+#include <skein/spmd/meeting.hpp>
 #include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
 #include <tests/support/sim_nodes.hpp>
 
 #include <csignal>
@@ -82,7 +84,7 @@ std::unique_ptr<cluster::leased_ranks> make_places(stage* s, const std::string& 
                                                    s->c.network().host(host), how);
 }
 
-void check_places(stage* s, const std::vector<spmd::rank_place>& where, int ranks) {
+void check_places(stage* s, const std::vector<proc::child_place>& where, int ranks) {
     if (where.size() != static_cast<std::size_t>(ranks)) s->broken("another number of places");
     int expected = 0, size = 0;
     for (const auto& one : where) {
@@ -133,8 +135,7 @@ task<void> press(stage* s, std::vector<std::unique_ptr<proc::child>>* ranks) {
     }
 }
 
-task<void> attempt(stage* s, spmd::rank_places* places, std::string training, int number,
-                   int ranks) {
+task<void> attempt(stage* s, proc::children* places, std::string training, int number, int ranks) {
     auto& w = s->w;
     auto reserving = as_result(with_timeout(places->reserve(ranks), 30s));
     const auto where = co_await reserving;
@@ -146,16 +147,16 @@ task<void> attempt(stage* s, spmd::rank_places* places, std::string training, in
     std::vector<std::unique_ptr<proc::child>> all;
     std::vector<std::string> names;
     for (int r = 0; r < ranks; ++r) {
-        spmd::rank_start what;
+        proc::child_options what;
         names.push_back(fmt::format("{}.{}.{}", training, number, r));
-        what.variables = {{"NAME", names.back()}};
-        what.group = net::address::tcp("*", 4711);
-        what.attempt = number;
+        what.name = fmt::format("worker {}", r);
+        what.message = wire::encode(std::map<std::string, std::string>{
+            {"NAME", names.back()}, {spmd::group_variable, "tcp:*:4711"}});
         const auto length = w.below(4000);
         const auto code = w.below(3);
         what.argv = {"train", std::to_string(length), std::to_string(code)};
         what.stop_grace = 1s;
-        auto starting = places->start(r, std::move(what));
+        auto starting = places->start(std::move(what));
         all.push_back(co_await starting);
     }
     scope beside;

@@ -387,7 +387,7 @@ task<void> cut_a_host_off_from_hosts(hosts_job* job) {
     co_await ending;
 }
 
-void in_job(task<void> (*what)(hosts_job*), time_span pause_limit = elastic_times().pause_limit) {
+void in_job(task<void> (*what)(hosts_job*), time_span pause_limit = job_times().pause_limit) {
     hosts_job job;
     job.pause_limit = pause_limit;
     job.loop.run(what(&job));

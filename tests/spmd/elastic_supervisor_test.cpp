@@ -2,7 +2,7 @@
 #include <skein/core/clock.hpp>
 #include <skein/core/this_process.hpp>
 #include <skein/spmd/detail/elastic_protocol.hpp>
-#include <skein/spmd/elastic_supervisor.hpp>
+#include <skein/spmd/elastic_run.hpp>
 #include <tests/spmd/elastic_programs.hpp>
 #include <tests/support/temporary_folder.hpp>
 
@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -35,7 +36,7 @@ namespace {
 /// A job of the workers of elastic_programs.hpp.
 struct elastic_run {
     test::temporary_folder folder;
-    elastic_options options;
+    elastic_run_options options;
     std::vector<view> views;
     std::vector<std::string> failures;
     std::function<void()> on_failure;
@@ -61,7 +62,7 @@ struct elastic_run {
             failures.push_back(why.what());
             if (on_failure) on_failure();
         };
-        outcome = supervise_elastic(options);
+        outcome = run_elastic_host(options);
     }
     /// For messages.
     [[nodiscard]] std::string story() const {
@@ -284,6 +285,34 @@ TEST_CASE("the wanted number of workers changes while they work") {
         });
     CHECK(most->members.size() == 4);
     CHECK(ids(job.views.back()) == id_list{job.views[0].members[0].id});
+}
+
+TEST_CASE("a job without an endpoint is scaled by the process that leads it") {
+    elastic_run job("works", 1, 3);
+    job.options.start = 1;
+    job.options.secret = net::token::generate();
+    std::vector<std::thread> tools;
+    std::string answer, refusal;
+    job.live([&](const view& now) {
+        if (now.generation == 1)
+            tools.emplace_back([&] {
+                const auto door = door_of_job(::getpid());
+                try {
+                    (void)scale_elastic_job(door, net::token::generate(), "", 2);
+                } catch (const error& why) {
+                    refusal = why.what();
+                }
+                answer = scale_elastic_job(door, job.options.secret, "", 2);
+            });
+        return now.members.size() != 2;
+    });
+    for (auto& tool : tools) tool.join();
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK_THAT(refusal, ContainsSubstring("token"));
+    CHECK_THAT(answer, ContainsSubstring("wants 2 workers now (1 to 3 are possible)"));
+    CHECK(job.views.size() == 3);
+    CHECK_THROWS_AS(door_of_job(::getpid()), error);
 }
 
 TEST_CASE("below the least number workers wait with what they have until another one is ready") {
@@ -544,7 +573,7 @@ TEST_CASE("what is given reaches every rank, and what rank 0 tells the outcome")
 }
 
 TEST_CASE("a rank in a long collective is waited for as long as the collective may take") {
-    elastic_times times;
+    job_times times;
     elastic_member_options member;
     CHECK(times.join_deadline >= time_span(time_constants::lan().collective_timeout));
     CHECK(member.exchange_deadline >= time_span(time_constants::lan().collective_timeout));
@@ -561,11 +590,11 @@ TEST_CASE("a rank in a long collective is waited for as long as the collective m
 TEST_CASE("numbers of workers that contradict each other are refused") {
     for (const auto& [least, most, start] :
          {std::tuple{0, 2, 0}, std::tuple{3, 2, 0}, std::tuple{1, 2, 3}, std::tuple{2, 3, 1}}) {
-        elastic_options options;
+        elastic_run_options options;
         options.least = least;
         options.most = most;
         options.start = start;
-        CHECK_THROWS_AS(supervise_elastic(options), error);
+        CHECK_THROWS_AS(run_elastic_host(options), error);
     }
 }
 

@@ -183,7 +183,7 @@ void begin(job_of_hosts* job, scope* in, const std::string& name, int ranks = 2)
     self.ranks = std::make_unique<told_ranks>(name, ranks, job->changed);
     host_member_options how;
     how.link.host = name;
-    how.max_restarts = job->max_failures;
+    how.max_failures = job->max_failures;
     how.say = [job, name](const std::string& line) { job->lines.push_back(name + ": " + line); };
     auto& via = job->network.host(name);
     self.members = std::make_unique<host_members>(via, *self.ranks, std::move(how));

@@ -46,7 +46,7 @@ task<void> keep(small_world* w, spmd::rank_output_options how) {
         what.role = "rank";
         what.reads_output = true;
         auto starting = w->here.start(std::move(what));
-        written.take(3, rank, co_await starting);
+        written.take(3, rank, rank, co_await starting);
     }
     auto ending = written.end();
     co_await ending;

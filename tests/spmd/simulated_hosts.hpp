@@ -66,7 +66,7 @@ struct simulated_job {
     std::vector<seen_view> views;
     std::vector<std::string> failures, lines;
     int counted = 0;
-    time_span pause_limit = elastic_times().pause_limit;
+    time_span pause_limit = job_times().pause_limit;
     /// Whether all pause behind that step of a world, and take in who is ready; alike for all ranks.
     std::function<bool(int step)> pauses = [](int step) { return step % 50 == 49; };
     bool done = false;

@@ -34,13 +34,13 @@ told supervise_program(const char* program, int workers = 2, int max_failures = 
     told t;
     options.workers = workers;
     options.max_failures = max_failures;
-    options.backoff = 1ms;
+    options.times.backoff = 1ms;
     options.argv = {"rank"};
     options.env.emplace_back("SKEIN_TEST_PROGRAM", program);
     options.join_deadline = 20s;
-    options.crash_grace = 5s;
+    options.times.crash_grace = 5s;
     options.alive = {net::keep_alive_mode::on, 50ms, 500ms, 1500ms};
-    options.on_restart = [&](const error& why, int, int) { t.restarts.push_back(why.what()); };
+    options.on_failure = [&](const error& why, int, int) { t.restarts.push_back(why.what()); };
     t.outcome = supervise(std::move(options));
     return t;
 }
@@ -56,7 +56,7 @@ TEST_CASE("ranks that meet, exchange and leave make a good job") {
 TEST_CASE("a rank may go on working after all have left") {
     const test::temporary_folder folder;
     spmd::supervisor_options options;
-    options.stop_grace = 0ms; // counts from a stop request, and nobody makes one
+    options.times.stop_grace = 0ms; // counts from a stop request, and nobody makes one
     options.env.emplace_back("SKEIN_TEST_FILE", folder.path + "/report");
     const auto t = supervise_program("writes a report after it has left", 2, 0, options);
     CHECK_FALSE(t.outcome.failure);
@@ -157,7 +157,7 @@ TEST_CASE("what ends two attempts at the same step in the same words is not trie
 
 TEST_CASE("a rank that is silent while all are asked to stop does not hold up the end") {
     spmd::supervisor_options options;
-    options.stop_grace = 1h; // only its silence may end it
+    options.times.stop_grace = 1h; // only its silence may end it
     const auto t = supervise_program("is stopped when all are asked to stop", 2, 2, options);
     CHECK(t.outcome.stop_signal == SIGTERM);
     CHECK(t.outcome.restarts == 0);
@@ -218,7 +218,7 @@ TEST_CASE("several jobs at once, each on a thread of its own, leave the signals 
         threads.emplace_back([&job] {
             spmd::supervisor_options options;
             options.takes_signals = false;
-            options.on_restart = [&](const error&, int, int) {};
+            options.on_failure = [&](const error&, int, int) {};
             job.seen = supervise_program("is fine", 2, 0, std::move(options));
             ::sigaction(SIGTERM, nullptr, &job.behind);
         });

@@ -85,20 +85,19 @@ spmd::undecided_options small_options() {
 }
 
 struct started_job {
-    std::unique_ptr<spmd::rank_places> places;
     std::vector<std::unique_ptr<proc::child>> ranks;
 };
 
 task<started_job> start_two(spmd::undecided_ranks* of) {
     started_job now;
-    now.places = of->places();
-    auto reserving = now.places->reserve(2);
+    auto reserving = of->reserve(2);
     (void)co_await reserving;
     for (int r = 0; r < 2; ++r) {
-        spmd::rank_start what;
-        what.variables = {{"SKEIN_RANK", std::to_string(r)}};
-        what.group = net::address::sim("a", 1);
-        auto starting = now.places->start(r, std::move(what));
+        proc::child_options what;
+        what.role = spmd::rank_role;
+        what.message = wire::encode(variables{
+            {"SKEIN_RANK", std::to_string(r)}, {"SKEIN_GROUP", "sim:a:1"}, {"SKEIN_TOKEN", "t"}});
+        auto starting = of->start(std::move(what));
         now.ranks.push_back(co_await starting);
     }
     co_return now;
@@ -113,7 +112,6 @@ task<void> stay_silent(world_of_silence* w) {
     spmd::undecided_ranks ranks(w->here, small_options());
     auto starting = start_two(&ranks);
     auto now = co_await starting;
-    CHECK(now.places->may_stay_silent());
     auto pause = sleep_for(1s);
     co_await pause;
     CHECK_FALSE(ranks.are_elastic());
@@ -138,7 +136,7 @@ task<void> meet(world_of_silence* w) {
     spmd::undecided_ranks ranks(w->here, small_options());
     auto starting = start_two(&ranks);
     auto now = co_await starting;
-    auto meeting = now.places->until_met();
+    auto meeting = ranks.until_met();
     co_await meeting;
     auto pause = sleep_for(1s);
     co_await pause;

@@ -8,8 +8,8 @@
 //     how.secret = secret;
 //     how.program = cluster::this_program(how.head);  // the same build on every node
 //     spmd::supervisor_options job;
-//     job.places = [how](loop& on, net::network& via) {
-//         return std::make_unique<cluster::leased_ranks>(on, via, how);
+//     job.children = [how](loop& on, net::network& via) {
+//         return std::make_shared<cluster::leased_ranks>(on, via, how);
 //     };
 //
 // Ranks connect to the group's server in the supervisor, and to each other directly. When the head
@@ -22,9 +22,9 @@
 #include <skein/core/time.hpp>
 #include <skein/net/address.hpp>
 #include <skein/net/token.hpp>
+#include <skein/proc/children.hpp>
 #include <skein/proc/output.hpp>
 #include <skein/sched/resources.hpp>
-#include <skein/spmd/rank_places.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -77,7 +77,7 @@ struct leased_ranks_options {
 };
 
 /// Belongs to the supervisor's loop.
-class leased_ranks final : public spmd::rank_places {
+class leased_ranks final : public proc::children {
 public:
     /// All of them must outlive it.
     leased_ranks(loop& on, net::network& via, leased_ranks_options how);
@@ -88,11 +88,11 @@ public:
     [[nodiscard]] task<void> open() override;
     ///   errors  cancelled; exhausted: more ranks than a group may have; closed: the cluster was
     ///           stopped
-    [[nodiscard]] task<std::vector<spmd::rank_place>> reserve(int ranks) override;
-    [[nodiscard]] net::address listen(int attempt) const override;
-    [[nodiscard]] net::token secret(int attempt) const override;
-    [[nodiscard]] task<std::unique_ptr<proc::child>> start(int rank,
-                                                           spmd::rank_start what) override;
+    [[nodiscard]] task<std::vector<proc::child_place>> reserve(int ranks) override;
+    /// Its secret is that of all ranks that were reserved together.
+    [[nodiscard]] proc::children_door door() override;
+    /// The next of those that were reserved. Its end says also that it could not be started.
+    [[nodiscard]] task<std::unique_ptr<proc::child>> start(proc::child_options how) override;
     void release() override;
     [[nodiscard]] task<void> close() override;
 

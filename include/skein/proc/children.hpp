@@ -15,8 +15,15 @@
 //     auto leaving = proc::stop(*worker, 100ms, 2s);
 //     const proc::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
 //
-// `children` is an interface: processes of this host here, those of other hosts or of a simulated
-// world elsewhere.
+// `children` is an interface: processes of this host here, those of a cluster's nodes
+// (cluster/leased_ranks.hpp) or of a simulated world (sim/children.hpp) elsewhere. Who starts several
+// that belong together need not know which:
+//
+//     auto opening = where.open();                    // once
+//     co_await opening;
+//     auto reserving = where.reserve(4);              // of each attempt
+//     const auto places = co_await reserving;         // local ranks, in the order of the starts
+//     const auto door = where.door();                 // listen there, with that secret
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
@@ -24,7 +31,9 @@
 #include <skein/core/function.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
+#include <skein/net/address.hpp>
 #include <skein/net/stream.hpp>
+#include <skein/net/token.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/shared_memory.hpp>
 
@@ -66,6 +75,7 @@ struct child_options {
     bool reads_output = false;
     /// Added to what it inherits. Other users of the host may read it: no secrets.
     std::vector<std::pair<std::string, std::string>> env{};
+    time_span stop_grace{}; ///< from its SIGTERM to the kill, where not we but its host counts
 };
 
 /// How a child ended.
@@ -150,7 +160,19 @@ struct marked_signal {
     std::size_t found = 0;    ///< how many there are: the answer
 };
 
-/// Where children run.
+/// One of several that belong together, among those of its host.
+struct child_place {
+    int local_rank = 0;
+    int local_size = 1;
+};
+
+/// Where who has started children listens for them. Port 0: any.
+struct children_door {
+    net::address at{};
+    net::token secret{};
+};
+
+/// Where children run: this host, a cluster, a simulated world. On one loop.
 class children {
 public:
     children() = default;
@@ -169,7 +191,24 @@ public:
     virtual void signal_marked(std::span<marked_signal* const> all) { (void)all; }
 
     /// What the host offers to all children together. May read files: ask once.
-    [[nodiscard]] virtual host_resources resources() = 0;
+    [[nodiscard]] virtual host_resources resources() { return {}; }
+
+    // Of several that belong together, as the ranks of a training do.
+
+    /// Before the first of them; e.g. joins a cluster.
+    ///   errors  whatever makes all starts impossible: nothing has been started
+    [[nodiscard]] virtual task<void> open() { co_return; }
+    /// Suspends until there is room for so many together; gives their places, which the next starts
+    /// take in turn.
+    ///   errors  cancelled: what was reserved goes back; what makes it impossible
+    [[nodiscard]] virtual task<std::vector<child_place>> reserve(int many);
+    /// Of those that were reserved last: all of them reach it. Another one at each call.
+    [[nodiscard]] virtual children_door door();
+    /// All that were reserved have ended.
+    virtual void release() {}
+    /// After everything else, also after a failed open(). Suspends until what they have printed is
+    /// out, for some seconds at most: a reader may have stopped.
+    [[nodiscard]] virtual task<void> close() { co_return; }
 };
 
 namespace detail {

@@ -12,10 +12,12 @@
 #include <optional>
 #include <string>
 
+namespace skein::proc {
+class children;
+}
 namespace skein::spmd {
 struct launch_environment;
-class rank_places;
-} // namespace skein::spmd
+}
 
 namespace skein::program {
 
@@ -66,8 +68,8 @@ public:
 
 /// Where the ranks of a training run, by the cluster that the environment names.
 struct ranks_on_cluster {
-    /// As spmd::supervisor_options::places; empty: on this host.
-    std::function<std::unique_ptr<spmd::rank_places>(loop& on, net::network& via)> places{};
+    /// As in spmd::supervisor_options; empty: on this host.
+    std::function<std::shared_ptr<proc::children>(loop& on, net::network& via)> children{};
     std::string runs{};    ///< the folder for their runs that all nodes see
     std::string why_not{}; ///< why they run on this host although a cluster is named
 };

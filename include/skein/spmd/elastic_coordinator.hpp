@@ -46,37 +46,8 @@ class network;
 
 namespace skein::spmd {
 
-/// The pauses and limits of a coordinator.
-struct elastic_times {
-    time_span settle = std::chrono::milliseconds(50);       ///< from a loss on, for more of them
-    time_span join_settle = std::chrono::milliseconds(200); ///< from the first that is ready on
-    /// From the moment on at which the least number is ready for the first view, for the others.
-    time_span first_settle = std::chrono::seconds(1);
-    time_span pause_limit = std::chrono::minutes(10); ///< below the least number; then it fails
-    time_span ready_limit = std::chrono::minutes(10); ///< from a start until it asks for a world
-    time_span slow_start = std::chrono::seconds(30);  ///< then it is named
-    time_span backoff = time_constants::lan().job_restart_first; ///< after a failed start; doubles
-    time_span stop_grace = time_constants::lan().stop_grace;     ///< from a stop to the kill
-    time_span crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
-    /// After it has taken over from another coordinator, for the workers of the newest view.
-    time_span take_over = std::chrono::seconds(1);
-    /// A view without any member of the one before waits so long for those that nobody saw end.
-    time_span lease = time_constants::lan().dead_after;
-    /// From the first member of a world that asks for the next one, with nobody lost, for the
-    /// others: those that have not asked by then hang, and are killed.
-    time_span ask_limit = time_constants::lan().collective_timeout;
-    time_span join_deadline = time_constants::lan().collective_timeout; ///< of a view's group
-
-    /// For ranks whose collectives wait so long for each other: a healthy one may learn only then
-    /// that its world has ended. join_deadline and ask_limit are at least that.
-    void wait_for_collectives(time_span timeout) {
-        join_deadline = std::max(join_deadline, timeout);
-        ask_limit = std::max(ask_limit, timeout);
-    }
-};
-
 /// What a coordinator knows before the first worker.
-struct coordinator_options {
+struct coordinator_options : job_rules {
     std::uint64_t id = 1;
     std::string address{}; ///< where other supervisors reach it
     std::string job{};
@@ -84,28 +55,19 @@ struct coordinator_options {
     /// Each worker is a host of ranks that start again: people read of hosts, and a host that is
     /// told to go where the others are too few stops the job.
     bool are_hosts = false;
-    int start = 0;        ///< workers at the beginning; 0: `most`
-    int max_failures = 3; ///< losses of members and failed starts, of the whole job
+    int start = 0; ///< workers at the beginning; 0: `most`
     /// Workers of one host that are refused; then none is started there any more.
     int max_refusals = 3;
-    elastic_times times{};
     net::address
         groups{}; ///< where the groups of views listen; port 0, or a Unix name to begin with
     std::string advertise{}; ///< the host in the groups' addresses; empty: as they listen
     net::keep_alive alive = group_options{}.alive; ///< of the groups
-    byte_buffer given{};                           ///< to every rank; see group_options
-    std::size_t most_told = 0;                     ///< by rank 0; see group_options
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
-    std::function<void(const std::string&)> say{}; ///< other lines for people; may be empty
     /// The newest view that this host has heard of. The job goes on from it if the register holds an
     /// older one, or none any more.
     view known{};
     /// From the claim on until a first view is made: a host that knows of one may come.
     time_span first_after{};
-    /// Told of each view that begins, and of the last.
-    std::function<void(const view&)> on_view{};
-    /// Told of what counts against max_failures, and of what is refused.
-    std::function<void(const error& why, int failures, int max_failures)> on_failure{};
 };
 
 /// Ends with the job. Everything on one loop.

@@ -70,6 +70,8 @@ public:
     void stop(int signal);
     /// Now.
     void kill_all();
+    /// So many workers are wanted; nothing happens where this host is not the coordinator.
+    void set_target(int workers);
     /// This host is told to go: as stop(SIGTERM).
     void leave(const std::string& why);
 
@@ -78,7 +80,8 @@ private:
     std::unique_ptr<impl> impl_;
 };
 
-/// Asks the coordinator for another number of workers; gives what it says.
+/// Asks the coordinator for another number of workers; gives what it says. An empty name of a job
+/// is that of any.
 ///   errors  those of net::connect_patiently; mismatch: another job
 [[nodiscard]] task<std::string> ask_to_scale(net::network& via, net::address endpoint,
                                              net::token secret, std::string job, int workers);

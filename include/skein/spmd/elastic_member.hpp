@@ -42,7 +42,7 @@ struct elastic_member_options {
     /// What all workers of the job must have alike: one that differs from the first is refused.
     std::vector<setting> settings{};
 
-    /// See elastic_times; both deadlines are at least that.
+    /// See job_times; both deadlines are at least that.
     void wait_for_collectives(time_span timeout) {
         exchange_deadline = std::max(exchange_deadline, timeout);
         join_deadline = std::max(join_deadline, timeout);

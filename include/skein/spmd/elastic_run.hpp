@@ -19,8 +19,11 @@
 #include <skein/spmd/view_register.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,33 +39,46 @@ struct leave_notices {
     time_span every = std::chrono::seconds(1);
 };
 
-/// A job, and this host's part in it.
-struct elastic_run_options {
-    std::string job = "job";
-    net::address endpoint{}; ///< of the coordinator, where there is no register
+/// Says to a running job how many workers it should have. Shared by the job and whoever tells it;
+/// its members may be called from any thread, also before the job begins and after its end.
+class elastic_control {
+public:
+    elastic_control() = default;
+    elastic_control(const elastic_control&) = delete;
+    elastic_control& operator=(const elastic_control&) = delete;
+
+    /// Within least and most of the job, or the nearest of them.
+    void set_target(int workers);
+
+    /// Of the job: who is told, until end().
+    void begin(std::function<void(int workers)> told);
+    void end();
+
+private:
+    std::mutex mutex_; // guards all
+    std::function<void(int)> told_;
+    std::optional<int> wanted_;
+};
+
+/// A job, and this host's part in it. As it is: this program, of one host.
+struct elastic_run_options : supervision {
+    std::string job{};       ///< empty: a name of its own
+    net::address endpoint{}; ///< of the coordinator, without a register; empty: of this host alone
     /// Makes a register of its own; called on the loop. Empty: in the coordinator's memory.
     std::function<std::unique_ptr<view_register>()> make_register{};
-    net::token secret{};             ///< the same on all hosts
-    std::string host{};              ///< as others reach this one; empty: its name
+    net::token secret{}; ///< the same on all hosts; of one alone: of scale_elastic_job(), if any
+    std::string host{};  ///< as others reach this one; empty: its name
     std::pair<int, int> hosts{1, 1}; ///< at least, at most
     int workers_per_host = 1;
+    /// Of one host: workers in a world, and at the beginning (0: `most`). most 0: workers_per_host.
+    int least = 1, most = 0, start = 0;
     bool are_hosts = false; ///< see coordinator_options; each is its host's one worker
-    int max_failures = 3;
-    elastic_times times{};
     time_span meet_limit = std::chrono::minutes(10); ///< see elastic_host_options
     time_span back_limit = std::chrono::seconds(7);  ///< the same
     /// After which a worker, or a host, is lost. Zero: 1 s, of a worker on a busy host up to 10 s.
     time_span silence{};
-    std::string executable{}; ///< of the workers; empty: argv[0], looked up in PATH
-    std::vector<std::string> argv{};
-    std::vector<std::pair<std::string, std::string>> env{};
-    int threads = 1;
-    bool takes_signals = true;
-    int stop_fd = -1; ///< becomes readable: as a first SIGTERM. -1: none
     leave_notices notices{};
-    std::function<void(const view&)> on_view{}; ///< told at the coordinator
-    std::function<void(const error& why, int failures, int max_failures)> on_failure{};
-    std::function<void(const std::string&)> say{};    ///< other lines for people
+    std::shared_ptr<elastic_control> control{};       ///< of the coordinator's host; may be null
     std::function<void(net::address)> on_listening{}; ///< at the coordinator; its address
 };
 
@@ -74,6 +90,10 @@ struct elastic_run_options {
 ///   errors  those of ask_to_scale
 [[nodiscard]] std::string scale_elastic_job(const net::address& endpoint, const net::token& secret,
                                             const std::string& job, int workers);
+/// Where a job without an endpoint is asked, by the process of this host that leads it; it is known
+/// there by any name that is empty.
+///   errors  not_found: that process has none
+[[nodiscard]] net::address door_of_job(std::int64_t pid);
 /// The same of a job whose coordinator stands in a register, which is made on a loop.
 ///   errors  besides: timeout, there is none
 [[nodiscard]] std::string scale_elastic_job(

@@ -15,6 +15,7 @@
 #include <skein/net/token.hpp>
 #include <skein/spmd/elastic_keeper.hpp>
 #include <skein/spmd/silence_limit.hpp>
+#include <skein/spmd/supervisor.hpp>
 #include <skein/spmd/view.hpp>
 
 #include <chrono>
@@ -38,7 +39,7 @@ class children;
 namespace skein::spmd {
 
 /// What a keeper starts, and how long it waits for a sign of life.
-struct local_keeper_options {
+struct local_keeper_options : rank_program {
     std::uint64_t id = 1;
     std::string host{};
     int places = 1;
@@ -50,11 +51,6 @@ struct local_keeper_options {
                           time_constants::lan().suspect_after, time_constants::lan().suspect_after};
     /// A busy host may learn a longer alive.dead_after, at most this; see spmd/silence_limit.hpp.
     time_span most_silence = std::chrono::seconds(10);
-    std::string executable = "/proc/self/exe";
-    std::vector<std::string> argv{};                        ///< of each worker; empty: our own
-    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
-    std::vector<std::pair<std::string, std::string>> variables{}; ///< in its boot message alone
-    int threads = 1; ///< OMP_NUM_THREADS of each, unless the user has set that; 0: not set
 };
 
 /// Lives on one loop. What it starts dies with it.

@@ -18,8 +18,6 @@
 // host is then one worker of a job of hosts (spmd/detail/host_member.hpp).
 
 #include <skein/core/config.hpp>
-#include <skein/core/constants.hpp>
-#include <skein/core/time.hpp>
 #include <skein/spmd/elastic_run.hpp>
 #include <skein/spmd/rank_output.hpp>
 #include <skein/spmd/supervisor.hpp>
@@ -32,9 +30,6 @@ namespace skein::spmd {
 struct program_run_options {
     /// The job; as it is where the program is elastic.
     elastic_run_options host{};
-    /// From a SIGTERM to the kill: of ranks that train with launch(), of any others.
-    time_span stop_grace = time_constants::lan().training_stop_grace;
-    time_span silent_grace = time_constants::lan().stop_grace;
     rank_output_options output{};
     /// Told of each restart of all ranks of one host; several hosts say it by host.say.
     std::function<void(const error& why, int restart, int max_failures)> on_restart{};

@@ -7,7 +7,7 @@
 //     how.folder = "logs/j1";                     // logs/j1/attempt_0/1/stderr.log
 //     how.redirect = [](int) { return rank_output_options::all; };
 //     rank_output written(how);                   // makes the folder
-//     written.take(0, 1, child);                  // attempt 0, rank 1
+//     written.take(0, 1, 1, child);               // attempt 0, rank 1 of this host and of all
 //     auto ending = written.end();                // until all of them have ended
 //
 // A file that cannot be written any more is said once, and the ranks go on without it. A terminal
@@ -27,7 +27,8 @@
 
 namespace skein::spmd {
 
-/// Which of both outputs, as bits, of each rank.
+/// Which of both outputs, as bits, of each rank. Ranks are those of this host, from 0 on; files and
+/// lines have the number that a rank has among those of all hosts.
 struct rank_output_options {
     static constexpr int standard_output = 1, standard_error = 2, all = 3;
 
@@ -39,8 +40,8 @@ struct rank_output_options {
 
     [[nodiscard]] bool is_asked() const noexcept { return writes_files() || shown; }
     [[nodiscard]] bool writes_files() const noexcept { return redirect || tee; }
-    /// Of one output; whether or not there is one.
-    [[nodiscard]] std::string file(int attempt, int rank, bool is_error) const;
+    /// Of one output, by the rank's number among all; whether or not there is one.
+    [[nodiscard]] std::string file(int attempt, int number, bool is_error) const;
     [[nodiscard]] bool has_file(int rank, bool is_error) const;
     [[nodiscard]] bool is_shown(int rank, bool is_error) const;
 };
@@ -52,7 +53,8 @@ public:
     explicit rank_output(rank_output_options options);
 
     /// Reads until the rank has ended. Its child was started with reads_output.
-    void take(int attempt, int rank, std::shared_ptr<proc::child> from);
+    ///   number  of the rank among those of all hosts
+    void take(int attempt, int rank, int number, std::shared_ptr<proc::child> from);
     /// Suspends until all is written that the ranks have printed.
     [[nodiscard]] task<void> end();
 

@@ -28,7 +28,6 @@
 #include <skein/proc/children.hpp>
 #include <skein/spmd/host_share.hpp>
 #include <skein/spmd/program_kind.hpp>
-#include <skein/spmd/rank_places.hpp>
 
 #include <cstddef>
 #include <functional>
@@ -58,23 +57,27 @@ public:
     undecided_ranks(proc::children& on, undecided_options options);
     ~undecided_ranks() override;
 
-    /// For one job; this must outlive them.
-    [[nodiscard]] std::unique_ptr<rank_places> places();
+    /// Suspends until one of the attempt has said that its ranks meet.
+    ///   errors  cancelled
+    [[nodiscard]] task<void> until_met();
     [[nodiscard]] bool are_elastic() const noexcept { return is_elastic_; }
     [[nodiscard]] bool have_met() const noexcept { return met_.is_set(); } ///< in this attempt
 
-    /// Gives those that are elastic, in turn, and then others, which are told at once who they are.
+    /// An attempt begins.
+    [[nodiscard]] task<std::vector<proc::child_place>> reserve(int many) override;
+    /// Of those that were reserved: a rank. Later: gives those that are elastic, in turn, and then
+    /// others, which are told at once who they are.
     [[nodiscard]] task<std::unique_ptr<proc::child>> start(proc::child_options how) override;
     [[nodiscard]] proc::host_resources resources() override { return on_.resources(); }
+    void release() override { reserved_ = 0; }
 
     /// Nobody listens to them any more; those that nobody has adopted are killed.
     [[nodiscard]] task<void> end();
 
 private:
-    class door;
     class shared_rank;
     struct rank;
-    task<std::unique_ptr<proc::child>> start_rank(int number, rank_start what);
+    task<std::unique_ptr<proc::child>> start_rank(int number, proc::child_options how);
     task<void> hear(std::shared_ptr<rank> from);
     void decide(program_kind kind);
     [[nodiscard]] host_share share() const;
@@ -83,7 +86,8 @@ private:
     undecided_options options_;
     std::vector<std::shared_ptr<rank>> ranks_; ///< of the attempt that runs, or ran
     int master_port_ = 0;                      ///< of the attempt
-    int world_size_ = 0;
+    int world_size_ = 0, attempt_ = -1;
+    int reserved_ = 0; ///< of the attempt, and not started yet
     bool is_elastic_ = false;
     event met_, handed_;
     scope hearing_;

@@ -16,6 +16,8 @@
 #include <skein/net/network.hpp>
 #include <skein/sched/demands.hpp>
 #include <skein/sched/scheduler.hpp>
+#include <skein/spmd/meeting.hpp>
+#include <skein/wire/decode.hpp>
 
 #include <algorithm>
 #include <cstdlib>
@@ -88,8 +90,11 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     void lose_waiting(const std::string& why);
     void end(const lease_ptr& l, proc::child_end how);
     void ask_to_end(lease& l, bool at_once);
-    [[nodiscard]] std::vector<spmd::rank_place> places();
-    static task<std::vector<spmd::rank_place>> reserve(state* self, int ranks);
+    [[nodiscard]] std::vector<proc::child_place> places();
+    [[nodiscard]] std::uint32_t attempt() const {
+        return static_cast<std::uint32_t>(last_group) - 1;
+    }
+    static task<std::vector<proc::child_place>> reserve(state* self, int ranks);
     void drop_group();
 
     // of head_events and group_events
@@ -120,6 +125,7 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     std::optional<std::string> waits;   ///< no nodes could hold the group
     std::optional<std::string> refused; ///< there can be no such group
     std::vector<std::size_t> bundle_of; ///< by rank
+    std::size_t started = 0;            ///< of these ranks
     scope keeping, beside;              ///< the link; what looks
 };
 
@@ -312,11 +318,11 @@ SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
 // ---- places -------------------------------------------------------------------------------------
 
 /// Ranks of one node have numbers in a row, and the nodes come in the order of the bundles.
-SKEIN_INLINE std::vector<spmd::rank_place> leased_ranks::state::places() {
+SKEIN_INLINE std::vector<proc::child_place> leased_ranks::state::places() {
     std::vector<std::uint64_t> nodes;
     for (const auto& b : placed)
         if (std::find(nodes.begin(), nodes.end(), b.node) == nodes.end()) nodes.push_back(b.node);
-    std::vector<spmd::rank_place> all;
+    std::vector<proc::child_place> all;
     bundle_of.clear();
     for (const auto node : nodes) {
         const auto first = all.size();
@@ -331,12 +337,13 @@ SKEIN_INLINE std::vector<spmd::rank_place> leased_ranks::state::places() {
     return all;
 }
 
-SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::state::reserve(state* self,
-                                                                              int ranks) {
+SKEIN_INLINE task<std::vector<proc::child_place>> leased_ranks::state::reserve(state* self,
+                                                                               int ranks) {
     known_group g;
     self->group = g.number = ++self->last_group;
     g.strategy = static_cast<std::uint8_t>(sched::group_strategy::pack);
     g.bundles.assign(static_cast<std::size_t>(ranks), self->demand);
+    self->started = 0;
     self->placed.clear();
     self->waits.reset();
     self->refused.reset();
@@ -390,7 +397,7 @@ SKEIN_INLINE task<void> leased_ranks::open() {
     self->beside.spawn(state::watch_head(self));
 }
 
-SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::reserve(int ranks) {
+SKEIN_INLINE task<std::vector<proc::child_place>> leased_ranks::reserve(int ranks) {
     auto* const self = state_.get();
     try {
         auto reserving = state::reserve(self, ranks);
@@ -401,22 +408,21 @@ SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::reserve(int ranks
     }
 }
 
-SKEIN_INLINE net::address leased_ranks::listen(int) const {
-    return detail::driver_door(state_->this_host_only, state_->how.head, 0);
+SKEIN_INLINE proc::children_door leased_ranks::door() {
+    return {detail::driver_door(state_->this_host_only, state_->how.head, 0),
+            detail::group_secret(detail::job_secret(state_->how.secret, state_->how.incarnation),
+                                 state_->attempt())};
 }
 
-SKEIN_INLINE net::token leased_ranks::secret(int attempt) const {
-    return detail::group_secret(detail::job_secret(state_->how.secret, state_->how.incarnation),
-                                static_cast<std::uint32_t>(attempt));
-}
-
-SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(int rank,
-                                                                    spmd::rank_start what) {
+SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(proc::child_options what) {
     auto& self = *state_;
+    auto told = wire::decode<std::map<std::string, std::string>>(what.message);
+    if (!told) throw told.error();
     const auto l = std::make_shared<state::lease>();
     l->number = ++self.last_number;
-    l->name = fmt::format("worker {}", rank);
-    const auto bundle = static_cast<int>(self.bundle_of.at(static_cast<std::size_t>(rank)));
+    l->name = std::move(what.name);
+    const auto next = std::min(self.started++, self.bundle_of.size() - 1);
+    const auto bundle = static_cast<int>(self.bundle_of.at(next));
     want_lease wish;
     wish.lease = l->number;
     wish.demand = self.demand;
@@ -424,15 +430,18 @@ SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(int rank,
     wish.own = true;
     auto& order = wish.rank;
     const auto joined = [](const auto& pair) { return pair.first + "=" + pair.second; };
-    for (const auto& one : what.variables) order.place.push_back(joined(one));
+    const auto group = net::address::parse((*told)[spmd::group_variable]);
+    if (!group) throw group.error();
+    order.port = group->port;
+    for (const auto* const here : {spmd::group_variable, spmd::token_variable}) told->erase(here);
+    for (const auto& one : *told) order.place.push_back(joined(one)); // the agent has the rest
     for (const auto& one : what.env) order.env.push_back(joined(one));
     const auto names_runs = [](const auto& one) { return one.first == runs_variable; };
     if (std::none_of(what.env.begin(), what.env.end(), names_runs))
         order.env.push_back(fmt::format("{}={}", runs_variable,
                                         self.how.runs.empty() ? *self.runs : self.how.runs));
     order.argv = what.argv.empty() ? own_arguments() : std::move(what.argv);
-    order.port = what.group.port;
-    order.attempt = static_cast<std::uint32_t>(what.attempt);
+    order.attempt = self.attempt();
     order.threads = static_cast<std::uint16_t>(std::clamp(what.threads, 0, 0xffff));
     const auto most = std::min<time_span>(what.stop_grace, detail::most_stop_grace);
     order.stop_millis = static_cast<std::uint32_t>(

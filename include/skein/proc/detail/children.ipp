@@ -306,6 +306,18 @@ SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_sp
     co_return co_await gone;
 }
 
+SKEIN_INLINE task<std::vector<child_place>> children::reserve(int many) {
+    std::vector<child_place> all;
+    for (int r = 0; r < many; ++r) all.push_back({r, many});
+    co_return all;
+}
+
+SKEIN_INLINE children_door children::door() {
+    return {net::address::abstract_unix(
+                fmt::format("@skein-{}-{:016x}", ::getpid(), system_random().next())),
+            net::token::generate()};
+}
+
 SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
     ++failures_;
     if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;

@@ -389,8 +389,8 @@ inline std::unique_ptr<program::job_with_helpers> helpers_of(
                                       "(skein head --runs DIR)",
                                       named);
         else
-            out.places = [how](loop& on, net::network& via) {
-                return std::make_unique<cluster::leased_ranks>(on, via, how);
+            out.children = [how](loop& on, net::network& via) {
+                return std::make_shared<cluster::leased_ranks>(on, via, how);
             };
     } catch (const error& why) {
         out.why_not =

@@ -405,8 +405,7 @@ SKEIN_INLINE void elastic_coordinator::failed_start(worker& w, error why) {
     if (lasting) return count_refusal(w, std::move(why));
     if (count_bad_start(w, why)) return;
     ++bad_starts_;
-    retry_at_ = deadline_after(loop::current().now(),
-                               detail::start_pause(bad_starts_, options_.times.backoff));
+    retry_at_ = deadline_after(loop::current().now(), options_.times.pause(bad_starts_));
     last_loss_ = why;
     count_failure(std::move(why), -1);
 }

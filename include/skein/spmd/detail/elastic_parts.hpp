@@ -43,11 +43,6 @@ inline constexpr const char* done_alone =
            (how.not_started && is_lasting(how.not_started->code()));
 }
 
-/// Before another start after so many bad ones in a row.
-[[nodiscard]] inline duration start_pause(int bad, time_span first) {
-    return pause_after(bad, first, time_constants::lan().child_restart_most);
-}
-
 } // namespace detail
 
 enum class elastic_coordinator::stage : std::uint8_t {

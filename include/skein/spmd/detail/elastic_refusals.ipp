@@ -161,8 +161,7 @@ SKEIN_INLINE void elastic_coordinator::count_refusal(worker& which, error why) {
         return turn_out(*host, error(code, why.what()));
     }
     ++bad_starts_;
-    retry_at_ = deadline_after(loop::current().now(),
-                               detail::start_pause(bad_starts_, options_.times.backoff));
+    retry_at_ = deadline_after(loop::current().now(), options_.times.pause(bad_starts_));
     refused_ = std::move(why);
 }
 
@@ -173,8 +172,7 @@ SKEIN_INLINE bool elastic_coordinator::count_bad_start(worker& which, const erro
     last_loss_ = why;
     if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
     ++bad_starts_;
-    retry_at_ = deadline_after(loop::current().now(),
-                               detail::start_pause(bad_starts_, options_.times.backoff));
+    retry_at_ = deadline_after(loop::current().now(), options_.times.pause(bad_starts_));
     if (++records_[host].bad_starts >= options_.max_refusals) turn_out(*host, why);
     return true;
 }

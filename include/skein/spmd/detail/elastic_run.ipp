@@ -4,6 +4,7 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
+#include <skein/core/known_names.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/scope.hpp>
@@ -23,16 +24,35 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include <unistd.h>
 
 #include <fmt/format.h>
 
 namespace skein::spmd {
+
+SKEIN_INLINE void elastic_control::set_target(int workers) {
+    const std::lock_guard lock(mutex_);
+    wanted_ = workers;
+    if (told_) told_(workers);
+}
+SKEIN_INLINE void elastic_control::begin(std::function<void(int workers)> told) {
+    const std::lock_guard lock(mutex_);
+    told_ = std::move(told);
+    if (wanted_) told_(*wanted_);
+}
+SKEIN_INLINE void elastic_control::end() {
+    const std::lock_guard lock(mutex_);
+    told_ = {};
+}
 
 namespace detail {
 
@@ -122,6 +142,9 @@ SKEIN_INLINE task<bool> is_told_to_go(net::network* via, const http_place* at) {
     co_return answer.first == 200;
 }
 
+/// In the names of the sockets at which jobs without an endpoint are asked; the process follows.
+inline constexpr std::string_view job_door = "job";
+
 /// What run_elastic_host() holds on its loop.
 class elastic_host_run {
 public:
@@ -135,10 +158,15 @@ public:
         scope beside;
         net::stop_watch requests(loop_,
                                  {.signals = options_.takes_signals, .fd = options_.stop_fd});
-        beside.spawn(requests.hear([this](int signal, bool again) {
+        beside.spawn(requests.hear([this, stops = false](int signal, bool again) mutable {
             if (again) host_->kill_all();
+            if (!std::exchange(stops, true) && options_.on_stop) options_.on_stop();
             host_->stop(signal);
         }));
+        if (options_.control)
+            options_.control->begin([this](int workers) {
+                loop_.post_from_any_thread([this, workers] { host_->set_target(workers); });
+            });
         if (!options_.notices.file.empty()) beside.spawn(watch_file());
         if (!options_.notices.url.empty()) beside.spawn(watch_url());
         std::exception_ptr failure;
@@ -149,6 +177,7 @@ public:
         } catch (...) {
             failure = std::current_exception();
         }
+        if (options_.control) options_.control->end();
         beside.cancel();
         auto joined = shield(as_result(beside.join()));
         (void)co_await joined;
@@ -160,47 +189,48 @@ public:
 
 private:
     [[nodiscard]] elastic_host_options host_of() const {
+        const bool is_alone = options_.endpoint.host.empty() && !options_.make_register;
         elastic_host_options o;
-        o.job = options_.job;
-        o.endpoint = options_.endpoint;
-        o.secret = options_.secret;
+        o.job = options_.job.empty() ? fmt::format("job-{:016x}", system_random().next())
+                                     : options_.job;
+        o.endpoint = is_alone ? own_door(job_door) : options_.endpoint;
+        o.secret = is_alone && options_.secret.empty() ? net::token::generate() : options_.secret;
         o.host = options_.host.empty() ? proc::host_name() : options_.host;
         o.say = options_.say;
         o.meet_limit = options_.meet_limit;
         o.back_limit = options_.back_limit;
         o.on_listening = options_.on_listening;
         auto& k = o.keeper;
-        k.id = system_random().next() | 1;
-        k.host = o.host;
-        k.places = options_.workers_per_host;
-        k.least = options_.hosts.first * options_.workers_per_host;
-        k.most = options_.hosts.second * options_.workers_per_host;
-        k.job = options_.job;
-        k.door = net::address::abstract_unix(
-            fmt::format("@skein-keeper-{}-{:016x}", ::getpid(), system_random().next()));
-        k.secret = net::token::generate();
-        k.executable =
-            options_.executable.empty() ? find_program(options_.argv.front()) : options_.executable;
-        k.argv = options_.argv;
-        k.env = options_.env;
+        static_cast<rank_program&>(k) = options_;
+        if (k.executable.empty()) k.executable = find_program(options_.argv.front());
         // Where other hosts reach the ranks of this one.
         if (!options_.host.empty()) k.env.emplace_back("SKEIN_ADVERTISE", options_.host);
-        k.threads = options_.threads;
-        auto& c = o.coordinator;
+        k.id = system_random().next() | 1;
+        k.host = o.host;
+        k.places = std::max(options_.workers_per_host, options_.most);
+        k.least = options_.hosts.first * options_.workers_per_host;
+        k.most = options_.hosts.second * options_.workers_per_host;
+        if (options_.most != 0)
+            std::tie(k.least, k.most) = std::pair(options_.least, options_.most);
+        k.job = o.job;
+        k.door = own_door("keeper");
+        k.secret = net::token::generate();
         set_silence(o);
-        c.say = options_.say;
-        c.job = options_.job;
+        auto& c = o.coordinator;
+        static_cast<job_rules&>(c) = options_;
+        c.job = o.job;
         c.are_hosts = options_.are_hosts;
         c.least = k.least;
         c.most = k.most;
-        c.max_failures = options_.max_failures;
-        c.times = options_.times;
+        c.start = options_.start;
         // Who was cut off has to know it before a world without it begins.
         c.times.lease = std::max(c.times.lease, time_span(duration(options_.silence) * 3));
         c.random = &system_random();
-        c.on_view = options_.on_view;
-        c.on_failure = options_.on_failure;
         return o;
+    }
+    [[nodiscard]] static net::address own_door(std::string_view what) {
+        return net::address::abstract_unix(
+            fmt::format("@skein-{}-{}-{:016x}", what, ::getpid(), system_random().next()));
     }
     void set_silence(elastic_host_options& o) const {
         if (options_.silence <= time_span{}) return;
@@ -255,12 +285,9 @@ SKEIN_INLINE task<std::string> scale_by_register(
     co_return co_await asking;
 }
 
-} // namespace detail
-
-namespace detail {
-
 SKEIN_INLINE void check_host_run(const elastic_run_options& options) {
-    if (options.argv.empty()) throw error(errc::invalid_argument, "no program to run");
+    if (options.argv.empty() && options.executable.empty())
+        throw error(errc::invalid_argument, "no program to run");
     if (options.hosts.first < 1 || options.hosts.first > options.hosts.second)
         throw error(errc::invalid_argument, fmt::format("a job of at least {} and at most {} hosts",
                                                         options.hosts.first, options.hosts.second))
@@ -268,6 +295,15 @@ SKEIN_INLINE void check_host_run(const elastic_run_options& options) {
     if (options.workers_per_host < 1)
         throw error(errc::invalid_argument,
                     fmt::format("{} workers on each host", options.workers_per_host));
+    const auto& [least, most, start] = std::tie(options.least, options.most, options.start);
+    if (most != 0 && (least < 1 || least > most))
+        throw error(errc::invalid_argument,
+                    fmt::format("a job of at least {} and at most {} workers", least, most))
+            .with_hint("at least 1, and not more than at most: 1:4");
+    if (most != 0 && start != 0 && (start < least || start > most))
+        throw error(
+            errc::invalid_argument,
+            fmt::format("{} workers at the start of a job of {} to {}", start, least, most));
     if (!options.notices.url.empty()) (void)parse_http(options.notices.url);
 }
 
@@ -287,6 +323,27 @@ SKEIN_INLINE std::string scale_elastic_job(const net::address& endpoint, const n
     net::real_loop loop;
     net::real_network network(loop);
     return loop.run(detail::scale_on_loop(&network, endpoint, secret, job, workers));
+}
+
+SKEIN_INLINE net::address door_of_job(std::int64_t pid) {
+    const auto begin = fmt::format("@skein-{}-", detail::job_door);
+    std::vector<std::string> others;
+    std::ifstream sockets("/proc/net/unix"); // the kernel's names, of this network namespace
+    for (std::string line; std::getline(sockets, line);) {
+        const auto at = line.find(begin);
+        if (at == std::string::npos) continue;
+        const auto name = line.substr(at);
+        const auto end = name.find('-', begin.size());
+        if (name.find('-', end + 1) != std::string::npos) continue; // the group of one of its views
+        const auto whose = name.substr(begin.size(), end - begin.size());
+        if (whose == std::to_string(pid)) return net::address::abstract_unix(name);
+        if (std::find(others.begin(), others.end(), whose) == others.end()) others.push_back(whose);
+    }
+    throw error(errc::not_found,
+                fmt::format("process {} of this host leads no elastic job of this host alone", pid))
+        .with_hint(others.empty() ? std::string("name the program that was started with --workers "
+                                                "LEAST:MOST, and none of its ranks")
+                                  : "those that do: " + joined(others, ", "));
 }
 
 SKEIN_INLINE std::string scale_elastic_job(

@@ -25,6 +25,7 @@
 #include <skein/proc/children.hpp>
 #include <skein/spmd/detail/elastic_client.hpp>
 #include <skein/spmd/host_share.hpp>
+#include <skein/spmd/supervisor.hpp>
 
 #include <functional>
 #include <memory>
@@ -69,11 +70,8 @@ public:
     virtual void kill() = 0;
 };
 
-struct host_member_options {
+struct host_member_options : job_rules {
     elastic_client_options link{};
-    int max_restarts = 3;                                        ///< for people
-    time_span backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
-    std::function<void(const std::string&)> say{};
 };
 
 /// Lives on one loop.

@@ -3,7 +3,6 @@
 // The bodies of host_member.hpp.
 
 #include <skein/core/awaitable.hpp>
-#include <skein/core/backoff.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/race.hpp>
 #include <skein/core/random.hpp>
@@ -166,7 +165,7 @@ SKEIN_INLINE void host_member::say_world(const elastic_place& in,
         line = fmt::format("{}; all ranks start again{}", now.why,
                            hosts == hosts_ ? "" : " on " + many);
     if (hosts_ != 0 && failures > restarts_)
-        line += fmt::format(" (restart {} of {})", failures, options_.max_restarts);
+        line += fmt::format(" (restart {} of {})", failures, options_.max_failures);
     hosts_ = hosts;
     if (options_.say) options_.say(line);
 }
@@ -177,9 +176,7 @@ SKEIN_INLINE task<host_end> host_member::attempt(host_share share) {
     const int failed = share.restarts - std::exchange(restarts_, share.restarts);
     if (failed > 0) {
         const auto until =
-            deadline_after(loop::current().now(),
-                           time_span(pause_after(share.restarts, options_.backoff,
-                                                 time_constants::lan().child_restart_most)));
+            deadline_after(loop::current().now(), options_.times.pause(share.restarts));
         while (ordered() == order::none && loop::current().now() < until) {
             news_.reset();
             auto pausing = news_.wait_until(until);

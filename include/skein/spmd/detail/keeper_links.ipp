@@ -107,12 +107,13 @@ SKEIN_INLINE void answer_scale(keeper_door* door, net::connection& to, const net
     auto asked = wire::decode<keeper_scale>(f.body);
     if (!asked) throw asked.error();
     const auto& o = door->options->coordinator;
-    if (asked->job != door->options->job) {
+    if (!asked->job.empty() && asked->job != door->options->job) {
         const error why(errc::mismatch,
                         fmt::format("this is job '{}', not '{}'", door->options->job, asked->job));
         return say_over(to, false, 0, why);
     }
     door->coordinator->set_target(asked->target);
+    asked->job = door->options->job;
     asked->target = door->coordinator->target();
     asked->least = o.least;
     asked->most = o.most;
@@ -293,7 +294,7 @@ SKEIN_INLINE task<std::string> ask_to_scale(net::network& via, net::address endp
                                    time_constants::lan().connect_timeout);
     auto link = co_await connecting;
     detail::keeper_scale asking;
-    asking.job = job;
+    asking.job = std::move(job);
     asking.target = workers;
     detail::say(*link, detail::keeper_kind::scale, asking);
     auto answering = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
@@ -308,8 +309,8 @@ SKEIN_INLINE task<std::string> ask_to_scale(net::network& via, net::address endp
     }
     const auto said = wire::decode<detail::keeper_scale>(answer->body);
     if (!said) throw said.error();
-    co_return fmt::format("job {} wants {} workers now ({} to {} are possible)", job, said->target,
-                          said->least, said->most);
+    co_return fmt::format("job {} wants {} workers now ({} to {} are possible)", said->job,
+                          said->target, said->least, said->most);
 }
 
 } // namespace skein::spmd

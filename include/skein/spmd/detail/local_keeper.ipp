@@ -12,6 +12,7 @@
 #include <skein/net/network.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/spmd/detail/elastic_protocol.hpp>
+#include <skein/spmd/detail/supervisor.ipp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/meeting.hpp>
 #include <skein/wire/encode.hpp>
@@ -211,17 +212,8 @@ SKEIN_INLINE task<void> local_keeper::begin(std::shared_ptr<worker> self) {
         {elastic_workers_variable, fmt::format("{}:{}", options_.least, options_.most)},
         {"SKEIN_JOB_ID", options_.job},
         {token_variable, options_.secret.to_hex()}};
-    for (const auto& [name, value] : options_.variables) mine.try_emplace(name, value);
-    proc::child_options how;
-    how.role = rank_role;
-    how.name = fmt::format("worker {}", self->id);
-    how.message = wire::encode(mine);
-    how.socket = false;
-    how.executable = options_.executable;
-    how.argv = options_.argv;
-    how.env = options_.env;
-    how.threads = options_.threads;
-    auto starting = children_.start(std::move(how));
+    auto starting = children_.start(
+        detail::child_of(options_, fmt::format("worker {}", self->id), std::move(mine)));
     self->process = co_await starting;
     if (self->kill_asked) self->process->kill();
 }

@@ -78,17 +78,14 @@ private:
         const net::stop_watch between(loop_,
                                       {.signals = options_.host.takes_signals}); // two supervisors
         if (is_of_hosts() && shows_elastic(program_)) {
+            refuse_output();
             auto meeting = run_elastic_at_once();
             co_return co_await meeting;
         }
         auto running = is_of_hosts() ? run_on_hosts() : run_as_ranks();
         auto how = co_await running;
         if (!ranks_ || !ranks_->are_elastic() || how.failure || how.stop_signal != 0) co_return how;
-        if (options_.output.is_asked())
-            throw error(errc::not_supported,
-                        "not supported: -r, -t, --log-dir and --local-ranks-filter for a program "
-                        "of elastic workers")
-                .with_hint("redirect the output of skein run");
+        refuse_output();
         if (options_.host.make_register)
             throw error(errc::not_supported, "not supported: elastic workers on several hosts that "
                                              "a script has started, with their views in etcd")
@@ -97,6 +94,13 @@ private:
         if (how.stop_signal != 0) co_return how;
         auto going_on = run_elastic(*ranks_);
         co_return co_await going_on;
+    }
+    /// Elastic workers have no rank that a file could have its name from.
+    void refuse_output() const {
+        if (!options_.output.is_asked()) return;
+        throw error(errc::not_supported, "not supported: -r, -t, --log-dir and "
+                                         "--local-ranks-filter for a program of elastic workers")
+            .with_hint("redirect the output of skein run");
     }
     task<supervisor_outcome> run_elastic_at_once() {
         auto running = as_result(run_elastic(children_));
@@ -118,12 +122,9 @@ private:
     // ---- one host ------------------------------------------------------------------------------
 
     task<supervisor_outcome> run_as_ranks() {
-        ranks_ = std::make_unique<undecided_ranks>(children_, ranks());
+        ranks_ = std::make_shared<undecided_ranks>(children_, ranks());
         auto how = supervised();
-        how.max_failures = options_.host.max_failures;
-        how.takes_signals = options_.host.takes_signals;
-        how.stop_fd = options_.host.stop_fd;
-        how.on_restart = options_.on_restart;
+        how.on_failure = options_.on_restart;
         auto job_of_ranks = std::make_unique<job>(loop_, std::move(how));
         auto running = job_of_ranks->run();
         co_return co_await running;
@@ -131,18 +132,15 @@ private:
     [[nodiscard]] supervisor_options supervised() {
         const auto& host = options_.host;
         supervisor_options how;
+        static_cast<supervision&>(how) = host;
         how.workers = host.workers_per_host;
-        how.stop_grace = options_.stop_grace;
-        how.silent_grace = options_.silent_grace;
         how.executable = program_;
-        how.argv = host.argv;
-        how.env = host.env;
         if (!host.host.empty()) how.env.emplace_back("SKEIN_ADVERTISE", host.host);
-        how.threads = host.threads;
-        how.places = [this](loop&, net::network&) { return ranks_->places(); };
+        how.children = [this](loop&, net::network&) { return ranks_; };
+        how.until_met = [this] { return ranks_->until_met(); };
         return how;
     }
-    [[nodiscard]] undecided_options ranks() {
+    [[nodiscard]] undecided_options ranks(std::optional<host_share> share = {}) {
         undecided_options how;
         how.job = options_.host.job;
         how.max_restarts = options_.host.max_failures;
@@ -151,9 +149,12 @@ private:
         };
         how.reads_output = options_.output.is_asked();
         if (how.reads_output)
-            how.on_started = [this](int attempt, int rank, std::shared_ptr<proc::child> from) {
-                output_.take(attempt, rank, std::move(from));
+            how.on_started = [this, first = share ? share->first_rank : 0,
+                              start = share ? share->attempt : 0](
+                                 int attempt, int rank, std::shared_ptr<proc::child> from) {
+                output_.take(start + attempt, rank, first + rank, std::move(from));
             };
+        how.share = std::move(share);
         return how;
     }
 
@@ -162,9 +163,8 @@ private:
     task<supervisor_outcome> run_on_hosts() {
         const auto& host = options_.host;
         host_member_options how;
+        static_cast<job_rules&>(how) = host;
         how.link.host = host.host;
-        how.max_restarts = host.max_failures;
-        how.say = host.say;
         host_members members(network_, *this, std::move(how));
         elastic_host_run meeting(loop_, members, hosts());
         auto running = as_result(meeting.run());
@@ -198,7 +198,7 @@ private:
         how.times.pause_limit = how.meet_limit;
         // The ranks are killed first, by their own supervisor.
         how.times.stop_grace =
-            time_span(duration(std::max(options_.stop_grace, options_.silent_grace)) +
+            time_span(duration(std::max(how.times.stop_grace, how.times.silent_grace)) +
                       std::chrono::seconds(10));
         how.times.ask_limit =
             std::max(how.times.ask_limit,
@@ -233,13 +233,13 @@ private:
         auto how = supervised();
         how.share = of;
         how.max_failures = 0;
+        how.on_failure = {};
         how.takes_signals = false;
+        how.stop_fd = -1;
         how.on_failing = [this, failing = std::move(failing)](const supervisor_outcome& so_far) {
             failing(end_of(so_far));
         };
-        auto each = ranks();
-        each.share = std::move(of);
-        ranks_ = std::make_unique<undecided_ranks>(children_, std::move(each));
+        ranks_ = std::make_shared<undecided_ranks>(children_, ranks(std::move(of)));
         job_ = std::make_unique<job>(loop_, std::move(how));
         job_->serve(std::move(server_));
         auto running = as_result(job_->run());
@@ -281,7 +281,7 @@ private:
     proc::local_children children_;
     rank_output output_;
     std::string program_;
-    std::unique_ptr<undecided_ranks> ranks_; ///< of the newest attempt of several hosts
+    std::shared_ptr<undecided_ranks> ranks_; ///< of the newest attempt of several hosts
     std::unique_ptr<group_server> server_;   ///< of several hosts, for the next attempt
     std::unique_ptr<job> job_;               ///< of several hosts, while it runs
 };

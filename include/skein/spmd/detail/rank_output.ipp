@@ -26,15 +26,15 @@ namespace skein::spmd {
 /// One output of one rank.
 struct rank_output::stream {
     std::shared_ptr<proc::child> process;
-    int rank = 0;
+    int number = 0; ///< of the rank, among all
     bool is_error = false, is_shown = false;
     std::string path;
     unique_fd file;
     proc::line_queue lines; ///< of which the last part has no end yet
 };
 
-SKEIN_INLINE std::string rank_output_options::file(int attempt, int rank, bool is_error) const {
-    return fmt::format("{}/attempt_{}/{}/{}.log", folder, attempt, rank,
+SKEIN_INLINE std::string rank_output_options::file(int attempt, int number, bool is_error) const {
+    return fmt::format("{}/attempt_{}/{}/{}.log", folder, attempt, number,
                        is_error ? "stderr" : "stdout");
 }
 SKEIN_INLINE bool rank_output_options::has_file(int rank, bool is_error) const {
@@ -58,15 +58,16 @@ SKEIN_INLINE rank_output::rank_output(rank_output_options options) : options_(st
         throw errno_error(errno, "write to log folder", options_.folder);
 }
 
-SKEIN_INLINE void rank_output::take(int attempt, int rank, std::shared_ptr<proc::child> from) {
+SKEIN_INLINE void rank_output::take(int attempt, int rank, int number,
+                                    std::shared_ptr<proc::child> from) {
     for (const bool is_error : {false, true}) {
         auto one = std::make_shared<stream>();
         one->process = from;
-        one->rank = rank;
+        one->number = number;
         one->is_error = is_error;
         one->is_shown = options_.is_shown(rank, is_error);
         if (options_.has_file(rank, is_error)) {
-            one->path = options_.file(attempt, rank, is_error);
+            one->path = options_.file(attempt, number, is_error);
             std::error_code ignored; // the open says it
             const auto folder = std::filesystem::path(one->path).parent_path();
             std::filesystem::create_directories(folder, ignored);
@@ -91,7 +92,7 @@ SKEIN_INLINE void rank_output::keep(stream& of, std::string_view bytes) {
     const auto why = errno_error(errno, "write", std::exchange(of.path, {}));
     if (!std::exchange(is_full_said_, true) && options_.say)
         options_.say(
-            fmt::format("{}: what rank {} prints from here on is not kept", why.text(), of.rank));
+            fmt::format("{}: what rank {} prints from here on is not kept", why.text(), of.number));
 }
 
 SKEIN_INLINE task<void> rank_output::pass_on(std::shared_ptr<stream> from) {
@@ -108,7 +109,7 @@ SKEIN_INLINE task<void> rank_output::pass_on(std::shared_ptr<stream> from) {
         else
             from->lines.add(from->is_error, bytes);
         std::vector<proc::worker_lines> some(1);
-        some[0].worker = fmt::format("rank {}", from->rank);
+        some[0].worker = fmt::format("rank {}", from->number);
         some[0].lines = from->lines.take(std::size_t{1} << 20);
         if (some[0].lines.empty()) continue;
         auto printing = printer_->print(std::move(some));

@@ -34,53 +34,22 @@
 
 namespace skein::spmd::detail {
 
-/// Where ranks of this host meet: a name that no other group has.
-SKEIN_INLINE net::address local_meeting(int attempt) {
-    return net::address::abstract_unix(
-        fmt::format("@skein-{}-{}-{:016x}", ::getpid(), attempt, system_random().next()));
+/// A rank as a child. What it is told goes through a pipe: nothing of it is in its environment, so
+/// nothing of it reaches what it starts.
+SKEIN_INLINE proc::child_options child_of(const rank_program& program, std::string name,
+                                          std::map<std::string, std::string> told) {
+    proc::child_options how;
+    for (const auto& [variable, value] : program.variables) told.try_emplace(variable, value);
+    how.role = rank_role;
+    how.name = std::move(name);
+    how.message = wire::encode(told);
+    how.socket = false;
+    how.executable = program.executable;
+    how.argv = program.argv;
+    how.env = program.env;
+    how.threads = program.threads;
+    return how;
 }
-SKEIN_INLINE std::vector<rank_place> places_of_one_host(int ranks) {
-    std::vector<rank_place> all;
-    for (int r = 0; r < ranks; ++r) all.push_back({r, ranks});
-    return all;
-}
-
-/// Processes of this host.
-class local_places final : public rank_places {
-public:
-    explicit local_places(net::real_loop& on) : children_(on) {}
-
-    task<void> open() override { co_return; }
-    task<std::vector<rank_place>> reserve(int ranks) override {
-        secret_ = net::token::generate();
-        co_return places_of_one_host(ranks);
-    }
-    net::address listen(int attempt) const override { return local_meeting(attempt); }
-    net::token secret(int) const override { return secret_; }
-    /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
-    /// environment, so nothing of it reaches what it starts.
-    task<std::unique_ptr<proc::child>> start(int rank, rank_start what) override {
-        what.variables[group_variable] = net::to_string(what.group);
-        what.variables[token_variable] = secret_.to_hex();
-        proc::child_options how;
-        how.role = rank_role;
-        how.name = fmt::format("worker {}", rank);
-        how.message = wire::encode(what.variables);
-        how.socket = false;
-        how.executable = std::move(what.executable);
-        how.argv = std::move(what.argv);
-        how.env = std::move(what.env);
-        how.threads = what.threads;
-        auto starting = children_.start(std::move(how));
-        co_return co_await starting;
-    }
-    void release() override {}
-    task<void> close() override { co_return; }
-
-private:
-    proc::local_children children_;
-    net::token secret_;
-};
 
 /// One job of N ranks.
 class job {
@@ -88,8 +57,10 @@ public:
     job(net::real_loop& loop, supervisor_options options)
         : options_(std::move(options)), network_(loop),
           requests_(loop, {.signals = options_.takes_signals, .fd = options_.stop_fd}) {
-        places_ = options_.places ? options_.places(loop, network_)
-                                  : std::make_unique<local_places>(loop);
+        if (options_.children)
+            children_ = options_.children(loop, network_);
+        else
+            children_ = std::make_shared<proc::local_children>(loop);
         if (options_.share) job_id_ = options_.share->job;
     }
     /// Of a share of several hosts, the first one's: serves the group of all.
@@ -119,7 +90,7 @@ public:
         } catch (...) {
             failure = std::current_exception();
         }
-        auto closing = as_result(places_->close());
+        auto closing = as_result(children_->close());
         (void)co_await closing; // whatever is wrong there, how the ranks ended is known
         watching.cancel();
         auto joined = shield(watching.join());
@@ -158,16 +129,12 @@ private:
     };
 
     task<void> run_attempts() {
-        auto opened = until_stopped(places_->open());
+        auto opened = until_stopped(children_->open());
         if (auto open = co_await opened; !open) {
             outcome_.failure = open.error();
             lasting_ = true;
             co_return;
         }
-        proc::restart_rules rules;
-        rules.most = options_.max_failures;
-        rules.first_pause = options_.backoff;
-        proc::restart_policy restarts(rules);
         std::optional<error> before;
         for (int number = 0;; ++number) {
             auto attempted = run_attempt(number);
@@ -182,8 +149,7 @@ private:
                 co_return;
             }
             before = *failure;
-            const auto pause = restarts.failed(*failure);
-            if (!pause) {
+            if (outcome_.restarts >= options_.max_failures) {
                 if (number > 0) {
                     auto hint =
                         fmt::format("the job was restarted {} time{} already; when it is resumed "
@@ -196,9 +162,9 @@ private:
             }
             ++outcome_.restarts;
             last_failure_ = failure->text().substr(0, 1000);
-            if (options_.on_restart)
-                options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
-            auto pausing = as_result(stop_.wait_for(*pause));
+            if (options_.on_failure)
+                options_.on_failure(*failure, outcome_.restarts, options_.max_failures);
+            auto pausing = as_result(stop_.wait_for(options_.times.pause(outcome_.restarts)));
             (void)co_await pausing;
             if (stop_signal_ != 0) co_return;
         }
@@ -213,7 +179,7 @@ private:
 
     /// Gives nothing when every rank has left in order.
     task<std::optional<error>> run_attempt(int number) {
-        auto reserving = until_stopped(places_->reserve(options_.workers));
+        auto reserving = until_stopped(children_->reserve(options_.workers));
         auto where = co_await reserving;
         if (!where && stop_signal_ != 0)
             co_return error(errc::cancelled, "stopped before there was room for the workers");
@@ -221,25 +187,26 @@ private:
         if (!where) co_return where.error();
         auto run = run_attempt_in(number, std::move(*where));
         auto how = co_await run;
-        places_->release();
+        children_->release();
         co_return how;
     }
 
-    task<std::optional<error>> run_attempt_in(int number, std::vector<rank_place> where) {
+    task<std::optional<error>> run_attempt_in(int number, std::vector<proc::child_place> where) {
         attempt now;
         now.number = number;
-        now.meets = !places_->may_stay_silent();
+        now.meets = !options_.until_met;
         group_options group;
         group.world_size = options_.workers;
         group.generation = number;
         group.job = job_id_;
-        group.secret = places_->secret(number);
+        auto door = children_->door();
+        group.secret = options_.share ? options_.share->secret : door.secret;
         group.join_deadline = options_.join_deadline;
         group.alive = options_.alive;
         group.given = options_.given;
         group.most_told = options_.most_told;
         if (!options_.share)
-            now.server = std::make_unique<group_server>(network_, places_->listen(number), group);
+            now.server = std::make_unique<group_server>(network_, door.at, group);
         else
             now.server = std::move(server_);
         const auto at = options_.share ? options_.share->group : now.server->local();
@@ -257,7 +224,8 @@ private:
                 if (broken_off_) throw error(*broken_off_);
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
-                auto starting = start_rank(&now, r, where[static_cast<std::size_t>(r)], at);
+                auto starting =
+                    start_rank(&now, r, where[static_cast<std::size_t>(r)], at, group.secret);
                 co_await starting;
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
@@ -279,27 +247,22 @@ private:
         co_return verdict(now);
     }
 
-    task<void> start_rank(attempt* now, int rank, rank_place where, net::address at) {
-        rank_start what;
+    task<void> start_rank(attempt* now, int rank, proc::child_place where, net::address at,
+                          net::token secret) {
         const auto& share = options_.share;
-        what.variables = {
+        std::map<std::string, std::string> told{
             {"SKEIN_RANK", std::to_string(in_world(rank))},
             {"SKEIN_WORLD_SIZE", std::to_string(share ? share->world_size : options_.workers)},
             {"SKEIN_LOCAL_RANK", std::to_string(where.local_rank)},
             {"SKEIN_LOCAL_SIZE", std::to_string(where.local_size)},
             {"SKEIN_ATTEMPT", std::to_string(share ? share->attempt : now->number)},
-            {"SKEIN_JOB_ID", job_id_}};
-        if (!last_failure_.empty()) what.variables["SKEIN_LAST_FAILURE"] = last_failure_;
-        for (const auto& [name, value] : options_.variables)
-            what.variables.try_emplace(name, value);
-        what.group = at;
-        what.attempt = now->number;
-        what.executable = options_.executable;
-        what.argv = options_.argv;
-        what.env = options_.env;
-        what.threads = options_.threads;
-        what.stop_grace = options_.stop_grace;
-        auto starting = places_->start(rank, std::move(what));
+            {"SKEIN_JOB_ID", job_id_},
+            {group_variable, net::to_string(at)},
+            {token_variable, secret.to_hex()}};
+        if (!last_failure_.empty()) told["SKEIN_LAST_FAILURE"] = last_failure_;
+        auto what = child_of(options_, fmt::format("worker {}", rank), std::move(told));
+        what.stop_grace = options_.times.stop_grace;
+        auto starting = children_->start(std::move(what));
         auto& place = now->ranks[static_cast<std::size_t>(rank)];
         place.process = co_await starting;
         place.running = true;
@@ -307,7 +270,7 @@ private:
 
     /// Whoever has ended before the others met was no rank of theirs.
     task<void> until_they_meet(attempt* now) {
-        auto meeting = places_->until_met();
+        auto meeting = options_.until_met();
         co_await meeting;
         now->meets = true;
         if (now->group) co_return; // it was over before
@@ -454,9 +417,9 @@ private:
             const auto time = loop::current().now();
             if (!has_failed && now->group && now->group->failure) { // also while they are stopping
                 has_failed = true;
-                limit =
-                    std::min(limit.value_or(time_point::max()),
-                             time + (now->meets ? options_.crash_grace : options_.silent_grace));
+                limit = std::min(
+                    limit.value_or(time_point::max()),
+                    time + (now->meets ? options_.times.crash_grace : options_.times.silent_grace));
                 // A rank that fell silent will not leave; a dead one is reaped within the moment.
                 if (!now->group->reported) silent_limit = time + moment;
             }
@@ -468,7 +431,8 @@ private:
             }
             // After a good end the ranks may go on working, as long as nobody asks them to stop.
             if (!limit && stop_signal_ != 0)
-                limit = time + (now->meets ? options_.stop_grace : options_.silent_grace);
+                limit =
+                    time + (now->meets ? options_.times.stop_grace : options_.times.silent_grace);
             if (stop_signal_ != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
                 if (!now->meets) ask_all_to_end(*now);
@@ -552,7 +516,7 @@ private:
     supervisor_options options_;
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
-    std::unique_ptr<rank_places> places_;
+    std::shared_ptr<proc::children> children_;
     net::stop_watch requests_;
     supervisor_outcome outcome_;
     std::string last_failure_; ///< of the attempt before; empty: this is the first

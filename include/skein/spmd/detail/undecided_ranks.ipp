@@ -84,47 +84,22 @@ private:
     event* handed_;
 };
 
-/// What the job sees.
-class undecided_ranks::door final : public rank_places {
-public:
-    explicit door(undecided_ranks& of) : of_(of) {}
-
-    task<void> open() override { co_return; }
-    task<std::vector<rank_place>> reserve(int ranks) override {
-        of_.ranks_.clear();
-        of_.met_.reset();
-        of_.world_size_ = ranks;
-        const auto& share = of_.options_.share;
-        if (!share) of_.master_port_ = of_.options_.free_port ? of_.options_.free_port() : 0;
-        secret_ = share ? share->secret : net::token::generate();
-        co_return detail::places_of_one_host(ranks);
-    }
-    net::address listen(int attempt) const override { return detail::local_meeting(attempt); }
-    net::token secret(int) const override { return secret_; }
-    task<std::unique_ptr<proc::child>> start(int number, rank_start what) override {
-        what.variables[group_variable] = net::to_string(what.group);
-        what.variables[token_variable] = secret_.to_hex();
-        return of_.start_rank(number, std::move(what));
-    }
-    bool may_stay_silent() const override { return true; }
-    task<void> until_met() override {
-        auto waiting = of_.met_.wait();
-        co_await waiting;
-    }
-    void release() override {}
-    task<void> close() override { co_return; }
-
-private:
-    undecided_ranks& of_;
-    net::token secret_;
-};
-
 SKEIN_INLINE undecided_ranks::undecided_ranks(proc::children& on, undecided_options options)
     : on_(on), options_(std::move(options)) {}
 SKEIN_INLINE undecided_ranks::~undecided_ranks() = default;
 
-SKEIN_INLINE std::unique_ptr<rank_places> undecided_ranks::places() {
-    return std::make_unique<door>(*this);
+SKEIN_INLINE task<std::vector<proc::child_place>> undecided_ranks::reserve(int many) {
+    ranks_.clear();
+    met_.reset();
+    ++attempt_;
+    world_size_ = reserved_ = many;
+    if (!options_.share) master_port_ = options_.free_port ? options_.free_port() : 0;
+    return proc::children::reserve(many);
+}
+
+SKEIN_INLINE task<void> undecided_ranks::until_met() {
+    auto waiting = met_.wait();
+    co_await waiting;
 }
 
 /// Of a job of this host alone: all that there is.
@@ -137,43 +112,39 @@ SKEIN_INLINE host_share undecided_ranks::share() const {
     return all;
 }
 
-SKEIN_INLINE task<std::unique_ptr<proc::child>> undecided_ranks::start_rank(int number,
-                                                                            rank_start what) {
+SKEIN_INLINE task<std::unique_ptr<proc::child>> undecided_ranks::start_rank(
+    int number, proc::child_options how) {
     const auto place = share();
     const auto local = std::to_string(number), text = std::to_string(place.first_rank + number);
     const auto all = std::to_string(place.world_size);
-    proc::child_options how;
-    how.role = rank_role;
-    how.name = "rank " + text;
-    how.message = wire::encode(std::map<std::string, std::string>{{asks_kind_variable, "1"}});
-    how.executable = std::move(what.executable);
-    how.argv = std::move(what.argv);
-    how.threads = what.threads;
-    how.reads_output = options_.reads_output;
-    how.env = {{"RANK", text},
-               {"WORLD_SIZE", all},
-               {"LOCAL_RANK", local},
-               {"LOCAL_WORLD_SIZE", std::to_string(place.ranks)},
-               {"GROUP_RANK", std::to_string(place.place)},
-               {"GROUP_WORLD_SIZE", std::to_string(place.hosts)},
-               {"ROLE_RANK", text},
-               {"ROLE_WORLD_SIZE", all},
-               {"ROLE_NAME", "default"},
-               {"MASTER_ADDR", place.master_host},
-               {"MASTER_PORT", std::to_string(place.master_port)},
-               {"TORCHELASTIC_RESTART_COUNT",
-                std::to_string(options_.share ? place.restarts : what.attempt)},
-               {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
-               {"TORCHELASTIC_RUN_ID", options_.job},
-               // Rank 0 serves the store: who starts it has none.
-               {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
-    for (auto& one : what.env) how.env.push_back(std::move(one));
     auto self = std::make_shared<rank>();
-    self->answer = wire::encode(what.variables);
+    self->answer = std::exchange(
+        how.message, wire::encode(std::map<std::string, std::string>{{asks_kind_variable, "1"}}));
+    how.name = "rank " + text;
+    how.socket = true;
+    how.reads_output = options_.reads_output;
+    const std::initializer_list<std::pair<std::string, std::string>> place_of_rank{
+        {"RANK", text},
+        {"WORLD_SIZE", all},
+        {"LOCAL_RANK", local},
+        {"LOCAL_WORLD_SIZE", std::to_string(place.ranks)},
+        {"GROUP_RANK", std::to_string(place.place)},
+        {"GROUP_WORLD_SIZE", std::to_string(place.hosts)},
+        {"ROLE_RANK", text},
+        {"ROLE_WORLD_SIZE", all},
+        {"ROLE_NAME", "default"},
+        {"MASTER_ADDR", place.master_host},
+        {"MASTER_PORT", std::to_string(place.master_port)},
+        {"TORCHELASTIC_RESTART_COUNT", std::to_string(options_.share ? place.restarts : attempt_)},
+        {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
+        {"TORCHELASTIC_RUN_ID", options_.job},
+        // Rank 0 serves the store: who starts it has none.
+        {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
+    how.env.insert(how.env.begin(), place_of_rank);
     auto starting = on_.start(std::move(how));
     self->process = co_await starting;
     self->link = self->process->take_stream();
-    if (options_.on_started) options_.on_started(what.attempt, number, self->process);
+    if (options_.on_started) options_.on_started(attempt_, number, self->process);
     ranks_.push_back(self);
     if (self->link) hearing_.spawn(hear(self));
     co_return std::make_unique<shared_rank>(self->process, &handed_);
@@ -211,6 +182,10 @@ SKEIN_INLINE task<void> undecided_ranks::hear(std::shared_ptr<rank> from) {
 }
 
 SKEIN_INLINE task<std::unique_ptr<proc::child>> undecided_ranks::start(proc::child_options how) {
+    if (reserved_ > 0) {
+        auto fresh = start_rank(world_size_ - reserved_--, std::move(how));
+        co_return co_await fresh;
+    }
     for (const auto& one : ranks_) {
         if (!is_elastic_ || one->is_adopted || !one->process->running()) continue;
         one->is_adopted = true;

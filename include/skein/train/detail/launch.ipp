@@ -164,9 +164,9 @@ SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& co
     spmd::supervisor_options options;
     options.workers = config.scaling.workers.most;
     options.max_failures = config.failure.max_failures;
-    options.stop_grace = config.failure.stop_grace;
-    options.backoff = config.failure.backoff;
-    options.on_restart = [](const error& why, int restart, int most) {
+    options.times.stop_grace = config.failure.stop_grace;
+    options.times.backoff = config.failure.backoff;
+    options.on_failure = [](const error& why, int restart, int most) {
         write_notice(fmt::format(
             "{}; starting again, from the last checkpoint if there is one (restart {} of {})\n",
             without_trace(why.what()), restart, most));
@@ -191,11 +191,11 @@ SKEIN_INLINE std::string place_ranks(spmd::supervisor_options& options, const ru
     else
         where.why_not = "this program was compiled header-only without the cluster: include "
                         "<skein/program/program.hpp>, or link skein::runtime";
-    if (!where.places) {
+    if (!where.children) {
         say_note(config, fmt::format("note: the ranks run on this host: {}", where.why_not));
         return {};
     }
-    options.places = std::move(where.places);
+    options.children = std::move(where.children);
     options.join_deadline = std::chrono::minutes(15); // nodes may fetch the job's folder first
     return where.runs;
 }

@@ -5,7 +5,8 @@
 #include <skein/core/stop_signals.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/spmd/elastic_member.hpp>
-#include <skein/spmd/elastic_supervisor.hpp>
+#include <skein/spmd/elastic_run.hpp>
+#include <skein/spmd/meeting.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/launch.ipp>
 #include <skein/train/detail/world_word.hpp>
@@ -120,22 +121,19 @@ SKEIN_INLINE int run_as_worker(const run_config& config, const rank_function& bo
     }
 }
 
-SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) {
-    const auto plain = supervisor_options_of(config);
-    spmd::elastic_options options;
+SKEIN_INLINE spmd::elastic_run_options elastic_options_of(const run_config& config) {
+    spmd::elastic_run_options options;
+    static_cast<spmd::supervision&>(options) = supervisor_options_of(config);
     options.least = config.scaling.workers.least;
     options.most = config.scaling.workers.most;
-    options.max_failures = plain.max_failures;
-    options.times.stop_grace = plain.stop_grace;
-    options.times.backoff = plain.backoff;
     options.times.wait_for_collectives(config.failure.collective_timeout);
-    if (config.failure.silence > time_span{}) {
-        options.alive.suspect_after = options.alive.dead_after = config.failure.silence;
-        options.most_silence = config.failure.silence;
+    options.silence = config.failure.silence;
+    try {
+        options.secret = spmd::group_token();
+    } catch (const error&) { // then it hears nobody: skein scale says what is wrong with the token
+        options.secret = {};
     }
     options.say = [&config](const std::string& line) { say_note(config, line); };
-    options.threads = plain.threads;
-    options.on_stop = plain.on_stop;
     options.on_failure = [&config, counted = 0](const error& why, int failures, int most) mutable {
         if (failures > most) return; // the job fails, and says why
         const bool is_counted = std::exchange(counted, failures) != failures;
@@ -152,7 +150,7 @@ SKEIN_INLINE int run_elastic(const run_config& config) {
     try {
         validate(config, config.scaling.workers.most);
         (void)comm_model_of(config);
-        const auto outcome = spmd::supervise_elastic(elastic_options_of(config));
+        const auto outcome = spmd::run_elastic_host(elastic_options_of(config));
         return exit_code_after(config, outcome);
     } catch (...) {
         const auto why = to_error(std::current_exception());

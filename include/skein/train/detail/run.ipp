@@ -171,7 +171,7 @@ SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
             .with_hint("give it a fixed number, or start the training by train::launch()");
     (void)comm_model_of(config);
     auto options = supervisor_options_of(config);
-    if (config.output == output_mode::quiet) options.on_restart = {}; // result.restarts has it
+    if (config.output == output_mode::quiet) options.on_failure = {}; // result.restarts has it
     options.takes_signals = may_take_signals();
     options.variables.emplace_back(spmd::entry_variable, call.loop->mangled);
     const auto asked = run_config().runs_dir;
