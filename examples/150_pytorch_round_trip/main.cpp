@@ -131,6 +131,8 @@ int main(int argc, char** argv) {
         return app.exit(stop) == 0 ? 0 : 2;
     }
     if (resume) run.resume = skein::train::resume_mode::latest;
+    run.command = skein::train::command_line();
+    run.name_flag = ""; // its runs have one name
     try {
         skein::posix_disk here;
         const auto sizes = models::read_gpt2_config(here, folder);
