@@ -9,6 +9,7 @@
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
 #endif
 
+#include <skein/models/conv_ctc.hpp>
 #include <skein/models/gpt2.hpp>
 #include <skein/models/llama.hpp>
 #include <skein/train/build.hpp>
@@ -33,6 +34,7 @@
 #include <skein/train/weights.hpp>
 #include <skein/train/wrap.hpp>
 
+#include <skein/models/detail/conv_ctc.ipp>
 #include <skein/models/detail/gpt2.ipp>
 #include <skein/models/detail/llama.ipp>
 #include <skein/train/detail/build.ipp>

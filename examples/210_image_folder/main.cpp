@@ -8,7 +8,6 @@
 // Pictures are decoded, cropped and flipped by threads of each rank, and by helpers. A picture that
 // cannot be decoded ends the run, or is left out with --skip N.
 
-#include "resnet.hpp"
 #include "shapes.hpp"
 
 #include <skein/data/decode.hpp>
@@ -16,6 +15,7 @@
 #include <skein/data/pipeline.hpp>
 #include <skein/data/pixels.hpp>
 #include <skein/data/resize.hpp>
+#include <skein/models/resnet.hpp>
 #include <skein/program/run_options.hpp>
 #include <skein/report/summary.hpp>
 #include <skein/train/callbacks.hpp>
@@ -36,6 +36,7 @@
 namespace {
 
 namespace data = skein::data;
+namespace models = skein::models;
 
 // [rows]
 struct sample {
@@ -69,7 +70,8 @@ struct prepare {
 // [/rows]
 
 struct program_options {
-    resnet::options model;
+    int layers = 18; // or 50
+    std::int64_t width = 64;
     skein::run_config run;
     data::helpers helpers;
     std::string folder, make_data;
@@ -106,9 +108,11 @@ void train(skein::train::context& ctx, program_options o) {
     double accuracy = 0;
     skein::Trainer<skein::DDP<>, accuracy_of> trainer(ctx, o.run, accuracy_of{&accuracy});
     torch::manual_seed(o.run.seed);
-    o.model.classes = static_cast<std::int64_t>(seen.classes().size());
-    resnet::Model model(o.model);
-    const auto loss = [](resnet::Model& net, const points& b, skein::report::metric_set& metrics) {
+    auto sizes = o.layers == 50 ? models::resnet50() : models::resnet18();
+    sizes.width = o.width;
+    sizes.classes = static_cast<std::int64_t>(seen.classes().size());
+    models::ResNet model(sizes);
+    const auto loss = [](models::ResNet& net, const points& b, skein::report::metric_set& metrics) {
         const auto logits_BK = net->forward(b.pixels_BCHW);
         if (!net->is_training())
             metrics.mean(
@@ -118,7 +122,7 @@ void train(skein::train::context& ctx, program_options o) {
     };
     const auto steps = skein::train::total_steps(o.run, seen.size());
     const skein::train::warmup_cosine schedule{.peak = o.lr, .warmup = steps / 10, .total = steps};
-    trainer.describe({{"layers", o.model.layers}, {"image", o.image}, {"lr", o.lr}});
+    trainer.describe({{"layers", o.layers}, {"image", o.image}, {"lr", o.lr}});
     const auto result = trainer.fit(model, skein::SGD{.momentum = 0.9, .weight_decay = 1e-4},
                                     schedule, loss, batches, test);
     if (!ctx.is_first() || o.run.output == skein::train::output_mode::quiet) return;
@@ -147,8 +151,9 @@ int main(int argc, char** argv) {
                       "draw shapes of four classes there, unless it is there, and take it");
     app.add_option("--make-train", o.make_train, "pictures of train that --make-data draws");
     app.add_option("--make-val", o.make_val, "pictures of val that --make-data draws");
-    app.add_option("--layers", o.model.layers, "18 or 50")->check(CLI::IsMember({18, 50}));
-    app.add_option("--width", o.model.width, "channels behind the first convolution");
+    app.add_option("--layers", o.layers, "18 or 50")->check(CLI::IsMember({18, 50}));
+    app.add_option("--width", o.width, "channels behind the first convolution")
+        ->check(CLI::Range(1, 1024));
     app.add_option("--image", o.image, "height and width")->check(CLI::Range(32, 4096));
     app.add_option("--workers", o.run.scaling.workers, "processes that train together");
     app.add_option("--epochs", o.run.epochs, "passes over the pictures")

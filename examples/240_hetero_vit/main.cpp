@@ -7,11 +7,10 @@
 // child processes, or, with SKEIN_ADDRESS, actors on the nodes of a cluster. The numbers are the
 // same with and without them: --digest prints a hash over all rows that were trained on.
 
-#include "vit.hpp"
-
 #include <skein/core/sha256.hpp>
 #include <skein/data/blur_operator.hpp>
 #include <skein/data/pipeline.hpp>
+#include <skein/models/vit.hpp>
 #include <skein/program/run_options.hpp>
 #include <skein/report/summary.hpp>
 #include <skein/train/collective.hpp>
@@ -33,6 +32,7 @@
 namespace {
 
 namespace data = skein::data;
+namespace models = skein::models;
 
 // [rows]
 // A row of the pipeline: a plain struct.
@@ -65,7 +65,7 @@ sample draw(sample s, data::draws& random) {
 // [/rows]
 
 struct program_options {
-    vit::options model;
+    models::vit_options model{.layers = 2, .heads = 4, .dim = 64};
     skein::run_config run;
     data::helpers helpers;
     std::int64_t samples = 100'000;
@@ -100,7 +100,7 @@ template <class Pipeline>
 void train_on(skein::train::context& ctx, const program_options& o, Pipeline images) {
     skein::Trainer<skein::DDP<>> trainer(ctx, o.run);
     torch::manual_seed(o.run.seed);
-    vit::Model model(o.model);
+    models::ViT model(o.model);
     // [feed]
     const skein::train::feed_options how{.threads = o.threads,
                                          .budget = static_cast<std::size_t>(o.budget_mib) << 20};
@@ -109,7 +109,7 @@ void train_on(skein::train::context& ctx, const program_options& o, Pipeline ima
     auto test = skein::train::numbered<points>(ctx, o.run, std::move(held_out), how);
     // [/feed]
     digest rows;
-    const auto loss = [&](vit::Model& net, const points& b) {
+    const auto loss = [&](models::ViT& net, const points& b) {
         if (o.digest && net->is_training()) rows.add(b);
         return torch::nn::functional::cross_entropy(net->forward(b.pixels_BCHW), b.label_B);
     };
@@ -193,11 +193,18 @@ int main(int argc, char** argv) {
     if (quiet) o.run.output = skein::train::output_mode::quiet;
     if (resume) o.run.resume = skein::train::resume_mode::latest;
     o.run.command = skein::train::command_line();
+    o.model.mlp_dim = 4 * o.model.dim;
     if (o.model.image < 16 || o.model.image % o.model.patch != 0 || o.samples < 1) {
         fmt::print(
             stderr,
             "error: images of {0} x {0}, {1} of them; use a multiple of {2}, and at least one\n",
             o.model.image, o.samples, o.model.patch);
+        return 2;
+    }
+    if (o.model.dim < 1 || o.model.dim % o.model.heads != 0 || o.model.layers < 1) {
+        fmt::print(stderr,
+                   "error: {} layers of width {} with {} heads; use one or more, and a multiple\n",
+                   o.model.layers, o.model.dim, o.model.heads);
         return 2;
     }
     return skein::train::launch(o.run, [&](skein::train::context& ctx) { train(ctx, o); });

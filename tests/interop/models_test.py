@@ -28,7 +28,8 @@ except ImportError as missing:
 
 BOUND = 1e-5
 COUNTS = {"resnet18": 11_689_512, "resnet50": 25_557_032, "efficientnet_b0": 5_288_548, "efficientnet_b7": 66_347_960, "vit_b_16": 86_567_656,
-          "gpt2": 124_439_808, "llama_2_7b": 6_738_415_616, "llama_3_8b": 8_030_261_248, "tiny_llama": 1_100_048_384}
+          "gpt2": 124_439_808, "llama_2_7b": 6_738_415_616, "llama_3_8b": 8_030_261_248, "tiny_llama": 1_100_048_384,
+          "wav2letter": 26_211_290, "wav2letter_of_spectra": 23_304_540}
 GPT2 = {"vocab_size": 257, "n_positions": 24, "n_embd": 32, "n_layer": 3, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
         "bos_token_id": 0, "eos_token_id": 0}
 LLAMA = {"vocab_size": 257, "max_position_embeddings": 24, "hidden_size": 48, "intermediate_size": 56, "num_hidden_layers": 3,
@@ -39,12 +40,35 @@ PUBLISHED = {"gpt2": GPT2Config(), "llama_2_7b": LlamaConfig(max_position_embedd
              "llama_3_8b": LlamaConfig(vocab_size=128256, intermediate_size=14336, num_key_value_heads=8),
              "tiny_llama": LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_key_value_heads=4)}
 SMALL_VIT = {"image_size": 32, "patch_size": 8, "num_layers": 3, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 128, "num_classes": 10}
-# Name, pixels and samples. Norms need two samples at least, and the pixels that are left in the last stage.
+# Name, pixels and samples of images. Norms need two samples at least, and the pixels that are left in the last stage.
+# Of speech: shape of the input.
+SPEECH = {"wav2letter": (2, 1, 4000), "wav2letter_of_spectra": (3, 13, 50)}
 CASES = [("resnet18", 64, 4), ("resnet50", 64, 4), ("efficientnet_b0", 64, 4), ("efficientnet_b7", 64, 2), ("vit_b_16", 224, 1), ("small_vit", 32, 4)]
+
+
+class Speech(torch.nn.Module):
+    """Wav2Letter by its paper's table, with torchaudio's names; torchaudio 2.11 itself does not load beside this PyTorch.
+    Without a ReLU behind the last layer where the input is spectra."""
+
+    def __init__(self, name):
+        super().__init__()
+        waves = name == "wav2letter"
+        table = [(250 if waves else 13, 250, 48, 2, 23), *[(250, 250, 7, 1, 3)] * 7, (250, 2000, 32, 1, 16), (2000, 2000, 1, 1, 0), (2000, 40, 1, 1, 0)]
+        stack = [layer for row in table for layer in (torch.nn.Conv1d(*row), torch.nn.ReLU())]
+        if not waves:
+            stack.pop()
+        first = torch.nn.Sequential(torch.nn.Conv1d(1, 250, 250, 160, 45), torch.nn.ReLU())
+        rest = torch.nn.Sequential(*stack)
+        self.acoustic_model = torch.nn.Sequential(first, rest) if waves else rest
+
+    def forward(self, x):
+        return torch.nn.functional.log_softmax(self.acoustic_model(x), dim=1)
 
 
 def make_theirs(name):
     torch.manual_seed(1)
+    if name in SPEECH:
+        return Speech(name)
     if name == "small_vit":
         model = torchvision.models.VisionTransformer(**SMALL_VIT)
     elif name.startswith("efficientnet"):
@@ -100,12 +124,12 @@ def compare(name, model, weights, given, scratch, way):
     print(f"        {way}: " + ", ".join(f"{kind} at most {apart:.1e} apart" for kind, apart in worst.items()), flush=True)
 
 
-def both_ways(name, pixels, samples):
+def both_ways(name, *shape):
     def case():
         with tempfile.TemporaryDirectory(prefix="skein-models-") as folder:
             scratch = pathlib.Path(folder)
             torch.manual_seed(2)
-            images = torch.randn(samples, 3, pixels, pixels)
+            images = torch.randn(shape)
             theirs = make_theirs(name)
             settle(theirs, images)
             safetensors.torch.save_file(theirs.state_dict(), scratch / "theirs.safetensors")
@@ -177,7 +201,9 @@ def parameters_are_as_many():
     said = dict(line.split() for line in ours("count").splitlines())
     assert {name: int(count) for name, count in said.items()} == COUNTS, said
     for name, count in COUNTS.items():
-        if name in PUBLISHED:
+        if name in SPEECH:
+            model = Speech(name)
+        elif name in PUBLISHED:
             with torch.device("meta"):
                 model = (GPT2LMHeadModel if name == "gpt2" else LlamaForCausalLM)(PUBLISHED[name])
         else:
@@ -187,7 +213,8 @@ def parameters_are_as_many():
 
 
 disable_progress_bar()
-run_cases([("parameters are as many", parameters_are_as_many), *((name, both_ways(name, *sizes)) for name, *sizes in CASES),
+run_cases([("parameters are as many", parameters_are_as_many), *((name, both_ways(name, samples, 3, pixels, pixels)) for name, pixels, samples in CASES),
+           *((name, both_ways(name, *shape)) for name, shape in SPEECH.items()),
            ("gpt2", language("gpt2", GPT2LMHeadModel, GPT2Config(**GPT2))),
            ("llama", language("llama", LlamaForCausalLM, LlamaConfig(**LLAMA))),
            ("llama with a tied head", language("tied_llama", LlamaForCausalLM, LlamaConfig(**LLAMA, tie_word_embeddings=True))),

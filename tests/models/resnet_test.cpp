@@ -86,9 +86,12 @@ TEST_CASE("a residual network is made as its options say, with torchvision's nam
 }
 
 TEST_CASE("blocks of two layers have a shortcut where the shape changes alone") {
-    const models::resnet_options small{.blocks = {2, 1}, .classes = 3};
+    const models::resnet_options small{.blocks = {2, 1}, .width = 8, .classes = 3};
     models::ResNet net(small);
     CHECK(count_of(*net) == models::parameter_count(small));
+    CHECK(net->conv1->weight.size(0) == 8);
+    CHECK(net->fc->weight.size(1) == 16);
+    CHECK(models::flops_per_sample(small) < models::flops_per_sample({.blocks = {2, 1}}) / 30);
     CHECK_FALSE(net->named_parameters().contains("layer1.0.downsample.0.weight"));
     CHECK(net->named_parameters().contains("layer2.0.downsample.1.bias"));
     CHECK_FALSE(net->named_parameters().contains("layer1.0.conv3.weight"));

@@ -52,9 +52,9 @@ def main():
                 assert said.returncode == 0 and "tensors are equal" in said.stdout, said.stdout + said.stderr
             return case
 
-        def refused(words, *arguments):
+        def refused(words, *arguments, command=(program, *FLAGS)):
             def case():
-                with Run([program, *FLAGS, "--runs", folder, "--run", "refused", *arguments]) as run:
+                with Run([*command, "--runs", folder, "--run", "refused", *arguments]) as run:
                     code = run.wait(60)
                     run.check(code == 2, f"exit code {code}, not 2")
                     lines = [line for line in run.stderr.splitlines() if line and line != "Run with --help for more information."]
@@ -80,6 +80,8 @@ def main():
             ("norms of one value", refused(["error: a batch of 3 over 2 workers", "use larger images"], "--batch", 3)),
             ("one class", refused(["--classes", "1"], "--classes", 1)),
             ("more workers than images", refused(["workers", "batch"], "--image", 64, "--workers", 3, "--batch", 2)),
+            ("heads of 240_hetero_vit that do not fit", refused(["error: 2 layers of width 30 with 4 heads"], "--dim", 30,
+                                                                command=[find_program("240_hetero_vit"), "--steps", 1])),
         ], sys.argv[1] if len(sys.argv) > 1 else None)
 
 

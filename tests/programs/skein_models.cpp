@@ -10,6 +10,7 @@
 
 #include <skein/core/error.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/models/conv_ctc.hpp>
 #include <skein/models/efficientnet.hpp>
 #include <skein/models/gpt2.hpp>
 #include <skein/models/llama.hpp>
@@ -75,6 +76,13 @@ void with_model(const std::string& name, const std::string& folder, const auto& 
         return use(models::EfficientNet(without_chance(models::efficientnet_b0())), {});
     if (name == "efficientnet_b7")
         return use(models::EfficientNet(without_chance(models::efficientnet_b7())), {});
+    if (name == "wav2letter") {
+        auto o = models::wav2letter();
+        o.last_relu = true;
+        return use(models::ConvCTC(o), {});
+    }
+    if (name == "wav2letter_of_spectra")
+        return use(models::ConvCTC(models::wav2letter_of_spectra()), {});
     if (name == "gpt2") {
         const auto o = folder.empty() ? small_gpt2() : models::read_gpt2_config(here, folder);
         return use(models::GPT2(o),
@@ -116,6 +124,9 @@ void count() {
     fmt::print("efficientnet_b0 {}\n", models::parameter_count(models::efficientnet_b0()));
     fmt::print("efficientnet_b7 {}\n", models::parameter_count(models::efficientnet_b7()));
     fmt::print("vit_b_16 {}\n", models::parameter_count(models::vit_b_16()));
+    fmt::print("wav2letter {}\n", models::parameter_count(models::wav2letter()));
+    fmt::print("wav2letter_of_spectra {}\n",
+               models::parameter_count(models::wav2letter_of_spectra()));
     fmt::print("gpt2 {}\n", models::parameter_count(models::gpt2_small()));
     fmt::print("llama_2_7b {}\n", models::parameter_count(models::llama_2_7b()));
     fmt::print("llama_3_8b {}\n", models::parameter_count(models::llama_3_8b()));

@@ -30,6 +30,7 @@ namespace skein::models {
 struct resnet_options {
     std::vector<std::int64_t> blocks{2, 2, 2, 2}; ///< of each stage
     bool bottleneck = false; ///< blocks of three layers, the outer ones 1x1; else of two 3x3
+    std::int64_t width = 64; ///< channels behind the first convolution; each stage doubles them
     std::int64_t classes = 1000;
     /// The last norm of each block begins as 0, so that the block does nothing at first.
     ///   source: Goyal et al. 2017, arXiv:1706.02677, 5.1
@@ -57,7 +58,7 @@ struct resnet_block {
 /// The blocks of each stage in order: what module, count and cost are made from.
 [[nodiscard]] inline std::vector<std::vector<resnet_block>> resnet_stages(const resnet_options& o) {
     std::vector<std::vector<resnet_block>> stages;
-    std::int64_t from = 64, width = 64;
+    std::int64_t from = o.width, width = o.width;
     for (std::size_t s = 0; s < o.blocks.size(); ++s, width *= 2) {
         auto& stage = stages.emplace_back();
         for (std::int64_t b = 0; b < o.blocks[s]; ++b) {
@@ -78,7 +79,7 @@ struct resnet_block {
 
 /// Channels of the last stage.
 [[nodiscard]] inline std::int64_t resnet_features(const resnet_options& o) {
-    auto width = std::int64_t{64} << (o.blocks.empty() ? 0 : o.blocks.size() - 1);
+    auto width = o.width << (o.blocks.empty() ? 0 : o.blocks.size() - 1);
     return o.bottleneck ? 4 * width : width;
 }
 
@@ -96,7 +97,7 @@ struct resnet_block {
     const auto layer = [](const detail::resnet_layer& l) { // and its norm
         return l.from * l.to * l.kernel * l.kernel + 2 * l.to;
     };
-    auto count = layer({3, 64, 7, 2}) + (detail::resnet_features(o) + 1) * o.classes;
+    auto count = layer({3, o.width, 7, 2}) + (detail::resnet_features(o) + 1) * o.classes;
     for (const auto& stage : detail::resnet_stages(o))
         for (const auto& block : stage) {
             for (const auto& l : block.layers) count += layer(l);
@@ -115,7 +116,7 @@ struct resnet_block {
         side = (side + l.stride - 1) / l.stride;
         sums += static_cast<double>(l.from * l.to * l.kernel * l.kernel * side * side);
     };
-    add({3, 64, 7, 1}); // side is that of its output
+    add({3, o.width, 7, 1}); // side is that of its output
     side = (side + 1) / 2;
     for (const auto& stage : detail::resnet_stages(o))
         for (const auto& block : stage) {
@@ -166,7 +167,7 @@ TORCH_MODULE_IMPL(ResNetBlock, skein::unit<ResNetBlockImpl>);
 /// Images to the logits of their classes.
 struct ResNetImpl : torch::nn::Module {
     explicit ResNetImpl(const resnet_options& o)
-        : options(o), conv1(detail::conv_of({3, 64, 7, 2})), bn1(64),
+        : options(o), conv1(detail::conv_of({3, o.width, 7, 2})), bn1(o.width),
           fc(detail::resnet_features(o), o.classes) {
         register_module("conv1", conv1);
         register_module("bn1", bn1);
