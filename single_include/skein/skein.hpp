@@ -8140,8 +8140,15 @@ namespace skein {
 //     auto leaving = proc::stop(*worker, 100ms, 2s);
 //     const proc::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
 //
-// `children` is an interface: processes of this host here, those of other hosts or of a simulated
-// world elsewhere.
+// `children` is an interface: processes of this host here, those of a cluster's nodes
+// (cluster/leased_ranks.hpp) or of a simulated world (sim/children.hpp) elsewhere. Who starts several
+// that belong together need not know which:
+//
+//     auto opening = where.open();                    // once
+//     co_await opening;
+//     auto reserving = where.reserve(4);              // of each attempt
+//     const auto places = co_await reserving;         // local ranks, in the order of the starts
+//     const auto door = where.door();                 // listen there, with that secret
 
 
 // ======== skein/core/constants.hpp
@@ -8374,6 +8381,7 @@ struct child_options {
     bool reads_output = false;
     /// Added to what it inherits. Other users of the host may read it: no secrets.
     std::vector<std::pair<std::string, std::string>> env{};
+    time_span stop_grace{}; ///< from its SIGTERM to the kill, where not we but its host counts
 };
 
 /// How a child ended.
@@ -8458,7 +8466,19 @@ struct marked_signal {
     std::size_t found = 0;    ///< how many there are: the answer
 };
 
-/// Where children run.
+/// One of several that belong together, among those of its host.
+struct child_place {
+    int local_rank = 0;
+    int local_size = 1;
+};
+
+/// Where who has started children listens for them. Port 0: any.
+struct children_door {
+    net::address at{};
+    net::token secret{};
+};
+
+/// Where children run: this host, a cluster, a simulated world. On one loop.
 class children {
 public:
     children() = default;
@@ -8477,7 +8497,24 @@ public:
     virtual void signal_marked(std::span<marked_signal* const> all) { (void)all; }
 
     /// What the host offers to all children together. May read files: ask once.
-    [[nodiscard]] virtual host_resources resources() = 0;
+    [[nodiscard]] virtual host_resources resources() { return {}; }
+
+    // Of several that belong together, as the ranks of a training do.
+
+    /// Before the first of them; e.g. joins a cluster.
+    ///   errors  whatever makes all starts impossible: nothing has been started
+    [[nodiscard]] virtual task<void> open() { co_return; }
+    /// Suspends until there is room for so many together; gives their places, which the next starts
+    /// take in turn.
+    ///   errors  cancelled: what was reserved goes back; what makes it impossible
+    [[nodiscard]] virtual task<std::vector<child_place>> reserve(int many);
+    /// Of those that were reserved last: all of them reach it. Another one at each call.
+    [[nodiscard]] virtual children_door door();
+    /// All that were reserved have ended.
+    virtual void release() {}
+    /// After everything else, also after a failed open(). Suspends until what they have printed is
+    /// out, for some seconds at most: a reader may have stopped.
+    [[nodiscard]] virtual task<void> close() { co_return; }
 };
 
 namespace detail {
@@ -11129,6 +11166,18 @@ SKEIN_INLINE task<child_end> stop(child& which, time_span before_asking, time_sp
     which.kill();
     auto gone = which.ended();
     co_return co_await gone;
+}
+
+SKEIN_INLINE task<std::vector<child_place>> children::reserve(int many) {
+    std::vector<child_place> all;
+    for (int r = 0; r < many; ++r) all.push_back({r, many});
+    co_return all;
+}
+
+SKEIN_INLINE children_door children::door() {
+    return {net::address::abstract_unix(
+                fmt::format("@skein-{}-{:016x}", ::getpid(), system_random().next())),
+            net::token::generate()};
 }
 
 SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
@@ -21810,8 +21859,8 @@ SKEIN_INLINE stop_job_reply stop_one_job(const tool_options& how, const std::str
 //     how.secret = secret;
 //     how.program = cluster::this_program(how.head);  // the same build on every node
 //     spmd::supervisor_options job;
-//     job.places = [how](loop& on, net::network& via) {
-//         return std::make_unique<cluster::leased_ranks>(on, via, how);
+//     job.children = [how](loop& on, net::network& via) {
+//         return std::make_shared<cluster::leased_ranks>(on, via, how);
 //     };
 //
 // Ranks connect to the group's server in the supervisor, and to each other directly. When the head
@@ -22287,86 +22336,6 @@ SKEIN_INLINE result<void> check_total(const resources& total) {
 
 } // namespace skein::sched
 
-// ======== skein/spmd/rank_places.hpp
-// Where the ranks of a training run, as their supervisor sees it: it asks for places, starts ranks
-// there, sees their ends and stops them, and need not know whether that is this host or a cluster.
-//
-//     auto opening = places.open();                          // once
-//     co_await opening;
-//     auto reserving = places.reserve(4);                    // of each attempt
-//     const auto where = co_await reserving;                 // local ranks, by rank
-//     group_server server(network, places.listen(0), group); // group.secret = places.secret(0)
-//     auto starting = places.start(0, std::move(what));
-//     auto rank0 = co_await starting;                        // a proc::child
-//
-// Processes of this host: detail/supervisor.ipp. Leases of a cluster: cluster/leased_ranks.hpp.
-
-
-#include <map>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace skein::spmd {
-
-/// Of one rank, among those of its host.
-struct rank_place {
-    int local_rank = 0;
-    int local_size = 1;
-};
-
-/// What a rank is started with.
-struct rank_start {
-    /// What it alone is told: process_environment() gives it there. Where its group is and that
-    /// one's token are added by the places.
-    std::map<std::string, std::string> variables{};
-    net::address group{}; ///< where the group's server listens
-    int attempt = 0;
-    std::string executable = "/proc/self/exe"; ///< this program
-    std::vector<std::string> argv{};           ///< empty: those of this process
-    /// Added to the environment of the host's processes.
-    std::vector<std::pair<std::string, std::string>> env{};
-    int threads = 0;           ///< OMP_NUM_THREADS, unless the user has set that; 0: not set
-    time_span stop_grace = {}; ///< from its SIGTERM to the kill, where the host counts
-};
-
-/// Belongs to the loop that made it. One attempt at a time.
-class rank_places {
-public:
-    rank_places() = default;
-    rank_places(const rank_places&) = delete;
-    rank_places& operator=(const rank_places&) = delete;
-    virtual ~rank_places() = default;
-
-    /// Before anything else; e.g. joins a cluster.
-    ///   errors  whatever makes all places impossible: nothing has been started
-    [[nodiscard]] virtual task<void> open() = 0;
-    /// Suspends until there is room for all ranks of an attempt; gives their places by rank.
-    ///   errors  cancelled: what was reserved goes back; what makes it impossible
-    [[nodiscard]] virtual task<std::vector<rank_place>> reserve(int ranks) = 0;
-    /// Where the group's server is to listen, so that all places reach it; port 0: any.
-    [[nodiscard]] virtual net::address listen(int attempt) const = 0;
-    /// Of the group of an attempt.
-    [[nodiscard]] virtual net::token secret(int attempt) const = 0;
-    /// Its end says what became of it, also if it could not be started there.
-    ///   errors  those of proc::children::start
-    [[nodiscard]] virtual task<std::unique_ptr<proc::child>> start(int rank, rank_start what) = 0;
-    /// The ranks may be of any program, which never meets: then their ends alone count.
-    [[nodiscard]] virtual bool may_stay_silent() const { return false; }
-    /// Suspends until one of the attempt has said that its ranks meet. Only for those that may stay
-    /// silent.
-    ///   errors  cancelled
-    [[nodiscard]] virtual task<void> until_met() { co_return; }
-    /// All ranks of the attempt have ended.
-    virtual void release() = 0;
-    /// After everything else, also after a failed open(). Suspends until what the ranks have
-    /// printed is out, for some seconds at most: a reader may have stopped.
-    [[nodiscard]] virtual task<void> close() = 0;
-};
-
-} // namespace skein::spmd
-
 
 // ======== skein/cluster/leased_ranks.hpp, continued
 #include <cstdint>
@@ -22420,7 +22389,7 @@ struct leased_ranks_options {
 };
 
 /// Belongs to the supervisor's loop.
-class leased_ranks final : public spmd::rank_places {
+class leased_ranks final : public proc::children {
 public:
     /// All of them must outlive it.
     leased_ranks(loop& on, net::network& via, leased_ranks_options how);
@@ -22431,11 +22400,11 @@ public:
     [[nodiscard]] task<void> open() override;
     ///   errors  cancelled; exhausted: more ranks than a group may have; closed: the cluster was
     ///           stopped
-    [[nodiscard]] task<std::vector<spmd::rank_place>> reserve(int ranks) override;
-    [[nodiscard]] net::address listen(int attempt) const override;
-    [[nodiscard]] net::token secret(int attempt) const override;
-    [[nodiscard]] task<std::unique_ptr<proc::child>> start(int rank,
-                                                           spmd::rank_start what) override;
+    [[nodiscard]] task<std::vector<proc::child_place>> reserve(int ranks) override;
+    /// Its secret is that of all ranks that were reserved together.
+    [[nodiscard]] proc::children_door door() override;
+    /// The next of those that were reserved. Its end says also that it could not be started.
+    [[nodiscard]] task<std::unique_ptr<proc::child>> start(proc::child_options how) override;
     void release() override;
     [[nodiscard]] task<void> close() override;
 
@@ -27915,8 +27884,11 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     void lose_waiting(const std::string& why);
     void end(const lease_ptr& l, proc::child_end how);
     void ask_to_end(lease& l, bool at_once);
-    [[nodiscard]] std::vector<spmd::rank_place> places();
-    static task<std::vector<spmd::rank_place>> reserve(state* self, int ranks);
+    [[nodiscard]] std::vector<proc::child_place> places();
+    [[nodiscard]] std::uint32_t attempt() const {
+        return static_cast<std::uint32_t>(last_group) - 1;
+    }
+    static task<std::vector<proc::child_place>> reserve(state* self, int ranks);
     void drop_group();
 
     // of head_events and group_events
@@ -27947,6 +27919,7 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     std::optional<std::string> waits;   ///< no nodes could hold the group
     std::optional<std::string> refused; ///< there can be no such group
     std::vector<std::size_t> bundle_of; ///< by rank
+    std::size_t started = 0;            ///< of these ranks
     scope keeping, beside;              ///< the link; what looks
 };
 
@@ -28139,11 +28112,11 @@ SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
 // ---- places -------------------------------------------------------------------------------------
 
 /// Ranks of one node have numbers in a row, and the nodes come in the order of the bundles.
-SKEIN_INLINE std::vector<spmd::rank_place> leased_ranks::state::places() {
+SKEIN_INLINE std::vector<proc::child_place> leased_ranks::state::places() {
     std::vector<std::uint64_t> nodes;
     for (const auto& b : placed)
         if (std::find(nodes.begin(), nodes.end(), b.node) == nodes.end()) nodes.push_back(b.node);
-    std::vector<spmd::rank_place> all;
+    std::vector<proc::child_place> all;
     bundle_of.clear();
     for (const auto node : nodes) {
         const auto first = all.size();
@@ -28158,12 +28131,13 @@ SKEIN_INLINE std::vector<spmd::rank_place> leased_ranks::state::places() {
     return all;
 }
 
-SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::state::reserve(state* self,
-                                                                              int ranks) {
+SKEIN_INLINE task<std::vector<proc::child_place>> leased_ranks::state::reserve(state* self,
+                                                                               int ranks) {
     known_group g;
     self->group = g.number = ++self->last_group;
     g.strategy = static_cast<std::uint8_t>(sched::group_strategy::pack);
     g.bundles.assign(static_cast<std::size_t>(ranks), self->demand);
+    self->started = 0;
     self->placed.clear();
     self->waits.reset();
     self->refused.reset();
@@ -28217,7 +28191,7 @@ SKEIN_INLINE task<void> leased_ranks::open() {
     self->beside.spawn(state::watch_head(self));
 }
 
-SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::reserve(int ranks) {
+SKEIN_INLINE task<std::vector<proc::child_place>> leased_ranks::reserve(int ranks) {
     auto* const self = state_.get();
     try {
         auto reserving = state::reserve(self, ranks);
@@ -28228,22 +28202,21 @@ SKEIN_INLINE task<std::vector<spmd::rank_place>> leased_ranks::reserve(int ranks
     }
 }
 
-SKEIN_INLINE net::address leased_ranks::listen(int) const {
-    return detail::driver_door(state_->this_host_only, state_->how.head, 0);
+SKEIN_INLINE proc::children_door leased_ranks::door() {
+    return {detail::driver_door(state_->this_host_only, state_->how.head, 0),
+            detail::group_secret(detail::job_secret(state_->how.secret, state_->how.incarnation),
+                                 state_->attempt())};
 }
 
-SKEIN_INLINE net::token leased_ranks::secret(int attempt) const {
-    return detail::group_secret(detail::job_secret(state_->how.secret, state_->how.incarnation),
-                                static_cast<std::uint32_t>(attempt));
-}
-
-SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(int rank,
-                                                                    spmd::rank_start what) {
+SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(proc::child_options what) {
     auto& self = *state_;
+    auto told = wire::decode<std::map<std::string, std::string>>(what.message);
+    if (!told) throw told.error();
     const auto l = std::make_shared<state::lease>();
     l->number = ++self.last_number;
-    l->name = fmt::format("worker {}", rank);
-    const auto bundle = static_cast<int>(self.bundle_of.at(static_cast<std::size_t>(rank)));
+    l->name = std::move(what.name);
+    const auto next = std::min(self.started++, self.bundle_of.size() - 1);
+    const auto bundle = static_cast<int>(self.bundle_of.at(next));
     want_lease wish;
     wish.lease = l->number;
     wish.demand = self.demand;
@@ -28251,15 +28224,18 @@ SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(int rank,
     wish.own = true;
     auto& order = wish.rank;
     const auto joined = [](const auto& pair) { return pair.first + "=" + pair.second; };
-    for (const auto& one : what.variables) order.place.push_back(joined(one));
+    const auto group = net::address::parse((*told)[spmd::group_variable]);
+    if (!group) throw group.error();
+    order.port = group->port;
+    for (const auto* const here : {spmd::group_variable, spmd::token_variable}) told->erase(here);
+    for (const auto& one : *told) order.place.push_back(joined(one)); // the agent has the rest
     for (const auto& one : what.env) order.env.push_back(joined(one));
     const auto names_runs = [](const auto& one) { return one.first == runs_variable; };
     if (std::none_of(what.env.begin(), what.env.end(), names_runs))
         order.env.push_back(fmt::format("{}={}", runs_variable,
                                         self.how.runs.empty() ? *self.runs : self.how.runs));
     order.argv = what.argv.empty() ? own_arguments() : std::move(what.argv);
-    order.port = what.group.port;
-    order.attempt = static_cast<std::uint32_t>(what.attempt);
+    order.attempt = self.attempt();
     order.threads = static_cast<std::uint16_t>(std::clamp(what.threads, 0, 0xffff));
     const auto most = std::min<time_span>(what.stop_grace, detail::most_stop_grace);
     order.stop_millis = static_cast<std::uint32_t>(
@@ -31862,10 +31838,12 @@ SKEIN_INLINE bool worker_source::want_beside(const net::channel&) { return false
 #include <optional>
 #include <string>
 
+namespace skein::proc {
+class children;
+}
 namespace skein::spmd {
 struct launch_environment;
-class rank_places;
-} // namespace skein::spmd
+}
 
 namespace skein::program {
 
@@ -31916,8 +31894,8 @@ public:
 
 /// Where the ranks of a training run, by the cluster that the environment names.
 struct ranks_on_cluster {
-    /// As spmd::supervisor_options::places; empty: on this host.
-    std::function<std::unique_ptr<spmd::rank_places>(loop& on, net::network& via)> places{};
+    /// As in spmd::supervisor_options; empty: on this host.
+    std::function<std::shared_ptr<proc::children>(loop& on, net::network& via)> children{};
     std::string runs{};    ///< the folder for their runs that all nodes see
     std::string why_not{}; ///< why they run on this host although a cluster is named
 };
@@ -51616,6 +51594,7 @@ SKEIN_INLINE std::string text_of(const std::vector<host_offer>& offers) {
 
 
 // ======== skein/spmd/supervisor.hpp, continued
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -51633,37 +51612,89 @@ class loop;
 namespace skein::spmd {
 
 struct supervisor_outcome;
+struct view;
 
-/// How many ranks a supervisor starts, with what, and how patient it is with them.
-struct supervisor_options {
-    int workers = 2;
-    int max_failures = 3;                                        ///< restarts before it gives up
+/// What each rank of a job is.
+struct rank_program {
+    std::string executable = "/proc/self/exe";              ///< empty: argv[0], looked up in PATH
+    std::vector<std::string> argv{};                        ///< empty: this process's own
+    std::vector<std::pair<std::string, std::string>> env{}; ///< added to its environment
+    /// Variables that only process_environment() there gives, not its environment.
+    std::vector<std::pair<std::string, std::string>> variables{};
+    int threads = 1; ///< OMP_NUM_THREADS of each, unless the user has set that; 0: not set
+};
+
+/// The pauses and limits of a job.
+struct job_times {
     time_span backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
-    time_span stop_grace = time_constants::lan().stop_grace; ///< from a stop request to the kill
+    time_span stop_grace = time_constants::lan().stop_grace;     ///< from a stop to the kill
     /// The same for ranks that have not said that they meet; also for the others of one that fails.
     time_span silent_grace = time_constants::lan().stop_grace;
     time_span crash_grace = time_constants::lan().crash_grace; ///< for the others to leave
-    time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout;
-    std::string executable = "/proc/self/exe";
-    std::vector<std::string> argv{}; ///< of each rank; empty: this process's own
-    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each rank's environment
-    int threads = 1; ///< OMP_NUM_THREADS of each rank, unless the user has set that; 0: not set
-    net::keep_alive alive = group_options{}.alive;
+
+    // Where workers join and leave.
+    time_span settle = std::chrono::milliseconds(50);       ///< from a loss on, for more of them
+    time_span join_settle = std::chrono::milliseconds(200); ///< from the first that is ready on
+    /// From the moment on at which the least number is ready for the first view, for the others.
+    time_span first_settle = std::chrono::seconds(1);
+    time_span pause_limit = std::chrono::minutes(10); ///< below the least number; then it fails
+    time_span ready_limit = std::chrono::minutes(10); ///< from a start until it asks for a world
+    time_span slow_start = std::chrono::seconds(30);  ///< then it is named
+    /// After it has taken over from another coordinator, for the workers of the newest view.
+    time_span take_over = std::chrono::seconds(1);
+    /// A view without any member of the one before waits so long for those that nobody saw end.
+    time_span lease = time_constants::lan().dead_after;
+    /// From the first member of a world that asks for the next one, with nobody lost, for the
+    /// others: those that have not asked by then hang, and are killed.
+    time_span ask_limit = time_constants::lan().collective_timeout;
+    time_span join_deadline = time_constants::lan().collective_timeout; ///< of a view's group
+
+    /// Before another start, behind so many failures.
+    [[nodiscard]] duration pause(int failures) const noexcept {
+        return pause_after(failures, backoff, time_constants::lan().child_restart_most);
+    }
+    /// For ranks whose collectives wait so long for each other: a healthy one may learn only then
+    /// that its world has ended. join_deadline and ask_limit are at least that.
+    void wait_for_collectives(time_span timeout) {
+        join_deadline = std::max(join_deadline, timeout);
+        ask_limit = std::max(ask_limit, timeout);
+    }
+};
+
+/// How a job is led, whoever its ranks are.
+struct job_rules {
+    int max_failures = 3; ///< restarts, or losses of workers and failed starts; then it fails
+    job_times times{};
+    byte_buffer given{};       ///< to every rank; see group_options
+    std::size_t most_told = 0; ///< by rank 0; see group_options
+    /// Told of each failure that counts, and how many there have been, this one included: of fixed
+    /// ranks those that a restart follows, of others also what is refused.
+    std::function<void(const error& why, int failures, int max_failures)> on_failure{};
+    /// Told of each view, and of the end (view::is_over); fixed ranks have none.
+    std::function<void(const view&)> on_view{};
+    std::function<void(const std::string&)> say{}; ///< other lines for people; may be empty
+};
+
+/// What every supervisor is told. Its functions are called on its thread.
+struct supervision : rank_program, job_rules {
     /// SIGINT, SIGTERM and SIGHUP are this job's while it works; false: they stay what they are.
     bool takes_signals = true;
     /// Becomes readable: the ranks are asked to stop, as by a first SIGTERM. -1: none.
     int stop_fd = -1;
-    /// Variables that only process_environment() of the ranks gives, not their environment.
-    std::vector<std::pair<std::string, std::string>> variables{};
-    byte_buffer given{};       ///< to every rank; see group_options
-    std::size_t most_told = 0; ///< by rank 0; see group_options
-    /// Makes the places of the ranks, on the supervisor's loop and network, which outlive them;
-    /// empty: they are processes of this host.
-    std::function<std::unique_ptr<rank_places>(loop& on, net::network& via)> places{};
-    /// Told of each restart: the failure and how many restarts there have been, this one included.
-    std::function<void(const error& why, int restart, int max_failures)> on_restart{};
-    /// Told of the first stop request, when it comes.
-    std::function<void()> on_stop{};
+    std::function<void()> on_stop{}; ///< told of the first stop request, when it comes
+};
+
+/// A job of a fixed number of ranks.
+struct supervisor_options : supervision {
+    int workers = 2;
+    time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout; ///< until all have met
+    net::keep_alive alive = group_options{}.alive;
+    /// Makes where the ranks run, on the supervisor's loop and network, which outlive it; empty:
+    /// on this host.
+    std::function<std::shared_ptr<proc::children>(loop& on, net::network& via)> children{};
+    /// They may be of any program, which never meets: then their ends alone count. Suspends until
+    /// one of the attempt has said that its ranks meet; empty: all of them do.
+    std::function<task<void>()> until_met{};
     /// The ranks are some of a world of several hosts; nothing: they are all of it.
     std::optional<host_share> share{};
     /// Told once of an attempt that fails, when it is known why: other ranks may still run.
@@ -51738,53 +51769,22 @@ struct supervisor_outcome {
 
 namespace skein::spmd::detail {
 
-/// Where ranks of this host meet: a name that no other group has.
-SKEIN_INLINE net::address local_meeting(int attempt) {
-    return net::address::abstract_unix(
-        fmt::format("@skein-{}-{}-{:016x}", ::getpid(), attempt, system_random().next()));
+/// A rank as a child. What it is told goes through a pipe: nothing of it is in its environment, so
+/// nothing of it reaches what it starts.
+SKEIN_INLINE proc::child_options child_of(const rank_program& program, std::string name,
+                                          std::map<std::string, std::string> told) {
+    proc::child_options how;
+    for (const auto& [variable, value] : program.variables) told.try_emplace(variable, value);
+    how.role = rank_role;
+    how.name = std::move(name);
+    how.message = wire::encode(told);
+    how.socket = false;
+    how.executable = program.executable;
+    how.argv = program.argv;
+    how.env = program.env;
+    how.threads = program.threads;
+    return how;
 }
-SKEIN_INLINE std::vector<rank_place> places_of_one_host(int ranks) {
-    std::vector<rank_place> all;
-    for (int r = 0; r < ranks; ++r) all.push_back({r, ranks});
-    return all;
-}
-
-/// Processes of this host.
-class local_places final : public rank_places {
-public:
-    explicit local_places(net::real_loop& on) : children_(on) {}
-
-    task<void> open() override { co_return; }
-    task<std::vector<rank_place>> reserve(int ranks) override {
-        secret_ = net::token::generate();
-        co_return places_of_one_host(ranks);
-    }
-    net::address listen(int attempt) const override { return local_meeting(attempt); }
-    net::token secret(int) const override { return secret_; }
-    /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
-    /// environment, so nothing of it reaches what it starts.
-    task<std::unique_ptr<proc::child>> start(int rank, rank_start what) override {
-        what.variables[group_variable] = net::to_string(what.group);
-        what.variables[token_variable] = secret_.to_hex();
-        proc::child_options how;
-        how.role = rank_role;
-        how.name = fmt::format("worker {}", rank);
-        how.message = wire::encode(what.variables);
-        how.socket = false;
-        how.executable = std::move(what.executable);
-        how.argv = std::move(what.argv);
-        how.env = std::move(what.env);
-        how.threads = what.threads;
-        auto starting = children_.start(std::move(how));
-        co_return co_await starting;
-    }
-    void release() override {}
-    task<void> close() override { co_return; }
-
-private:
-    proc::local_children children_;
-    net::token secret_;
-};
 
 /// One job of N ranks.
 class job {
@@ -51792,8 +51792,10 @@ public:
     job(net::real_loop& loop, supervisor_options options)
         : options_(std::move(options)), network_(loop),
           requests_(loop, {.signals = options_.takes_signals, .fd = options_.stop_fd}) {
-        places_ = options_.places ? options_.places(loop, network_)
-                                  : std::make_unique<local_places>(loop);
+        if (options_.children)
+            children_ = options_.children(loop, network_);
+        else
+            children_ = std::make_shared<proc::local_children>(loop);
         if (options_.share) job_id_ = options_.share->job;
     }
     /// Of a share of several hosts, the first one's: serves the group of all.
@@ -51823,7 +51825,7 @@ public:
         } catch (...) {
             failure = std::current_exception();
         }
-        auto closing = as_result(places_->close());
+        auto closing = as_result(children_->close());
         (void)co_await closing; // whatever is wrong there, how the ranks ended is known
         watching.cancel();
         auto joined = shield(watching.join());
@@ -51862,16 +51864,12 @@ private:
     };
 
     task<void> run_attempts() {
-        auto opened = until_stopped(places_->open());
+        auto opened = until_stopped(children_->open());
         if (auto open = co_await opened; !open) {
             outcome_.failure = open.error();
             lasting_ = true;
             co_return;
         }
-        proc::restart_rules rules;
-        rules.most = options_.max_failures;
-        rules.first_pause = options_.backoff;
-        proc::restart_policy restarts(rules);
         std::optional<error> before;
         for (int number = 0;; ++number) {
             auto attempted = run_attempt(number);
@@ -51886,8 +51884,7 @@ private:
                 co_return;
             }
             before = *failure;
-            const auto pause = restarts.failed(*failure);
-            if (!pause) {
+            if (outcome_.restarts >= options_.max_failures) {
                 if (number > 0) {
                     auto hint =
                         fmt::format("the job was restarted {} time{} already; when it is resumed "
@@ -51900,9 +51897,9 @@ private:
             }
             ++outcome_.restarts;
             last_failure_ = failure->text().substr(0, 1000);
-            if (options_.on_restart)
-                options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
-            auto pausing = as_result(stop_.wait_for(*pause));
+            if (options_.on_failure)
+                options_.on_failure(*failure, outcome_.restarts, options_.max_failures);
+            auto pausing = as_result(stop_.wait_for(options_.times.pause(outcome_.restarts)));
             (void)co_await pausing;
             if (stop_signal_ != 0) co_return;
         }
@@ -51917,7 +51914,7 @@ private:
 
     /// Gives nothing when every rank has left in order.
     task<std::optional<error>> run_attempt(int number) {
-        auto reserving = until_stopped(places_->reserve(options_.workers));
+        auto reserving = until_stopped(children_->reserve(options_.workers));
         auto where = co_await reserving;
         if (!where && stop_signal_ != 0)
             co_return error(errc::cancelled, "stopped before there was room for the workers");
@@ -51925,25 +51922,26 @@ private:
         if (!where) co_return where.error();
         auto run = run_attempt_in(number, std::move(*where));
         auto how = co_await run;
-        places_->release();
+        children_->release();
         co_return how;
     }
 
-    task<std::optional<error>> run_attempt_in(int number, std::vector<rank_place> where) {
+    task<std::optional<error>> run_attempt_in(int number, std::vector<proc::child_place> where) {
         attempt now;
         now.number = number;
-        now.meets = !places_->may_stay_silent();
+        now.meets = !options_.until_met;
         group_options group;
         group.world_size = options_.workers;
         group.generation = number;
         group.job = job_id_;
-        group.secret = places_->secret(number);
+        auto door = children_->door();
+        group.secret = options_.share ? options_.share->secret : door.secret;
         group.join_deadline = options_.join_deadline;
         group.alive = options_.alive;
         group.given = options_.given;
         group.most_told = options_.most_told;
         if (!options_.share)
-            now.server = std::make_unique<group_server>(network_, places_->listen(number), group);
+            now.server = std::make_unique<group_server>(network_, door.at, group);
         else
             now.server = std::move(server_);
         const auto at = options_.share ? options_.share->group : now.server->local();
@@ -51961,7 +51959,8 @@ private:
                 if (broken_off_) throw error(*broken_off_);
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
-                auto starting = start_rank(&now, r, where[static_cast<std::size_t>(r)], at);
+                auto starting =
+                    start_rank(&now, r, where[static_cast<std::size_t>(r)], at, group.secret);
                 co_await starting;
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
@@ -51983,27 +51982,22 @@ private:
         co_return verdict(now);
     }
 
-    task<void> start_rank(attempt* now, int rank, rank_place where, net::address at) {
-        rank_start what;
+    task<void> start_rank(attempt* now, int rank, proc::child_place where, net::address at,
+                          net::token secret) {
         const auto& share = options_.share;
-        what.variables = {
+        std::map<std::string, std::string> told{
             {"SKEIN_RANK", std::to_string(in_world(rank))},
             {"SKEIN_WORLD_SIZE", std::to_string(share ? share->world_size : options_.workers)},
             {"SKEIN_LOCAL_RANK", std::to_string(where.local_rank)},
             {"SKEIN_LOCAL_SIZE", std::to_string(where.local_size)},
             {"SKEIN_ATTEMPT", std::to_string(share ? share->attempt : now->number)},
-            {"SKEIN_JOB_ID", job_id_}};
-        if (!last_failure_.empty()) what.variables["SKEIN_LAST_FAILURE"] = last_failure_;
-        for (const auto& [name, value] : options_.variables)
-            what.variables.try_emplace(name, value);
-        what.group = at;
-        what.attempt = now->number;
-        what.executable = options_.executable;
-        what.argv = options_.argv;
-        what.env = options_.env;
-        what.threads = options_.threads;
-        what.stop_grace = options_.stop_grace;
-        auto starting = places_->start(rank, std::move(what));
+            {"SKEIN_JOB_ID", job_id_},
+            {group_variable, net::to_string(at)},
+            {token_variable, secret.to_hex()}};
+        if (!last_failure_.empty()) told["SKEIN_LAST_FAILURE"] = last_failure_;
+        auto what = child_of(options_, fmt::format("worker {}", rank), std::move(told));
+        what.stop_grace = options_.times.stop_grace;
+        auto starting = children_->start(std::move(what));
         auto& place = now->ranks[static_cast<std::size_t>(rank)];
         place.process = co_await starting;
         place.running = true;
@@ -52011,7 +52005,7 @@ private:
 
     /// Whoever has ended before the others met was no rank of theirs.
     task<void> until_they_meet(attempt* now) {
-        auto meeting = places_->until_met();
+        auto meeting = options_.until_met();
         co_await meeting;
         now->meets = true;
         if (now->group) co_return; // it was over before
@@ -52158,9 +52152,9 @@ private:
             const auto time = loop::current().now();
             if (!has_failed && now->group && now->group->failure) { // also while they are stopping
                 has_failed = true;
-                limit =
-                    std::min(limit.value_or(time_point::max()),
-                             time + (now->meets ? options_.crash_grace : options_.silent_grace));
+                limit = std::min(
+                    limit.value_or(time_point::max()),
+                    time + (now->meets ? options_.times.crash_grace : options_.times.silent_grace));
                 // A rank that fell silent will not leave; a dead one is reaped within the moment.
                 if (!now->group->reported) silent_limit = time + moment;
             }
@@ -52172,7 +52166,8 @@ private:
             }
             // After a good end the ranks may go on working, as long as nobody asks them to stop.
             if (!limit && stop_signal_ != 0)
-                limit = time + (now->meets ? options_.stop_grace : options_.silent_grace);
+                limit =
+                    time + (now->meets ? options_.times.stop_grace : options_.times.silent_grace);
             if (stop_signal_ != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
                 if (!now->meets) ask_all_to_end(*now);
@@ -52256,7 +52251,7 @@ private:
     supervisor_options options_;
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
-    std::unique_ptr<rank_places> places_;
+    std::shared_ptr<proc::children> children_;
     net::stop_watch requests_;
     supervisor_outcome outcome_;
     std::string last_failure_; ///< of the attempt before; empty: this is the first
@@ -52396,37 +52391,8 @@ class network;
 
 namespace skein::spmd {
 
-/// The pauses and limits of a coordinator.
-struct elastic_times {
-    time_span settle = std::chrono::milliseconds(50);       ///< from a loss on, for more of them
-    time_span join_settle = std::chrono::milliseconds(200); ///< from the first that is ready on
-    /// From the moment on at which the least number is ready for the first view, for the others.
-    time_span first_settle = std::chrono::seconds(1);
-    time_span pause_limit = std::chrono::minutes(10); ///< below the least number; then it fails
-    time_span ready_limit = std::chrono::minutes(10); ///< from a start until it asks for a world
-    time_span slow_start = std::chrono::seconds(30);  ///< then it is named
-    time_span backoff = time_constants::lan().job_restart_first; ///< after a failed start; doubles
-    time_span stop_grace = time_constants::lan().stop_grace;     ///< from a stop to the kill
-    time_span crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
-    /// After it has taken over from another coordinator, for the workers of the newest view.
-    time_span take_over = std::chrono::seconds(1);
-    /// A view without any member of the one before waits so long for those that nobody saw end.
-    time_span lease = time_constants::lan().dead_after;
-    /// From the first member of a world that asks for the next one, with nobody lost, for the
-    /// others: those that have not asked by then hang, and are killed.
-    time_span ask_limit = time_constants::lan().collective_timeout;
-    time_span join_deadline = time_constants::lan().collective_timeout; ///< of a view's group
-
-    /// For ranks whose collectives wait so long for each other: a healthy one may learn only then
-    /// that its world has ended. join_deadline and ask_limit are at least that.
-    void wait_for_collectives(time_span timeout) {
-        join_deadline = std::max(join_deadline, timeout);
-        ask_limit = std::max(ask_limit, timeout);
-    }
-};
-
 /// What a coordinator knows before the first worker.
-struct coordinator_options {
+struct coordinator_options : job_rules {
     std::uint64_t id = 1;
     std::string address{}; ///< where other supervisors reach it
     std::string job{};
@@ -52434,28 +52400,19 @@ struct coordinator_options {
     /// Each worker is a host of ranks that start again: people read of hosts, and a host that is
     /// told to go where the others are too few stops the job.
     bool are_hosts = false;
-    int start = 0;        ///< workers at the beginning; 0: `most`
-    int max_failures = 3; ///< losses of members and failed starts, of the whole job
+    int start = 0; ///< workers at the beginning; 0: `most`
     /// Workers of one host that are refused; then none is started there any more.
     int max_refusals = 3;
-    elastic_times times{};
     net::address
         groups{}; ///< where the groups of views listen; port 0, or a Unix name to begin with
     std::string advertise{}; ///< the host in the groups' addresses; empty: as they listen
     net::keep_alive alive = group_options{}.alive; ///< of the groups
-    byte_buffer given{};                           ///< to every rank; see group_options
-    std::size_t most_told = 0;                     ///< by rank 0; see group_options
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
-    std::function<void(const std::string&)> say{}; ///< other lines for people; may be empty
     /// The newest view that this host has heard of. The job goes on from it if the register holds an
     /// older one, or none any more.
     view known{};
     /// From the claim on until a first view is made: a host that knows of one may come.
     time_span first_after{};
-    /// Told of each view that begins, and of the last.
-    std::function<void(const view&)> on_view{};
-    /// Told of what counts against max_failures, and of what is refused.
-    std::function<void(const error& why, int failures, int max_failures)> on_failure{};
 };
 
 /// Ends with the job. Everything on one loop.
@@ -52662,11 +52619,6 @@ inline constexpr const char* done_alone =
 [[nodiscard]] inline bool is_lasting_end(const worker_end& how) noexcept {
     return how.code == exit_code::usage || how.signal == SIGPIPE || how.signal == SIGXFSZ ||
            (how.not_started && is_lasting(how.not_started->code()));
-}
-
-/// Before another start after so many bad ones in a row.
-[[nodiscard]] inline duration start_pause(int bad, time_span first) {
-    return pause_after(bad, first, time_constants::lan().child_restart_most);
 }
 
 } // namespace detail
@@ -53211,8 +53163,7 @@ SKEIN_INLINE void elastic_coordinator::failed_start(worker& w, error why) {
     if (lasting) return count_refusal(w, std::move(why));
     if (count_bad_start(w, why)) return;
     ++bad_starts_;
-    retry_at_ = deadline_after(loop::current().now(),
-                               detail::start_pause(bad_starts_, options_.times.backoff));
+    retry_at_ = deadline_after(loop::current().now(), options_.times.pause(bad_starts_));
     last_loss_ = why;
     count_failure(std::move(why), -1);
 }
@@ -54012,8 +53963,7 @@ SKEIN_INLINE void elastic_coordinator::count_refusal(worker& which, error why) {
         return turn_out(*host, error(code, why.what()));
     }
     ++bad_starts_;
-    retry_at_ = deadline_after(loop::current().now(),
-                               detail::start_pause(bad_starts_, options_.times.backoff));
+    retry_at_ = deadline_after(loop::current().now(), options_.times.pause(bad_starts_));
     refused_ = std::move(why);
 }
 
@@ -54024,8 +53974,7 @@ SKEIN_INLINE bool elastic_coordinator::count_bad_start(worker& which, const erro
     last_loss_ = why;
     if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
     ++bad_starts_;
-    retry_at_ = deadline_after(loop::current().now(),
-                               detail::start_pause(bad_starts_, options_.times.backoff));
+    retry_at_ = deadline_after(loop::current().now(), options_.times.pause(bad_starts_));
     if (++records_[host].bad_starts >= options_.max_refusals) turn_out(*host, why);
     return true;
 }
@@ -54159,7 +54108,7 @@ class children;
 namespace skein::spmd {
 
 /// What a keeper starts, and how long it waits for a sign of life.
-struct local_keeper_options {
+struct local_keeper_options : rank_program {
     std::uint64_t id = 1;
     std::string host{};
     int places = 1;
@@ -54171,11 +54120,6 @@ struct local_keeper_options {
                           time_constants::lan().suspect_after, time_constants::lan().suspect_after};
     /// A busy host may learn a longer alive.dead_after, at most this; see spmd/silence_limit.hpp.
     time_span most_silence = std::chrono::seconds(10);
-    std::string executable = "/proc/self/exe";
-    std::vector<std::string> argv{};                        ///< of each worker; empty: our own
-    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
-    std::vector<std::pair<std::string, std::string>> variables{}; ///< in its boot message alone
-    int threads = 1; ///< OMP_NUM_THREADS of each, unless the user has set that; 0: not set
 };
 
 /// Lives on one loop. What it starts dies with it.
@@ -54429,17 +54373,8 @@ SKEIN_INLINE task<void> local_keeper::begin(std::shared_ptr<worker> self) {
         {elastic_workers_variable, fmt::format("{}:{}", options_.least, options_.most)},
         {"SKEIN_JOB_ID", options_.job},
         {token_variable, options_.secret.to_hex()}};
-    for (const auto& [name, value] : options_.variables) mine.try_emplace(name, value);
-    proc::child_options how;
-    how.role = rank_role;
-    how.name = fmt::format("worker {}", self->id);
-    how.message = wire::encode(mine);
-    how.socket = false;
-    how.executable = options_.executable;
-    how.argv = options_.argv;
-    how.env = options_.env;
-    how.threads = options_.threads;
-    auto starting = children_.start(std::move(how));
+    auto starting = children_.start(
+        detail::child_of(options_, fmt::format("worker {}", self->id), std::move(mine)));
     self->process = co_await starting;
     if (self->kill_asked) self->process->kill();
 }
@@ -54532,6 +54467,8 @@ public:
     void stop(int signal);
     /// Now.
     void kill_all();
+    /// So many workers are wanted; nothing happens where this host is not the coordinator.
+    void set_target(int workers);
     /// This host is told to go: as stop(SIGTERM).
     void leave(const std::string& why);
 
@@ -54540,7 +54477,8 @@ private:
     std::unique_ptr<impl> impl_;
 };
 
-/// Asks the coordinator for another number of workers; gives what it says.
+/// Asks the coordinator for another number of workers; gives what it says. An empty name of a job
+/// is that of any.
 ///   errors  those of net::connect_patiently; mismatch: another job
 [[nodiscard]] task<std::string> ask_to_scale(net::network& via, net::address endpoint,
                                              net::token secret, std::string job, int workers);
@@ -54863,6 +54801,9 @@ public:
         keeper_.kill_all();
         kill_now_.set();
         if (coordinator_) coordinator_->kill_all();
+    }
+    void set_target(int workers) {
+        if (coordinator_) coordinator_->set_target(workers);
     }
     void leave(const std::string& why) {
         if (!leaves_) leaves_ = why;
@@ -55289,6 +55230,7 @@ SKEIN_INLINE elastic_host::~elastic_host() = default;
 SKEIN_INLINE task<supervisor_outcome> elastic_host::run() { return impl_->run(); }
 SKEIN_INLINE void elastic_host::stop(int signal) { impl_->stop(signal); }
 SKEIN_INLINE void elastic_host::kill_all() { impl_->kill_all(); }
+SKEIN_INLINE void elastic_host::set_target(int workers) { impl_->set_target(workers); }
 SKEIN_INLINE void elastic_host::leave(const std::string& why) { impl_->leave(why); }
 
 } // namespace skein::spmd
@@ -55393,12 +55335,13 @@ SKEIN_INLINE void answer_scale(keeper_door* door, net::connection& to, const net
     auto asked = wire::decode<keeper_scale>(f.body);
     if (!asked) throw asked.error();
     const auto& o = door->options->coordinator;
-    if (asked->job != door->options->job) {
+    if (!asked->job.empty() && asked->job != door->options->job) {
         const error why(errc::mismatch,
                         fmt::format("this is job '{}', not '{}'", door->options->job, asked->job));
         return say_over(to, false, 0, why);
     }
     door->coordinator->set_target(asked->target);
+    asked->job = door->options->job;
     asked->target = door->coordinator->target();
     asked->least = o.least;
     asked->most = o.most;
@@ -55579,7 +55522,7 @@ SKEIN_INLINE task<std::string> ask_to_scale(net::network& via, net::address endp
                                    time_constants::lan().connect_timeout);
     auto link = co_await connecting;
     detail::keeper_scale asking;
-    asking.job = job;
+    asking.job = std::move(job);
     asking.target = workers;
     detail::say(*link, detail::keeper_kind::scale, asking);
     auto answering = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
@@ -55594,8 +55537,8 @@ SKEIN_INLINE task<std::string> ask_to_scale(net::network& via, net::address endp
     }
     const auto said = wire::decode<detail::keeper_scale>(answer->body);
     if (!said) throw said.error();
-    co_return fmt::format("job {} wants {} workers now ({} to {} are possible)", job, said->target,
-                          said->least, said->most);
+    co_return fmt::format("job {} wants {} workers now ({} to {} are possible)", said->job,
+                          said->target, said->least, said->most);
 }
 
 } // namespace skein::spmd
@@ -55635,7 +55578,7 @@ struct elastic_member_options {
     /// What all workers of the job must have alike: one that differs from the first is refused.
     std::vector<setting> settings{};
 
-    /// See elastic_times; both deadlines are at least that.
+    /// See job_times; both deadlines are at least that.
     void wait_for_collectives(time_span timeout) {
         exchange_deadline = std::max(exchange_deadline, timeout);
         join_deadline = std::max(join_deadline, timeout);
@@ -56368,8 +56311,11 @@ SKEIN_INLINE void elastic_member::fail(const error& why) { impl_->fail(why); }
 
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56385,33 +56331,46 @@ struct leave_notices {
     time_span every = std::chrono::seconds(1);
 };
 
-/// A job, and this host's part in it.
-struct elastic_run_options {
-    std::string job = "job";
-    net::address endpoint{}; ///< of the coordinator, where there is no register
+/// Says to a running job how many workers it should have. Shared by the job and whoever tells it;
+/// its members may be called from any thread, also before the job begins and after its end.
+class elastic_control {
+public:
+    elastic_control() = default;
+    elastic_control(const elastic_control&) = delete;
+    elastic_control& operator=(const elastic_control&) = delete;
+
+    /// Within least and most of the job, or the nearest of them.
+    void set_target(int workers);
+
+    /// Of the job: who is told, until end().
+    void begin(std::function<void(int workers)> told);
+    void end();
+
+private:
+    std::mutex mutex_; // guards all
+    std::function<void(int)> told_;
+    std::optional<int> wanted_;
+};
+
+/// A job, and this host's part in it. As it is: this program, of one host.
+struct elastic_run_options : supervision {
+    std::string job{};       ///< empty: a name of its own
+    net::address endpoint{}; ///< of the coordinator, without a register; empty: of this host alone
     /// Makes a register of its own; called on the loop. Empty: in the coordinator's memory.
     std::function<std::unique_ptr<view_register>()> make_register{};
-    net::token secret{};             ///< the same on all hosts
-    std::string host{};              ///< as others reach this one; empty: its name
+    net::token secret{}; ///< the same on all hosts; of one alone: of scale_elastic_job(), if any
+    std::string host{};  ///< as others reach this one; empty: its name
     std::pair<int, int> hosts{1, 1}; ///< at least, at most
     int workers_per_host = 1;
+    /// Of one host: workers in a world, and at the beginning (0: `most`). most 0: workers_per_host.
+    int least = 1, most = 0, start = 0;
     bool are_hosts = false; ///< see coordinator_options; each is its host's one worker
-    int max_failures = 3;
-    elastic_times times{};
     time_span meet_limit = std::chrono::minutes(10); ///< see elastic_host_options
     time_span back_limit = std::chrono::seconds(7);  ///< the same
     /// After which a worker, or a host, is lost. Zero: 1 s, of a worker on a busy host up to 10 s.
     time_span silence{};
-    std::string executable{}; ///< of the workers; empty: argv[0], looked up in PATH
-    std::vector<std::string> argv{};
-    std::vector<std::pair<std::string, std::string>> env{};
-    int threads = 1;
-    bool takes_signals = true;
-    int stop_fd = -1; ///< becomes readable: as a first SIGTERM. -1: none
     leave_notices notices{};
-    std::function<void(const view&)> on_view{}; ///< told at the coordinator
-    std::function<void(const error& why, int failures, int max_failures)> on_failure{};
-    std::function<void(const std::string&)> say{};    ///< other lines for people
+    std::shared_ptr<elastic_control> control{};       ///< of the coordinator's host; may be null
     std::function<void(net::address)> on_listening{}; ///< at the coordinator; its address
 };
 
@@ -56423,6 +56382,10 @@ struct elastic_run_options {
 ///   errors  those of ask_to_scale
 [[nodiscard]] std::string scale_elastic_job(const net::address& endpoint, const net::token& secret,
                                             const std::string& job, int workers);
+/// Where a job without an endpoint is asked, by the process of this host that leads it; it is known
+/// there by any name that is empty.
+///   errors  not_found: that process has none
+[[nodiscard]] net::address door_of_job(std::int64_t pid);
 /// The same of a job whose coordinator stands in a register, which is made on a loop.
 ///   errors  besides: timeout, there is none
 [[nodiscard]] std::string scale_elastic_job(
@@ -56443,16 +56406,35 @@ struct elastic_run_options {
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include <unistd.h>
 
 #include <fmt/format.h>
 
 namespace skein::spmd {
+
+SKEIN_INLINE void elastic_control::set_target(int workers) {
+    const std::lock_guard lock(mutex_);
+    wanted_ = workers;
+    if (told_) told_(workers);
+}
+SKEIN_INLINE void elastic_control::begin(std::function<void(int workers)> told) {
+    const std::lock_guard lock(mutex_);
+    told_ = std::move(told);
+    if (wanted_) told_(*wanted_);
+}
+SKEIN_INLINE void elastic_control::end() {
+    const std::lock_guard lock(mutex_);
+    told_ = {};
+}
 
 namespace detail {
 
@@ -56542,6 +56524,9 @@ SKEIN_INLINE task<bool> is_told_to_go(net::network* via, const http_place* at) {
     co_return answer.first == 200;
 }
 
+/// In the names of the sockets at which jobs without an endpoint are asked; the process follows.
+inline constexpr std::string_view job_door = "job";
+
 /// What run_elastic_host() holds on its loop.
 class elastic_host_run {
 public:
@@ -56555,10 +56540,15 @@ public:
         scope beside;
         net::stop_watch requests(loop_,
                                  {.signals = options_.takes_signals, .fd = options_.stop_fd});
-        beside.spawn(requests.hear([this](int signal, bool again) {
+        beside.spawn(requests.hear([this, stops = false](int signal, bool again) mutable {
             if (again) host_->kill_all();
+            if (!std::exchange(stops, true) && options_.on_stop) options_.on_stop();
             host_->stop(signal);
         }));
+        if (options_.control)
+            options_.control->begin([this](int workers) {
+                loop_.post_from_any_thread([this, workers] { host_->set_target(workers); });
+            });
         if (!options_.notices.file.empty()) beside.spawn(watch_file());
         if (!options_.notices.url.empty()) beside.spawn(watch_url());
         std::exception_ptr failure;
@@ -56569,6 +56559,7 @@ public:
         } catch (...) {
             failure = std::current_exception();
         }
+        if (options_.control) options_.control->end();
         beside.cancel();
         auto joined = shield(as_result(beside.join()));
         (void)co_await joined;
@@ -56580,47 +56571,48 @@ public:
 
 private:
     [[nodiscard]] elastic_host_options host_of() const {
+        const bool is_alone = options_.endpoint.host.empty() && !options_.make_register;
         elastic_host_options o;
-        o.job = options_.job;
-        o.endpoint = options_.endpoint;
-        o.secret = options_.secret;
+        o.job = options_.job.empty() ? fmt::format("job-{:016x}", system_random().next())
+                                     : options_.job;
+        o.endpoint = is_alone ? own_door(job_door) : options_.endpoint;
+        o.secret = is_alone && options_.secret.empty() ? net::token::generate() : options_.secret;
         o.host = options_.host.empty() ? proc::host_name() : options_.host;
         o.say = options_.say;
         o.meet_limit = options_.meet_limit;
         o.back_limit = options_.back_limit;
         o.on_listening = options_.on_listening;
         auto& k = o.keeper;
-        k.id = system_random().next() | 1;
-        k.host = o.host;
-        k.places = options_.workers_per_host;
-        k.least = options_.hosts.first * options_.workers_per_host;
-        k.most = options_.hosts.second * options_.workers_per_host;
-        k.job = options_.job;
-        k.door = net::address::abstract_unix(
-            fmt::format("@skein-keeper-{}-{:016x}", ::getpid(), system_random().next()));
-        k.secret = net::token::generate();
-        k.executable =
-            options_.executable.empty() ? find_program(options_.argv.front()) : options_.executable;
-        k.argv = options_.argv;
-        k.env = options_.env;
+        static_cast<rank_program&>(k) = options_;
+        if (k.executable.empty()) k.executable = find_program(options_.argv.front());
         // Where other hosts reach the ranks of this one.
         if (!options_.host.empty()) k.env.emplace_back("SKEIN_ADVERTISE", options_.host);
-        k.threads = options_.threads;
-        auto& c = o.coordinator;
+        k.id = system_random().next() | 1;
+        k.host = o.host;
+        k.places = std::max(options_.workers_per_host, options_.most);
+        k.least = options_.hosts.first * options_.workers_per_host;
+        k.most = options_.hosts.second * options_.workers_per_host;
+        if (options_.most != 0)
+            std::tie(k.least, k.most) = std::pair(options_.least, options_.most);
+        k.job = o.job;
+        k.door = own_door("keeper");
+        k.secret = net::token::generate();
         set_silence(o);
-        c.say = options_.say;
-        c.job = options_.job;
+        auto& c = o.coordinator;
+        static_cast<job_rules&>(c) = options_;
+        c.job = o.job;
         c.are_hosts = options_.are_hosts;
         c.least = k.least;
         c.most = k.most;
-        c.max_failures = options_.max_failures;
-        c.times = options_.times;
+        c.start = options_.start;
         // Who was cut off has to know it before a world without it begins.
         c.times.lease = std::max(c.times.lease, time_span(duration(options_.silence) * 3));
         c.random = &system_random();
-        c.on_view = options_.on_view;
-        c.on_failure = options_.on_failure;
         return o;
+    }
+    [[nodiscard]] static net::address own_door(std::string_view what) {
+        return net::address::abstract_unix(
+            fmt::format("@skein-{}-{}-{:016x}", what, ::getpid(), system_random().next()));
     }
     void set_silence(elastic_host_options& o) const {
         if (options_.silence <= time_span{}) return;
@@ -56675,12 +56667,9 @@ SKEIN_INLINE task<std::string> scale_by_register(
     co_return co_await asking;
 }
 
-} // namespace detail
-
-namespace detail {
-
 SKEIN_INLINE void check_host_run(const elastic_run_options& options) {
-    if (options.argv.empty()) throw error(errc::invalid_argument, "no program to run");
+    if (options.argv.empty() && options.executable.empty())
+        throw error(errc::invalid_argument, "no program to run");
     if (options.hosts.first < 1 || options.hosts.first > options.hosts.second)
         throw error(errc::invalid_argument, fmt::format("a job of at least {} and at most {} hosts",
                                                         options.hosts.first, options.hosts.second))
@@ -56688,6 +56677,15 @@ SKEIN_INLINE void check_host_run(const elastic_run_options& options) {
     if (options.workers_per_host < 1)
         throw error(errc::invalid_argument,
                     fmt::format("{} workers on each host", options.workers_per_host));
+    const auto& [least, most, start] = std::tie(options.least, options.most, options.start);
+    if (most != 0 && (least < 1 || least > most))
+        throw error(errc::invalid_argument,
+                    fmt::format("a job of at least {} and at most {} workers", least, most))
+            .with_hint("at least 1, and not more than at most: 1:4");
+    if (most != 0 && start != 0 && (start < least || start > most))
+        throw error(
+            errc::invalid_argument,
+            fmt::format("{} workers at the start of a job of {} to {}", start, least, most));
     if (!options.notices.url.empty()) (void)parse_http(options.notices.url);
 }
 
@@ -56709,257 +56707,33 @@ SKEIN_INLINE std::string scale_elastic_job(const net::address& endpoint, const n
     return loop.run(detail::scale_on_loop(&network, endpoint, secret, job, workers));
 }
 
+SKEIN_INLINE net::address door_of_job(std::int64_t pid) {
+    const auto begin = fmt::format("@skein-{}-", detail::job_door);
+    std::vector<std::string> others;
+    std::ifstream sockets("/proc/net/unix"); // the kernel's names, of this network namespace
+    for (std::string line; std::getline(sockets, line);) {
+        const auto at = line.find(begin);
+        if (at == std::string::npos) continue;
+        const auto name = line.substr(at);
+        const auto end = name.find('-', begin.size());
+        if (name.find('-', end + 1) != std::string::npos) continue; // the group of one of its views
+        const auto whose = name.substr(begin.size(), end - begin.size());
+        if (whose == std::to_string(pid)) return net::address::abstract_unix(name);
+        if (std::find(others.begin(), others.end(), whose) == others.end()) others.push_back(whose);
+    }
+    throw error(errc::not_found,
+                fmt::format("process {} of this host leads no elastic job of this host alone", pid))
+        .with_hint(others.empty() ? std::string("name the program that was started with --workers "
+                                                "LEAST:MOST, and none of its ranks")
+                                  : "those that do: " + joined(others, ", "));
+}
+
 SKEIN_INLINE std::string scale_elastic_job(
     const std::function<std::unique_ptr<view_register>()>& make_register, const net::token& secret,
     const std::string& job, int workers) {
     net::real_loop loop;
     net::real_network network(loop);
     return loop.run(detail::scale_by_register(&network, &make_register, secret, job, workers));
-}
-
-} // namespace skein::spmd
-
-// ======== skein/spmd/elastic_supervisor.hpp
-// The supervisor of an elastic job on one host: starts copies of this program as workers, makes
-// views of those that are ready, and starts another one when one is lost.
-//
-// Workers are not told a rank when they start: they ask for their world (spmd/elastic_member.hpp).
-// Ctrl-C and SIGTERM ask them to save and end; a second one kills them. When the supervisor dies,
-// however it dies, the kernel kills them.
-
-
-#include <cstddef>
-#include <functional>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace skein::spmd {
-
-/// Says to a running job how many workers it should have. Shared by the job and whoever tells it;
-/// its members may be called from any thread, also before the job begins and after its end.
-class elastic_control {
-public:
-    elastic_control() = default;
-    elastic_control(const elastic_control&) = delete;
-    elastic_control& operator=(const elastic_control&) = delete;
-
-    /// Within least and most of the job, or the nearest of them.
-    void set_target(int workers);
-
-    /// Of the job: who is told, until end().
-    void begin(std::function<void(int workers)> told);
-    void end();
-
-private:
-    std::mutex mutex_; // guards all
-    std::function<void(int)> told_;
-    std::optional<int> wanted_;
-};
-
-/// How many workers, with what, and how patient the supervisor is with them.
-struct elastic_options {
-    int least = 1, most = 1; ///< workers in a world
-    int start = 0;           ///< workers at the beginning; 0: `most`
-    int max_failures = 3;    ///< losses of members and failed starts, then the job fails
-    elastic_times times{};
-    /// Of a worker's control connection; one that is silent for dead_after is killed.
-    net::keep_alive alive = local_keeper_options{}.alive;
-    time_span most_silence = local_keeper_options{}.most_silence; ///< see local_keeper_options
-    std::string executable = "/proc/self/exe";
-    std::vector<std::string> argv{}; ///< of each worker; empty: this process's own
-    std::vector<std::pair<std::string, std::string>> env{}; ///< added to each one's environment
-    int threads = 1; ///< OMP_NUM_THREADS of each worker, unless the user has set that; 0: not set
-    /// SIGINT, SIGTERM and SIGHUP are this job's while it works; false: they stay what they are.
-    bool takes_signals = true;
-    /// Becomes readable: the workers are asked to stop, as by a first SIGTERM. -1: none.
-    int stop_fd = -1;
-    /// Variables that only process_environment() of the workers gives, not their environment.
-    std::vector<std::pair<std::string, std::string>> variables{};
-    byte_buffer given{};                        ///< to every rank of every view; see group_options
-    std::size_t most_told = 0;                  ///< by rank 0; see group_options
-    std::shared_ptr<elastic_control> control{}; ///< may be null
-    /// Told of each view, and of the end (view::is_over), on the supervisor's thread.
-    std::function<void(const view&)> on_view{};
-    /// Told of each loss and failed start that counts, and how many there have been.
-    std::function<void(const error& why, int failures, int max_failures)> on_failure{};
-    /// Other lines for people, on the supervisor's thread; may be empty.
-    std::function<void(const std::string&)> say{};
-    /// Told of the first stop request, when it comes.
-    std::function<void()> on_stop{};
-};
-
-/// Runs the job to its end; blocks. On any thread; as supervise().
-///   result  restarts: the losses and failed starts that were counted; culprit: a rank of the
-///           newest view
-///   errors  invalid_argument: least, most or start; not_supported: a loop runs on this thread, or
-///           this process is a worker
-[[nodiscard]] supervisor_outcome supervise_elastic(elastic_options options);
-
-} // namespace skein::spmd
-
-
-// ======== skein/spmd/detail/elastic_supervisor.ipp
-// One job = one coordinator + one keeper + a register, on a loop of their own.
-
-
-#include <csignal>
-#include <exception>
-#include <utility>
-
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-namespace skein::spmd {
-
-SKEIN_INLINE void elastic_control::set_target(int workers) {
-    const std::lock_guard lock(mutex_);
-    wanted_ = workers;
-    if (told_) told_(workers);
-}
-SKEIN_INLINE void elastic_control::begin(std::function<void(int workers)> told) {
-    const std::lock_guard lock(mutex_);
-    told_ = std::move(told);
-    if (wanted_) told_(*wanted_);
-}
-SKEIN_INLINE void elastic_control::end() {
-    const std::lock_guard lock(mutex_);
-    told_ = {};
-}
-
-namespace detail {
-
-/// Of one host, with its register in its own memory.
-class elastic_job {
-public:
-    elastic_job(net::real_loop& loop, elastic_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop),
-          keeper_(network_, children_, keeper_options()),
-          coordinator_(network_, register_, coordinator_options_of()),
-          requests_(loop, {.signals = options_.takes_signals, .fd = options_.stop_fd}) {
-        coordinator_.add(keeper_);
-    }
-
-    task<supervisor_outcome> run() {
-        scope beside;
-        beside.spawn(keep());
-        beside.spawn(requests_.hear([this](int signal, bool again) {
-            if (again) coordinator_.kill_all();
-            begin_to_stop(signal);
-        }));
-        if (options_.control)
-            options_.control->begin([this](int workers) {
-                loop_.post_from_any_thread([this, workers] { coordinator_.set_target(workers); });
-            });
-        std::exception_ptr failure;
-        supervisor_outcome how;
-        try {
-            auto running = coordinator_.run();
-            how = co_await running;
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        if (options_.control) options_.control->end();
-        beside.cancel();
-        auto joined = shield(as_result(beside.join()));
-        (void)co_await joined;
-        if (failure) std::rethrow_exception(failure);
-        co_return how;
-    }
-
-private:
-    [[nodiscard]] local_keeper_options keeper_options() const {
-        local_keeper_options o;
-        o.host = proc::host_name();
-        o.places = options_.most;
-        o.least = options_.least;
-        o.most = options_.most;
-        o.job = job_;
-        o.door = net::address::abstract_unix(
-            fmt::format("@skein-keeper-{}-{:016x}", ::getpid(), system_random().next()));
-        o.secret = net::token::generate();
-        o.alive = options_.alive;
-        o.most_silence = options_.most_silence;
-        o.executable = options_.executable;
-        o.argv = options_.argv;
-        o.env = options_.env;
-        o.variables = options_.variables;
-        o.threads = options_.threads;
-        return o;
-    }
-    [[nodiscard]] coordinator_options coordinator_options_of() const {
-        coordinator_options o;
-        o.job = job_;
-        o.least = options_.least;
-        o.most = options_.most;
-        o.start = options_.start;
-        o.max_failures = options_.max_failures;
-        o.times = options_.times;
-        o.groups = net::address::abstract_unix(fmt::format("@skein-{}", ::getpid()));
-        o.given = options_.given;
-        o.most_told = options_.most_told;
-        o.random = &system_random();
-        o.say = options_.say;
-        o.on_view = options_.on_view;
-        o.on_failure = options_.on_failure;
-        return o;
-    }
-
-    task<void> keep() {
-        std::exception_ptr failure;
-        try {
-            auto keeping = keeper_.run(coordinator_);
-            co_await keeping;
-        } catch (const error& e) {
-            if (e.code() == errc::cancelled) co_return;
-            failure = std::current_exception();
-        }
-        if (!failure) co_return;
-        coordinator_.kill_all();
-        std::rethrow_exception(failure);
-    }
-    void begin_to_stop(int signal) {
-        const bool first = !std::exchange(stops_, true);
-        if (first && options_.on_stop) options_.on_stop();
-        coordinator_.stop(signal);
-    }
-
-    elastic_options options_;
-    net::real_loop& loop_;
-    std::string job_ = fmt::format("job-{:016x}", system_random().next());
-    net::real_network network_;
-    proc::local_children children_;
-    memory_register register_;
-    local_keeper keeper_;
-    elastic_coordinator coordinator_;
-    net::stop_watch requests_;
-    bool stops_ = false;
-};
-
-SKEIN_INLINE void check(const elastic_options& options) {
-    if (options.least < 1 || options.least > options.most)
-        throw error(
-            errc::invalid_argument,
-            fmt::format("a job of at least {} and at most {} workers", options.least, options.most))
-            .with_hint("at least 1, and not more than at most: 1:4");
-    if (options.start != 0 && (options.start < options.least || options.start > options.most))
-        throw error(errc::invalid_argument,
-                    fmt::format("{} workers at the start of a job of {} to {}", options.start,
-                                options.least, options.most));
-}
-
-} // namespace detail
-
-SKEIN_INLINE supervisor_outcome supervise_elastic(elastic_options options) {
-    detail::check(options);
-    loop::refuse_inside("a job of ranks", "start it from main");
-    net::real_loop loop;
-    detail::elastic_job work(loop, std::move(options));
-    return loop.run(work.run());
 }
 
 } // namespace skein::spmd

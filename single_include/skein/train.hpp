@@ -30660,9 +30660,9 @@ SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& co
     spmd::supervisor_options options;
     options.workers = config.scaling.workers.most;
     options.max_failures = config.failure.max_failures;
-    options.stop_grace = config.failure.stop_grace;
-    options.backoff = config.failure.backoff;
-    options.on_restart = [](const error& why, int restart, int most) {
+    options.times.stop_grace = config.failure.stop_grace;
+    options.times.backoff = config.failure.backoff;
+    options.on_failure = [](const error& why, int restart, int most) {
         write_notice(fmt::format(
             "{}; starting again, from the last checkpoint if there is one (restart {} of {})\n",
             without_trace(why.what()), restart, most));
@@ -30687,11 +30687,11 @@ SKEIN_INLINE std::string place_ranks(spmd::supervisor_options& options, const ru
     else
         where.why_not = "this program was compiled header-only without the cluster: include "
                         "<skein/program/program.hpp>, or link skein::runtime";
-    if (!where.places) {
+    if (!where.children) {
         say_note(config, fmt::format("note: the ranks run on this host: {}", where.why_not));
         return {};
     }
-    options.places = std::move(where.places);
+    options.children = std::move(where.children);
     options.join_deadline = std::chrono::minutes(15); // nodes may fetch the job's folder first
     return where.runs;
 }
@@ -31167,22 +31167,19 @@ SKEIN_INLINE int run_as_worker(const run_config& config, const rank_function& bo
     }
 }
 
-SKEIN_INLINE spmd::elastic_options elastic_options_of(const run_config& config) {
-    const auto plain = supervisor_options_of(config);
-    spmd::elastic_options options;
+SKEIN_INLINE spmd::elastic_run_options elastic_options_of(const run_config& config) {
+    spmd::elastic_run_options options;
+    static_cast<spmd::supervision&>(options) = supervisor_options_of(config);
     options.least = config.scaling.workers.least;
     options.most = config.scaling.workers.most;
-    options.max_failures = plain.max_failures;
-    options.times.stop_grace = plain.stop_grace;
-    options.times.backoff = plain.backoff;
     options.times.wait_for_collectives(config.failure.collective_timeout);
-    if (config.failure.silence > time_span{}) {
-        options.alive.suspect_after = options.alive.dead_after = config.failure.silence;
-        options.most_silence = config.failure.silence;
+    options.silence = config.failure.silence;
+    try {
+        options.secret = spmd::group_token();
+    } catch (const error&) { // then it hears nobody: skein scale says what is wrong with the token
+        options.secret = {};
     }
     options.say = [&config](const std::string& line) { say_note(config, line); };
-    options.threads = plain.threads;
-    options.on_stop = plain.on_stop;
     options.on_failure = [&config, counted = 0](const error& why, int failures, int most) mutable {
         if (failures > most) return; // the job fails, and says why
         const bool is_counted = std::exchange(counted, failures) != failures;
@@ -31199,7 +31196,7 @@ SKEIN_INLINE int run_elastic(const run_config& config) {
     try {
         validate(config, config.scaling.workers.most);
         (void)comm_model_of(config);
-        const auto outcome = spmd::supervise_elastic(elastic_options_of(config));
+        const auto outcome = spmd::run_elastic_host(elastic_options_of(config));
         return exit_code_after(config, outcome);
     } catch (...) {
         const auto why = to_error(std::current_exception());
@@ -34518,7 +34515,7 @@ SKEIN_INLINE void run_ranks(const loop_call& call, loop_end& out) {
             .with_hint("give it a fixed number, or start the training by train::launch()");
     (void)comm_model_of(config);
     auto options = supervisor_options_of(config);
-    if (config.output == output_mode::quiet) options.on_restart = {}; // result.restarts has it
+    if (config.output == output_mode::quiet) options.on_failure = {}; // result.restarts has it
     options.takes_signals = may_take_signals();
     options.variables.emplace_back(spmd::entry_variable, call.loop->mangled);
     const auto asked = run_config().runs_dir;
