@@ -667,7 +667,6 @@ using skein::spmd::coordinator_place;
 using skein::spmd::difference;
 using skein::spmd::discover;
 using skein::spmd::door_of_job;
-using skein::spmd::elastic_control;
 using skein::spmd::elastic_coordinator;
 using skein::spmd::elastic_host;
 using skein::spmd::elastic_host_options;

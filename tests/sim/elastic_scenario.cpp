@@ -891,7 +891,8 @@ bool stage::is_expected(const error& why) const {
         return std::string_view(why.what()).find(text) != std::string_view::npos;
     };
     if (failures_ > options_.max_failures) return true;
-    if (now->disk.step == now->total && says("SIGKILL")) return true; // after its work was done
+    if (now->disk.step == now->total && (says("SIGKILL") || says("was silent")))
+        return true; // after its work was done
     if (stop_signal != 0) return why.code() != errc::internal;
     // At the very end a broken link may swallow a rank's goodbye, or the last words that it needs.
     if (now->disk.step == now->total &&
@@ -901,7 +902,8 @@ bool stage::is_expected(const error& why) const {
     if (says("exited before the job was done") || says("on purpose")) return was_put_;
     if (why.code() == errc::mismatch && now->odd > 0) return true;
     // What only comes again, before the first view; with views, too often.
-    if (says("could not be started")) return newest_.generation == 1 || bad_ends_ >= 3;
+    // The view that says so may not have reached the register.
+    if (says("could not be started")) return newest_.generation <= 1 || bad_ends_ >= 3;
     return says("fewer than") && bad_ends_ > 6; // a long pause before the next start
 }
 

@@ -40,6 +40,7 @@ struct elastic_run {
     std::vector<view> views;
     std::vector<std::string> failures;
     std::function<void()> on_failure;
+    std::vector<std::thread> tools;
     supervisor_outcome outcome;
 
     explicit elastic_run(const char* program, int least, int most) {
@@ -50,7 +51,17 @@ struct elastic_run {
         options.times.backoff = 1ms;
         options.times.crash_grace = 5s;
         options.times.first_settle = 60s; // on a busy machine one may start late
-        options.control = std::make_shared<elastic_control>();
+        options.secret = net::token::generate();
+    }
+    /// Asked for as skein scale does; behind the end of the job nothing happens.
+    void scale(int workers) {
+        tools.emplace_back([this, workers] {
+            try {
+                (void)scale_elastic_job(door_of_job(::getpid()), options.secret, "", workers);
+            } catch (const error&) {
+                return;
+            }
+        });
     }
     /// `act` is called with each view of ranks; when it says false the workers are done.
     void live(const std::function<bool(const view&)>& act) {
@@ -63,6 +74,7 @@ struct elastic_run {
             if (on_failure) on_failure();
         };
         outcome = run_elastic_host(options);
+        for (auto& tool : tools) tool.join();
     }
     /// For messages.
     [[nodiscard]] std::string story() const {
@@ -272,8 +284,8 @@ TEST_CASE("the wanted number of workers changes while they work") {
     elastic_run job("works", 1, 4);
     job.options.start = 2;
     job.live([&](const view& now) {
-        if (now.generation == 1) job.options.control->set_target(4);
-        if (now.members.size() == 4) job.options.control->set_target(1);
+        if (now.generation == 1) job.scale(4);
+        if (now.members.size() == 4) job.scale(1);
         return now.generation == 1 || now.members.size() > 1;
     });
     INFO(job.story());
@@ -290,12 +302,10 @@ TEST_CASE("the wanted number of workers changes while they work") {
 TEST_CASE("a job without an endpoint is scaled by the process that leads it") {
     elastic_run job("works", 1, 3);
     job.options.start = 1;
-    job.options.secret = net::token::generate();
-    std::vector<std::thread> tools;
     std::string answer, refusal;
     job.live([&](const view& now) {
         if (now.generation == 1)
-            tools.emplace_back([&] {
+            job.tools.emplace_back([&] {
                 const auto door = door_of_job(::getpid());
                 try {
                     (void)scale_elastic_job(door, net::token::generate(), "", 2);
@@ -306,7 +316,6 @@ TEST_CASE("a job without an endpoint is scaled by the process that leads it") {
             });
         return now.members.size() != 2;
     });
-    for (auto& tool : tools) tool.join();
     INFO(job.story());
     CHECK_FALSE(job.outcome.failure);
     CHECK_THAT(refusal, ContainsSubstring("token"));
@@ -410,7 +419,7 @@ TEST_CASE("workers with other settings are refused by name, and the others go on
         if (job.failures.size() == 3) job.finish(); // none is started any more
     };
     job.live([&](const view&) {
-        job.options.control->set_target(3);
+        job.scale(3);
         return true;
     });
     INFO(job.story());
@@ -428,7 +437,7 @@ TEST_CASE("a worker that finds in its first world that it is another one leaves 
         if (job.failures.size() == 3) job.finish();
     };
     job.live([&](const view&) {
-        job.options.control->set_target(3);
+        job.scale(3);
         return true;
     });
     INFO(job.story());
@@ -454,7 +463,7 @@ TEST_CASE("a worker that hangs before it asks for a world holds nobody up") {
     job.on_failure = [&] { job.finish(); };
     job.options.start = 1;
     job.live([&](const view&) {
-        job.options.control->set_target(2);
+        job.scale(2);
         return true;
     });
     INFO(job.story());

@@ -70,8 +70,6 @@ public:
     void stop(int signal);
     /// Now.
     void kill_all();
-    /// So many workers are wanted; nothing happens where this host is not the coordinator.
-    void set_target(int workers);
     /// This host is told to go: as stop(SIGTERM).
     void leave(const std::string& why);
 

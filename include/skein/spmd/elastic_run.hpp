@@ -22,8 +22,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,27 +35,6 @@ struct leave_notices {
     /// EC2 does. Empty: none.
     std::string url{};
     time_span every = std::chrono::seconds(1);
-};
-
-/// Says to a running job how many workers it should have. Shared by the job and whoever tells it;
-/// its members may be called from any thread, also before the job begins and after its end.
-class elastic_control {
-public:
-    elastic_control() = default;
-    elastic_control(const elastic_control&) = delete;
-    elastic_control& operator=(const elastic_control&) = delete;
-
-    /// Within least and most of the job, or the nearest of them.
-    void set_target(int workers);
-
-    /// Of the job: who is told, until end().
-    void begin(std::function<void(int workers)> told);
-    void end();
-
-private:
-    std::mutex mutex_; // guards all
-    std::function<void(int)> told_;
-    std::optional<int> wanted_;
 };
 
 /// A job, and this host's part in it. As it is: this program, of one host.
@@ -78,7 +55,6 @@ struct elastic_run_options : supervision {
     /// After which a worker, or a host, is lost. Zero: 1 s, of a worker on a busy host up to 10 s.
     time_span silence{};
     leave_notices notices{};
-    std::shared_ptr<elastic_control> control{};       ///< of the coordinator's host; may be null
     std::function<void(net::address)> on_listening{}; ///< at the coordinator; its address
 };
 

@@ -79,9 +79,6 @@ public:
         kill_now_.set();
         if (coordinator_) coordinator_->kill_all();
     }
-    void set_target(int workers) {
-        if (coordinator_) coordinator_->set_target(workers);
-    }
     void leave(const std::string& why) {
         if (!leaves_) leaves_ = why;
         if (signal_ == 0) signal_ = SIGTERM;
@@ -507,7 +504,6 @@ SKEIN_INLINE elastic_host::~elastic_host() = default;
 SKEIN_INLINE task<supervisor_outcome> elastic_host::run() { return impl_->run(); }
 SKEIN_INLINE void elastic_host::stop(int signal) { impl_->stop(signal); }
 SKEIN_INLINE void elastic_host::kill_all() { impl_->kill_all(); }
-SKEIN_INLINE void elastic_host::set_target(int workers) { impl_->set_target(workers); }
 SKEIN_INLINE void elastic_host::leave(const std::string& why) { impl_->leave(why); }
 
 } // namespace skein::spmd

@@ -39,21 +39,6 @@
 
 namespace skein::spmd {
 
-SKEIN_INLINE void elastic_control::set_target(int workers) {
-    const std::lock_guard lock(mutex_);
-    wanted_ = workers;
-    if (told_) told_(workers);
-}
-SKEIN_INLINE void elastic_control::begin(std::function<void(int workers)> told) {
-    const std::lock_guard lock(mutex_);
-    told_ = std::move(told);
-    if (wanted_) told_(*wanted_);
-}
-SKEIN_INLINE void elastic_control::end() {
-    const std::lock_guard lock(mutex_);
-    told_ = {};
-}
-
 namespace detail {
 
 /// As a shell finds it.
@@ -163,10 +148,6 @@ public:
             if (!std::exchange(stops, true) && options_.on_stop) options_.on_stop();
             host_->stop(signal);
         }));
-        if (options_.control)
-            options_.control->begin([this](int workers) {
-                loop_.post_from_any_thread([this, workers] { host_->set_target(workers); });
-            });
         if (!options_.notices.file.empty()) beside.spawn(watch_file());
         if (!options_.notices.url.empty()) beside.spawn(watch_url());
         std::exception_ptr failure;
@@ -177,7 +158,6 @@ public:
         } catch (...) {
             failure = std::current_exception();
         }
-        if (options_.control) options_.control->end();
         beside.cancel();
         auto joined = shield(as_result(beside.join()));
         (void)co_await joined;

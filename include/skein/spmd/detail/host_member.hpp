@@ -141,7 +141,6 @@ public:
     ~host_members() override;
 
     [[nodiscard]] task<std::unique_ptr<proc::child>> start(proc::child_options how) override;
-    [[nodiscard]] proc::host_resources resources() override { return {}; }
     /// Before the destructor, after the keeper.
     [[nodiscard]] task<void> end();
 
