@@ -54467,8 +54467,6 @@ public:
     void stop(int signal);
     /// Now.
     void kill_all();
-    /// So many workers are wanted; nothing happens where this host is not the coordinator.
-    void set_target(int workers);
     /// This host is told to go: as stop(SIGTERM).
     void leave(const std::string& why);
 
@@ -54801,9 +54799,6 @@ public:
         keeper_.kill_all();
         kill_now_.set();
         if (coordinator_) coordinator_->kill_all();
-    }
-    void set_target(int workers) {
-        if (coordinator_) coordinator_->set_target(workers);
     }
     void leave(const std::string& why) {
         if (!leaves_) leaves_ = why;
@@ -55230,7 +55225,6 @@ SKEIN_INLINE elastic_host::~elastic_host() = default;
 SKEIN_INLINE task<supervisor_outcome> elastic_host::run() { return impl_->run(); }
 SKEIN_INLINE void elastic_host::stop(int signal) { impl_->stop(signal); }
 SKEIN_INLINE void elastic_host::kill_all() { impl_->kill_all(); }
-SKEIN_INLINE void elastic_host::set_target(int workers) { impl_->set_target(workers); }
 SKEIN_INLINE void elastic_host::leave(const std::string& why) { impl_->leave(why); }
 
 } // namespace skein::spmd
@@ -56314,8 +56308,6 @@ SKEIN_INLINE void elastic_member::fail(const error& why) { impl_->fail(why); }
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56329,27 +56321,6 @@ struct leave_notices {
     /// EC2 does. Empty: none.
     std::string url{};
     time_span every = std::chrono::seconds(1);
-};
-
-/// Says to a running job how many workers it should have. Shared by the job and whoever tells it;
-/// its members may be called from any thread, also before the job begins and after its end.
-class elastic_control {
-public:
-    elastic_control() = default;
-    elastic_control(const elastic_control&) = delete;
-    elastic_control& operator=(const elastic_control&) = delete;
-
-    /// Within least and most of the job, or the nearest of them.
-    void set_target(int workers);
-
-    /// Of the job: who is told, until end().
-    void begin(std::function<void(int workers)> told);
-    void end();
-
-private:
-    std::mutex mutex_; // guards all
-    std::function<void(int)> told_;
-    std::optional<int> wanted_;
 };
 
 /// A job, and this host's part in it. As it is: this program, of one host.
@@ -56370,7 +56341,6 @@ struct elastic_run_options : supervision {
     /// After which a worker, or a host, is lost. Zero: 1 s, of a worker on a busy host up to 10 s.
     time_span silence{};
     leave_notices notices{};
-    std::shared_ptr<elastic_control> control{};       ///< of the coordinator's host; may be null
     std::function<void(net::address)> on_listening{}; ///< at the coordinator; its address
 };
 
@@ -56420,21 +56390,6 @@ struct elastic_run_options : supervision {
 #include <fmt/format.h>
 
 namespace skein::spmd {
-
-SKEIN_INLINE void elastic_control::set_target(int workers) {
-    const std::lock_guard lock(mutex_);
-    wanted_ = workers;
-    if (told_) told_(workers);
-}
-SKEIN_INLINE void elastic_control::begin(std::function<void(int workers)> told) {
-    const std::lock_guard lock(mutex_);
-    told_ = std::move(told);
-    if (wanted_) told_(*wanted_);
-}
-SKEIN_INLINE void elastic_control::end() {
-    const std::lock_guard lock(mutex_);
-    told_ = {};
-}
 
 namespace detail {
 
@@ -56545,10 +56500,6 @@ public:
             if (!std::exchange(stops, true) && options_.on_stop) options_.on_stop();
             host_->stop(signal);
         }));
-        if (options_.control)
-            options_.control->begin([this](int workers) {
-                loop_.post_from_any_thread([this, workers] { host_->set_target(workers); });
-            });
         if (!options_.notices.file.empty()) beside.spawn(watch_file());
         if (!options_.notices.url.empty()) beside.spawn(watch_url());
         std::exception_ptr failure;
@@ -56559,7 +56510,6 @@ public:
         } catch (...) {
             failure = std::current_exception();
         }
-        if (options_.control) options_.control->end();
         beside.cancel();
         auto joined = shield(as_result(beside.join()));
         (void)co_await joined;
