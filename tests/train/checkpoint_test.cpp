@@ -436,8 +436,8 @@ TEST_CASE("a folder that cannot be synced after the rename is a warning, the che
 TEST_CASE("a half-written folder is cleared away and never loaded") {
     crash_disk d;
     save_step(d, 10);
-    d.make_dirs("run/checkpoints/step-00000020.part-00ff").value();
-    d.write_whole("run/checkpoints/step-00000020.part-00ff/manifest.json",
+    d.make_dirs("run/checkpoints/step-00000020.part-00000000000000ff").value();
+    d.write_whole("run/checkpoints/step-00000020.part-00000000000000ff/manifest.json",
                   as_bytes(std::string_view("{}")))
         .value();
     warnings w;
