@@ -29,7 +29,8 @@ TEST_CASE("options of a cluster with one of them named give no warning") {
     const leased_workers_options leased{.name = "p"};
     const program::head_program the_head{.listen = "l"};
     const program::agent_program the_agent{.name = "n"};
-    const spmd::supervisor_options supervisor{.workers = 2};
+    spmd::supervisor_options supervisor; // it has parts, which no initializer can name
+    supervisor.workers = 2;
     const tool_options tool{.name = "t"};
     CHECK(joined.join_deadline == skein::duration::max());
     CHECK(agent.name + the_agent.name == "nn");
