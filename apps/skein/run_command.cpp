@@ -23,6 +23,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -405,7 +406,7 @@ void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chose
     sub->add_option("--stop-grace,--shutdown-timeout,--shutdown_timeout", args.stop_grace,
                     "seconds from the request to stop (SIGTERM) until a rank is killed (default: "
                     "300 for a training, 30 for other programs)")
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(1, std::numeric_limits<int>::max()));
     sub->add_flag("--standalone", args.standalone, "one host, no endpoint");
     sub->add_option("--local-addr,--local_addr", args.local_address,
                     "this host, as others reach it (default: its name)");
@@ -450,7 +451,7 @@ void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chose
         ->required();
     scaling->add_option("workers", args.target, "that are wanted")
         ->required()
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(1, std::numeric_limits<int>::max()));
     declare_meeting(*scaling, args);
     scaling->callback([&chosen, &args] { chosen = [&args] { return scale(args); }; });
 }

@@ -87,7 +87,12 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
     app.add_option("--checkpoint-every", o.run.checkpoint.every, "steps between checkpoints");
     app.add_option("--keep-bytes", o.run.checkpoint.keep_bytes,
                    "that the run's checkpoints may take, as 20GB (0: any); the newest stays")
-        ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
+        ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+        ->transform(CLI::Validator( // before that one, which takes -1 for a very large number
+            [](std::string& given) {
+                return given.starts_with('-') ? std::string("use 0 or more") : std::string();
+            },
+            ""));
     app.add_flag("--no-checkpoints", no_checkpoints, "write none");
     auto* const saves = app.add_flag("--checkpoint-async,!--checkpoint-blocking", beside,
                                      "write them while training goes on, or before it does "

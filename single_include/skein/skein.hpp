@@ -51684,7 +51684,8 @@ struct supervision : rank_program, job_rules {
     std::function<void()> on_stop{}; ///< told of the first stop request, when it comes
 };
 
-/// A job of a fixed number of ranks.
+/// A job of a fixed number of ranks. Its fields are set one by one, as those of all options that have
+/// parts: supervisor_options job; job.workers = 2;
 struct supervisor_options : supervision {
     int workers = 2;
     time_span join_deadline = 2 * time_constants::lan().rendezvous_timeout; ///< until all have met

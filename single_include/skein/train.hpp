@@ -11001,9 +11001,9 @@ SKEIN_INLINE void progress::finish() {
 //
 // With rules there is events.jsonl, too: what they decided.
 //
-// Rows are appended once per report and never rewritten. A resumed run first cuts all rows after
-// the step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed
-// one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
+// Rows are appended once per report and never rewritten, but for the last one, which a rank that
+// takes over writes again. A resumed run first cuts all rows after the step it resumes from, so that
+// an interrupted run leaves the very same rows as an undisturbed one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
 // It has to belong to who runs the program (or to root), and links in the place of its files are
 // not followed. A few descriptors are kept back for it: rows are written also when others have
 // taken all the rest.
@@ -11400,6 +11400,14 @@ public:
     void write_world_svg(std::uint64_t last, std::string_view title = {});
 
 private:
+    /// A file of JSON objects, a line each.
+    struct line_file {
+        const char* base;
+        std::uint64_t bytes = 0;                 ///< up to the last whole line
+        std::optional<std::uint64_t> rewrites{}; ///< see rewrite_after()
+        std::vector<std::string> waits{};        ///< that could not be written
+    };
+
     run_dir();
     template <class Keep>
     void cut(Keep keep);
@@ -11412,9 +11420,8 @@ private:
     void open_files();
     [[nodiscard]] result<void> write_header();
     [[nodiscard]] result<void> write_csv();
-    [[nodiscard]] result<void> write_lines();
+    [[nodiscard]] result<void> write_lines(line_file& to);
     [[nodiscard]] result<void> write_events();
-    [[nodiscard]] result<void> write_decisions();
     [[nodiscard]] result<void> write_waiting();
 
     std::string path_, name_;
@@ -11425,14 +11432,12 @@ private:
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;
-    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0,
-                  decisions_bytes_ = 0; // up to the last whole row
-    // The step after which the next row takes the place of all that are there; of each file.
-    std::optional<std::uint64_t> csv_rewrites_, lines_rewrite_, decisions_rewrite_, events_rewrite_;
+    std::uint64_t csv_bytes_ = 0; // up to the last whole row
+    // The step after which the next row takes the place of all that are there.
+    std::optional<std::uint64_t> csv_rewrites_, events_rewrite_;
     bool header_waits_ = false;
     std::vector<metrics_row> csv_waits_;
-    std::vector<std::string> lines_wait_;     // of metrics.jsonl
-    std::vector<std::string> decisions_wait_; // of events.jsonl
+    line_file lines_{.base = "metrics.jsonl"}, decisions_{.base = "events.jsonl"};
     std::vector<tb_event> events_wait_;
 };
 
@@ -11808,8 +11813,8 @@ SKEIN_INLINE void run_dir::open_files() {
     auto events = event_file::open(path_, options_.wall_time());
     if (!events) throw unusable(events.error());
     events_ = std::move(*events);
-    lines_bytes_ = detail::whole_bytes(detail::read_text(file("metrics.jsonl")));
-    decisions_bytes_ = detail::whole_bytes(detail::read_text(file("events.jsonl")));
+    for (auto* of : {&lines_, &decisions_})
+        of->bytes = detail::whole_bytes(detail::read_text(file(of->base)));
 
     const auto csv = detail::read_text(file(metrics_file));
     const metrics_table table(csv);
@@ -11839,15 +11844,15 @@ SKEIN_INLINE void run_dir::clear() {
 
 SKEIN_INLINE void run_dir::rewrite_after(std::uint64_t step) {
     drop_waiting([step](std::uint64_t row) { return row <= step; });
-    csv_rewrites_ = lines_rewrite_ = decisions_rewrite_ = events_rewrite_ = step;
+    csv_rewrites_ = lines_.rewrites = decisions_.rewrites = events_rewrite_ = step;
 }
 
 /// Of those that could not be written.
 template <class Keep>
 void run_dir::drop_waiting(Keep keep) {
     std::erase_if(csv_waits_, [&](const metrics_row& row) { return !keep(row.step); });
-    for (auto* lines : {&lines_wait_, &decisions_wait_})
-        std::erase_if(*lines, [&](const std::string& line) {
+    for (auto* of : {&lines_, &decisions_})
+        std::erase_if(of->waits, [&](const std::string& line) {
             return detail::kept_lines(line, keep).empty();
         });
     std::erase_if(events_wait_, [&](const tb_event& event) {
@@ -11859,7 +11864,7 @@ template <class Keep>
 void run_dir::cut(Keep keep) {
     check_ours().value();
     drop_waiting(keep);
-    csv_rewrites_ = lines_rewrite_ = decisions_rewrite_ = events_rewrite_ = std::nullopt;
+    csv_rewrites_ = lines_.rewrites = decisions_.rewrites = events_rewrite_ = std::nullopt;
     posix_disk disk(link_policy::refuse);
     const auto replace = [&](const char* base, std::uint64_t& bytes, auto kept) {
         const auto before = detail::read_text(file(base));
@@ -11867,11 +11872,11 @@ void run_dir::cut(Keep keep) {
         if (after != before) disk.replace(file(base), as_bytes(std::string_view(after))).value();
         bytes = after.size();
     };
-    const auto lines = [&](std::string_view text) { return detail::kept_lines(text, keep); };
     replace(metrics_file, csv_bytes_,
             [&](std::string_view text) { return detail::kept_rows(text, columns_, keep); });
-    replace("metrics.jsonl", lines_bytes_, lines);
-    replace("events.jsonl", decisions_bytes_, lines);
+    for (auto* of : {&lines_, &decisions_})
+        replace(of->base, of->bytes,
+                [&](std::string_view text) { return detail::kept_lines(text, keep); });
 }
 
 namespace detail {
@@ -11907,13 +11912,13 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
             event.scalars.emplace_back(v.name, static_cast<float>(v.value));
         }
     for (const auto& array : row.arrays) object[array.name] = detail::nested(array);
-    lines_wait_.push_back(dump_json(object) + "\n");
+    lines_.waits.push_back(dump_json(object) + "\n");
     if (!event.scalars.empty()) events_wait_.push_back(std::move(event));
     flush();
 }
 
 SKEIN_INLINE void run_dir::append_event(std::string_view object) {
-    decisions_wait_.push_back(std::string(object) + "\n");
+    decisions_.waits.push_back(std::string(object) + "\n");
     flush();
 }
 
@@ -11924,7 +11929,8 @@ SKEIN_INLINE void run_dir::flush() {
 /// All are tried; the first reason of those that failed.
 SKEIN_INLINE result<void> run_dir::write_waiting() {
     if (auto ours = check_ours(); !ours) return ours;
-    const result<void> all[] = {write_csv(), write_lines(), write_events(), write_decisions()};
+    const result<void> all[] = {write_csv(), write_lines(lines_), write_events(),
+                                write_lines(decisions_)};
     for (const auto& done : all)
         if (!done) return done;
     return {};
@@ -11932,7 +11938,7 @@ SKEIN_INLINE result<void> run_dir::write_waiting() {
 
 SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
     return std::max(
-        {csv_waits_.size(), lines_wait_.size(), events_wait_.size(), decisions_wait_.size()});
+        {csv_waits_.size(), lines_.waits.size(), events_wait_.size(), decisions_.waits.size()});
 }
 
 /// metrics.csv anew with all columns; rows that lack the last ones get empty fields.
@@ -11978,33 +11984,16 @@ SKEIN_INLINE result<void> run_dir::write_csv() {
     return {};
 }
 
-SKEIN_INLINE result<void> run_dir::write_lines() {
-    if (lines_wait_.empty()) return {};
+SKEIN_INLINE result<void> run_dir::write_lines(line_file& to) {
+    if (to.waits.empty()) return {};
     std::string text;
-    for (const auto& line : lines_wait_) text += line;
+    for (const auto& line : to.waits) text += line;
     const auto kept = [](std::string_view rows, auto keep) {
         return detail::kept_lines(rows, keep);
     };
-    if (auto done =
-            detail::write_rows(file("metrics.jsonl"), lines_bytes_, lines_rewrite_, text, kept);
-        !done)
+    if (auto done = detail::write_rows(file(to.base), to.bytes, to.rewrites, text, kept); !done)
         return done;
-    lines_wait_.clear();
-    return {};
-}
-
-SKEIN_INLINE result<void> run_dir::write_decisions() {
-    if (decisions_wait_.empty()) return {};
-    std::string text;
-    for (const auto& line : decisions_wait_) text += line;
-    const auto kept = [](std::string_view rows, auto keep) {
-        return detail::kept_lines(rows, keep);
-    };
-    if (auto done = detail::write_rows(file("events.jsonl"), decisions_bytes_, decisions_rewrite_,
-                                       text, kept);
-        !done)
-        return done;
-    decisions_wait_.clear();
+    to.waits.clear();
     return {};
 }
 
@@ -25454,14 +25443,14 @@ SKEIN_INLINE void load_weights(torch::nn::Module& module, const weight_source& f
 
 namespace detail {
 
-/// Adds what is to be said of a source that was loaded.
-SKEIN_INLINE void tell_of(const weight_source& from, bool average, loaded_weights& out) {
-    out.path = from.path();
+/// Warns where the numbers of a checkpoint were made with other weights than these.
+///   result  what was said; empty: nothing
+SKEIN_INLINE std::string warn_of_others(const weight_source& from, bool average) {
     const auto* const ours = dynamic_cast<const checkpoint_weights*>(&from);
-    if (ours == nullptr) return;
-    out.step = ours->checkpoint().step();
-    out.other_numbers = numbers_of_others(ours->checkpoint(), average);
-    if (!out.other_numbers.empty()) logging::warn("weights", out.other_numbers);
+    if (ours == nullptr) return {};
+    auto text = numbers_of_others(ours->checkpoint(), average);
+    if (!text.empty()) logging::warn("weights", text);
+    return text;
 }
 
 /// The first rank reads all of a checkpoint to verify it, and says which one it is.
@@ -25505,8 +25494,7 @@ SKEIN_INLINE void load_on_all(const context& ctx, torch::nn::Module& module,
     posix_disk here;
     const auto source = open_on_all(ctx, here, from, options.average);
     load_on_all(ctx, module, *source, map, options.strict);
-    loaded_weights unused;
-    if (ctx.is_first()) tell_of(*source, options.average, unused);
+    if (ctx.is_first()) (void)warn_of_others(*source, options.average);
 }
 
 } // namespace detail
@@ -25517,7 +25505,10 @@ SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::s
     loaded_weights out;
     const auto source = open_weights(here, from, {options.average, &out.passed_over});
     load_weights(module, *source, map, options.strict);
-    detail::tell_of(*source, options.average, out);
+    out.path = source->path();
+    if (const auto* const ours = dynamic_cast<const checkpoint_weights*>(source.get()))
+        out.step = ours->checkpoint().step();
+    out.other_numbers = detail::warn_of_others(*source, options.average);
     return out;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/core/error.hpp>
 #include <skein/models/conv_ctc.hpp>
-#include <skein/train/fsdp.hpp>
 
+#include <tests/models/sharded.hpp>
+#include <tests/models/trains.hpp>
 #include <tests/support/error_of.hpp>
-#include <tests/train/train_support.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -65,9 +65,7 @@ TEST_CASE("speech becomes as many frames as are said, with torchaudio's names") 
     torch::manual_seed(1);
     for (const auto& o : {small, of_waves()}) {
         models::ConvCTC net(o);
-        std::int64_t count = 0;
-        for (const auto& p : net->parameters()) count += p.numel();
-        CHECK(count == models::parameter_count(o));
+        CHECK(models_test::count_of(*net) == models::parameter_count(o));
         const auto named = net->named_parameters();
         CHECK(named.contains(o.waves ? "acoustic_model.0.0.weight" : "acoustic_model.0.weight"));
         CHECK(named.contains(o.waves ? "acoustic_model.1.10.bias" : "acoustic_model.10.bias"));
@@ -147,29 +145,10 @@ TEST_CASE("it learns to spell") {
 }
 
 TEST_CASE("layers of speech are gathered and dropped under FSDP, with the same scores") {
-    const auto errors = train_test::try_world(2, [&](train::context& ctx) {
-        models::ConvCTC net(of_waves());
-        { // not drawn: the ranks are threads, which have one generator
-            torch::NoGradGuard no_grad;
-            for (auto& p : net->parameters())
-                p.copy_(torch::arange(1, p.numel() + 1).sin().mul_(0.3).view_as(p));
-        }
-        const auto waves = torch::arange(2 * 3200).cos().view({2, 1, 3200});
-        const torch::Tensor wanted = net(waves).detach().clone();
-        FSDP<auto_wrap<models::ConvReLU>> strategy(ctx, *net);
-        strategy.begin_step();
-        strategy.begin_micro(true);
-        const torch::Tensor scores = net(waves);
-        skein::test::expect(torch::equal(scores, wanted));
-        skein::test::expect(scores.std().item<double>() > 1e-3);
-        scores.select(1, 1).sum().backward();
-        strategy.finish_backward();
-        strategy.finish();
-    });
-    for (const auto& why : errors) {
-        INFO((why ? why->what() : ""));
-        CHECK_FALSE(why.has_value());
-    }
+    const auto waves = torch::arange(2 * 3200).cos().view({2, 1, 3200});
+    models_test::check_sharded<models::ConvReLU>(
+        [] { return models::ConvCTC(of_waves()); }, waves, 0.3, 1e-3,
+        [](const torch::Tensor& scores) { return scores.select(1, 1).sum(); });
 }
 
 } // namespace conv_ctc_test

@@ -23,9 +23,7 @@ TEST_CASE("an EfficientNet is made as its options say, with torchvision's names"
     torch::manual_seed(1);
     const models::efficientnet_options small{.width = 0.25, .depth = 0.5, .classes = 5};
     models::EfficientNet net(small);
-    std::int64_t count = 0;
-    for (const auto& p : net->parameters()) count += p.numel();
-    CHECK(count == models::parameter_count(small));
+    CHECK(models_test::count_of(*net) == models::parameter_count(small));
     const auto parameters = net->named_parameters();
     for (const char* name :
          {"features.0.0.weight", "features.1.0.block.0.0.weight", "features.2.0.block.0.1.bias",

@@ -7,6 +7,8 @@
 
 #include <tests/support/temporary_folder.hpp>
 
+#include <tests/models/trains.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 
 #include <filesystem>
@@ -51,9 +53,7 @@ TEST_CASE("GPT-2 small has its 124,439,808 parameters") {
     CHECK(models::parameter_count(models::gpt2_small()) == 124'439'808);
     CHECK(models::flops_per_sample(models::gpt2_small()) > 6.0 * 124'439'808 * 1024);
     models::GPT2 net(tiny);
-    std::int64_t count = 0;
-    for (const auto& p : net->parameters()) count += p.numel();
-    CHECK(count == models::parameter_count(tiny));
+    CHECK(models_test::count_of(*net) == models::parameter_count(tiny));
     CHECK(net(torch::zeros({2, 5}, torch::kLong)).sizes().vec() ==
           std::vector<std::int64_t>{2, 5, 17});
 }

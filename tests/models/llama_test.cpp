@@ -2,11 +2,11 @@
 #include <skein/core/error.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/models/llama.hpp>
-#include <skein/train/fsdp.hpp>
 
+#include <tests/models/sharded.hpp>
+#include <tests/models/trains.hpp>
 #include <tests/support/error_of.hpp>
 #include <tests/support/temporary_folder.hpp>
-#include <tests/train/train_support.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -35,12 +35,6 @@ models::llama_options tied_one() {
     return o;
 }
 
-std::int64_t count_of(const torch::nn::Module& module) {
-    std::int64_t count = 0;
-    for (const auto& p : module.parameters()) count += p.numel();
-    return count;
-}
-
 torch::Tensor some_tokens() { return torch::arange(14).view({2, 7}).remainder(19); }
 
 TEST_CASE("published Llamas have their parameters") {
@@ -56,8 +50,8 @@ TEST_CASE("published Llamas have their parameters") {
 TEST_CASE("a Llama is made as its options say, with transformers' names") {
     torch::manual_seed(1);
     models::Llama net(small), tied(tied_one());
-    CHECK(count_of(*net) == models::parameter_count(small));
-    CHECK(count_of(*tied) == models::parameter_count(tied_one()));
+    CHECK(models_test::count_of(*net) == models::parameter_count(small));
+    CHECK(models_test::count_of(*tied) == models::parameter_count(tied_one()));
     const auto named = net->named_parameters();
     CHECK(named["layers.1.self_attn.k_proj.weight"].sizes().vec() ==
           std::vector<std::int64_t>{12, 12});
@@ -129,28 +123,8 @@ TEST_CASE("what llama_config() writes is read again") {
 }
 
 TEST_CASE("blocks of a Llama are gathered and dropped under FSDP, with the same logits") {
-    const auto errors = train_test::try_world(2, [&](train::context& ctx) {
-        models::Llama net(small);
-        { // not drawn: the ranks are threads, which have one generator
-            torch::NoGradGuard no_grad;
-            for (auto& p : net->parameters())
-                p.copy_(torch::arange(1, p.numel() + 1).sin().mul_(0.3).view_as(p));
-        }
-        const torch::Tensor wanted = net(some_tokens()).detach().clone();
-        FSDP<auto_wrap<models::LlamaBlock>> strategy(ctx, *net);
-        strategy.begin_step();
-        strategy.begin_micro(true);
-        const torch::Tensor logits = net(some_tokens());
-        skein::test::expect(torch::equal(logits, wanted));
-        skein::test::expect(logits.std().item<double>() > 1e-3);
-        logits.sum().backward();
-        strategy.finish_backward();
-        strategy.finish();
-    });
-    for (const auto& why : errors) {
-        INFO((why ? why->what() : ""));
-        CHECK_FALSE(why.has_value());
-    }
+    models_test::check_sharded<models::LlamaBlock>([] { return models::Llama(small); },
+                                                   some_tokens(), 0.3, 1e-3);
 }
 
 } // namespace llama_test

@@ -2,10 +2,9 @@
 #include <skein/models/efficientnet.hpp>
 #include <skein/models/resnet.hpp>
 #include <skein/models/vit.hpp>
-#include <skein/train/fsdp.hpp>
 
+#include <tests/models/sharded.hpp>
 #include <tests/models/trains.hpp>
-#include <tests/train/train_support.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -18,42 +17,9 @@ using namespace skein;
 
 namespace {
 
-std::int64_t count_of(torch::nn::Module& module) {
-    std::int64_t count = 0;
-    for (const auto& p : module.parameters()) count += p.numel();
-    return count;
-}
-
-/// Under FSDP, whose blocks are gathered and dropped, the logits are those of the model itself.
-template <class Block, class Make>
-void check_sharded(const Make& make, std::int64_t pixels) {
-    const auto errors = train_test::try_world(2, [&](train::context& ctx) {
-        auto net = make();
-        { // not drawn: the ranks are threads, which have one generator
-            torch::NoGradGuard no_grad;
-            for (auto& p : net->parameters())
-                p.copy_(torch::arange(1, p.numel() + 1).sin().mul_(0.1).view_as(p));
-        }
-        const auto count = 6 * pixels * pixels;
-        const auto images = torch::arange(count).cos().view({2, 3, pixels, pixels});
-        const auto wanted = net(images).detach().clone();
-        FSDP<auto_wrap<Block>> strategy(ctx, *net);
-        std::size_t blocks = 0;
-        for (const auto& u : strategy.store().units()) blocks += u.name.empty() ? 0 : 1;
-        skein::test::expect(blocks >= 2);
-        strategy.begin_step();
-        strategy.begin_micro(true);
-        const torch::Tensor logits = net(images);
-        skein::test::expect(torch::equal(logits, wanted));
-        skein::test::expect(logits.std().item<double>() > 1e-4);
-        logits.sum().backward();
-        strategy.finish_backward();
-        strategy.finish();
-    });
-    for (const auto& why : errors) {
-        INFO((why ? why->what() : ""));
-        CHECK_FALSE(why.has_value());
-    }
+/// Of three colours and two samples.
+torch::Tensor some_images(std::int64_t pixels) {
+    return torch::arange(6 * pixels * pixels).cos().view({2, 3, pixels, pixels});
 }
 
 } // namespace
@@ -71,7 +37,7 @@ TEST_CASE("a residual network is made as its options say, with torchvision's nam
     const models::resnet_options small{
         .blocks = {1, 2}, .bottleneck = true, .classes = 5, .zero_init_residual = true};
     models::ResNet net(small);
-    CHECK(count_of(*net) == models::parameter_count(small));
+    CHECK(models_test::count_of(*net) == models::parameter_count(small));
     const auto parameters = net->named_parameters();
     CHECK(parameters["layer2.0.downsample.0.weight"].sizes().vec() ==
           std::vector<std::int64_t>{512, 256, 1, 1});
@@ -88,7 +54,7 @@ TEST_CASE("a residual network is made as its options say, with torchvision's nam
 TEST_CASE("blocks of two layers have a shortcut where the shape changes alone") {
     const models::resnet_options small{.blocks = {2, 1}, .width = 8, .classes = 3};
     models::ResNet net(small);
-    CHECK(count_of(*net) == models::parameter_count(small));
+    CHECK(models_test::count_of(*net) == models::parameter_count(small));
     CHECK(net->conv1->weight.size(0) == 8);
     CHECK(net->fc->weight.size(1) == 16);
     CHECK(models::flops_per_sample(small) < models::flops_per_sample({.blocks = {2, 1}}) / 30);
@@ -98,19 +64,19 @@ TEST_CASE("blocks of two layers have a shortcut where the shape changes alone") 
 }
 
 TEST_CASE("blocks of image models are gathered and dropped under FSDP, with the same logits") {
-    check_sharded<models::ResNetBlock>(
+    models_test::check_sharded<models::ResNetBlock>(
         [] {
             return models::ResNet(
                 models::resnet_options{.blocks = {1, 1}, .bottleneck = true, .classes = 5});
         },
-        32);
-    check_sharded<models::MBConv>(
+        some_images(32), 0.1, 1e-4);
+    models_test::check_sharded<models::MBConv>(
         [] {
             return models::EfficientNet(models::efficientnet_options{
                 .width = 0.25, .depth = 0.5, .dropout = 0, .stochastic_depth = 0, .classes = 5});
         },
-        32);
-    check_sharded<models::ViTBlock>(
+        some_images(32), 0.1, 1e-4);
+    models_test::check_sharded<models::ViTBlock>(
         [] {
             return models::ViT(models::vit_options{.image = 32,
                                                    .patch = 8,
@@ -120,5 +86,5 @@ TEST_CASE("blocks of image models are gathered and dropped under FSDP, with the 
                                                    .mlp_dim = 32,
                                                    .classes = 5});
         },
-        32);
+        some_images(32), 0.1, 1e-4);
 }

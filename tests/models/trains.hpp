@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What every network for images does.
+// What every network does, and what every one for images.
 
 #include <skein/torch/torch.hpp>
 
@@ -10,6 +10,13 @@
 #include <catch2/catch_test_macros.hpp>
 
 namespace models_test {
+
+/// Numbers that are trained.
+inline std::int64_t count_of(const torch::nn::Module& module) {
+    std::int64_t count = 0;
+    for (const auto& p : module.parameters()) count += p.numel();
+    return count;
+}
 
 /// Gives logits, a gradient for each parameter, and in eval mode the same logits again.
 template <class Net>

@@ -23,9 +23,7 @@ TEST_CASE("a Vision Transformer is made as its options say, with torchvision's n
     const models::vit_options small{
         .image = 32, .patch = 8, .layers = 2, .heads = 4, .dim = 64, .mlp_dim = 96, .classes = 5};
     models::ViT net(small);
-    std::int64_t count = 0;
-    for (const auto& p : net->parameters()) count += p.numel();
-    CHECK(count == models::parameter_count(small));
+    CHECK(models_test::count_of(*net) == models::parameter_count(small));
     const auto parameters = net->named_parameters();
     CHECK(parameters["encoder.pos_embedding"].sizes().vec() ==
           std::vector<std::int64_t>{1, 17, 64});

@@ -7,9 +7,9 @@
 //
 // With rules there is events.jsonl, too: what they decided.
 //
-// Rows are appended once per report and never rewritten. A resumed run first cuts all rows after
-// the step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed
-// one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
+// Rows are appended once per report and never rewritten, but for the last one, which a rank that
+// takes over writes again. A resumed run first cuts all rows after the step it resumes from, so that
+// an interrupted run leaves the very same rows as an undisturbed one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
 // It has to belong to who runs the program (or to root), and links in the place of its files are
 // not followed. A few descriptors are kept back for it: rows are written also when others have
 // taken all the rest.
@@ -142,6 +142,14 @@ public:
     void write_world_svg(std::uint64_t last, std::string_view title = {});
 
 private:
+    /// A file of JSON objects, a line each.
+    struct line_file {
+        const char* base;
+        std::uint64_t bytes = 0;                 ///< up to the last whole line
+        std::optional<std::uint64_t> rewrites{}; ///< see rewrite_after()
+        std::vector<std::string> waits{};        ///< that could not be written
+    };
+
     run_dir();
     template <class Keep>
     void cut(Keep keep);
@@ -154,9 +162,8 @@ private:
     void open_files();
     [[nodiscard]] result<void> write_header();
     [[nodiscard]] result<void> write_csv();
-    [[nodiscard]] result<void> write_lines();
+    [[nodiscard]] result<void> write_lines(line_file& to);
     [[nodiscard]] result<void> write_events();
-    [[nodiscard]] result<void> write_decisions();
     [[nodiscard]] result<void> write_waiting();
 
     std::string path_, name_;
@@ -167,14 +174,12 @@ private:
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;
-    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0,
-                  decisions_bytes_ = 0; // up to the last whole row
-    // The step after which the next row takes the place of all that are there; of each file.
-    std::optional<std::uint64_t> csv_rewrites_, lines_rewrite_, decisions_rewrite_, events_rewrite_;
+    std::uint64_t csv_bytes_ = 0; // up to the last whole row
+    // The step after which the next row takes the place of all that are there.
+    std::optional<std::uint64_t> csv_rewrites_, events_rewrite_;
     bool header_waits_ = false;
     std::vector<metrics_row> csv_waits_;
-    std::vector<std::string> lines_wait_;     // of metrics.jsonl
-    std::vector<std::string> decisions_wait_; // of events.jsonl
+    line_file lines_{.base = "metrics.jsonl"}, decisions_{.base = "events.jsonl"};
     std::vector<tb_event> events_wait_;
 };
 

@@ -168,8 +168,8 @@ SKEIN_INLINE void run_dir::open_files() {
     auto events = event_file::open(path_, options_.wall_time());
     if (!events) throw unusable(events.error());
     events_ = std::move(*events);
-    lines_bytes_ = detail::whole_bytes(detail::read_text(file("metrics.jsonl")));
-    decisions_bytes_ = detail::whole_bytes(detail::read_text(file("events.jsonl")));
+    for (auto* of : {&lines_, &decisions_})
+        of->bytes = detail::whole_bytes(detail::read_text(file(of->base)));
 
     const auto csv = detail::read_text(file(metrics_file));
     const metrics_table table(csv);
@@ -199,15 +199,15 @@ SKEIN_INLINE void run_dir::clear() {
 
 SKEIN_INLINE void run_dir::rewrite_after(std::uint64_t step) {
     drop_waiting([step](std::uint64_t row) { return row <= step; });
-    csv_rewrites_ = lines_rewrite_ = decisions_rewrite_ = events_rewrite_ = step;
+    csv_rewrites_ = lines_.rewrites = decisions_.rewrites = events_rewrite_ = step;
 }
 
 /// Of those that could not be written.
 template <class Keep>
 void run_dir::drop_waiting(Keep keep) {
     std::erase_if(csv_waits_, [&](const metrics_row& row) { return !keep(row.step); });
-    for (auto* lines : {&lines_wait_, &decisions_wait_})
-        std::erase_if(*lines, [&](const std::string& line) {
+    for (auto* of : {&lines_, &decisions_})
+        std::erase_if(of->waits, [&](const std::string& line) {
             return detail::kept_lines(line, keep).empty();
         });
     std::erase_if(events_wait_, [&](const tb_event& event) {
@@ -219,7 +219,7 @@ template <class Keep>
 void run_dir::cut(Keep keep) {
     check_ours().value();
     drop_waiting(keep);
-    csv_rewrites_ = lines_rewrite_ = decisions_rewrite_ = events_rewrite_ = std::nullopt;
+    csv_rewrites_ = lines_.rewrites = decisions_.rewrites = events_rewrite_ = std::nullopt;
     posix_disk disk(link_policy::refuse);
     const auto replace = [&](const char* base, std::uint64_t& bytes, auto kept) {
         const auto before = detail::read_text(file(base));
@@ -227,11 +227,11 @@ void run_dir::cut(Keep keep) {
         if (after != before) disk.replace(file(base), as_bytes(std::string_view(after))).value();
         bytes = after.size();
     };
-    const auto lines = [&](std::string_view text) { return detail::kept_lines(text, keep); };
     replace(metrics_file, csv_bytes_,
             [&](std::string_view text) { return detail::kept_rows(text, columns_, keep); });
-    replace("metrics.jsonl", lines_bytes_, lines);
-    replace("events.jsonl", decisions_bytes_, lines);
+    for (auto* of : {&lines_, &decisions_})
+        replace(of->base, of->bytes,
+                [&](std::string_view text) { return detail::kept_lines(text, keep); });
 }
 
 namespace detail {
@@ -267,13 +267,13 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
             event.scalars.emplace_back(v.name, static_cast<float>(v.value));
         }
     for (const auto& array : row.arrays) object[array.name] = detail::nested(array);
-    lines_wait_.push_back(dump_json(object) + "\n");
+    lines_.waits.push_back(dump_json(object) + "\n");
     if (!event.scalars.empty()) events_wait_.push_back(std::move(event));
     flush();
 }
 
 SKEIN_INLINE void run_dir::append_event(std::string_view object) {
-    decisions_wait_.push_back(std::string(object) + "\n");
+    decisions_.waits.push_back(std::string(object) + "\n");
     flush();
 }
 
@@ -284,7 +284,8 @@ SKEIN_INLINE void run_dir::flush() {
 /// All are tried; the first reason of those that failed.
 SKEIN_INLINE result<void> run_dir::write_waiting() {
     if (auto ours = check_ours(); !ours) return ours;
-    const result<void> all[] = {write_csv(), write_lines(), write_events(), write_decisions()};
+    const result<void> all[] = {write_csv(), write_lines(lines_), write_events(),
+                                write_lines(decisions_)};
     for (const auto& done : all)
         if (!done) return done;
     return {};
@@ -292,7 +293,7 @@ SKEIN_INLINE result<void> run_dir::write_waiting() {
 
 SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
     return std::max(
-        {csv_waits_.size(), lines_wait_.size(), events_wait_.size(), decisions_wait_.size()});
+        {csv_waits_.size(), lines_.waits.size(), events_wait_.size(), decisions_.waits.size()});
 }
 
 /// metrics.csv anew with all columns; rows that lack the last ones get empty fields.
@@ -338,33 +339,16 @@ SKEIN_INLINE result<void> run_dir::write_csv() {
     return {};
 }
 
-SKEIN_INLINE result<void> run_dir::write_lines() {
-    if (lines_wait_.empty()) return {};
+SKEIN_INLINE result<void> run_dir::write_lines(line_file& to) {
+    if (to.waits.empty()) return {};
     std::string text;
-    for (const auto& line : lines_wait_) text += line;
+    for (const auto& line : to.waits) text += line;
     const auto kept = [](std::string_view rows, auto keep) {
         return detail::kept_lines(rows, keep);
     };
-    if (auto done =
-            detail::write_rows(file("metrics.jsonl"), lines_bytes_, lines_rewrite_, text, kept);
-        !done)
+    if (auto done = detail::write_rows(file(to.base), to.bytes, to.rewrites, text, kept); !done)
         return done;
-    lines_wait_.clear();
-    return {};
-}
-
-SKEIN_INLINE result<void> run_dir::write_decisions() {
-    if (decisions_wait_.empty()) return {};
-    std::string text;
-    for (const auto& line : decisions_wait_) text += line;
-    const auto kept = [](std::string_view rows, auto keep) {
-        return detail::kept_lines(rows, keep);
-    };
-    if (auto done = detail::write_rows(file("events.jsonl"), decisions_bytes_, decisions_rewrite_,
-                                       text, kept);
-        !done)
-        return done;
-    decisions_wait_.clear();
+    to.waits.clear();
     return {};
 }
 

@@ -185,14 +185,14 @@ SKEIN_INLINE void load_weights(torch::nn::Module& module, const weight_source& f
 
 namespace detail {
 
-/// Adds what is to be said of a source that was loaded.
-SKEIN_INLINE void tell_of(const weight_source& from, bool average, loaded_weights& out) {
-    out.path = from.path();
+/// Warns where the numbers of a checkpoint were made with other weights than these.
+///   result  what was said; empty: nothing
+SKEIN_INLINE std::string warn_of_others(const weight_source& from, bool average) {
     const auto* const ours = dynamic_cast<const checkpoint_weights*>(&from);
-    if (ours == nullptr) return;
-    out.step = ours->checkpoint().step();
-    out.other_numbers = numbers_of_others(ours->checkpoint(), average);
-    if (!out.other_numbers.empty()) logging::warn("weights", out.other_numbers);
+    if (ours == nullptr) return {};
+    auto text = numbers_of_others(ours->checkpoint(), average);
+    if (!text.empty()) logging::warn("weights", text);
+    return text;
 }
 
 /// The first rank reads all of a checkpoint to verify it, and says which one it is.
@@ -236,8 +236,7 @@ SKEIN_INLINE void load_on_all(const context& ctx, torch::nn::Module& module,
     posix_disk here;
     const auto source = open_on_all(ctx, here, from, options.average);
     load_on_all(ctx, module, *source, map, options.strict);
-    loaded_weights unused;
-    if (ctx.is_first()) tell_of(*source, options.average, unused);
+    if (ctx.is_first()) (void)warn_of_others(*source, options.average);
 }
 
 } // namespace detail
@@ -248,7 +247,10 @@ SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::s
     loaded_weights out;
     const auto source = open_weights(here, from, {options.average, &out.passed_over});
     load_weights(module, *source, map, options.strict);
-    detail::tell_of(*source, options.average, out);
+    out.path = source->path();
+    if (const auto* const ours = dynamic_cast<const checkpoint_weights*>(source.get()))
+        out.step = ours->checkpoint().step();
+    out.other_numbers = detail::warn_of_others(*source, options.average);
     return out;
 }
 
