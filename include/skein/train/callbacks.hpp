@@ -30,14 +30,19 @@
 //
 //     std::string state() const;                // asked of rank 0 after the events of the step
 //     void restore(std::string_view state);     // on every rank, before on_start
+//
+// More that a callback may say of steps (its rate, what it is worth, a word of rank 0, another world)
+// is in train/steering.hpp.
 
 #include <skein/report/metrics.hpp>
+#include <skein/train/steering.hpp>
 #include <skein/train/step_plan.hpp>
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -55,6 +60,8 @@ struct start_info {
     std::string run_path{};
     std::string resumed_from{}; ///< a checkpoint, or empty
     std::string strategy{};     ///< "DDP"; empty for one without a name
+    std::string optimizer{};    ///< "AdamW", as its description says
+    std::uint64_t samples = 0;  ///< of the data set; 0: a stream, not known
     /// "3 epochs of 120 steps, ..."; empty when the steps were given.
     std::string epochs{};
     std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
@@ -95,6 +102,7 @@ struct step_timing {
     double data = 0.0;      ///< waited for batches: all of making them without prefetching
     double forward = 0.0;   ///< the model and the loss
     double backward = 0.0;  ///< the backward pass; gradients travel meanwhile
+    double early = 0.0;     ///< part of both: of the micro-batches before the last one
     double exposed = 0.0;   ///< the compute thread waited for other ranks since the row before
     double optimizer = 0.0; ///< of the step before: it comes behind the row
     /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of
@@ -112,6 +120,8 @@ struct step_info {
     double grad_norm = 0.0;    ///< before clipping
     double seconds = 0.0;      ///< of this step
     double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
+    std::uint64_t batch = 0;   ///< samples of this step, over all ranks
+    std::int64_t micro_batches = 1; ///< of each rank in this step
     const std::vector<report::metric_value>* metrics =
         nullptr; ///< everything reported, merged over ranks; metrics of training when due
     const std::vector<report::metric_array>* arrays =
@@ -123,6 +133,7 @@ struct step_info {
     std::uint64_t epoch = 0;         ///< passes over the data that are finished
     step_timing own{};               ///< as `timing`, of this rank alone: parts of since_row
     double since_row = 0.0;          ///< seconds since the row before, with all that lay between
+    std::span<const double> word{};  ///< of rank 0, as this callback has given it (train/steering.hpp)
 };
 
 /// After every evaluation, of each set by itself.
@@ -269,7 +280,7 @@ concept plans = requires(C& c, const step_info& info) {
     { c.on_step(info) } -> std::same_as<decision>;
 } || requires(C& c, const eval_info& info) {
     { c.on_eval(info) } -> std::same_as<decision>;
-};
+} || steers_worlds<C>;
 /// May change the samples of a step; a rule that never does says so.
 template <class C>
 [[nodiscard]] consteval bool changes_batch() {

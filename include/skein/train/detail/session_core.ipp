@@ -61,6 +61,7 @@ public:
                                              .config = config_,
                                              .rate = request.rate,
                                              .plan = plan_of(config_),
+                                             .asked = plan_of(config_),
                                              .declared = *request.declared},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
@@ -117,6 +118,8 @@ public:
         require_same(ctx_, data);
         settings_.insert(settings_.end(), data.begin(), data.end());
         run_.feeder.emplace(ctx_, config_, *run_.input);
+        if (run_.parts->measures_gain()) 
+            run_.feeder->go_by_gain([this](double times) { return run_.parts->gain(times); });
         run_.total = run_.feeder->total();
         if (place_ == nullptr) begin_here();
         if (place_ != nullptr) prepare_for_worlds();
@@ -270,9 +273,18 @@ public:
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
         run_.scheduled = run_.scheduled_rate(run_.step);
+        if (run_.parts->sets_rate())
+            run_.factor = run_.parts->rate(
+                {.step = run_.step + 1,
+                 .batch = drawn_->global_batch,
+                 .first_batch = static_cast<std::uint64_t>(config_.global_batch),
+                 .progress = run_.feeder->progress_steps(run_.step),
+                 .plan = &run_.plan});
         now_ = {.rank = ctx_.rank(),
                 .step = run_.step + 1,
-                .lr = run_.scheduled * run_.plan.rate_factor};
+                .lr = run_.scheduled * run_.plan.rate_factor * run_.factor,
+                .batch = drawn_->global_batch,
+                .micro_batches = run_.plan.micro_batches};
         const double mine = run_.parts->store().own_squared_norm();
         clock_.waiting([&] {
             divisor_ = scale();
@@ -316,6 +328,7 @@ public:
         if (run_.training->shares()) run_.training->take_step();
         run_.step += 1;
         run_.feeder->commit(*drawn_, run_.step);
+        run_.factor = 1.0;
         reported_.clear();
         run_.stopped = row_.stops();
         run_.hurries = row_.hurries();
@@ -330,6 +343,8 @@ public:
         end_ = step_end::decide;
         if (run_.total > 0) run_.total = run_.feeder->total();
         run_.row = {row_.values(), {}};
+        run_.word = word_;
+        now_.word = run_.word;
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
     }
@@ -458,6 +473,7 @@ private:
         here.run("the backward pass",
                  [&] { loss.value.backward(at::full_like(loss.value, share)); });
         clock_.time().backward += seconds_now() - forward_end;
+        clock_.end_pass(micro_ == micro_batches());
         losses_.add(loss);
         if (shards_) shards_->add(loss);
         passed_ += 1;
@@ -494,10 +510,13 @@ private:
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
+        word_.assign(run_.parts->word_size(), 0.0);
+        if (ctx_.is_first()) run_.parts->give_word(word_);
         row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
-                      run_.decided(), pauses, between_.saves().word(), now_, clock_);
+                      run_.decided(), pauses, between_.saves().word(), word_, now_, clock_);
+        now_.word = word_;
         if (row_.saves() == save_word::failed) between_.saves().fail();
-        if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
+        if (!row_.same_decisions()) plans_differ(ctx_, run_, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
         if (row_.most_norm() != row_.least_norm() && is_finite())
@@ -574,6 +593,7 @@ private:
     loss_sum losses_;
     double divisor_ = 1.0;
     step_info now_;
+    std::vector<double> word_; // of the callbacks, with the row
     row_exchange row_;
     std::optional<step_shards> shards_; // logical ones, when they are asked for
     std::vector<double> present_;       // by segment, when not all had a gradient; else empty

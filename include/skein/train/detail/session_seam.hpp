@@ -80,6 +80,17 @@ public:
     /// Whether a callback may change the plan, and whether the samples of a step.
     [[nodiscard]] virtual bool plans() const = 0;
     [[nodiscard]] virtual bool changes_batch() const = 0;
+    /// Factors of the callbacks on the rate of a step, multiplied.
+    [[nodiscard]] virtual bool sets_rate() const = 0;
+    [[nodiscard]] virtual double rate(const rate_info& info) const = 0;
+    /// What a step of so many times the first batch is worth; 1 where no callback measures it.
+    [[nodiscard]] virtual bool measures_gain() const = 0;
+    [[nodiscard]] virtual double gain(double scale) const = 0;
+    /// Numbers of the words of all callbacks, one behind another. Of rank 0.
+    [[nodiscard]] virtual std::size_t word_size() const = 0;
+    virtual void give_word(std::span<double> to) = 0;
+    /// What they decide for a world, in their order; from to.plan.
+    virtual void tell(const world_change& event, decisions& to) = 0;
     virtual void tell(const checkpoint_info& event) = 0;
     virtual void tell(const fit_result& event) = 0;
     /// Why a callback wants the end, as it says; or empty.
@@ -142,7 +153,8 @@ inline constexpr std::string_view taken_names[] = {
     "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
-    "loss_scale",    "global_batch"};
+    "loss_scale",    "global_batch", "word_0",     "word_1",    "word_2",      "word_3",
+    "word_4",        "word_5",       "word_6",     "word_7"};
 
 class session_core;
 

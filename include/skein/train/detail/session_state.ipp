@@ -11,6 +11,7 @@
 #include <skein/train/loss_scale.hpp>
 #include <skein/train/run_result.hpp>
 
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,7 +26,8 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
-    step_plan plan; ///< in force
+    step_plan plan;   ///< in force: what was asked for, as far as the world holds it
+    step_plan asked;  ///< asked for in steps
     const metrics_manager& declared;
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
@@ -33,7 +35,9 @@ struct run_state {
     std::optional<feeder> feeder{};
     std::optional<loss_scale> scale{}; ///< in float16
     std::optional<training_stage> training{};
-    stage_numbers row{};     ///< of the step that was committed last
+    double factor = 1.0;        ///< of callbacks, on the rate of the step that was agreed on last
+    stage_numbers row{};        ///< of the step that was committed last
+    std::vector<double> word{}; ///< that rank 0 has given with it
     std::uint64_t total = 0; ///< steps of the run; 0: not known
     std::uint64_t step = 0;  ///< finished
     std::uint64_t epoch = 0; ///< of the step that was committed last
@@ -64,7 +68,8 @@ struct run_state {
     }
     /// What this rank has decided since the row before, as a number that float64 holds.
     [[nodiscard]] double decided() const noexcept {
-        const auto hash = hash_of(plan) ^ (left_out ? 1 : 0);
+        const auto applied = factor == 1.0 ? 0 : std::bit_cast<std::uint64_t>(factor);
+        const auto hash = hash_of(plan) ^ (left_out ? 1 : 0) ^ applied;
         return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
     }
     void ask_stop(action wanted) {
@@ -73,6 +78,15 @@ struct run_state {
         if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
     }
 };
+
+/// Collective, once it is known that they differ: says which rank has which plan.
+[[noreturn]] SKEIN_INLINE void plans_differ(const context& ctx, const run_state& run,
+                                            std::uint64_t step) {
+    auto text = to_string(run.plan);
+    if (run.factor != 1.0) text += fmt::format(", rate of the step x {}", run.factor);
+    if (run.left_out) text += ", the step before left out";
+    plans_differ(ctx, text, step);
+}
 
 /// What a checkpoint is chosen by: this step's numbers; where the newest count, older ones, too.
 [[nodiscard]] SKEIN_INLINE std::map<std::string, double> chosen_by(
