@@ -194,7 +194,8 @@ concept callback =
     requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
     requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||
     requires { &C::on_checkpoint; } || requires(C& c, const fit_result& e) { c.on_end(e); } ||
-    requires { &C::on_end; };
+    requires { &C::on_end; } || detail::sets_rate<C> || detail::measures_gain<C> ||
+    requires { &C::on_world; };
 
 namespace detail {
 
