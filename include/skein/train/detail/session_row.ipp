@@ -70,6 +70,7 @@ public:
     [[nodiscard]] const std::vector<report::metric_value>& values() const noexcept {
         return values_;
     }
+    [[nodiscard]] std::vector<report::metric_value>& values() noexcept { return values_; }
     /// The gradient norms of all ranks: two numbers that are equal, or the ranks have come apart.
     [[nodiscard]] double least_norm() const noexcept { return least_; }
     [[nodiscard]] double most_norm() const noexcept { return most_; }
