@@ -27,6 +27,7 @@
 #include <skein/train/feed.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/fsdp.hpp>
+#include <skein/train/gradient_look.hpp>
 #include <skein/train/input.hpp>
 #include <skein/train/launch.hpp>
 #include <skein/train/loss.hpp>

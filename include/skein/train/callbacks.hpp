@@ -26,6 +26,8 @@
 // callback first; nobody leaving the step out, they end the run. A step that overflowed float16 is
 // left out already: nobody is asked.
 //
+// A callback that wants to see gradients says so by gradient_look look() const: see gradient_look.hpp.
+//
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //
 //     std::string state() const;                // asked of rank 0 after the events of the step
@@ -34,7 +36,9 @@
 // More that a callback may say of steps (its rate, what it is worth, a word of rank 0, another world)
 // is in train/steering.hpp.
 
+#include <skein/goodput/gradient_noise.hpp>
 #include <skein/report/metrics.hpp>
+#include <skein/train/gradient_look.hpp>
 #include <skein/train/steering.hpp>
 #include <skein/train/step_plan.hpp>
 
@@ -45,6 +49,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -134,6 +139,13 @@ struct step_info {
     step_timing own{};               ///< as `timing`, of this rank alone: parts of since_row
     double since_row = 0.0;          ///< seconds since the row before, with all that lay between
     std::span<const double> word{};  ///< of rank 0, as this callback has given it (train/steering.hpp)
+    /// By optimizer parameter group, those of no group last, where a callback looks: of the
+    /// gradients of all ranks, micro-batches and shards, before clipping. Zeros of a frozen group.
+    /// Null where nobody looks, and where the step has no number: one gradient and none before it,
+    /// or one that is not finite.
+    const std::vector<goodput::gradient_squares>* squares = nullptr;
+    bool squares_are_differenced =
+        false; ///< of this step and the one before: goodput::differenced()
 };
 
 /// After every evaluation, of each set by itself.
@@ -252,6 +264,27 @@ void tell(C& c, const fit_result& info) {
         c.on_end(info);
     else
         static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
+}
+
+/// Looks at gradients.
+template <class C>
+concept looks = requires(const C& c) { c.look(); };
+/// What the callbacks want to see together.
+template <class... Callbacks>
+gradient_look look_of(const std::tuple<Callbacks...>& callbacks) {
+    gradient_look all{.is_on = false, .differences = false};
+    const auto add = [&]<class C>(const C& c) {
+        if constexpr (looks<C>) {
+            static_assert(std::is_same_v<std::remove_cvref_t<decltype(c.look())>, gradient_look>,
+                          "look() must return a train::gradient_look");
+            all.add(c.look());
+        } else {
+            static_assert(
+                !requires { &C::look; }, "look() must be a const member without arguments");
+        }
+    };
+    std::apply([&](const auto&... c) { (add(c), ...); }, callbacks);
+    return all;
 }
 
 /// Hears of steps before they are applied.

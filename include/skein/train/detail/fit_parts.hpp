@@ -113,6 +113,10 @@ public:
                 .with_hint("train with DDP, which is for one process, too, or without "
                            "scaling.logical_shards");
     }
+    bool wait_for_pieces() override {
+        if constexpr (requires { strategy_.wait_for_pieces(); }) return strategy_.wait_for_pieces();
+        return false;
+    }
 
     void tell(const start_info& event) override { tell_all(event); }
     void tell(const step_info& event, decisions& to) override { ask_all(event, to); }

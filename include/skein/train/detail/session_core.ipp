@@ -79,6 +79,8 @@ public:
                 run_.parts->sum_by_shards(shards);
                 shards_.emplace(ctx_, shards, reported_, run_.parts->store());
             }
+            if (request.look.is_on)
+                run_.look.emplace(request.look, ctx_, *run_.parts, *run_.optimizer);
             between_.open();
             for (const auto& f : run_.parts->store().fixed())
                 if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
@@ -206,6 +208,7 @@ public:
         clock_.begin_compute();
         run_.parts->begin_step();
         if (shards_) shards_->begin_step();
+        if (run_.look) run_.look->begin_step(micro_batches());
         phase_ = step_phase::drawn;
         return true;
     }
@@ -223,7 +226,9 @@ public:
                 if (micro_ > 0) run_.training->keep_shard(micro_ - 1);
                 shards_->begin(micro_);
             }
+            if (run_.look) run_.look->before_pass(shards_.has_value());
             run_.parts->begin_micro(micro_ + 1 == all);
+            if (run_.look) run_.look->begin_pass();
             phase_ = step_phase::computing;
             const auto at = micro_++;
             // finish_backward() sends what no hook has sent.
@@ -268,6 +273,7 @@ public:
         reported_.weigh(1.0); // no batch is in hand
         run_.feeder->look_ahead(run_.step);
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
+        if (run_.look) run_.look->end();
         // Whoever goes on in another world, with other ranks, has those behind shard 0.
         if (shards_ && shards_->has_buffers()) run_.parts->sync_buffers();
 
@@ -307,6 +313,7 @@ public:
         const auto begin = seconds_now();
         const double scale = clip_to(now_.grad_norm, run_.plan.clip).scale * divisor_;
         if (!leaves_out) run_.optimizer->step(now_.lr, scale, present_, config_.clip_value);
+        if (run_.look) run_.look->end_step(!leaves_out);
         if (run_.scale) run_.scale->update(!overflowed());
         if (run_.scale && run_.scale->overflows() >= loss_scale::most_overflows)
             always_overflows(*run_.scale, run_.step + 1);
@@ -434,6 +441,7 @@ private:
         for (auto& [buffer, before] : buffers_) buffer.copy_(before);
         reported_ = reported_before_;
         run_.training->take_back();
+        if (run_.look) run_.look->forget();
         drawn_.reset();
         in_hand_ = nullptr;
         run_.feeder->rewind();
@@ -476,6 +484,7 @@ private:
         clock_.end_pass(micro_ == micro_batches());
         losses_.add(loss);
         if (shards_) shards_->add(loss);
+        if (run_.look) run_.look->weigh(loss.weight / static_cast<double>(drawn_->global_batch));
         passed_ += 1;
     }
     /// Of this rank in this step.
@@ -509,12 +518,14 @@ private:
         const double stop = stop_word();
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
+        if (run_.look) run_.look->add_to(row, shards_ ? &*shards_ : nullptr, divisor_);
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
         word_.assign(run_.parts->word_size(), 0.0);
         if (ctx_.is_first()) run_.parts->give_word(word_);
         row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
                       run_.decided(), pauses, between_.saves().word(), word_, now_, clock_);
         now_.word = word_;
+        if (run_.look) run_.look->read(row_.values(), scale(), divisor_, now_);
         if (row_.saves() == save_word::failed) between_.saves().fail();
         if (!row_.same_decisions()) plans_differ(ctx_, run_, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())

@@ -85,6 +85,7 @@ public:
     [[nodiscard]] const std::vector<report::metric_value>& values() const noexcept {
         return values_;
     }
+    [[nodiscard]] std::vector<report::metric_value>& values() noexcept { return values_; }
     /// The gradient norms of all ranks: two numbers that are equal, or the ranks have come apart.
     [[nodiscard]] double least_norm() const noexcept { return least_; }
     [[nodiscard]] double most_norm() const noexcept { return most_; }
@@ -112,7 +113,7 @@ public:
     void rebind() noexcept { names_.forget(); }
 
 private:
-    [[nodiscard]] static std::string word_name(std::size_t i) { return fmt::format("word_{}", i); }
+    [[nodiscard]] static std::string word_name(std::size_t i) { return fmt::format("{}{}", word_prefix, i); }
     /// They are no columns.
     void take_word(std::span<double> word) {
         for (std::size_t i = 0; i < word.size(); ++i) {

@@ -16,6 +16,7 @@ struct session_request {
     std::vector<description> rules;    ///< its callbacks
     optimizer_options options;
     schedule rate;
+    gradient_look look{.is_on = false}; ///< what the callbacks want to see
 };
 
 } // namespace skein::train
@@ -68,6 +69,9 @@ public:
     virtual void rebind() = 0;
     /// Throws errc::not_supported when the strategy has no logical shards.
     virtual void sum_by_shards(int shards) = 0;
+    /// From now on a gradient that comes in pieces comes to its place as a whole.
+    ///   result  places are empty behind each pass: they are apart as it is
+    virtual bool wait_for_pieces() = 0;
 
     virtual void tell(const start_info& event) = 0;
     virtual void tell(const step_info& event, decisions& to) = 0;
@@ -148,13 +152,16 @@ template <class Loss, class Model, class Batch>
         return {value(), {}};
 }
 
-/// Names of the trainer's own numbers, in rows or beside them.
+/// With which names begin that travel in a row and are not in it.
+inline constexpr std::string_view taken_prefix = "gradient_squares/";
+inline constexpr std::string_view word_prefix = "word/"; ///< of a word of rank 0
+
+/// Names of the trainer's own numbers, in rows or beside them; what ends in a slash begins them.
 inline constexpr std::string_view taken_names[] = {
     "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
-    "loss_scale",    "global_batch", "word_0",     "word_1",    "word_2",      "word_3",
-    "word_4",        "word_5",       "word_6",     "word_7"};
+    "loss_scale",    "global_batch", taken_prefix, word_prefix};
 
 class session_core;
 

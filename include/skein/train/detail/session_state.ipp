@@ -6,6 +6,7 @@
 #include <skein/torch/torch.hpp>
 #include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
+#include <skein/train/detail/session_look.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/session_plan.ipp>
 #include <skein/train/loss_scale.hpp>
@@ -32,6 +33,7 @@ struct run_state {
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
+    std::optional<step_look> look{}; ///< when a callback looks at gradients
     std::optional<feeder> feeder{};
     std::optional<loss_scale> scale{}; ///< in float16
     std::optional<training_stage> training{};

@@ -5,6 +5,7 @@
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
+#include <skein/goodput/gradient_noise.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/spmd/elastic_world.hpp>
 #include <skein/torch/torch.hpp>
@@ -32,8 +33,10 @@ struct last_row {
     std::vector<report::metric_value> values{}, evaluated{};
     std::vector<report::metric_array> arrays{}, evaluated_arrays{};
     std::vector<run_event> decided{};
-    std::vector<std::string> worlds{}; ///< rows of events.jsonl behind it
-    std::vector<double> word{};        ///< of callbacks on rank 0
+    std::vector<std::string> worlds{};                ///< rows of events.jsonl behind it
+    std::vector<double> word{};                       ///< of callbacks on rank 0
+    std::vector<goodput::gradient_squares> squares{}; ///< for whoever is told the step here
+    bool squares_are_differenced = false;
 };
 
 /// From a rank that has state to those that have not.

@@ -224,6 +224,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
         take_back();
     row_.rebind();
     if (shards_) shards_->rebind();
+    if (run_.look) run_.look->forget();
     take_state(plan, news);
     place_->release();
     run_.parts->publish();
@@ -279,6 +280,8 @@ SKEIN_INLINE carried_state session_core::carry() {
         out.row.tokens_per_s = now_.tokens_per_s;
         out.row.batch = now_.batch;
         out.row.micro_batches = now_.micro_batches;
+        if (now_.squares != nullptr) out.row.squares = *now_.squares;
+        out.row.squares_are_differenced = now_.squares_are_differenced;
     }
     return out;
 }
@@ -305,7 +308,9 @@ SKEIN_INLINE void session_core::adopt_row(const last_row& row) {
             .micro_batches = row.micro_batches,
             .metrics = &run_.row.values,
             .arrays = &run_.row.arrays,
-            .word = run_.word};
+            .word = run_.word,
+            .squares_are_differenced = row.squares_are_differenced};
+    if (run_.look && !row.squares.empty()) now_.squares = run_.look->keep(row.squares);
 }
 
 /// The context is in another generation of its world.
@@ -335,6 +340,7 @@ SKEIN_INLINE void session_core::rebind() {
     run_.upcoming.reset();
     row_.rebind();
     if (shards_) shards_->rebind();
+    if (run_.look) run_.look->forget();
     run_.feeder->rebind();
     between_.rebind(end_ != step_end::nothing);
     run_.ended = false; // the end of a stream is found again
