@@ -9,6 +9,7 @@
 #include <skein/report.hpp>
 #include <skein/skein.hpp>
 #include <skein/torch.hpp>
+#include <skein/train/adaptive_batch.hpp>
 #include <skein/train/batch_growth.hpp>
 #include <skein/train/build.hpp>
 #include <skein/train/callbacks.hpp>
@@ -40,6 +41,7 @@
 #include <skein/train/optimizer.hpp>
 #include <skein/train/optimizers.hpp>
 #include <skein/train/parameter_groups.hpp>
+#include <skein/train/per_worker_batch.hpp>
 #include <skein/train/plateau.hpp>
 #include <skein/train/precision.hpp>
 #include <skein/train/recompute.hpp>
@@ -58,6 +60,7 @@
 #include <skein/train/snapshot.hpp>
 #include <skein/train/stage.hpp>
 #include <skein/train/state_memory.hpp>
+#include <skein/train/steering.hpp>
 #include <skein/train/step_plan.hpp>
 #include <skein/train/stop_at.hpp>
 #include <skein/train/strategy.hpp>
