@@ -69,16 +69,18 @@ public:
     /// By group: of what has been put since the last time.
     [[nodiscard]] std::vector<gradient_sums> take();
     /// By group: squares of the gradients that the store owns, as they are now.
-    [[nodiscard]] std::vector<double> own() const;
+    [[nodiscard]] std::vector<double> own();
 
 private:
-    [[nodiscard]] gradient_sums of(std::size_t segment, const at::Tensor& dense);
+    [[nodiscard]] const float* inverses_of(std::size_t segment);
 
     const flat_store& store_;
     std::vector<std::size_t> group_of_, piece_of_;
     std::size_t groups_;
     gradient_divisors by_;
     bool keeps_ = false;
+    at::Tensor inverses_;             // of divisors, in the owned layout
+    std::vector<char> has_inverses_;  // by segment: those of this step
     at::Tensor before_P_;             // the gradient of the step before, laid out as the parameters
     std::vector<gradient_sums> sums_; // by segment
 };

@@ -17,12 +17,11 @@ namespace skein::train::detail {
 struct watched_numbers {
     const float* grad;
     float *place, *before;
-    const float* moments;
-    float factor, eps;
+    const float* by; ///< what each is multiplied with
 
     [[nodiscard]] watched_numbers from(std::int64_t element) const {
         const auto at = [&](auto* p) { return p == nullptr ? p : p + element; };
-        return {grad + element, at(place), at(before), at(moments), factor, eps};
+        return {grad + element, at(place), at(before), at(by)};
     }
 };
 
@@ -37,20 +36,15 @@ template <watched_put Puts, bool Keeps, bool Divides>
     const auto* const __restrict__ grad = n.grad;
     auto* const __restrict__ place = n.place;
     auto* const __restrict__ old = n.before;
-    const auto* const __restrict__ moments = n.moments;
+    const auto* const __restrict__ by = n.by;
     const auto one = [&](std::int64_t i, std::int64_t k) __attribute__((always_inline)) {
         const float g = grad[i];
         if constexpr (Puts == watched_put::copy) place[i] = g;
         if constexpr (Puts == watched_put::add) place[i] += g;
-        float by = 1.0f;
-        if constexpr (Divides) {
-            const float v = moments[i];
-            by = v > 0.0f ? 1.0f / (std::sqrt(v) * n.factor + n.eps) : 0.0f;
-        }
-        const double x = Divides ? g * by : g;
+        const double x = Divides ? g * by[i] : g;
         now[k] += x * x;
         if constexpr (Keeps) {
-            const double y = Divides ? old[i] * by : old[i];
+            const double y = Divides ? old[i] * by[i] : old[i];
             old[i] = g;
             before[k] += y * y;
             cross[k] += x * y;
@@ -68,7 +62,7 @@ template <watched_put Puts, bool Keeps, bool Divides>
 template <watched_put Puts>
 [[gnu::always_inline]] inline gradient_sums watch_some(const watched_numbers& n,
                                                        std::int64_t count) {
-    if (n.moments == nullptr)
+    if (n.by == nullptr)
         return n.before == nullptr ? watch_loop<Puts, false, false>(n, count)
                                    : watch_loop<Puts, true, false>(n, count);
     return n.before == nullptr ? watch_loop<Puts, false, true>(n, count)
@@ -116,6 +110,46 @@ gradient_sums watch_all(const watched_numbers& n, std::int64_t count) {
     return sum;
 }
 
+/// 1 / (sqrt(v) * factor + eps), 0 where v is.
+struct watched_divisors {
+    const float* moments;
+    float* by;
+    float factor, eps;
+};
+
+[[gnu::always_inline]] inline void invert_some(const watched_divisors& d, std::int64_t count) {
+    const auto* const __restrict__ moments = d.moments;
+    auto* const __restrict__ by = d.by;
+    for (std::int64_t i = 0; i < count; ++i) {
+        const float v = moments[i];
+#if defined(__clang__) // the library's has errno to set, one number at a time
+        const float root = __builtin_elementwise_sqrt(v);
+#else
+        const float root = std::sqrt(v);
+#endif
+        const float inverse = 1.0f / (root * d.factor + d.eps);
+        by[i] = v > 0.0f ? inverse : 0.0f;
+    }
+}
+SKEIN_INLINE void invert_plain(const watched_divisors& d, std::int64_t count) {
+    invert_some(d, count);
+}
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] SKEIN_INLINE void invert_wide(const watched_divisors& d,
+                                                      std::int64_t count) {
+    invert_some(d, count);
+}
+#endif
+SKEIN_INLINE void invert_all(const watched_divisors& d, std::int64_t count) {
+    auto* call = &invert_plain;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") != 0) call = &invert_wide;
+#endif
+    at::parallel_for(0, count, 1 << 16, [&](std::int64_t first, std::int64_t last) {
+        call({d.moments + first, d.by + first, d.factor, d.eps}, last - first);
+    });
+}
+
 SKEIN_INLINE void put_gradient(at::Tensor& place, const at::Tensor& grad, bool adds) {
     if (!grad.defined())
         adds ? place.add_(0.0) : place.zero_();
@@ -138,6 +172,9 @@ SKEIN_INLINE gradient_watch::gradient_watch(const flat_store& store,
 SKEIN_INLINE void gradient_watch::begin_step(gradient_divisors by, bool keeps) {
     by_ = std::move(by);
     keeps_ = keeps;
+    has_inverses_.assign(by_.moments != nullptr ? sums_.size() : 0, 0);
+    if (by_.moments != nullptr && !inverses_.defined())
+        inverses_ = make_flat_buffer(store_.owned());
     if (!keeps)
         before_P_ = at::Tensor();
     else if (!before_P_.defined())
@@ -148,6 +185,16 @@ SKEIN_INLINE void gradient_watch::begin_step(gradient_divisors by, bool keeps) {
 SKEIN_INLINE void gradient_watch::forget() {
     before_P_ = at::Tensor();
     keeps_ = false;
+}
+
+/// Once a step: the root costs more than all else.
+SKEIN_INLINE const float* gradient_watch::inverses_of(std::size_t segment) {
+    if (by_.moments == nullptr) return nullptr;
+    const auto& piece = store_.pieces()[piece_of_[segment]];
+    auto* const to = static_cast<float*>(inverses_.mutable_data_ptr()) + piece.at;
+    if (std::exchange(has_inverses_[segment], 1) == 0)
+        invert_all({by_.moments + piece.at, to, by_.factors[segment], by_.eps}, piece.count);
+    return to;
 }
 
 SKEIN_INLINE void gradient_watch::put(std::size_t segment, const at::Tensor& grad,
@@ -161,11 +208,7 @@ SKEIN_INLINE void gradient_watch::put(std::size_t segment, const at::Tensor& gra
                           place.scalar_type() == at::kFloat && grad.is_contiguous();
     watched_numbers n{};
     if (keeps_) n.before = static_cast<float*>(before_P_.mutable_data_ptr()) + s.offset;
-    if (by_.moments != nullptr) {
-        n.moments = by_.moments + store_.pieces()[piece_of_[segment]].at;
-        n.factor = by_.factors[segment];
-        n.eps = by_.eps;
-    }
+    n.by = inverses_of(segment);
     if (is_plain) {
         n.grad = static_cast<const float*>(grad.const_data_ptr());
         n.place = static_cast<float*>(place.mutable_data_ptr());
@@ -188,7 +231,7 @@ SKEIN_INLINE std::vector<gradient_sums> gradient_watch::take() {
     return by_group;
 }
 
-SKEIN_INLINE std::vector<double> gradient_watch::own() const {
+SKEIN_INLINE std::vector<double> gradient_watch::own() {
     std::vector<double> by_group(groups_);
     for (const auto& piece : store_.pieces()) {
         const auto group = group_of_[piece.segment];
@@ -196,11 +239,7 @@ SKEIN_INLINE std::vector<double> gradient_watch::own() const {
         const auto grads = store_.own_grads(piece);
         watched_numbers n{};
         n.grad = static_cast<const float*>(grads.const_data_ptr());
-        if (by_.moments != nullptr) {
-            n.moments = by_.moments + piece.at;
-            n.factor = by_.factors[piece.segment];
-            n.eps = by_.eps;
-        }
+        n.by = inverses_of(piece.segment);
         by_group[group] += watch_all<watched_put::nothing>(n, piece.count).now;
     }
     return by_group;
