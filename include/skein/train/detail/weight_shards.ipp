@@ -19,6 +19,8 @@
 
 namespace skein::train::detail {
 
+SKEIN_INLINE safetensors_header open_header(file& from, const std::string& path);
+
 /// The names of such files; none where something else says what is in the folder.
 SKEIN_INLINE std::vector<std::string> shard_files(disk& where, const std::string& folder) {
     std::vector<std::string> names;

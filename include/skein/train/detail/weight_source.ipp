@@ -5,6 +5,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/log.hpp>
 #include <skein/train/detail/checkpoint_table.ipp>
+#include <skein/train/detail/weight_shards.ipp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
@@ -304,12 +305,6 @@ SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& p
     throw error(errc::not_found, fmt::format("there is no checkpoint in {}", path))
         .with_hint("give a run's folder, such as runs/gpt, or one of its checkpoints/step-...");
 }
-
-} // namespace skein::train
-
-#include <skein/train/detail/weight_shards.ipp>
-
-namespace skein::train {
 
 SKEIN_INLINE weights_place find_weights(disk& where, const std::string& from) {
     constexpr std::string_view hugging_face = "hf:";
