@@ -72,5 +72,6 @@
 #include <skein/train/detail/weight_folder.ipp>
 #include <skein/train/detail/weight_map.ipp>
 #include <skein/train/detail/weight_mean.ipp>
+#include <skein/train/detail/weight_shards.ipp>
 #include <skein/train/detail/weight_source.ipp>
 #include <skein/train/detail/world_word.ipp>

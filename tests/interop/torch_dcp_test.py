@@ -14,9 +14,10 @@ import sys
 import tempfile
 
 from gpt2_pair import BOUND, is_turned, make_model, our_losses, require_near, tokens, train   # first: it knows whether there is a PyTorch
+import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
-from program import Run, find_program, run_cases
+from program import DEADLINE, Run, find_program, run_cases
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 SHAPES = {"model.w": (7, 3), "model.bias": (11,), "model.scale": (), "model.cube": (2, 3, 4), "model.norm": (6, 2),
@@ -120,10 +121,16 @@ def folders_come_back():
                    "put together": {"fqn_to_index_mapping": in_files, "save_distributed": True, "enable_consolidation": True}}
         for folder, how in writers.items():
             dcp.save(state, storage_writer=HuggingFaceStorageWriter(str(scratch / folder), **how), no_dist=True)
+        safetensors.torch.save_file(state, scratch / "state.safetensors")
+        ranks = [subprocess.Popen([sys.executable, pathlib.Path(__file__).with_name("dcp_rank.py"), scratch / "state.safetensors",
+                                   scratch / "rows of ranks", str(rank), "2"]) for rank in range(2)]
+        assert [rank.wait(DEADLINE) for rank in ranks] == [0, 0]
+        names = [path.name for path in (scratch / "rows of ranks").iterdir()]
+        assert sum(name.endswith(".safetensors") for name in names) == 2, names
         model.save_pretrained(scratch / "pretrained", max_shard_size="60KB")
         (scratch / "pretrained/model.safetensors.index.json").stat()
         loss = torch.nn.functional.cross_entropy(model(tokens()[0]).logits.flatten(0, 1), tokens()[1].flatten()).item()
-        for folder in (*writers, "pretrained"):
+        for folder in (*writers, "rows of ranks", "pretrained"):
             (scratch / folder / "config.json").write_text((scratch / "pretrained/config.json").read_text())
             for ranks in (1, 3):
                 there = scratch / f"{folder} on {ranks}"

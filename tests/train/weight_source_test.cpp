@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/core.h>
+
 using namespace skein;
 using namespace skein::train;
 using scratch = skein::test::temporary_folder;
@@ -74,6 +76,66 @@ void write_folder(const std::string& folder) {
     write_text(folder + "/model.safetensors.index.json",
                R"({"metadata": {"total_size": 36}, "weight_map": {"a": "model-1.safetensors",
                    "b": "model-2.safetensors", "c": "model-2.safetensors"}})");
+}
+
+/// A file of a rank, as DCP's writer makes it: rows, and where they begin.
+void write_shard(const std::string& path, const std::string& header_of_tensors,
+                 const std::string& offsets, const std::vector<float>& values) {
+    std::string info;
+    for (const char c : offsets) info += c == '"' ? std::string("\\\"") : std::string(1, c);
+    std::string header = R"({"__metadata__":{"format":"pt","DCP_SHARDING_INFO":")" + info +
+                         R"("},)" + header_of_tensors + "}";
+    std::string text(8, '\0');
+    store_le<std::uint64_t>(reinterpret_cast<std::byte*>(text.data()), header.size());
+    write_text(path, text + header + std::string(as_text(as_bytes(std::span(values)))));
+}
+
+TEST_CASE("a folder with a file of each rank is one source: rows are put together") {
+    scratch dir;
+    posix_disk disk;
+    std::filesystem::create_directory(dir.path + "/dcp");
+    const auto path = [&](int rank) {
+        return fmt::format("{}/dcp/shard-{:05}-model-00001-of-00001.safetensors", dir.path, rank);
+    };
+    const auto write_first = [&] {
+        write_shard(path(1),
+                    R"("w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
+                    R"("s":{"dtype":"F32","shape":[],"data_offsets":[16,20]})",
+                    R"({"w":{"saved_offsets":[0,0]},"s":{"saved_offsets":[]}})", {1, 2, 3, 4, 9});
+    };
+    const auto write_second = [&](const std::string& shape, const std::string& offsets) {
+        write_shard(path(2), R"("w":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":[0,8]})",
+                    R"({"w":{"saved_offsets":)" + offsets + "}}", {5, 6});
+    };
+    write_first();
+    write_second("[1,2]", "[2,0]");
+    for (const auto& from : {"hf:" + dir.path + "/dcp", dir.path + "/dcp"}) {
+        const auto source = open_weights(disk, from);
+        CHECK(source->tensors() == source_table{{"s", {"F32", {}}}, {"w", {"F32", {3, 2}}}});
+        CHECK(read_floats(*source, "w", 0, 3, 6) == std::vector<float>{1, 2, 3, 4, 5, 6});
+        CHECK(read_floats(*source, "w", 1, 2, 4) == std::vector<float>{3, 4, 5, 6});
+        CHECK(read_floats(*source, "w", 2, 1, 2) == std::vector<float>{5, 6});
+        CHECK(read_floats(*source, "s", 0, 1, 1) == std::vector<float>{9});
+    }
+    const auto why = [&] { return error_of([&] { (void)open_weights(disk, dir.path + "/dcp"); }); };
+    write_second("[1,2]", "[3,0]");
+    CHECK(says(why(), "rows 2 to 2 of tensor 'w' are in no file"));
+    write_second("[1,2]", "[1,0]");
+    CHECK(says(why(), "rows 1 to 1 of tensor 'w' are in two files"));
+    write_second("[2,1]", "[0,2]"); // columns
+    CHECK(says(why(), "does not give the first row of tensor 'w'"));
+    CHECK(says(why(), "shard-00002"));
+    write_second("[1,1,2]", "[2,0,0]");
+    CHECK(says(why(), "tensor 'w' is F32 [2, 2] in one file and F32 [1, 1, 2] in another"));
+    std::filesystem::remove(path(1));
+    write_second("[1,2]", "[2,0]");
+    CHECK(says(why(), "rows 0 to 1 of tensor 'w' are in no file"));
+    write_weights(path(2), {{"w", {1, 2}, {5, 6}}});
+    CHECK(says(why(), "has no DCP_SHARDING_INFO"));
+    write_text(path(2), "short");
+    CHECK(why().code() != errc::unknown);
+    write_weights(dir.path + "/dcp/model.safetensors", second); // whole: it counts
+    CHECK(open_weights(disk, dir.path + "/dcp")->tensors().contains("b"));
 }
 
 TEST_CASE("a safetensors file tells its tensors and gives any rows of them") {

@@ -5,6 +5,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/log.hpp>
 #include <skein/train/detail/checkpoint_table.ipp>
+#include <skein/train/detail/weight_shards.ipp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
@@ -312,7 +313,8 @@ SKEIN_INLINE weights_place find_weights(disk& where, const std::string& from) {
     const auto has = [&](std::string_view name) {
         return !!where.status(join_path(found.path, name));
     };
-    if (is_named || has(detail::hugging_face_file) || has(detail::hugging_face_index))
+    if (is_named || has(detail::hugging_face_file) || has(detail::hugging_face_index) ||
+        !detail::shard_files(where, found.path).empty())
         found.kind = weights_kind::hugging_face;
     else if (const auto there = where.status(found.path); there && !there->is_directory)
         found.kind = weights_kind::file;
@@ -329,8 +331,11 @@ SKEIN_INLINE std::unique_ptr<weight_source> open_weights(disk& where, const std:
         throw error(errc::not_found, "there are no averages of the weights")
             .with_where(from)
             .with_hint("checkpoints of a run with {.average = average_options{}} have them");
-    if (kind == weights_kind::hugging_face)
+    if (kind == weights_kind::hugging_face) {
+        if (const auto files = detail::shard_files(where, path); !files.empty())
+            return std::make_unique<detail::shard_weights>(where, path, files);
         return std::make_unique<hugging_face_weights>(where, path);
+    }
     return std::make_unique<safetensors_weights>(where, path);
 }
 
