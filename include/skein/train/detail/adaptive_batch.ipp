@@ -215,18 +215,13 @@ SKEIN_INLINE train::decision adaptive_batch::on_world(const train::world_change&
         if (ranks_ == 1 && next.global_batch > first_batch_)
             next.micro_batches = std::max<std::int64_t>(2, next.micro_batches);
     }
-    const auto at_once = shape_of(next.global_batch, shards_ > 0 ? shards_ / ranks_ : next.micro_batches);
-    if (shards_ == 0 && at_once.micro_batch > most_at_once())
-        throw error(errc::usage,
-                    fmt::format("a step of {} samples for {} ranks, each of which may compute {} at "
-                                "once",
-                                next.global_batch, ranks_, most_at_once()))
-            .with_where(std::string(rule_name))
-            .with_hint("allow accumulation, give it a larger hi, or begin with a smaller batch");
     begin_plan(next);
     steps_ = 0;
     looked_at_ = now();
-    return {.plan = next, .why = fmt::format("{} workers", ranks_)};
+    return {.plan = next,
+            .why = fmt::format("{} {} that compute{} {} to {} samples at once", ranks_,
+                               ranks_ == 1 ? "worker" : "workers", ranks_ == 1 ? "s" : "", o.lo,
+                               most_at_once())};
 }
 
 SKEIN_INLINE std::array<double, adaptive_batch::word_size> adaptive_batch::word() {
