@@ -117,6 +117,7 @@ int main(int argc, char** argv) {
                    "processes that train together: N, or MIN:MAX");
     app.add_option("--logical-shards", o.run.scaling.logical_shards,
                    "slices of the batch, for the same bits with any number of workers");
+    app.add_option("--max-failures", o.run.failure.max_failures, "losses before the job gives up");
     app.add_option("--epochs", o.run.epochs, "passes over the digits, as the first batch has them")
         ->check(CLI::PositiveNumber);
     app.add_option("--batch", o.run.global_batch, "digits of the first step, over all workers");
