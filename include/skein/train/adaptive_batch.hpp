@@ -29,6 +29,22 @@
 #include <string_view>
 #include <vector>
 
+namespace skein::train::detail {
+
+/// A row of events.jsonl by which adaptive_batch has changed the plan behind a step.
+struct batch_change {
+    std::uint64_t step = 0;
+    bool of_micro_batches = false; ///< else of the global batch
+    std::int64_t from = 0, to = 0;
+};
+/// Those of a text of such rows; rows of others are left out.
+///   where   for messages: "runs/a/events.jsonl"
+///   errors  malformed, with the line: no row, a decision without its numbers, steps that go back
+[[nodiscard]] std::vector<batch_change> read_batch_changes(std::string_view rows,
+                                                           const std::string& where);
+
+} // namespace skein::train::detail
+
 namespace skein {
 
 struct adaptive_batch_options {
@@ -90,13 +106,6 @@ public:
     [[nodiscard]] const goodput::step_times& times() const noexcept { return times_; }
 
 private:
-    /// A row of `replay`: the plan behind a step.
-    struct replayed {
-        std::uint64_t step = 0;
-        std::string what;
-        double from = 0.0, to = 0.0;
-    };
-    void read_replay();
     [[nodiscard]] train::decision replay(const train::step_info& s) const;
     void measure(const train::step_info& s);
     [[nodiscard]] goodput::step_shape shape_of(std::int64_t batch, std::int64_t micros) const noexcept;
@@ -107,7 +116,7 @@ private:
     void begin_plan(const train::step_plan& plan);
 
     adaptive_batch_options options_;
-    std::vector<replayed> replay_;
+    std::vector<train::detail::batch_change> replay_;
     goodput::gradient_noise noise_;
     goodput::step_times times_;
     // Of the world and the plan in force

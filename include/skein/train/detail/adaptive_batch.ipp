@@ -18,6 +18,46 @@
 
 #include <fmt/core.h>
 
+namespace skein::train::detail {
+
+SKEIN_INLINE std::vector<batch_change> read_batch_changes(std::string_view rows,
+                                                          const std::string& where) {
+    std::vector<batch_change> all;
+    for (std::size_t line = 1; !rows.empty(); ++line) {
+        const auto end = rows.find('\n');
+        const auto row = rows.substr(0, end);
+        rows = end == std::string_view::npos ? std::string_view() : rows.substr(end + 1);
+        const auto refuse = [&](std::string what) {
+            throw error(errc::malformed, std::move(what))
+                .with_where(fmt::format("{}, line {}", where, line))
+                .with_hint("give it the events.jsonl of a run of adaptive_batch, or whole rows of it");
+        };
+        if (row.empty()) continue;
+        const auto parsed = parse_json(row, {.max_bytes = 1u << 20, .max_depth = 16});
+        if (!parsed || !parsed->is_object()) refuse("no row of events");
+        const auto is = [&](const char* key, std::string_view value) {
+            const auto found = parsed->find(key);
+            return found != parsed->end() && found->is_string() &&
+                   found->template get_ref<const std::string&>() == value;
+        };
+        const bool of_micro_batches = is("what", "micro_batches");
+        if (!is("rule", adaptive_batch::rule_name) || !(of_micro_batches || is("what", "global_batch")))
+            continue;
+        const auto step = json_uint(*parsed, "step"), from = json_uint(*parsed, "from"),
+                   to = json_uint(*parsed, "to");
+        const auto is_count = [](const auto& number) {
+            return number && *number >= 1 && *number <= std::uint64_t{1} << 53;
+        };
+        if (!step || !is_count(from) || !is_count(to)) refuse("a decision without its numbers");
+        if (!all.empty() && *step < all.back().step) refuse("a step before the one above");
+        all.push_back({*step, of_micro_batches, static_cast<std::int64_t>(*from),
+                       static_cast<std::int64_t>(*to)});
+    }
+    return all;
+}
+
+} // namespace skein::train::detail
+
 namespace skein {
 
 namespace detail {
@@ -49,7 +89,11 @@ SKEIN_INLINE adaptive_batch::adaptive_batch(adaptive_batch_options options)
                    "use 0 or a positive time");
     require_option(o.warm_up >= 0 && std::isfinite(o.warm_up), rule_name,
                    fmt::format("a warm-up of {} steps", o.warm_up), "use 0 or more");
-    if (!o.replay.empty()) read_replay();
+    if (!o.replay.empty()) {
+        posix_disk disk;
+        const auto rows = disk.read_whole(o.replay, 256u << 20).value();
+        replay_ = train::detail::read_batch_changes(as_text(rows), o.replay);
+    }
     looked_at_ = now();
 }
 
@@ -265,56 +309,20 @@ SKEIN_INLINE void adaptive_batch::look_for_better() {
 
 // ---- replay -------------------------------------------------------------------------------------
 
-SKEIN_INLINE void adaptive_batch::read_replay() {
-    posix_disk disk;
-    const auto bytes = disk.read_whole(options_.replay, 256u << 20).value();
-    std::size_t line = 0;
-    std::string_view rest = as_text(bytes);
-    while (!rest.empty()) {
-        const auto end = rest.find('\n');
-        const auto row = rest.substr(0, end);
-        rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
-        line += 1;
-        const auto refuse = [&](std::string what) {
-            throw error(errc::malformed, std::move(what))
-                .with_where(fmt::format("{}, line {}", options_.replay, line))
-                .with_hint("give it the events.jsonl of a run of adaptive_batch, or whole rows of it");
-        };
-        if (row.empty()) continue;
-        const auto parsed = parse_json(row, {.max_bytes = 1u << 20, .max_depth = 16});
-        if (!parsed || !parsed->is_object()) refuse("no row of events");
-        if (parsed->value("rule", std::string()) != rule_name) continue;
-        replayed one;
-        one.what = parsed->value("what", std::string());
-        if (one.what != "global_batch" && one.what != "micro_batches") continue;
-        const auto step = json_uint(*parsed, "step");
-        const auto is_count = [&](const char* key) {
-            const auto found = parsed->find(key);
-            return found != parsed->end() && found->is_number_integer() &&
-                   found->template get<std::int64_t>() >= 1;
-        };
-        if (!step || !is_count("from") || !is_count("to")) refuse("a decision without its numbers");
-        one.step = *step;
-        one.from = parsed->at("from").template get<double>();
-        one.to = parsed->at("to").template get<double>();
-        if (!replay_.empty() && one.step < replay_.back().step) refuse("a step before the one above");
-        replay_.push_back(std::move(one));
-    }
-}
-
 SKEIN_INLINE train::decision adaptive_batch::replay(const train::step_info& s) const {
     auto next = *s.plan;
     for (const auto& each : replay_) {
         if (each.step != s.step) continue;
-        auto& number = each.what == "global_batch" ? next.global_batch : next.micro_batches;
-        if (number == static_cast<std::int64_t>(each.to)) continue; // the world has brought it
-        if (number != static_cast<std::int64_t>(each.from))
+        auto& number = each.of_micro_batches ? next.micro_batches : next.global_batch;
+        if (number == each.to) continue; // the world has brought it
+        if (number != each.from)
             throw error(errc::mismatch,
                         fmt::format("the {} behind step {} goes from {} to {} there, here it is {}",
-                                    each.what, s.step, each.from, each.to, number))
+                                    each.of_micro_batches ? "micro_batches" : "global_batch", s.step,
+                                    each.from, each.to, number))
                 .with_where(options_.replay)
                 .with_hint("replay the whole file of a run that began alike");
-        number = static_cast<std::int64_t>(each.to);
+        number = each.to;
     }
     if (next == *s.plan) return {};
     return {.plan = next, .why = fmt::format("as {} has it", options_.replay)};
