@@ -123,8 +123,8 @@ def refused():
         for arguments, text in ((["--max", "32"], "a max of 32 samples, the run begins with 64"),
                                 (["--max", "9999"], "a max of 9999 samples, the data set has 1600"),
                                 (["--lo", "9", "--hi", "8"], "9 to 8 samples of a rank at once"),
-                                (["--adam"], "the rate rule adascale does not suit the optimizer AdamW"),
-                                (["--rule", "adamscale"], "the rate rule adamscale does not suit the optimizer SGD"),
+                                (["--adam"], "the rate rule adascale does not suit the optimizer adamw"),
+                                (["--rule", "adamscale"], "the rate rule adamscale does not suit the optimizer sgd"),
                                 (["--replay", cut], "cut, line 1"),
                                 (["--replay", pathlib.Path(folder, "none")], "none"),
                                 (["--replay", write_decisions(other, [(5, 32, 64)])], "goes from 32 to 64 there, here it is 64")):

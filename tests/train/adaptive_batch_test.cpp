@@ -44,7 +44,7 @@ struct planted {
         o.clock = [this] { return now; };
         return o;
     }
-    void start(adaptive_batch& rule, const std::string& optimizer = "SGD") {
+    void start(adaptive_batch& rule, const std::string& optimizer = "sgd") {
         rule.on_start({.world_size = ranks, .optimizer = optimizer, .samples = samples});
         enter(rule);
     }
@@ -206,7 +206,7 @@ TEST_CASE("adaptive batch: the rate goes with the batch as the rule says", "[ada
     const auto factor = [](sk::goodput::rate_rule how, std::uint64_t batch) {
         planted world{.trace = 64.0};
         adaptive_batch rule(world.with({.max = 4096, .rate = how}));
-        world.start(rule, how == sk::goodput::rate_rule::adamscale ? "AdamW" : "SGD");
+        world.start(rule, how == sk::goodput::rate_rule::adamscale ? "adamw" : "sgd");
         world.run(rule, 10);
         return rule.rate({.step = 11, .batch = batch, .first_batch = 64});
     };
@@ -240,16 +240,16 @@ TEST_CASE("adaptive batch: what makes no sense is refused with what does", "[ada
     const auto says = [&](adaptive_batch_options o, const std::string& optimizer, const char* what) {
         CHECK_THAT(std::string(sk::test::error_of([&] { starts(o, optimizer); }).what()), ContainsSubstring(what));
     };
-    says({.max = 128}, "AdamW", "adascale does not suit the optimizer AdamW");
-    says({.max = 128, .rate = sk::goodput::rate_rule::adamscale}, "SGD",
-         "adamscale does not suit the optimizer SGD");
-    says({.max = 60'001}, "SGD", "a max of 60001 samples, the data set has 60000");
-    says({.max = 63}, "SGD", "a max of 63 samples, the run begins with 64");
-    says({.max = 64, .hi = 16, .accumulation = true}, "Lion", ""); // nobody knows: it is taken
+    says({.max = 128}, "adamw", "adascale does not suit the optimizer adamw");
+    says({.max = 128, .rate = sk::goodput::rate_rule::adamscale}, "sgd",
+         "adamscale does not suit the optimizer sgd");
+    says({.max = 60'001}, "sgd", "a max of 60001 samples, the data set has 60000");
+    says({.max = 63}, "sgd", "a max of 63 samples, the run begins with 64");
+    says({.max = 64, .hi = 16, .accumulation = true}, "lion", ""); // nobody knows: it is taken
     world.samples = 0;
-    says({.max = 128}, "SGD", "not supported: adaptive_batch with a stream");
+    says({.max = 128}, "sgd", "not supported: adaptive_batch with a stream");
     world.samples = 60'000;
-    CHECK_NOTHROW(starts({.max = 64, .lo = 32, .hi = 32}, "SGD")); // lo = hi: the batch stays
+    CHECK_NOTHROW(starts({.max = 64, .lo = 32, .hi = 32}, "sgd")); // lo = hi: the batch stays
 }
 
 TEST_CASE("adaptive batch: a state that is restored decides as the one that went on", "[adaptive]") {

@@ -65,7 +65,7 @@ struct start_info {
     std::string run_path{};
     std::string resumed_from{}; ///< a checkpoint, or empty
     std::string strategy{};     ///< "DDP"; empty for one without a name
-    std::string optimizer{};    ///< "AdamW", as its description says
+    std::string optimizer{};    ///< "adamw", as its description says
     std::uint64_t samples = 0;  ///< of the data set; 0: a stream, not known
     /// "3 epochs of 120 steps, ..."; empty when the steps were given.
     std::string epochs{};

@@ -118,8 +118,8 @@ SKEIN_INLINE train::gradient_look adaptive_batch::look() const {
 
 SKEIN_INLINE void adaptive_batch::on_start(const train::start_info& s) {
     using enum goodput::rate_rule;
-    const bool is_adam = s.optimizer.find("Adam") != std::string::npos;
-    const bool is_sgd = s.optimizer == "SGD";
+    const bool is_adam = s.optimizer.find("adam") != std::string::npos;
+    const bool is_sgd = s.optimizer == "sgd";
     const bool for_sgd = options_.rate == adascale || options_.rate == linear;
     const bool for_adam =
         options_.rate == adamscale || options_.rate == sqrt || options_.rate == legw;
