@@ -453,6 +453,132 @@ TEST_CASE("a step that is left out has no number for the next to be compared wit
     }
 }
 
+TEST_CASE("a step behind a resume or one that is taken back is compared with none") {
+    scratch dir;
+    told_steps seen;
+    std::vector<float> resumed, taken_back;
+    const auto train = [&](std::int64_t steps, std::uint64_t redo_at, resume_mode how,
+                           const std::string& name, std::vector<float>& out) {
+        run_world(1, [&](context& ctx) {
+            auto model = make_net();
+            auto config = quiet_config(dir.path);
+            config.name = name;
+            config.max_steps = steps;
+            config.write_files = config.checkpoint.enabled = true;
+            config.resume = how;
+            const numbers data{};
+            sk::Trainer<sk::DDP<>, looker> trainer(ctx, config, looker{.steps = &seen});
+            auto session = trainer.open(model, sk::SGD{}, constant_rate{1e-2});
+            session.begin(sk::train::detail::make_input(data));
+            while (session.draw()) {
+                while (const auto* const batch = session.next_micro())
+                    session.backward(class_loss(model, *static_cast<const sample_batch*>(batch)));
+                session.agree();
+                if (session.finished() + 1 == redo_at) {
+                    redo_at = 0;
+                    session.redo();
+                    continue;
+                }
+                session.complete();
+            }
+            (void)session.finish();
+            out = weights(*model);
+        });
+    };
+    train(3, 0, resume_mode::fresh, "a", resumed);
+    train(6, 0, resume_mode::latest, "a", resumed);
+    for (const auto& [step, one] : seen) CHECK(one.squares.empty() == (step == 1 || step == 4));
+    train(6, 3, resume_mode::fresh, "b", taken_back);
+    for (const auto& [step, one] : seen) CHECK(one.squares.empty() == (step == 1 || step == 3));
+    CHECK(taken_back == resumed);
+}
+
+namespace {
+
+/// Rows of a table, whose gradient names those that were seen; a row that comes twice counts twice.
+struct TableImpl : torch::nn::Module {
+    explicit TableImpl(bool sparse)
+        : rows(torch::nn::EmbeddingOptions(40, 6).sparse(sparse)), out(6, 4) {
+        register_module("rows", rows);
+        register_module("out", out);
+    }
+    torch::Tensor forward(const sample_batch& b) {
+        std::vector<std::int64_t> ids;
+        for (const auto id : b.ids) ids.push_back(static_cast<std::int64_t>(id % 40));
+        return out(torch::tanh(rows(torch::tensor(ids, torch::kLong))));
+    }
+    torch::nn::Embedding rows;
+    torch::nn::Linear out;
+};
+TORCH_MODULE(Table);
+
+told_steps run_table(bool sparse, std::int64_t accumulation) {
+    told_steps seen;
+    run_world(1, [&](context& ctx) {
+        const auto model = [&] {
+            const std::lock_guard lock(model_guard);
+            torch::manual_seed(3);
+            return Table(sparse);
+        };
+        auto table = model();
+        auto config = quiet_config("unused");
+        config.max_steps = 6;
+        config.accumulation = accumulation;
+        const auto loss = [](Table& m, const sample_batch& b) {
+            return torch::nn::functional::cross_entropy(m->forward(b), b.y);
+        };
+        sk::Trainer<sk::Single, looker> trainer(ctx, config, looker{.steps = &seen});
+        (void)trainer.fit(table, sk::SGD{}, constant_rate{1e-1}, loss, numbers{}, numbers{.n = 0});
+    });
+    if (accumulation == 1) seen.erase(1); // nothing before it
+    return seen;
+}
+
+} // namespace
+
+TEST_CASE("squares of sparse gradients are those of dense ones") {
+    for (const std::int64_t accumulation : {1, 2}) {
+        const auto sparse = run_table(true, accumulation);
+        REQUIRE(sparse.size() >= 5);
+        check_near(sparse, run_table(false, accumulation), 1e-6);
+    }
+}
+
+TEST_CASE("a gradient that becomes final twice in a pass is refused where somebody looks") {
+    struct twice : torch::autograd::Function<twice> {
+        static torch::Tensor forward(torch::autograd::AutogradContext* ctx, torch::Tensor x,
+                                     torch::Tensor weight) {
+            ctx->save_for_backward({weight});
+            return x.clone();
+        }
+        static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                       torch::autograd::variable_list grads) {
+            auto weight = ctx->get_saved_variables()[0];
+            {
+                torch::AutoGradMode on(true);
+                weight.pow(2).sum().backward();
+            }
+            return {grads[0], torch::Tensor()};
+        }
+    };
+    const auto train = [](gradient_look how) {
+        run_world(1, [&](context& ctx) {
+            auto model = make_net();
+            auto config = quiet_config("unused");
+            config.max_steps = 2;
+            const auto loss = [](Net& m, const sample_batch& b) {
+                return twice::apply(class_loss(m, b), m->in->weight) + m->in->weight.sum();
+            };
+            sk::Trainer<sk::Single, looker> trainer(ctx, config, looker{.how = how});
+            (void)trainer.fit(model, sk::SGD{}, constant_rate{1e-3}, loss, numbers{},
+                              numbers{.n = 0});
+        });
+    };
+    CHECK_THROWS_WITH(train({}),
+                      ContainsSubstring("became final twice") && ContainsSubstring("looked at"));
+    CHECK_NOTHROW(train({.is_on = false}));
+}
+
 TEST_CASE("a gradient that is not finite has no squares") {
     told_steps seen;
     run_world(1, [&](context& ctx) {

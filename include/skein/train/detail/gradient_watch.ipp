@@ -13,6 +13,11 @@
 
 namespace skein::train::detail {
 
+#if !defined(__clang__) // the loops below are vectorised at -O2 by one compiler only
+#pragma GCC push_options
+#pragma GCC optimize("O3", "no-math-errno", "no-trapping-math")
+#endif
+
 /// Where the numbers of one loop lie; all but `grad` may be null.
 struct watched_numbers {
     const float* grad;
@@ -125,7 +130,7 @@ struct watched_divisors {
 #if defined(__clang__) // the library's has errno to set, one number at a time
         const float root = __builtin_elementwise_sqrt(v);
 #else
-        const float root = std::sqrt(v);
+        const float root = __builtin_sqrtf(v);
 #endif
         const float inverse = 1.0f / (root * d.factor + d.eps);
         by[i] = v > 0.0f ? inverse : 0.0f;
@@ -140,6 +145,10 @@ SKEIN_INLINE void invert_plain(const watched_divisors& d, std::int64_t count) {
     invert_some(d, count);
 }
 #endif
+#if !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
 SKEIN_INLINE void invert_all(const watched_divisors& d, std::int64_t count) {
     auto* call = &invert_plain;
 #if defined(__x86_64__)

@@ -13,11 +13,6 @@
 
 namespace skein::train::detail {
 
-SKEIN_INLINE bool sharded_parallel::has_place(std::size_t segment) {
-    return !takes_turns_ || phase_ != phase::reducing ||
-           make_place(store_->segments()[segment].unit, /*wait=*/!gatherer_);
-}
-
 SKEIN_INLINE bool sharded_parallel::wait_for_pieces() {
     store_->ask_before([this](std::size_t segment) {
         const auto* const mark = mark_of_[segment];

@@ -146,6 +146,11 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
     gatherer_->attach();
 }
 
+SKEIN_INLINE bool sharded_parallel::has_place(std::size_t segment) {
+    return !takes_turns_ || phase_ != phase::reducing ||
+           make_place(store_->segments()[segment].unit, /*wait=*/!gatherer_);
+}
+
 SKEIN_INLINE void sharded_parallel::find_marks(torch::nn::Module& module) {
     mark_of_.assign(store_->segments().size(), nullptr);
     std::vector<std::size_t> longest(mark_of_.size(), 0);
