@@ -9,6 +9,7 @@
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
 #endif
 
+#include <skein/report/cost.hpp>
 #include <skein/report/event_file.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/report/metrics_table.hpp>
@@ -18,6 +19,7 @@
 #include <skein/report/summary.hpp>
 #include <skein/report/svg.hpp>
 
+#include <skein/report/detail/cost.ipp>
 #include <skein/report/detail/event_file.ipp>
 #include <skein/report/detail/metrics.ipp>
 #include <skein/report/detail/metrics_table.ipp>

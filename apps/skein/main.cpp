@@ -8,6 +8,7 @@
 //     skein job submit --working-dir . -- ./train --workers 2     # list, status, logs, stop
 //     skein scale J 8 --rdzv-endpoint node-1
 //     skein checkpoint show runs/gpt       # verify, diff, export, average: without a cluster
+//     skein report cost --prices trainer=0.90,spot=0.27 runs/a runs/b
 //     skein token --file F                 # makes a token; a head makes its own
 //
 // Exit codes: 0; 1 it failed here; 2 a wrong command line; 3 no cluster at that address, or it
@@ -15,6 +16,7 @@
 
 #include "checkpoint_command.hpp"
 #include "job_command.hpp"
+#include "report_command.hpp"
 #include "run_command.hpp"
 #include "status_text.hpp"
 #include "time_option.hpp"
@@ -343,6 +345,8 @@ int run(int argc, char** argv) {
     declare_jobs(app, job_args, chosen);
     checkpoint_arguments checkpoint_args;
     declare_checkpoints(app, checkpoint_args, chosen);
+    report_arguments report_args;
+    declare_reports(app, report_args, chosen);
     try {
         app.parse(take_job_command(argc, argv, job_args.command), argv);
     } catch (const CLI::ParseError& said) {

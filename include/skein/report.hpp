@@ -3,6 +3,7 @@
 // Every public header of the layer report.
 // Written by scripts/check_mirror.py --write.
 
+#include <skein/report/cost.hpp>
 #include <skein/report/event_file.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/report/metrics_table.hpp>

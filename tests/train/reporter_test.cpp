@@ -9,8 +9,10 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -195,6 +197,81 @@ TEST_CASE("samples per second are not called tokens per second") {
               std::string::npos);
         CHECK(summarize(ctx, config, {}).samples == (tokens == 0));
     }
+}
+
+TEST_CASE("rows say what the run has cost so far: also over its starts, and what they threw away") {
+    folder where;
+    auto config = config_in(where);
+    const auto ctx = context::single();
+    const std::vector<metric_value> m{{"loss", 2.5}};
+    const auto rows = [&] { return read_costs(where.path + "/run", "loss").rows; };
+    {
+        reporter report(ctx, config, {});
+        report.begin({.total_steps = 3});
+        report.step(row(1, m), {});
+        report.step(row(2, m), {});
+    }
+    const auto first = rows();
+    REQUIRE(first.size() == 2);
+    CHECK(first[0].workers == 1);
+    CHECK(first[0].spent.seconds > 0.0);
+    CHECK(first[1].spent.seconds > first[0].spent.seconds);
+    CHECK(first[1].spent.worker_seconds == first[1].spent.seconds); // of one worker
+    CHECK(first[1].spent.by_kind.empty());
+    CHECK(where.text("run/metrics.csv") == "step,loss\n1,2.5\n2,2.5\n");
+    config.resume = resume_mode::latest;
+    ::setenv("SKEIN_WORKER_KIND", "spot", 1);
+    {
+        reporter report(ctx, config, {});
+        report.begin({.first_step = 1, .total_steps = 3}); // step 2 is lost, and was paid for
+        report.step(row(2, m), {});
+    }
+    const auto second = rows();
+    REQUIRE(second.size() == 2);
+    CHECK(second[0] == first[0]);
+    CHECK(second[1].spent.seconds > first[1].spent.seconds);
+    const double since = second[1].spent.seconds - first[1].spent.seconds;
+    CHECK(std::abs(second[1].spent.by_kind.at("spot") - since) < 1e-9);
+    ::setenv("SKEIN_WORKER_KIND", "spot 2", 1);
+    try {
+        reporter refused(ctx, config, {});
+        FAIL("a kind that is none");
+    } catch (const error& why) {
+        CHECK(why.code() == errc::usage);
+        CHECK(std::string(why.what()).find("SKEIN_WORKER_KIND is 'spot 2'") != std::string::npos);
+    }
+    ::unsetenv("SKEIN_WORKER_KIND");
+}
+
+TEST_CASE(
+    "the time in which a job is started again is paid for, that until a person resumes is not") {
+    const std::vector<metric_value> m{{"loss", 2.5}};
+    const auto seconds_of = [&](int attempt, double ago) {
+        folder where;
+        auto config = config_in(where);
+        const auto first = attempt_of("job", 0), next = attempt_of("job", attempt);
+        {
+            reporter report(first, config, {});
+            report.begin({.total_steps = 3});
+            report.step(row(1, m), {});
+        }
+        auto text = where.text("run/metrics.jsonl"); // so long ago
+        auto it = parse_json(std::string_view(text).substr(0, text.size() - 1)).value();
+        it["unix_s"] = it["unix_s"].get<double>() - ago;
+        const double before = it["run_s"];
+        std::ofstream(where.path + "/run/metrics.jsonl") << dump_json(it) << "\n";
+        config.resume = resume_mode::latest;
+        reporter report(next, config, {});
+        report.begin({.first_step = 1, .total_steps = 3});
+        report.step(row(2, m), {});
+        return read_costs(where.path + "/run", "loss").rows.back().spent.seconds - before;
+    };
+    CHECK(seconds_of(1, 100.0) >= 100.0);
+    CHECK(seconds_of(1, 100.0) < 400.0);
+    CHECK(seconds_of(0, 1e6) < 300.0);
+    CHECK(seconds_of(1, 1e6) < 900.0); // nobody has waited for it so long
+    CHECK(seconds_of(1, 1e6) >= 600.0);
+    CHECK(seconds_of(1, -1e6) < 300.0); // a clock that has gone back
 }
 
 TEST_CASE("workers are listed by process, and by host when there are several") {

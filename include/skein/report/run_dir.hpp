@@ -24,6 +24,7 @@
 #include <skein/core/result.hpp>
 #include <skein/core/time.hpp>
 #include <skein/core/unique_fd.hpp>
+#include <skein/report/cost.hpp>
 #include <skein/report/event_file.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/report/svg.hpp>
@@ -46,6 +47,9 @@ struct metrics_row {
     std::vector<metric_value> values{};
     std::vector<metric_value> timings{};
     std::vector<metric_array> arrays{}; ///< reproducible; into metrics.jsonl only
+    /// What the run has cost so far, and its workers; into metrics.jsonl only.
+    std::optional<run_spending> spent{};
+    std::uint64_t workers = 0;
 };
 
 /// One column of metrics.csv: its points in order, x is the step.

@@ -6,6 +6,7 @@
 // shared at construction, so that all ranks put their checkpoint shards into the same place.
 
 #include <skein/core/bytes.hpp>
+#include <skein/report/cost.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/report/progress.hpp>
 #include <skein/report/run_dir.hpp>
@@ -117,6 +118,8 @@ public:
     void finish(const fit_result& result);
 
 private:
+    void learn_workers();
+    void resume_costs();
     void keep_rows(std::uint64_t step, bool rewrites);
     void tell(bool at_once, const fit_result* over = nullptr);
     void show(const start_info& start);
@@ -135,6 +138,9 @@ private:
     const run_config* config_;
     bool first_;                      ///< it writes and speaks
     std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
+    report::worker_count workers_;    // those ranks
+    report::worker_meter meter_;      // since the run began; of a rank that only may take over,
+                                      // since its last row
     std::string path_, name_;         // the path is absolute: main() may go to another folder
     std::string changed_;     // the user's settings that differ from those the run had before
     std::string config_text_; // config.json, until it is known that the run goes on

@@ -267,6 +267,13 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
             event.scalars.emplace_back(v.name, static_cast<float>(v.value));
         }
     for (const auto& array : row.arrays) object[array.name] = detail::nested(array);
+    if (row.spent) {
+        object["world"] = row.workers;
+        object["run_s"] = row.spent->seconds;
+        object["worker_s"] = row.spent->worker_seconds;
+        if (!row.spent->by_kind.empty()) object["worker_kinds"] = row.spent->by_kind;
+        object["unix_s"] = row.spent->unix_seconds;
+    }
     lines_.waits.push_back(dump_json(object) + "\n");
     if (!event.scalars.empty()) events_wait_.push_back(std::move(event));
     flush();

@@ -37,6 +37,23 @@ SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
 } // namespace detail
 
 namespace detail {
+/// Of what a run costs: seconds that never go back.
+[[nodiscard]] SKEIN_INLINE double cost_clock() {
+    return to_seconds(system_clock().now().time_since_epoch());
+}
+[[nodiscard]] SKEIN_INLINE double unix_now() { return to_seconds(system_clock().wall()); }
+/// Longer than that nobody has waited for the restart of a job.
+inline constexpr double longest_restart_s = 600.0;
+
+/// What was spent before, and since.
+[[nodiscard]] SKEIN_INLINE report::run_spending sum_of(report::run_spending before,
+                                                       const report::run_spending& since) {
+    before.seconds += since.seconds;
+    before.worker_seconds += since.worker_seconds;
+    for (const auto& [kind, seconds] : since.by_kind) before.by_kind[kind] += seconds;
+    return before;
+}
+
 SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
                               const std::string& path) {
     run_note note;
@@ -152,7 +169,8 @@ SKEIN_INLINE std::string places_text(const std::vector<byte_buffer>& ranks) {
 SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
                                 const report::settings& settings)
     : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
-    places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
+    learn_workers();
+    meter_.begin(detail::cost_clock(), workers_);
     if (!config.write_files && !config.checkpoint.enabled) return;
     if (first_) {
         auto there = config;
@@ -180,13 +198,49 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
 SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config, std::string name,
                                 std::string path)
     : ctx_(&ctx), config_(&config), first_(false), path_(std::move(path)), name_(std::move(name)) {
+    meter_.begin(detail::cost_clock(), {});
     ctx.note_run(detail::note_of(config, name_, path_));
 }
 
 SKEIN_INLINE reporter::~reporter() = default;
 
+/// Who the ranks are. Collective.
+SKEIN_INLINE void reporter::learn_workers() {
+    const char* const said = std::getenv("SKEIN_WORKER_KIND");
+    const auto kind = report::parse_worker_kind(said != nullptr ? said : "");
+    if (!kind)
+        throw error(errc::usage, std::string(kind.error().text())).with_hint(kind.error().hint());
+    places_ =
+        gather_bytes(*ctx_, as_bytes(fmt::format("{} {}\n{}", ::getpid(), ctx_->host(), *kind)));
+    workers_ = {.all = static_cast<int>(places_.size()), .by_kind = {}};
+    for (auto& rank : places_) {
+        const auto text = as_text(rank);
+        const auto end = text.rfind('\n');
+        const std::string of_rank(text.substr(end + 1));
+        rank.resize(end);
+        if (!of_rank.empty()) workers_.by_kind[of_rank] += 1;
+    }
+}
+
+/// The run goes on from what it had cost: also what was done behind the checkpoint, and the time in
+/// which its job has started it again.
+SKEIN_INLINE void reporter::resume_costs() {
+    auto since = meter_.count(detail::cost_clock());
+    if (!dir_) return;
+    const auto before = report::last_spending(dir_->path());
+    if (ctx_->attempt() > 0 && before.unix_seconds > 0) {
+        report::worker_meter gap;
+        gap.begin(0.0, workers_);
+        const double passed = detail::unix_now() - before.unix_seconds - since.seconds;
+        since =
+            detail::sum_of(since, gap.count(std::clamp(passed, 0.0, detail::longest_restart_s)));
+    }
+    meter_.begin(detail::cost_clock(), workers_, detail::sum_of(before, since));
+}
+
 SKEIN_INLINE void reporter::begin(const start_info& start, bool end_due) {
     if (!first_) return;
+    resume_costs();
     keep_rows(start.first_step, end_due);
     if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
@@ -251,11 +305,16 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, bool rewrites, const
         first_ = false;
     }
     const auto before = places_.size();
-    places_ = gather_bytes(*ctx_, as_bytes(fmt::format("{} {}", ::getpid(), ctx_->host())));
+    const auto since = meter_.count(detail::cost_clock());
+    learn_workers();
+    meter_.change(detail::cost_clock(), workers_);
     if (!ctx_->is_first()) return;
     if (!show_ && first_) show(start); // the world broke before it was told where the run begins
     if (!std::exchange(first_, true)) {
         if (!path_.empty()) dir_.emplace(detail::take_run_dir(*ctx_, parent_path(path_), name_));
+        if (dir_) // from its own last row on
+            meter_.begin(detail::cost_clock(), workers_,
+                         detail::sum_of(report::last_spending(dir_->path()), since));
         show(start);
     }
     keep_rows(start.first_step, rewrites);
@@ -306,7 +365,7 @@ void reporter::attempt(Write write, bool& failing, std::string_view what) {
 SKEIN_INLINE void reporter::step(const step_info& now,
                                  const std::vector<report::metric_value>& evaluated,
                                  const std::vector<report::metric_array>& arrays) {
-    if (!first_) return;
+    if (!first_) return meter_.begin(detail::cost_clock(), workers_);
     last_step_ = now.step;
     const auto smooth = [](double before, double newest) {
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
@@ -343,7 +402,8 @@ SKEIN_INLINE void reporter::write_row(const step_info& now,
                                       const std::vector<report::metric_value>& evaluated,
                                       const std::vector<report::metric_array>& arrays) {
     if (!dir_ || !config_->write_files) return;
-    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}, .arrays = {}};
+    report::metrics_row row{
+        .step = now.step, .values = *now.metrics, .timings = {}, .arrays = {}, .spent = {}};
     row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
     if (now.arrays != nullptr) row.arrays = *now.arrays;
     row.arrays.insert(row.arrays.end(), arrays.begin(), arrays.end());
@@ -354,6 +414,9 @@ SKEIN_INLINE void reporter::write_row(const step_info& now,
             {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s});
         for (const auto& each : detail::timings(now.timing)) row.timings.push_back(each);
     }
+    row.spent = meter_.count(detail::cost_clock());
+    row.spent->unix_seconds = detail::unix_now();
+    row.workers = places_.size();
     attempt([&] { dir_->append(row); }, rows_failing_, "a row of metrics");
 }
 

@@ -161,7 +161,8 @@ inline constexpr std::string_view taken_names[] = {
     "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
-    "loss_scale",    "global_batch", taken_prefix, word_prefix};
+    "loss_scale",    "global_batch", "world",      "run_s",     "worker_s",    "worker_kinds",
+    "unix_s",        taken_prefix,   word_prefix};
 
 class session_core;
 
