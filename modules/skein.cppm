@@ -661,6 +661,7 @@ using skein::sched::whole_cores;
 export namespace skein::spmd {
 using skein::spmd::add_entry;
 using skein::spmd::ask_to_scale;
+using skein::spmd::build_setting;
 using skein::spmd::comes_again;
 using skein::spmd::coordinator_options;
 using skein::spmd::coordinator_place;

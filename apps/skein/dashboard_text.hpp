@@ -76,6 +76,10 @@ inline skein::ordered_json json_of(const cluster::job_info& job) {
     out["lines"] = job.lines;
     out["lines_left_out"] = job.left_out;
     out["last_lines"] = job.last_lines;
+    if (job.worlds != 0) {
+        out["worlds"] = job.worlds;
+        out["last_change"] = job.last_change;
+    }
     return out;
 }
 
@@ -308,6 +312,8 @@ inline skein::ordered_json programs_json(
                        {"job", j.job},
                        {"state", j.state},
                        {"program", j.program},
+                       {"worlds", j.worlds},
+                       {"last_change", j.last_change},
                        {"calls", of.submitted},
                        {"calls_done", of.done},
                        {"calls_failed", of.failed}});

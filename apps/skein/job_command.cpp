@@ -318,6 +318,7 @@ int status(const job_arguments& args) {
         row("by", skein::printable(job.by));
         row("node", skein::printable(job.node));
         row("attempt", fmt::format("{} of {}", job.attempt, job.retries + 1 + job.not_counted));
+        if (job.worlds > 1) row("worlds", worlds_text(job));
         row("end", end_text(job));
         row("submitted", date_text(job.submitted / 1000));
         row(job.ended != 0 ? "ran for" : "for", since_text(job));

@@ -60,7 +60,9 @@ int read_ranks(const std::string& text) {
     if (n && *n > 0) return *n;
     throw error(errc::usage, fmt::format("--nproc-per-node {}: a number from 1 on, or cpu, gpu or "
                                          "auto is wanted",
-                                         text));
+                                         text))
+        .with_hint("of hosts that come and go: --nnodes LEAST:MOST; of workers on one host that "
+                   "do: a program of Trainer<Elastic<...>> itself, ./train --workers 1:4");
 }
 
 std::function<int(int rank)> read_outputs(const std::string& text, const std::string& option,

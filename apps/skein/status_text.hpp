@@ -100,6 +100,14 @@ std::string name_text(const Job& j) {
     return j.space.empty() ? j.name : fmt::format("{} (space server of {})", j.name, j.space);
 }
 
+/// "3; why the last one began: worker 2 (pid 7) was killed by signal 9": of a job's training.
+template <class Job>
+std::string worlds_text(const Job& j) {
+    return fmt::format(
+        "{}{}{}", j.worlds,
+        j.last_change.empty() ? "" : "; why the last one began: ", skein::printable(j.last_change));
+}
+
 /// Columns as wide as their widest cell, two blanks between them. What is in them others have
 /// chosen.
 inline std::string table_text(std::vector<std::vector<std::string>> rows) {
@@ -150,6 +158,9 @@ inline std::string status_text(const cluster::cluster_status& s) {
                         j.waiting == 0 || j.why.empty() ? fmt::to_string(j.waiting)
                                                         : fmt::format("{}: {}", j.waiting, j.why)});
     if (!s.jobs.empty()) out += table_text(rows);
+    for (const auto& j : s.jobs)
+        if (j.worlds > 1)
+            out += fmt::format("  {}: worlds {}\n", skein::printable(j.name), worlds_text(j));
     rows = {{"past job", "host", "pid", "how it ended", "started", "ended"}};
     for (const auto& j : s.past)
         rows.push_back({name_text(j), j.host, fmt::to_string(j.pid), end_text(j.how),
@@ -219,7 +230,9 @@ inline std::string status_json(const cluster::cluster_status& s, bool past) {
                                {"space", j.space},
                                {"job", j.job},
                                {"state", j.state},
-                               {"program", j.program}});
+                               {"program", j.program},
+                               {"worlds", j.worlds},
+                               {"last_change", j.last_change}});
     for (const auto& n : s.missing)
         out["missing"].push_back({{"name", n.name},
                                   {"host", n.host},

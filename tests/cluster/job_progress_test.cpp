@@ -80,12 +80,15 @@ TEST_CASE("what a training says beside its table fills in what no column says", 
     auto now = progress_of("step,loss,steps_per_s\n50,0.5,2\n");
     cluster::add_told(now,
                       R"({"format":"skein-progress-1","step":40,"steps":100,"epoch":1,"epochs":4,
-        "workers":3,"samples_per_s":120.5,"is_over":false,"stopped_by":""})");
+        "workers":3,"worlds":2,"last_change":"rank 1 (pid 7)\u0007 was killed","samples_per_s":120.5,
+        "is_over":false,"stopped_by":""})");
     CHECK(now.step == 50); // the table is newer
     CHECK(now.steps == 100);
     CHECK(now.epoch == 1);
     CHECK(now.epochs == 4);
     CHECK(now.ranks == 3);
+    CHECK(now.worlds == 2);
+    CHECK(now.last_change == R"(rank 1 (pid 7)\x07 was killed)");
     CHECK(now.samples_per_s == 120.5);
     CHECK_FALSE(now.is_over);
     CHECK(cluster::time_left(now) == 25);
@@ -96,12 +99,17 @@ TEST_CASE("what a training says beside its table fills in what no column says", 
     for (const char* bad :
          {"", "{", "[]", "null", R"({"steps":7})", R"({"format":"other","steps":7})",
           R"({"format":3})",
-          R"({"format":"skein-progress-1","steps":"7","is_over":"yes","stopped_by":3})"}) {
+          R"({"format":"skein-progress-1","steps":"7","is_over":"yes","stopped_by":3})",
+          R"({"format":"skein-progress-1","worlds":0,"last_change":7})",
+          R"({"format":"skein-progress-1","worlds":1e300})",
+          R"({"format":"skein-progress-1","worlds":-1})"}) {
         CAPTURE(bad);
         auto none = progress_of("step\n1\n");
         cluster::add_told(none, bad);
         CHECK_FALSE(none.steps);
         CHECK_FALSE(none.is_over);
+        CHECK(none.worlds == 0);
+        CHECK(none.last_change.empty());
     }
 }
 

@@ -2,6 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <skein/cluster/leased_ranks.hpp>
+#include <skein/core/event.hpp>
 #include <skein/sim/disk.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/meeting.hpp>
@@ -35,8 +36,14 @@ struct world {
         children->add(spmd::rank_role,
                       [this, children](sim::process* self) { return live(this, children, self); });
     }
-    task<void> until_nodes(std::size_t n) {
-        while (c.head().status().nodes.size() != n) co_await sleep_for(10ms);
+    /// Until so many ranks have begun, of all attempts.
+    task<void> until_told(std::size_t n) {
+        while (told.size() < n) {
+            begun.reset();
+            auto waiting = begun.wait();
+            co_await waiting;
+        }
+        CHECK(told.size() == n);
     }
 
     /// argv: "say 3 sleep 100 exit 2", in order; "deaf": SIGTERM is not heard from here on.
@@ -45,6 +52,7 @@ struct world {
         const auto told = wire::decode<places>(self->started_with().message).value();
         w->told[told.at("SKEIN_ATTEMPT") + "/" + told.at("SKEIN_RANK")] = told;
         w->hosts[told.at("SKEIN_RANK")] = self->host();
+        w->begun.set();
         for (const auto& [name, value] : self->started_with().env) w->env[name] = value;
         const auto words = self->started_with().argv;
         for (std::size_t at = 1; at < words.size(); ++at) {
@@ -118,6 +126,7 @@ struct world {
     std::map<std::string, std::string> hosts;                       ///< by rank
     std::map<std::string, std::string> env;
     std::vector<std::string> lines;
+    event begun; ///< another one of them
 };
 
 using children = std::vector<std::unique_ptr<proc::child>>;
@@ -133,8 +142,6 @@ void with_nodes(std::uint64_t seed, std::vector<int> cpus,
                                 c.head_defaults.runs = runs;
                                 c.start_head();
                                 for (const int n : cpus) w.add_node(n);
-                                auto there = w.until_nodes(cpus.size());
-                                co_await there;
                                 auto rest = body(w);
                                 co_await rest;
                             });
@@ -231,7 +238,8 @@ TEST_CASE("a rank that cannot start, is killed or loses its node says so", "[clu
         const auto killed = co_await third;
         CHECK(killed.status.signal() == SIGKILL);
         CHECK(killed.lost.empty());
-        while (w.told.size() != 3) co_await sleep_for(10ms);
+        auto begun = w.until_told(3);
+        co_await begun;
         for (std::size_t i = 0; i < w.c.nodes(); ++i)
             if (w.c.at(i).host == w.hosts["1"]) {
                 auto gone = w.c.kill_agent(w.c.at(i), true);
@@ -274,7 +282,8 @@ TEST_CASE("a rank is asked by SIGTERM, at once, and killed after its own grace",
         ranks.push_back(co_await starting);
         auto deaf = places->start(world::does(1, {"deaf"}));
         ranks.push_back(co_await deaf);
-        while (w.told.size() != 2) co_await sleep_for(10ms);
+        auto begun = w.until_told(2);
+        co_await begun;
         const auto begin = w.c.loop().now();
         for (const auto& one : ranks) one->signal(SIGINT);
         auto first = ranks[0]->ended();
@@ -297,6 +306,10 @@ TEST_CASE("ranks wait until there is room for all of them, and say why", "[clust
         const auto places = w.make([&](const std::string& why) { said.push_back(why); });
         auto opening = places->open();
         co_await opening;
+        auto waiting = places->reserve(1); // until the node is there
+        (void)co_await waiting;
+        places->release();
+        said.clear();
         {
             auto impatient = as_result(with_timeout(places->reserve(2), 5s));
             const auto none = co_await impatient;
@@ -376,7 +389,8 @@ TEST_CASE("ranks go on without a head, and the next one tells of their ends", "[
             children ranks;
             auto starting = start_all(places.get(), 4, {"sleep", "3000", "exit", "5"}, &ranks);
             co_await starting;
-            while (w.told.size() != 4) co_await sleep_for(10ms);
+            auto begun = w.until_told(4);
+            co_await begun;
             auto killed = w.c.kill_head();
             co_await killed;
             co_await sleep_for(1s);
@@ -404,7 +418,8 @@ TEST_CASE("a head that stays away for long has lost the ranks", "[cluster][ranks
         children ranks;
         auto starting = start_all(places.get(), 2, {"sleep", "100000000"}, &ranks);
         co_await starting;
-        while (w.told.size() != 2) co_await sleep_for(10ms);
+        auto begun = w.until_told(2);
+        co_await begun;
         auto killed = w.c.kill_head();
         co_await killed;
         auto ending = all_ends(&ranks);
@@ -423,7 +438,8 @@ TEST_CASE("a cluster that is stopped ends its ranks", "[cluster][ranks]") {
         children ranks;
         auto starting = start_all(places.get(), 1, {"sleep", "100000000"}, &ranks);
         co_await starting;
-        while (w.told.empty()) co_await sleep_for(10ms);
+        auto begun = w.until_told(1);
+        co_await begun;
         w.c.head().stop();
         auto ending = all_ends(&ranks);
         const auto ends = co_await ending;

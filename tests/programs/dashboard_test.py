@@ -79,7 +79,7 @@ def check_data(dark):
         picture(browser, f"overview-{colour}")
 
         text = show(browser, server, "job/train-7")
-        for word in ("Loss", "Learning rate", "Step time", "Tokens per second", "Evaluation loss", "node-2", "killed by signal 9", "Time left", "2 min 8 s", "of 1,000", "4.7 steps/s", "39,120 tokens/s", "of 4", "Epoch", "Ranks"):
+        for word in ("Loss", "Learning rate", "Step time", "Tokens per second", "Evaluation loss", "node-2", "killed by signal 9", "Time left", "2 min 8 s", "of 1,000", "4.7 steps/s", "39,120 tokens/s", "of 4", "Worlds", "worker 2 (pid 7) was killed", "Epoch", "Ranks"):
             assert word in text, f"{word!r} is not on the page of the job:\n{text}"
         # Curves: one per column, with ticks, and a mark where the training went back to its checkpoint.
         assert browser.value("document.querySelectorAll('.chart svg path.curve').length") == 5

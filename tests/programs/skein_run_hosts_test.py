@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from cluster_test import other_build  # noqa: E402
 from program import RANK, TINY, Run, find_program, free_port, run_cases, write_text  # noqa: E402
 
 SKEIN = find_program("skein")
@@ -299,6 +300,53 @@ def elastic_hosts(*before, late=False):
             it.end(0, 0)
 
 
+def other_builds():
+    """Two builds of one program would train apart: both hosts say which rank has another one."""
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as name:
+        training = Training(name, find_program("110_gpt_ddp"), steps=10)
+        other = other_build(find_program("110_gpt_ddp"), pathlib.Path(name, "other"))
+        with Hosts(command=[*training.command, "--run", "unlike"], ranks=1) as it:
+            it.start_all(1)
+            it.start(command=[other, *training.command[1:], "--run", "unlike"])
+            it.end(2, 2)
+            for run in it.runs:
+                said(run, r"error: .*the ranks' settings differ: rank \d has build [0-9a-f]{16}, rank \d has [0-9a-f]{16}; start the same file of the program on every host")
+                run.check("start again" not in run.stderr, "it was tried again")
+
+
+def other_build_of_elastic_workers():
+    """Those of the other host are refused, and the first ones go on alone."""
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as name:
+        folder = pathlib.Path(name)
+        (folder / "asked").mkdir()
+        arguments = ["--runs", folder, "--asked", folder / "asked"]
+        other = other_build(find_program("skein_elastic"), folder / "other")
+        with Hosts(command=[find_program("skein_elastic"), *arguments], nnodes="1:2", ranks=1) as it:
+            first = it.start()
+            first.wait_until(lambda: elastic_worlds(first), "a world of one", 60)
+            second = it.start(command=[other, *arguments])
+            second.check(second.wait(60) == 2, "it is no usage error")
+            said(second, r"is unlike the others: the ranks' settings differ: rank \d+ has build [0-9a-f]{16}, the others have [0-9a-f]{16}; start the same file")
+            (folder / "asked" / "stop").write_text("")
+            it.end(0)
+            first.check(len(elastic_worlds(first)) == 1, "it was disturbed")
+
+
+def one_host_more():
+    """A host that the others do not need says so, and takes the place of one that is lost."""
+    with Hosts("note('there%d.%d' % (rank, attempt), os.getpid())\nuntil('done')", ranks=1) as it:
+        first, second = it.start_all()
+        it.until("there0.0", "there1.0")
+        third = it.start()
+        third.wait_until(lambda: "the job has places for its 2 hosts: this host waits until one of them is free" in third.stderr, "why it waits", 60)
+        first.wait_until(lambda: "host 127.0.0.1 has come; the job has places for its 2 hosts: it waits" in first.stderr, "word of it", 60)
+        second.process.kill()
+        it.until("there0.1", "there1.1")
+        first.check(int(it.text("there1.1")) in third.children(), "its rank is elsewhere")
+        it.note("done")
+        it.end(0, -signal.SIGKILL, 0)
+
+
 def unlike_programs():
     with Hosts("note('there%d' % rank)\nuntil('go')", nnodes="1:2") as it:
         first = it.start()
@@ -432,7 +480,7 @@ run_cases([("place in the environment", place_in_the_environment), ("unlike numb
            ("stopped", stopped), ("joins and leaves", joins_and_leaves), ("supervisor killed", supervisor_killed),
            ("coordinator killed", coordinator_killed), ("stands still", stands_still),
            ("both supervisors killed", both_supervisors_killed), ("too few", too_few), ("nobody there", nobody_there), ("other job", other_job),
-           ("files of hosts", files_of_hosts), ("named by its master", named_by_its_master), ("no such program", no_such_program), ("unlike programs", unlike_programs), ("elastic hosts", elastic_hosts),
+           ("files of hosts", files_of_hosts), ("named by its master", named_by_its_master), ("no such program", no_such_program), ("unlike programs", unlike_programs), ("other builds", other_builds), ("other build of elastic workers", other_build_of_elastic_workers), ("one host more", one_host_more), ("elastic hosts", elastic_hosts),
            ("elastic by a script", lambda: elastic_hosts("sh", "-c", '"$@"; exit $?', "sh")),
            ("elastic by a script, late", lambda: elastic_hosts("sh", "-c", '"$@"; exit $?', "sh", late=True)), ("ddp goes on", lambda: goes_on("110_gpt_ddp")),
            ("fsdp goes on", lambda: goes_on("120_gpt_fsdp", "--strategy", "fsdp")), ("training on other hosts", training_on_other_hosts),

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -297,6 +298,29 @@ def files_that_cannot_be():
                 it.ends(0, r"stdout.log: .*: what rank 0 prints from here on is not kept")
 
 
+def full_folder_of_files():
+    """A small disk is full: the ranks go on, and start again, without their files; a folder that cannot be made is the same."""
+    for how, files in (("size=64k", "4"), ("nr_inodes=6", r"\d+")):
+        with tempfile.TemporaryDirectory(prefix="skein-test-") as name:
+            mounted = f'mount -t tmpfs -o {how} tmpfs "$1" && shift && exec "$@"'
+            if not shutil.which("unshare") or Run(["unshare", "-m", "sh", "-c", mounted, "-", name, "true"]).wait(30) != 0:
+                print("        a small disk: not run, nothing may be mounted here", flush=True)
+                return
+            body = "for line in range(4000): print('a line of some length', line)\nnote('done%d.%d' % (rank, attempt))\nif attempt == 0: until('done%d.0' % (1 - rank)); sys.exit(3)"
+            with Ranks(body, "-r", 1, "--log-dir", name, "--rdzv-id", "F", "--max-restarts", 1, before=["unshare", "-m", "sh", "-c", mounted, "-", name]) as it:
+                it.ends(0, r"(stdout|stderr).log: no space left on device: what rank \d prints from here on is not kept", f"{files} files of what ranks have printed end too early")
+                it.run.check(it.run.stderr.count("no space left") == 1, "it is said again and again")
+                it.until("done0.1", "done1.1")
+
+
+def restart_storm():
+    """All ranks fail at once, each time: each restart is one line, and so is the end."""
+    with Ranks("note('tried%d.%d' % (rank, attempt))\nsys.exit(3)", "--max-restarts", 4, ranks=8) as it:
+        it.ends(3, r"error: rank \d \(pid \d+\) exited with 3; the job was restarted 4 times already; when it is resumed it goes on from its last checkpoint, if it has one\n$")
+        lines = it.run.stderr.splitlines()
+        it.run.check([re.findall(r"start again \(restart (\d) of 4\)$", line) for line in lines] == [["1"], ["2"], ["3"], ["4"], []], "other lines")
+
+
 # ---- trainings -----------------------------------------------------------------------------------
 
 class Training:
@@ -387,6 +411,21 @@ def training_is_refused():
             run.check_nothing_left()
 
 
+def ranges():
+    """Ranks of a fixed number cannot come and go: it is said what can."""
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
+        it = Training(folder, find_program("110_gpt_ddp"))
+        with Run([*it.command, "--run", "range", "--workers", "1:3"]) as run:
+            run.check(run.wait(60) == 2, "it is a usage error")
+            for text in ("this process is a worker of an elastic job (1 to 3 workers)", "ranks that never change", "`--workers 3`", "`skein run --nnodes 1:4`"):
+                run.check(run.stderr.count(text) == 1, f"{text!r} is said {run.stderr.count(text)} times")
+            run.check_nothing_left()
+    with Run([SKEIN, "run", "--standalone", "--nproc-per-node", "1:3", "true"]) as run:
+        run.check(run.wait(30) == 2, "it is a usage error")
+        for text in ("--nproc-per-node 1:3: a number", "--nnodes LEAST:MOST", "./train --workers 1:4"):
+            run.check(text in run.stderr, f"no {text!r} in what it says")
+
+
 def no_rank_of_a_training():
     """A rank that ends with 0 while another one waits for it is named; scripts around a program work."""
     with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
@@ -395,6 +434,20 @@ def no_rank_of_a_training():
                   'if [ $RANK = 1 ]; then exit 0; fi; "$@"; exit $?', "sh", *it.command, "--run", "none"]) as run:
             run.check(run.wait(60) == 1 and "worker 1 exited before the job was done" in run.stderr, "it is not named")
             run.check_nothing_left()
+
+
+def scripts_in_between():
+    """A script that has a descriptor of its own where ours was, or closes all of them: its rank meets the others by RANK and MASTER_ADDR."""
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
+        it = Training(folder, find_program("110_gpt_ddp"))
+        wrap = it.folder / "wrap.py"
+        wrap.write_text("import subprocess, sys\nsys.exit(subprocess.call(sys.argv[1:]))\n")
+        for name, *before in (("taken", "sh", "-c", 'exec 3>&1; "$@"; exit $?', "sh"), ("closed", sys.executable, "-S", wrap)):
+            with Run([SKEIN, "run", "--standalone", "--nproc-per-node", 2, *before, *it.command, "--run", name]) as run:
+                run.check(run.wait(120) == 0, "it failed")
+                how = json.loads((it.folder / "runs" / name / "result.json").read_text())
+                run.check(how["world_size"] == 2 and how["steps"] == 60, f"another world: {how}")
+                run.check_nothing_left()
 
 
 def elastic_goes_on():
@@ -431,7 +484,7 @@ run_cases([("place in the environment", place_in_the_environment), ("all start a
            ("leaves others behind", leaves_others_behind), ("more ranks than processors", more_ranks_than_processors), ("stopped", stopped),
            ("outlives its terminal", outlives_its_terminal), ("says nothing to nobody", says_nothing_to_nobody),
            ("terminal closes", lambda: terminal_closes(SKEIN, "run", "--standalone", "--nproc-per-node", 2)), ("terminal of a supervisor closes", lambda: terminal_closes("env", workers=["--workers", 2])), ("two at once", two_at_once), ("killed itself", killed_itself), ("wrong programs", wrong_programs), ("options", options), ("lines of torchrun", lines_of_torchrun), ("files of ranks", files_of_ranks),
-           ("files that cannot be", files_that_cannot_be), ("ddp goes on", ddp_goes_on), ("fsdp goes on", fsdp_goes_on),
-           ("training is stopped", training_is_stopped), ("training is refused", training_is_refused), ("no rank of a training", no_rank_of_a_training),
+           ("files that cannot be", files_that_cannot_be), ("full folder of files", full_folder_of_files), ("restart storm", restart_storm), ("ranges", ranges), ("ddp goes on", ddp_goes_on), ("fsdp goes on", fsdp_goes_on),
+           ("training is stopped", training_is_stopped), ("training is refused", training_is_refused), ("no rank of a training", no_rank_of_a_training), ("scripts in between", scripts_in_between),
            ("elastic goes on", elastic_goes_on)],
           sys.argv[1] if len(sys.argv) > 1 else None)

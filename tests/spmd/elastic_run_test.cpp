@@ -189,6 +189,35 @@ TEST_CASE("another number of workers is asked for from outside") {
                            ContainsSubstring("wants 3 workers now"));
 }
 
+TEST_CASE("a job without an endpoint is scaled by the process that leads it") {
+    hosts_run job({1, 1}, 1);
+    job.options.endpoint = {};
+    job.options.most = 3;
+    job.options.least = job.options.start = 1;
+    std::string answer, refusal;
+    std::vector<std::thread> tools;
+    job.live({}, [&](const view& now) {
+        if (now.generation == 1)
+            tools.emplace_back([&] {
+                const auto door = door_of_job(::getpid());
+                try {
+                    (void)scale_elastic_job(door, net::token::generate(), "", 2);
+                } catch (const error& why) {
+                    refusal = why.what();
+                }
+                answer = scale_elastic_job(door, test_secret(), "", 2);
+            });
+        return now.members.size() != 2;
+    });
+    for (auto& tool : tools) tool.join();
+    INFO(job.story());
+    CHECK_FALSE(job.outcome.failure);
+    CHECK_THAT(refusal, ContainsSubstring("token"));
+    CHECK_THAT(answer, ContainsSubstring("wants 2 workers now (1 to 3 are possible)"));
+    CHECK(job.views.size() == 3);
+    CHECK_THROWS_AS(door_of_job(::getpid()), error);
+}
+
 TEST_CASE("a host of another job, size or token is refused, and says why") {
     hosts_run job({1, 2}, 1);
     std::vector<std::thread> tools;
@@ -297,6 +326,17 @@ TEST_CASE("a host leaves when a file appears") {
     });
     CHECK_FALSE(job.outcome.failure);
     CHECK(job.outcome.stop_signal == SIGTERM); // it was the only one
+}
+
+TEST_CASE("numbers of workers that contradict each other are refused") {
+    for (const auto& [least, most, start] :
+         {std::tuple{0, 2, 0}, std::tuple{3, 2, 0}, std::tuple{1, 2, 3}, std::tuple{2, 3, 1}}) {
+        elastic_run_options options;
+        options.least = least;
+        options.most = most;
+        options.start = start;
+        CHECK_THROWS_AS(run_elastic_host(options), error);
+    }
 }
 
 TEST_CASE("what cannot be run is said before anybody is asked") {

@@ -72,6 +72,21 @@ TEST_CASE("a setting that one rank does not have is named, and a long list is cu
     CHECK_THAT(difference(1, {}, 0, many)->what(), ContainsSubstring("and 5 more"));
 }
 
+TEST_CASE("who is measured by all others is told so, and another build is one to be mended") {
+    CHECK_THAT(spmd::difference(4, {{"lr", "1"}}, -1, {{"lr", "2"}})->what(),
+               ContainsSubstring("rank 4 has lr 1, the others have 2"));
+    const auto mine = build_setting();
+    CHECK(mine == build_setting());
+    const list ours{{"lr", "1"}, mine}, theirs{{"lr", "1"}, {mine.name, "00ff"}};
+    const auto why = spmd::difference(1, theirs, 0, ours);
+    REQUIRE(why);
+    CHECK(why->text() ==
+          "the ranks' settings differ: rank 1 has build 00ff, rank 0 has " + mine.value);
+    CHECK_THAT(why->hint(), ContainsSubstring("the same file of the program on every host"));
+    CHECK_THAT(spmd::difference(1, {{"lr", "2"}, theirs[1]}, 0, ours)->hint(),
+               ContainsSubstring("with the same options"));
+}
+
 TEST_CASE("all ranks get the same answer about the first that differs") {
     const list good{{"batch", "16"}}, odd{{"batch", "8"}};
     for (const int rank : {0, 1, 2}) {

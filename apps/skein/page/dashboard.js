@@ -489,6 +489,7 @@
                 j.attempt > 0 ? tile("Attempt", number(j.attempt), attempt_of) : null,
                 nodes.length > 1 ? tile("Nodes", number(nodes.length), "see below") : j.node ? tile("Node", node_link(j.node)) : null,
                 is_number(j.workers) || ranks.length ? tile("Ranks", number(j.workers ?? ranks.length)) : null,
+                j.worlds > 1 ? tile("Worlds", number(j.worlds), j.last_change || "") : null,
                 j.ended ? tile("Exit", j.signal ? String(j.signal) : number(j.exit_code)) : null),
             j.reason || j.message ? element("p", { text: j.reason || j.message }) : null,
             element("p", {}, element("code", { text: j.entrypoint || j.command || "" })),

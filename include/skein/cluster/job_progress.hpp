@@ -28,6 +28,9 @@ struct job_progress {
     std::string folder{};              ///< of its newest run, on its node
     bool is_over = false;              ///< the training has said that it has ended
     std::string stopped_by{};          ///< why before its end, in its words; empty: it came there
+    /// Starts of all its ranks in this attempt; of elastic ranks the worlds they were in. 0: not said.
+    std::uint32_t worlds = 0;
+    std::string last_change{}; ///< why the last of them began; empty: it was the first
 };
 
 /// The table of numbers that a job's newest training has written, as far as it has come.

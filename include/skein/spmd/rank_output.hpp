@@ -10,7 +10,8 @@
 //     written.take(0, 1, 1, child);               // attempt 0, rank 1 of this host and of all
 //     auto ending = written.end();                // until all of them have ended
 //
-// A file that cannot be written any more is said once, and the ranks go on without it. A terminal
+// The first file that cannot be written any more is said, at the end how many there were, and the
+// ranks go on without them. A terminal
 // that nobody reads holds up the ranks, as it does without all this, and nobody else.
 
 #include <skein/core/config.hpp>
@@ -55,7 +56,7 @@ public:
     /// Reads until the rank has ended. Its child was started with reads_output.
     ///   number  of the rank among those of all hosts
     void take(int attempt, int rank, int number, std::shared_ptr<proc::child> from);
-    /// Suspends until all is written that the ranks have printed.
+    /// Suspends until all is written that the ranks have printed. Once.
     [[nodiscard]] task<void> end();
 
 private:
@@ -65,7 +66,7 @@ private:
 
     rank_output_options options_;
     std::unique_ptr<proc::output_printer> printer_; ///< where something is shown
-    bool is_full_said_ = false;
+    int cut_off_ = 0; ///< files that could not be written to their end
     scope passing_;
 };
 

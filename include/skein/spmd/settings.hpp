@@ -29,8 +29,13 @@ struct setting {
 /// One number for all of them, names and order included; the same on every machine.
 [[nodiscard]] std::uint64_t hash_of(const std::vector<setting>& settings);
 
+/// The program that a rank runs, see proc/build_id.hpp: two builds of one program may compute
+/// unlike numbers, and would train apart.
+[[nodiscard]] setting build_setting();
+
 /// What differs between two ranks, as errc::mismatch that names the settings and both values;
 /// nothing when they are alike.
+///   reference   -1: of no rank in particular, but of all others
 [[nodiscard]] std::optional<error> difference(int rank, const std::vector<setting>& theirs,
                                               int reference, const std::vector<setting>& ours);
 

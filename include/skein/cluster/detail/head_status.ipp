@@ -47,6 +47,8 @@ SKEIN_INLINE job_status head::state::status_of(const detail::head_driver& d) con
     const auto& job = *known;
     s.job = job.what.id;
     s.connected = true; // it has no link that could be away
+    s.worlds = job.told.worlds;
+    s.last_change = job.told.last_change;
     s.state = to_string(job.state);
     for (char& c : s.state) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     if (job.state != job_state::running && job.state != job_state::starting) return s;

@@ -69,6 +69,8 @@ SKEIN_INLINE job_info job_book::info_of(const submitted_job& job,
     out.lines = job.said.total();
     out.left_out = job.said.left_out();
     out.last_lines = job.last_lines;
+    out.worlds = job.told.worlds;
+    out.last_change = job.told.last_change;
     return out;
 }
 

@@ -308,10 +308,10 @@ SKEIN_INLINE void job_book::keep_rows(submitted_job& job, const job_rows& rows) 
         ++job.rows_edition;
         job.pace.begin_anew();
     }
-    if (job.folder != folder) job.told.clear(); // of another run
+    if (job.folder != folder) job.told.hear({}); // of another run
     job.folder = folder;
     job.run = rows.run.substr(0, 256);
-    if (!rows.told.empty()) job.told = rows.told.substr(0, table_reader::most_told);
+    if (!rows.told.empty()) job.told.hear(rows.told.substr(0, table_reader::most_told));
     ++changes_;
     job.news.wake_all();
     if (rows.bytes.empty() || rows.offset != job.rows.size() ||

@@ -61,6 +61,8 @@ struct job_info {
     std::uint64_t lines = 0;             ///< that it has printed, as far as they came here
     std::uint64_t left_out = 0;          ///< lines that nobody will see
     std::vector<std::string> last_lines; ///< the last ones of an attempt that failed
+    std::uint32_t worlds = 0;            ///< of its training, see job_progress
+    std::string last_change;
 };
 
 /// Something is to be run.

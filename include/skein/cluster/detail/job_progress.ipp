@@ -8,6 +8,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -56,6 +59,11 @@ SKEIN_INLINE void add_told(job_progress& to, std::string_view told) {
     take(to.ranks, "workers");
     to.is_over = read->value("is_over", json()) == true;
     to.stopped_by = text("stopped_by");
+    std::optional<double> worlds;
+    take(worlds, "worlds");
+    if (worlds && *worlds >= 1 && *worlds <= std::numeric_limits<std::uint32_t>::max())
+        to.worlds = static_cast<std::uint32_t>(*worlds);
+    to.last_change = text("last_change");
 }
 
 SKEIN_INLINE std::optional<double> time_left(const job_progress& now) {

@@ -107,7 +107,7 @@ SKEIN_INLINE void job_runner::begin(submitted_job& job) {
     while (drawn == 0 || leases_.holders().contains(drawn)) drawn = loop_.random().next();
     ++job.attempt;
     job.rank_nodes.clear();
-    job.told.clear();
+    job.told.hear({});
     job.lease_of = drawn;
     job.next_line = 1;
     job.lines_before = job.said.total();
@@ -436,7 +436,7 @@ SKEIN_INLINE job_course job_runner::course_of(const submitted_job& job) const {
     job_course out;
     out.now = progress_of(job.rows);
     out.now.folder = job.folder;
-    add_told(out.now, job.told);
+    add_told(out.now, job.told.text);
     if (!out.now.steps_per_s && job.state == job_state::running)
         out.now.steps_per_s = job.pace.steps_per_s();
     for (const auto& [rank, node] : job.rank_nodes) out.ranks.push_back({rank, node});

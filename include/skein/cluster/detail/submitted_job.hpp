@@ -122,6 +122,21 @@ private:
 
 inline constexpr std::size_t most_past_attempts = 100;
 
+/// What a training says of itself; empty: nothing yet.
+struct training_word {
+    std::string text;
+    std::uint32_t worlds = 0; ///< as it says there, see job_progress
+    std::string last_change;
+
+    void hear(std::string said) {
+        job_progress now;
+        add_told(now, said);
+        text = std::move(said);
+        worlds = now.worlds;
+        last_change = std::move(now.last_change);
+    }
+};
+
 /// A job, from its submission until it is forgotten.
 struct submitted_job {
     std::uint64_t number = 0; ///< in the order in which they came
@@ -157,7 +172,8 @@ struct submitted_job {
     std::vector<std::string> last_lines;
     std::string run, rows;          ///< metrics.csv of its newest training, as far as it has come
     std::uint64_t rows_edition = 0; ///< how often it began anew
-    std::string folder, told;       ///< of that training, on its node; what it says of itself
+    std::string folder;             ///< of that training, on its node
+    training_word told;
     std::map<int, std::string> rank_nodes; ///< of this attempt: nodes by rank, as they were started
     row_pace pace;
     std::deque<past_attempt> failed; ///< the newest ones, at most most_past_attempts

@@ -31,10 +31,12 @@ struct job_status {
     std::uint32_t workers = 0, waiting = 0;
     std::string why; ///< why the first of those that wait does
     bool connected = true;
-    std::string space;   ///< it is the space server of this namespace
-    std::string job;     ///< it is what was submitted under this id
-    std::string state;   ///< of that, in small letters: "running"
-    std::string program; ///< of that, the newest driver's name; "": none has come out of it
+    std::string space;        ///< it is the space server of this namespace
+    std::string job;          ///< it is what was submitted under this id
+    std::string state;        ///< of that, in small letters: "running"
+    std::string program;      ///< of that, the newest driver's name; "": none has come out of it
+    std::uint32_t worlds = 0; ///< of its training, see job_progress
+    std::string last_change;
 };
 
 /// A node that was there, in cluster_status.

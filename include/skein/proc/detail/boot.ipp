@@ -57,14 +57,22 @@ SKEIN_INLINE result<boot> read_boot(std::string_view number) {
     return mine;
 }
 
+/// Of "3" or "3:FILE_NUMBER": a program in between has kept the variable, and has closed the file or
+/// has one of its own there (`exec 3>&1` in a script). So this is a child of a child.
+SKEIN_INLINE bool is_taken_away(std::string_view number) {
+    const auto own = fmt::format("{}", boot_file);
+    const auto there = file_number(boot_file);
+    if (number == own) return there == 0;
+    return number.starts_with(own + ":") && number != fmt::format("{}:{}", own, there);
+}
+
 SKEIN_INLINE inherited_boot& boot_of_this_process() {
     static inherited_boot here;
     static const bool read = [] {
         adopt_last_words();
         const char* number = std::getenv(boot_variable);
         if (number == nullptr) return false;
-        if (number == std::to_string(boot_file) && ::fcntl(boot_file, F_GETFD) < 0) {
-            // Closed by a program in between, which has kept the variable: a child of a child.
+        if (is_taken_away(number)) {
             ::unsetenv(boot_variable);
             return false;
         }

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include <sys/stat.h>
+
 namespace skein::proc::detail {
 
 struct boot_message {
@@ -16,6 +18,12 @@ struct boot_message {
     std::int32_t memory = -1; ///< the same of the memory
     std::int32_t threads = 0; ///< the OMP_NUM_THREADS that it was given; 0: none, or the user's
 };
+
+/// By which a descriptor's file is known again in another process; 0: it is closed.
+[[nodiscard]] inline std::uint64_t file_number(int descriptor) noexcept {
+    struct stat about{};
+    return ::fstat(descriptor, &about) == 0 ? static_cast<std::uint64_t>(about.st_ino) : 0;
+}
 
 /// The numbers that inherited files have in a child.
 inline constexpr int boot_file = 3, socket_file = 4, memory_file = 5;

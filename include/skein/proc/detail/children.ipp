@@ -230,7 +230,8 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
     if (!how.role.empty()) {
         message = detail::boot_pipe(how);
         plan.fds.emplace_back(message.get(), detail::boot_file);
-        plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
+        plan.env.emplace_back(boot_variable, fmt::format("{}:{}", detail::boot_file,
+                                                         detail::file_number(message.get())));
     } else {
         how.socket = false;
         plan.last_words = false;

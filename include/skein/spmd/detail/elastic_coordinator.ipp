@@ -414,16 +414,13 @@ SKEIN_INLINE void elastic_coordinator::count_failure(error why, int culprit) {
     ++failures_;
     if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
     if (failures_ <= options_.max_failures) return;
-    auto hint =
-        options_.are_hosts
-            ? fmt::format("all ranks were started again {} time{} already; when it is "
-                          "resumed it goes on from its last checkpoint, if it has one",
-                          failures_ - 1, failures_ == 2 ? "" : "s")
-            : fmt::format("{} workers were lost or failed to start, and the job allows {}; when "
-                          "it is resumed it goes on from its last checkpoint, if it has one",
-                          failures_, options_.max_failures);
-    if (!why.hint().empty()) hint = why.hint() + "; " + hint;
-    finish(std::move(why.with_hint(std::move(hint))), culprit);
+    detail::give_up(
+        why, options_.are_hosts
+                 ? fmt::format("all ranks were started again {} time{} already", failures_ - 1,
+                               failures_ == 2 ? "" : "s")
+                 : fmt::format("{} workers were lost or failed to start, and the job allows {}",
+                               failures_, options_.max_failures));
+    finish(std::move(why), culprit);
 }
 
 /// The job has ended: nothing is made any more, all leave.

@@ -4,15 +4,14 @@
 // spmd/elastic_coordinator.hpp.
 
 #include <skein/core/backoff.hpp>
-#include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
+#include <skein/spmd/detail/rank_ends.hpp>
 #include <skein/spmd/elastic_coordinator.hpp>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,10 +35,9 @@ inline constexpr const char* done_alone =
            code == errc::closed || code == errc::reset;
 }
 
-/// An end that would only come again: a wrong command line, output without a reader, a limit on
-/// files, no such program.
+/// An end that would only come again, or no such program.
 [[nodiscard]] inline bool is_lasting_end(const worker_end& how) noexcept {
-    return how.code == exit_code::usage || how.signal == SIGPIPE || how.signal == SIGXFSZ ||
+    return is_lasting_end(how.code, how.signal) ||
            (how.not_started && is_lasting(how.not_started->code()));
 }
 

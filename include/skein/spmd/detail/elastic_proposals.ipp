@@ -83,10 +83,8 @@ SKEIN_INLINE error elastic_coordinator::end_of(const worker& which) const {
         return error(why.code(), fmt::format("{} {}", name_of(which), which.end.how))
             .with_cause(why.what());
     }
-    error why(errc::worker_lost, fmt::format("{} {}", name_of(which), which.end.how));
-    if (!which.end.last_words.empty()) why.with_cause(which.end.last_words);
-    if (which.end.signal == SIGPIPE) why.with_cause("nobody reads its output any more");
-    return why;
+    return detail::loss_of(fmt::format("{} {}", name_of(which), which.end.how), which.end.signal,
+                           which.end.last_words);
 }
 SKEIN_INLINE void elastic_coordinator::kill(worker& which) {
     if (which.has_ended) return;

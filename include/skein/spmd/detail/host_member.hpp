@@ -24,6 +24,7 @@
 #include <skein/core/task.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/spmd/detail/elastic_client.hpp>
+#include <skein/spmd/detail/rank_ends.hpp>
 #include <skein/spmd/host_share.hpp>
 #include <skein/spmd/supervisor.hpp>
 
@@ -127,8 +128,8 @@ private:
     std::optional<result<place>> next_; ///< the one after it, where that has been asked for
 
     world_end last_ = world_end::none;
-    std::optional<error> before_; ///< how the world before has failed here
-    std::string job_;             ///< of the worlds that it was in
+    failures_in_turn failures_; ///< of this host's ranks
+    std::string job_;           ///< of the worlds that it was in
     int restarts_ = 0, hosts_ = 0, code_ = 0;
     bool is_elastic_ = false, is_over_ = false;
 };

@@ -260,12 +260,7 @@ SKEIN_INLINE task<void> host_member::report(host_end how) {
     }
     code_ = how.code;
     auto& why = *how.failure;
-    if (before_ && comes_again(*before_, why) && !how.is_lasting) {
-        why.with_hint((why.hint().empty() ? "" : why.hint() + "; ") +
-                      "it came again at the same step after a restart: not tried once more");
-        how.is_lasting = true;
-    }
-    before_ = why;
+    if (!how.is_lasting) how.is_lasting = failures_.is_again(why);
     if (how.is_lasting) {
         is_over_ = true;
         auto failing = client_.fail(why);

@@ -72,6 +72,18 @@ SKEIN_INLINE std::optional<error> objection(const keeper_hello& of, const keeper
     return std::nullopt;
 }
 
+/// The hosts that are there have places for all that may ever be wanted.
+SKEIN_INLINE bool has_places_enough(const keeper_door& door) {
+    int all = door.options->keeper.places;
+    for (const auto* one : door.there) all += one->places();
+    return all >= door.options->coordinator.most;
+}
+/// Of a host that others do not need now.
+SKEIN_INLINE std::string spare_text(const coordinator_options& of, std::string_view who) {
+    return fmt::format("the job has places for its {} {}{}: {} waits until one of them is free",
+                       of.most, of.are_hosts ? "host" : "worker", of.most == 1 ? "" : "s", who);
+}
+
 SKEIN_INLINE void heard(elastic_coordinator& job, remote_keeper& from, const net::frame& f) {
     if (f.kind == keeper_kind::started) {
         const auto told = wire::decode<keeper_started>(f.body);
@@ -160,14 +172,17 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     remote_keeper keeper(link, *hello);
     keeper_welcome welcome;
     welcome.job = door->options->coordinator.job;
+    welcome.is_spare = has_places_enough(*door);
     welcome.kept = door->coordinator->add(keeper, hello->running);
     say(*link, keeper_kind::welcome, welcome);
     door->there.push_back(&keeper);
-    if (door->options->say)
-        door->options->say(
-            door->options->coordinator.are_hosts
-                ? fmt::format("host {} has come", keeper.host())
-                : fmt::format("host {} has come, with {} places", keeper.host(), keeper.places()));
+    if (door->options->say) {
+        const auto& job = door->options->coordinator;
+        door->options->say(fmt::format(
+            "host {} has come{}{}{}", keeper.host(),
+            job.are_hosts ? "" : fmt::format(", with {} places", keeper.places()),
+            welcome.is_spare ? "; " : "", welcome.is_spare ? spare_text(job, "it") : ""));
+    }
     auto reading = as_result(read_keeper(door, &keeper));
     const auto read = co_await reading;
     std::erase(door->there, &keeper);
@@ -223,6 +238,8 @@ SKEIN_INLINE std::optional<followed> follower::handle(const net::frame& f) {
             if (std::find(told->kept.begin(), told->kept.end(), one.id) == told->kept.end())
                 keeper_.kill(one.id);
         keeper_.hold(false);
+        if (told->is_spare && options_.say)
+            options_.say(spare_text(options_.coordinator, "this host"));
         if (leaves_) leave(*leaves_);
         return std::nullopt;
     }

@@ -63,6 +63,7 @@ struct keeper_scale {
 struct keeper_welcome {
     std::string job;                 ///< of the attempt
     std::vector<std::uint64_t> kept; ///< workers that go on; the others are killed
+    bool is_spare = false;           ///< the job has places enough without this host
 };
 struct keeper_order {
     std::uint64_t worker = 0;

@@ -90,7 +90,7 @@ SKEIN_INLINE void rank_output::keep(stream& of, std::string_view bytes) {
     if (of.file && bytes.empty()) return;
     of.file.reset();
     const auto why = errno_error(errno, "write", std::exchange(of.path, {}));
-    if (!std::exchange(is_full_said_, true) && options_.say)
+    if (cut_off_++ == 0 && options_.say)
         options_.say(
             fmt::format("{}: what rank {} prints from here on is not kept", why.text(), of.number));
 }
@@ -120,6 +120,8 @@ SKEIN_INLINE task<void> rank_output::pass_on(std::shared_ptr<stream> from) {
 SKEIN_INLINE task<void> rank_output::end() {
     auto joined = as_result(passing_.join());
     (void)co_await joined;
+    if (cut_off_ > 1 && options_.say)
+        options_.say(fmt::format("{} files of what ranks have printed end too early", cut_off_));
 }
 
 } // namespace skein::spmd

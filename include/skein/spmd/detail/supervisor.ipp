@@ -17,6 +17,7 @@
 #include <skein/net/real_network.hpp>
 #include <skein/net/stop_watch.hpp>
 #include <skein/proc/children.hpp>
+#include <skein/spmd/detail/rank_ends.hpp>
 #include <skein/spmd/meeting.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -135,29 +136,18 @@ private:
             lasting_ = true;
             co_return;
         }
-        std::optional<error> before;
+        failures_in_turn failures;
         for (int number = 0;; ++number) {
             auto attempted = run_attempt(number);
             outcome_.failure = co_await attempted;
             auto& failure = outcome_.failure;
             outcome_.is_lasting = failure && (lasting_ || is_lasting(failure->code()));
-            if (!failure || stop_signal_ != 0 || lasting_ || is_lasting(failure->code())) co_return;
-            if (before && comes_again(*before, *failure)) {
-                failure->with_hint((failure->hint().empty() ? "" : failure->hint() + "; ") +
-                                   "it came again at the same step after a restart: not tried once "
-                                   "more");
-                co_return;
-            }
-            before = *failure;
+            if (!failure || stop_signal_ != 0 || outcome_.is_lasting) co_return;
+            if (failures.is_again(*failure)) co_return;
             if (outcome_.restarts >= options_.max_failures) {
-                if (number > 0) {
-                    auto hint =
-                        fmt::format("the job was restarted {} time{} already; when it is resumed "
-                                    "it goes on from its last checkpoint, if it has one",
-                                    number, number == 1 ? "" : "s");
-                    if (!failure->hint().empty()) hint = failure->hint() + "; " + hint;
-                    failure->with_hint(std::move(hint));
-                }
+                if (number > 0)
+                    give_up(*failure, fmt::format("the job was restarted {} time{} already", number,
+                                                  number == 1 ? "" : "s"));
                 co_return;
             }
             ++outcome_.restarts;
@@ -348,21 +338,15 @@ private:
         const bool as_asked =
             stop != 0 && (end.lost.empty() ? is_stop(stop) || is_stop(SIGTERM) : end.was_asked);
         const bool is_bad = !status.success() || !end.lost.empty();
-        if (is_bad) self.code = status.signal() != 0 ? 128 + status.signal() : status.code();
+        if (is_bad && !self.killed_by_us) // else the code is our own
+            self.code = status.signal() != 0 ? 128 + status.signal() : status.code();
         if (!now->meets) self.killed_by_us = self.killed_by_us || stop != 0 || now->group;
         if (is_bad && !as_asked && !self.killed_by_us) {
             self.why =
-                error(errc::worker_lost,
-                      fmt::format("{} {}", name_of(*self.process),
-                                  end.lost.empty() ? status.describe() : "is lost: " + end.lost));
-            lasting_ = lasting_ || end.is_lasting;
-            if (!end.last_words.empty()) self.why->with_cause(end.last_words);
-            if (status.signal() == SIGPIPE)
-                self.why->with_cause("nobody reads its output any more");
-            // Refused before it joined, output without a reader, a limit on files: so again next
-            // time.
-            lasting_ = lasting_ || status.code() == exit_code::usage ||
-                       status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
+                loss_of(fmt::format("{} {}", name_of(*self.process),
+                                    end.lost.empty() ? status.describe() : "is lost: " + end.lost),
+                        status.signal(), end.last_words);
+            lasting_ = lasting_ || end.is_lasting || is_lasting_end(status.code(), status.signal());
         }
         if (!now->meets || !now->server) {
             if (self.why) end_all_for(now, rank);

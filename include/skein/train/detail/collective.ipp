@@ -107,7 +107,8 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
         {"checkpoint.asynchronous", saves.asynchronous ? text(*saves.asynchronous) : "automatic"},
         {"checkpoint.on_stop", text(saves.on_stop)},
         {"resume", text(c.resume == resume_mode::latest)},
-        {"communicator", c.communicator}};
+        {"communicator", c.communicator},
+        spmd::build_setting()};
 }
 
 SKEIN_INLINE void require_same(const context& ctx, const std::vector<spmd::setting>& mine) {

@@ -26,15 +26,16 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
             least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
         throw error(
             errc::usage,
-            fmt::format("this process is a worker of an elastic job ({} workers), as `skein run` "
-                        "of several hosts and `--workers LEAST:MOST` start them: one that is lost "
-                        "is replaced. The strategy of this Trainer has ranks that never change",
+            fmt::format("this process is a worker of an elastic job ({} workers), as `--workers "
+                        "LEAST:MOST` starts them, and `skein run` those of a program that has a "
+                        "Trainer<Elastic<...>>: one that is lost is replaced. The strategy of this "
+                        "Trainer has ranks that never change",
                         many))
-            .with_hint(fmt::format("on one host: `skein run --nproc-per-node {}`, or the program "
-                                   "itself with `--workers {}`; on several: srun, mpirun or "
-                                   "torchrun --no-python; or train with Trainer<Elastic<DDP<>>>. A "
-                                   "program that has such a Trainer, too, is elastic: build "
-                                   "another one",
+            .with_hint(fmt::format("`skein run --nproc-per-node {}`, or the program itself with "
+                                   "`--workers {}`; for hosts that come and go `skein run --nnodes "
+                                   "1:4`: all ranks start again then; or train with "
+                                   "Trainer<Elastic<DDP<>>>. A program that has such a Trainer, "
+                                   "too, is elastic: build another one",
                                    most, most));
     }
     validate(config, place != nullptr ? place->job().most() : ctx.world_size());

@@ -17,14 +17,13 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include <unistd.h>
 
 #include <fmt/format.h>
 
-namespace elastic_supervisor_test {
+namespace elastic_coordinator_test {
 
 using namespace skein;
 using namespace skein::spmd;
@@ -299,31 +298,6 @@ TEST_CASE("the wanted number of workers changes while they work") {
     CHECK(ids(job.views.back()) == id_list{job.views[0].members[0].id});
 }
 
-TEST_CASE("a job without an endpoint is scaled by the process that leads it") {
-    elastic_run job("works", 1, 3);
-    job.options.start = 1;
-    std::string answer, refusal;
-    job.live([&](const view& now) {
-        if (now.generation == 1)
-            job.tools.emplace_back([&] {
-                const auto door = door_of_job(::getpid());
-                try {
-                    (void)scale_elastic_job(door, net::token::generate(), "", 2);
-                } catch (const error& why) {
-                    refusal = why.what();
-                }
-                answer = scale_elastic_job(door, job.options.secret, "", 2);
-            });
-        return now.members.size() != 2;
-    });
-    INFO(job.story());
-    CHECK_FALSE(job.outcome.failure);
-    CHECK_THAT(refusal, ContainsSubstring("token"));
-    CHECK_THAT(answer, ContainsSubstring("wants 2 workers now (1 to 3 are possible)"));
-    CHECK(job.views.size() == 3);
-    CHECK_THROWS_AS(door_of_job(::getpid()), error);
-}
-
 TEST_CASE("below the least number workers wait with what they have until another one is ready") {
     elastic_run job("works", 2, 2);
     job.live([&](const view& now) {
@@ -596,15 +570,4 @@ TEST_CASE("a rank in a long collective is waited for as long as the collective m
     CHECK(times.join_deadline == time_span(1h));
 }
 
-TEST_CASE("numbers of workers that contradict each other are refused") {
-    for (const auto& [least, most, start] :
-         {std::tuple{0, 2, 0}, std::tuple{3, 2, 0}, std::tuple{1, 2, 3}, std::tuple{2, 3, 1}}) {
-        elastic_run_options options;
-        options.least = least;
-        options.most = most;
-        options.start = start;
-        CHECK_THROWS_AS(run_elastic_host(options), error);
-    }
-}
-
-} // namespace elastic_supervisor_test
+} // namespace elastic_coordinator_test
