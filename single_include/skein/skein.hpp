@@ -1947,6 +1947,8 @@ struct boot {
 #include <cstdint>
 #include <string>
 
+#include <sys/stat.h>
+
 namespace skein::proc::detail {
 
 struct boot_message {
@@ -1956,6 +1958,12 @@ struct boot_message {
     std::int32_t memory = -1; ///< the same of the memory
     std::int32_t threads = 0; ///< the OMP_NUM_THREADS that it was given; 0: none, or the user's
 };
+
+/// By which a descriptor's file is known again in another process; 0: it is closed.
+[[nodiscard]] inline std::uint64_t file_number(int descriptor) noexcept {
+    struct stat about{};
+    return ::fstat(descriptor, &about) == 0 ? static_cast<std::uint64_t>(about.st_ino) : 0;
+}
 
 /// The numbers that inherited files have in a child.
 inline constexpr int boot_file = 3, socket_file = 4, memory_file = 5;
@@ -4265,14 +4273,22 @@ SKEIN_INLINE result<boot> read_boot(std::string_view number) {
     return mine;
 }
 
+/// Of "3" or "3:FILE_NUMBER": a program in between has kept the variable, and has closed the file or
+/// has one of its own there (`exec 3>&1` in a script). So this is a child of a child.
+SKEIN_INLINE bool is_taken_away(std::string_view number) {
+    const auto own = fmt::format("{}", boot_file);
+    const auto there = file_number(boot_file);
+    if (number == own) return there == 0;
+    return number.starts_with(own + ":") && number != fmt::format("{}:{}", own, there);
+}
+
 SKEIN_INLINE inherited_boot& boot_of_this_process() {
     static inherited_boot here;
     static const bool read = [] {
         adopt_last_words();
         const char* number = std::getenv(boot_variable);
         if (number == nullptr) return false;
-        if (number == std::to_string(boot_file) && ::fcntl(boot_file, F_GETFD) < 0) {
-            // Closed by a program in between, which has kept the variable: a child of a child.
+        if (is_taken_away(number)) {
             ::unsetenv(boot_variable);
             return false;
         }
@@ -5844,7 +5860,7 @@ private:
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 11;
+inline constexpr std::uint32_t cluster_version = 12;
 
 namespace detail {
 inline constexpr std::uint64_t most_lost_after_ms = 7 * 86'400'000; ///< see node_welcome
@@ -11092,7 +11108,8 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
     if (!how.role.empty()) {
         message = detail::boot_pipe(how);
         plan.fds.emplace_back(message.get(), detail::boot_file);
-        plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
+        plan.env.emplace_back(boot_variable, fmt::format("{}:{}", detail::boot_file,
+                                                         detail::file_number(message.get())));
     } else {
         how.socket = false;
         plan.last_words = false;
@@ -11794,6 +11811,8 @@ struct job_info {
     std::uint64_t lines = 0;             ///< that it has printed, as far as they came here
     std::uint64_t left_out = 0;          ///< lines that nobody will see
     std::vector<std::string> last_lines; ///< the last ones of an attempt that failed
+    std::uint32_t worlds = 0;            ///< of its training, see job_progress
+    std::string last_change;
 };
 
 /// Something is to be run.
@@ -12918,10 +12937,12 @@ struct job_status {
     std::uint32_t workers = 0, waiting = 0;
     std::string why; ///< why the first of those that wait does
     bool connected = true;
-    std::string space;   ///< it is the space server of this namespace
-    std::string job;     ///< it is what was submitted under this id
-    std::string state;   ///< of that, in small letters: "running"
-    std::string program; ///< of that, the newest driver's name; "": none has come out of it
+    std::string space;        ///< it is the space server of this namespace
+    std::string job;          ///< it is what was submitted under this id
+    std::string state;        ///< of that, in small letters: "running"
+    std::string program;      ///< of that, the newest driver's name; "": none has come out of it
+    std::uint32_t worlds = 0; ///< of its training, see job_progress
+    std::string last_change;
 };
 
 /// A node that was there, in cluster_status.
@@ -50635,8 +50656,13 @@ struct setting {
 /// One number for all of them, names and order included; the same on every machine.
 [[nodiscard]] std::uint64_t hash_of(const std::vector<setting>& settings);
 
+/// The program that a rank runs, see proc/build_id.hpp: two builds of one program may compute
+/// unlike numbers, and would train apart.
+[[nodiscard]] setting build_setting();
+
 /// What differs between two ranks, as errc::mismatch that names the settings and both values;
 /// nothing when they are alike.
+///   reference   -1: of no rank in particular, but of all others
 [[nodiscard]] std::optional<error> difference(int rank, const std::vector<setting>& theirs,
                                               int reference, const std::vector<setting>& ours);
 
@@ -50682,32 +50708,46 @@ namespace detail {
     return at == in.end() ? nullptr : &*at;
 }
 
+inline constexpr const char* build_name = "build";
+
 } // namespace detail
+
+SKEIN_INLINE setting build_setting() {
+    return {detail::build_name, fmt::format("{:016x}", proc::build_id())};
+}
 
 SKEIN_INLINE std::optional<error> difference(int rank, const std::vector<setting>& theirs,
                                              int reference, const std::vector<setting>& ours) {
     if (theirs == ours) return std::nullopt;
     constexpr std::size_t most = 4; // named in one line
     std::vector<std::string> found;
+    bool is_build = true;
     const auto compare = [&](const std::string& name) {
         const auto* left = detail::find_setting(theirs, name);
         const auto* right = detail::find_setting(ours, name);
         if (left != nullptr && right != nullptr && left->value == right->value) return;
-        found.push_back(fmt::format("rank {} has {} {}, rank {} has {}", rank, name,
-                                    left != nullptr ? left->value : "not at all", reference,
-                                    right != nullptr ? right->value : "none"));
+        found.push_back(fmt::format(
+            "rank {} has {} {}, {} {}", rank, name, left != nullptr ? left->value : "not at all",
+            reference < 0 ? "the others have" : fmt::format("rank {} has", reference),
+            right != nullptr ? right->value : "none"));
+        is_build = is_build && name == detail::build_name;
     };
     for (const auto& s : ours) compare(s.name);
     for (const auto& s : theirs) {
         if (detail::find_setting(ours, s.name) == nullptr) compare(s.name);
     }
-    if (found.empty()) found.push_back(fmt::format("rank {} has them in another order", rank));
+    if (found.empty()) {
+        found.push_back(fmt::format("rank {} has them in another order", rank));
+        is_build = false;
+    }
     std::string text = "the ranks' settings differ: ";
     for (std::size_t i = 0; i < found.size() && i < most; ++i)
         text += (i > 0 ? "; " : "") + found[i];
     if (found.size() > most) text += fmt::format("; and {} more", found.size() - most);
     return error(errc::mismatch, std::move(text))
-        .with_hint("start every rank with the same options");
+        .with_hint(is_build ? "start the same file of the program on every host; a job that runs "
+                              "while its program is built anew is started again"
+                            : "start every rank with the same options");
 }
 
 SKEIN_INLINE void require_same(rendezvous& world, std::string_view key,
@@ -51802,6 +51842,63 @@ struct supervisor_outcome {
 // gone.
 
 
+// ======== skein/spmd/detail/rank_ends.hpp
+// What the end of a rank means, and what people read of a job that gives up: the same rules and
+// words whoever leads it.
+
+
+#include <csignal>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace skein::spmd::detail {
+
+/// It would only come again: a wrong command line, output without a reader, a limit on files.
+[[nodiscard]] constexpr bool is_lasting_end(int code, int signal) noexcept {
+    return code == exit_code::usage || signal == SIGPIPE || signal == SIGXFSZ;
+}
+
+/// Of a rank that has ended: "worker 3 (pid 7) was killed by signal 9", and why, if that is known.
+[[nodiscard]] inline error loss_of(std::string what, int signal, const std::string& last_words) {
+    error why(errc::worker_lost, std::move(what));
+    if (!last_words.empty()) why.with_cause(last_words);
+    if (signal == SIGPIPE) why.with_cause("nobody reads its output any more");
+    return why;
+}
+
+/// Behind the hint that it has.
+inline void add_hint(error& why, const std::string& hint) {
+    why.with_hint(why.hint().empty() ? hint : why.hint() + "; " + hint);
+}
+
+/// Of the failure after which a job is not started once more.
+///   already   what it has cost: "the job was restarted 3 times already"
+inline void give_up(error& why, const std::string& already) {
+    add_hint(why, already + "; when it is resumed it goes on from its last checkpoint, if it has "
+                            "one");
+}
+
+/// The failures of one job, in turn.
+class failures_in_turn {
+public:
+    /// Whether it is that of the attempt before, see comes_again(); then its hint says so.
+    [[nodiscard]] bool is_again(error& why) {
+        const bool again = before_ && comes_again(*before_, why);
+        before_ = why;
+        if (again)
+            add_hint(why, "it came again at the same step after a restart: not tried once more");
+        return again;
+    }
+
+private:
+    std::optional<error> before_;
+};
+
+} // namespace skein::spmd::detail
+
+
+// ======== skein/spmd/detail/supervisor.ipp, continued
 #include <algorithm>
 #include <csignal>
 #include <map>
@@ -51917,29 +52014,18 @@ private:
             lasting_ = true;
             co_return;
         }
-        std::optional<error> before;
+        failures_in_turn failures;
         for (int number = 0;; ++number) {
             auto attempted = run_attempt(number);
             outcome_.failure = co_await attempted;
             auto& failure = outcome_.failure;
             outcome_.is_lasting = failure && (lasting_ || is_lasting(failure->code()));
-            if (!failure || stop_signal_ != 0 || lasting_ || is_lasting(failure->code())) co_return;
-            if (before && comes_again(*before, *failure)) {
-                failure->with_hint((failure->hint().empty() ? "" : failure->hint() + "; ") +
-                                   "it came again at the same step after a restart: not tried once "
-                                   "more");
-                co_return;
-            }
-            before = *failure;
+            if (!failure || stop_signal_ != 0 || outcome_.is_lasting) co_return;
+            if (failures.is_again(*failure)) co_return;
             if (outcome_.restarts >= options_.max_failures) {
-                if (number > 0) {
-                    auto hint =
-                        fmt::format("the job was restarted {} time{} already; when it is resumed "
-                                    "it goes on from its last checkpoint, if it has one",
-                                    number, number == 1 ? "" : "s");
-                    if (!failure->hint().empty()) hint = failure->hint() + "; " + hint;
-                    failure->with_hint(std::move(hint));
-                }
+                if (number > 0)
+                    give_up(*failure, fmt::format("the job was restarted {} time{} already", number,
+                                                  number == 1 ? "" : "s"));
                 co_return;
             }
             ++outcome_.restarts;
@@ -52130,21 +52216,15 @@ private:
         const bool as_asked =
             stop != 0 && (end.lost.empty() ? is_stop(stop) || is_stop(SIGTERM) : end.was_asked);
         const bool is_bad = !status.success() || !end.lost.empty();
-        if (is_bad) self.code = status.signal() != 0 ? 128 + status.signal() : status.code();
+        if (is_bad && !self.killed_by_us) // else the code is our own
+            self.code = status.signal() != 0 ? 128 + status.signal() : status.code();
         if (!now->meets) self.killed_by_us = self.killed_by_us || stop != 0 || now->group;
         if (is_bad && !as_asked && !self.killed_by_us) {
             self.why =
-                error(errc::worker_lost,
-                      fmt::format("{} {}", name_of(*self.process),
-                                  end.lost.empty() ? status.describe() : "is lost: " + end.lost));
-            lasting_ = lasting_ || end.is_lasting;
-            if (!end.last_words.empty()) self.why->with_cause(end.last_words);
-            if (status.signal() == SIGPIPE)
-                self.why->with_cause("nobody reads its output any more");
-            // Refused before it joined, output without a reader, a limit on files: so again next
-            // time.
-            lasting_ = lasting_ || status.code() == exit_code::usage ||
-                       status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
+                loss_of(fmt::format("{} {}", name_of(*self.process),
+                                    end.lost.empty() ? status.describe() : "is lost: " + end.lost),
+                        status.signal(), end.last_words);
+            lasting_ = lasting_ || end.is_lasting || is_lasting_end(status.code(), status.signal());
         }
         if (!now->meets || !now->server) {
             if (self.why) end_all_for(now, rank);
@@ -52637,7 +52717,6 @@ private:
 
 
 #include <algorithm>
-#include <csignal>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -52661,10 +52740,9 @@ inline constexpr const char* done_alone =
            code == errc::closed || code == errc::reset;
 }
 
-/// An end that would only come again: a wrong command line, output without a reader, a limit on
-/// files, no such program.
+/// An end that would only come again, or no such program.
 [[nodiscard]] inline bool is_lasting_end(const worker_end& how) noexcept {
-    return how.code == exit_code::usage || how.signal == SIGPIPE || how.signal == SIGXFSZ ||
+    return is_lasting_end(how.code, how.signal) ||
            (how.not_started && is_lasting(how.not_started->code()));
 }
 
@@ -53219,16 +53297,13 @@ SKEIN_INLINE void elastic_coordinator::count_failure(error why, int culprit) {
     ++failures_;
     if (options_.on_failure) options_.on_failure(why, failures_, options_.max_failures);
     if (failures_ <= options_.max_failures) return;
-    auto hint =
-        options_.are_hosts
-            ? fmt::format("all ranks were started again {} time{} already; when it is "
-                          "resumed it goes on from its last checkpoint, if it has one",
-                          failures_ - 1, failures_ == 2 ? "" : "s")
-            : fmt::format("{} workers were lost or failed to start, and the job allows {}; when "
-                          "it is resumed it goes on from its last checkpoint, if it has one",
-                          failures_, options_.max_failures);
-    if (!why.hint().empty()) hint = why.hint() + "; " + hint;
-    finish(std::move(why.with_hint(std::move(hint))), culprit);
+    detail::give_up(
+        why, options_.are_hosts
+                 ? fmt::format("all ranks were started again {} time{} already", failures_ - 1,
+                               failures_ == 2 ? "" : "s")
+                 : fmt::format("{} workers were lost or failed to start, and the job allows {}",
+                               failures_, options_.max_failures));
+    finish(std::move(why), culprit);
 }
 
 /// The job has ended: nothing is made any more, all leave.
@@ -53335,10 +53410,8 @@ SKEIN_INLINE error elastic_coordinator::end_of(const worker& which) const {
         return error(why.code(), fmt::format("{} {}", name_of(which), which.end.how))
             .with_cause(why.what());
     }
-    error why(errc::worker_lost, fmt::format("{} {}", name_of(which), which.end.how));
-    if (!which.end.last_words.empty()) why.with_cause(which.end.last_words);
-    if (which.end.signal == SIGPIPE) why.with_cause("nobody reads its output any more");
-    return why;
+    return detail::loss_of(fmt::format("{} {}", name_of(which), which.end.how), which.end.signal,
+                           which.end.last_words);
 }
 SKEIN_INLINE void elastic_coordinator::kill(worker& which) {
     if (which.has_ended) return;
@@ -54600,6 +54673,7 @@ struct keeper_scale {
 struct keeper_welcome {
     std::string job;                 ///< of the attempt
     std::vector<std::uint64_t> kept; ///< workers that go on; the others are killed
+    bool is_spare = false;           ///< the job has places enough without this host
 };
 struct keeper_order {
     std::uint64_t worker = 0;
@@ -55341,6 +55415,18 @@ SKEIN_INLINE std::optional<error> objection(const keeper_hello& of, const keeper
     return std::nullopt;
 }
 
+/// The hosts that are there have places for all that may ever be wanted.
+SKEIN_INLINE bool has_places_enough(const keeper_door& door) {
+    int all = door.options->keeper.places;
+    for (const auto* one : door.there) all += one->places();
+    return all >= door.options->coordinator.most;
+}
+/// Of a host that others do not need now.
+SKEIN_INLINE std::string spare_text(const coordinator_options& of, std::string_view who) {
+    return fmt::format("the job has places for its {} {}{}: {} waits until one of them is free",
+                       of.most, of.are_hosts ? "host" : "worker", of.most == 1 ? "" : "s", who);
+}
+
 SKEIN_INLINE void heard(elastic_coordinator& job, remote_keeper& from, const net::frame& f) {
     if (f.kind == keeper_kind::started) {
         const auto told = wire::decode<keeper_started>(f.body);
@@ -55429,14 +55515,17 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     remote_keeper keeper(link, *hello);
     keeper_welcome welcome;
     welcome.job = door->options->coordinator.job;
+    welcome.is_spare = has_places_enough(*door);
     welcome.kept = door->coordinator->add(keeper, hello->running);
     say(*link, keeper_kind::welcome, welcome);
     door->there.push_back(&keeper);
-    if (door->options->say)
-        door->options->say(
-            door->options->coordinator.are_hosts
-                ? fmt::format("host {} has come", keeper.host())
-                : fmt::format("host {} has come, with {} places", keeper.host(), keeper.places()));
+    if (door->options->say) {
+        const auto& job = door->options->coordinator;
+        door->options->say(fmt::format(
+            "host {} has come{}{}{}", keeper.host(),
+            job.are_hosts ? "" : fmt::format(", with {} places", keeper.places()),
+            welcome.is_spare ? "; " : "", welcome.is_spare ? spare_text(job, "it") : ""));
+    }
     auto reading = as_result(read_keeper(door, &keeper));
     const auto read = co_await reading;
     std::erase(door->there, &keeper);
@@ -55492,6 +55581,8 @@ SKEIN_INLINE std::optional<followed> follower::handle(const net::frame& f) {
             if (std::find(told->kept.begin(), told->kept.end(), one.id) == told->kept.end())
                 keeper_.kill(one.id);
         keeper_.hold(false);
+        if (told->is_spare && options_.say)
+            options_.say(spare_text(options_.coordinator, "this host"));
         if (leaves_) leave(*leaves_);
         return std::nullopt;
     }

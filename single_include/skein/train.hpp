@@ -10197,6 +10197,1076 @@ SKEIN_INLINE double r2::compute() const {
 // Written by scripts/check_mirror.py --write.
 
 
+// ======== skein/report/cost.hpp
+// What a training has cost: seconds, worker-seconds and money up to each value of a metric, from
+// the rows of metrics.jsonl.
+//
+// Every row has the cost of all starts of its run so far, what a restart threw away included:
+//
+//     {"step":40,"loss":0.3,...,"world":3,"run_s":61.2,"worker_s":140.4,
+//      "worker_kinds":{"spot":79.2},"unix_s":1764355200.5}
+//
+// worker_s is the sum over the time of the number of workers; where the number changes, the time up
+// to the first moment of the new world counts for the workers of the one before. A worker is of the
+// kind that SKEIN_WORKER_KIND names in its environment; one without is in worker_s alone, and costs
+// what the first kind of the prices does.
+//
+//     const auto prices = parse_prices("trainer=0.90,spot=0.27").value();    // money per hour
+//     const auto run = read_costs("runs/mnist", "test_accuracy");
+//     for (const auto& r : costs_to(run, {0.9, 0.95}, metric_order_of("test_accuracy")))
+//         if (r.at) fmt::print("{}: {}\n", r.value, money_of(r.at->spent, prices).value());
+
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::report {
+
+/// The cost of a run from its beginning up to some moment.
+struct run_spending {
+    double seconds = 0.0;                    ///< at work, over all its starts
+    double worker_seconds = 0.0;             ///< the same times the workers of each moment
+    std::map<std::string, double> by_kind{}; ///< of them, those of workers that have a kind
+    double unix_seconds = 0.0;               ///< the moment, since 1970 by this host's clock
+
+    friend bool operator==(const run_spending&, const run_spending&) = default;
+};
+
+/// The workers of one moment.
+struct worker_count {
+    int all = 0;
+    std::map<std::string, int> by_kind{}; ///< without those that have no kind
+
+    friend bool operator==(const worker_count&, const worker_count&) = default;
+};
+
+/// Adds up what a run costs while it is at work. One thread.
+class worker_meter {
+public:
+    /// Goes on from what it had cost before.
+    ///   now  seconds of a clock that never goes back
+    void begin(double now, worker_count workers, run_spending before = {});
+    /// From now on there are these; the time up to now was of those before.
+    void change(double now, worker_count workers);
+    /// Up to now. A clock that has gone back counts nothing.
+    const run_spending& count(double now);
+    [[nodiscard]] const worker_count& workers() const noexcept { return workers_; }
+
+private:
+    worker_count workers_;
+    run_spending spent_;
+    double counted_ = 0.0; // up to this moment
+};
+
+/// What SKEIN_WORKER_KIND says; empty: no kind.
+///   errors  invalid_argument: another text than 1 to 32 letters, digits, '.', '_' and '-'
+[[nodiscard]] result<std::string> parse_worker_kind(std::string_view text);
+
+/// What a worker of a kind costs.
+struct worker_price {
+    std::string kind{};
+    double per_hour = 0.0; ///< in any currency
+
+    friend bool operator==(const worker_price&, const worker_price&) = default;
+};
+
+/// "trainer=0.90,spot=0.27", in that order.
+///   errors  malformed, with the part that is wrong; too_large: more than 64 kinds
+[[nodiscard]] result<std::vector<worker_price>> parse_prices(std::string_view text);
+
+/// Workers without a kind are of the first.
+///   errors  not_found: a kind has no price; invalid_argument: there are no prices
+[[nodiscard]] result<double> money_of(const run_spending& spent,
+                                      std::span<const worker_price> prices);
+
+/// A row of metrics.jsonl, as far as costs want it.
+struct cost_row {
+    std::uint64_t step = 0, workers = 0;
+    run_spending spent{};
+    std::optional<double> value{}; ///< of the metric; nothing: it is not in this row
+
+    friend bool operator==(const cost_row&, const cost_row&) = default;
+};
+
+/// One line. Errors: malformed; not_found: the row has no times of workers.
+[[nodiscard]] result<cost_row> parse_cost_row(std::string_view line, std::string_view metric);
+
+/// The rows of one run.
+struct run_costs {
+    std::string folder{};
+    std::vector<cost_row> rows{};
+    bool is_cut_short = false; ///< its last row is not whole, and left out
+};
+
+/// Reads <folder>/metrics.jsonl, also of a run that is at work.
+///   errors  not_found: no folder of a run, no rows, rows without times of workers, or no row that
+///           has the metric, with those that there are; malformed, with the line; a disk error
+[[nodiscard]] run_costs read_costs(const std::string& folder, const std::string& metric);
+
+/// Numbers in the rows of a run that can be a goal: accuracies first, then losses of evaluations,
+/// other numbers, and those of training.
+///   errors  not_found: no folder of a run; a disk error
+[[nodiscard]] std::vector<std::string> metrics_of_rows(const std::string& folder);
+
+/// Which values of a metric are better.
+enum class better : bool { lower, higher };
+/// Lower for a name with "loss", "error", "perplexity", "mse" or "mae" in it.
+[[nodiscard]] better metric_order_of(std::string_view metric) noexcept;
+
+/// The first row at which the metric has come to a value.
+struct reached_value {
+    double value = 0.0;
+    std::optional<cost_row> at{}; ///< nothing: it never has
+};
+[[nodiscard]] std::vector<reached_value> costs_to(const run_costs& run,
+                                                  std::span<const double> values, better order);
+/// The best value that the run has come to; NaN for one without a number.
+[[nodiscard]] double best_value_of(const run_costs& run, better order);
+/// About five round values on the way that all of these runs have made.
+[[nodiscard]] std::vector<double> common_values(std::span<const run_costs> runs, better order);
+
+/// How the report of several runs is made.
+struct cost_options {
+    std::string metric{};
+    std::vector<double> values{};
+    better order = better::higher;
+    std::vector<worker_price> prices{}; ///< none: no money
+};
+
+/// Lines for a terminal: for each value each run, with step, seconds, worker-seconds and money.
+///   errors  of money_of()
+[[nodiscard]] result<std::string> cost_table(std::span<const run_costs> runs,
+                                             const cost_options& how);
+/// The same as the text of one JSON object.
+[[nodiscard]] result<std::string> cost_json(std::span<const run_costs> runs,
+                                            const cost_options& how);
+/// The metric of each run over its seconds; or over its money, or worker-seconds without prices.
+[[nodiscard]] std::string seconds_svg(std::span<const run_costs> runs, const cost_options& how);
+[[nodiscard]] result<std::string> money_svg(std::span<const run_costs> runs,
+                                            const cost_options& how);
+
+/// What the last whole row of <folder>/metrics.jsonl says; zeros where there is none, or one
+/// without times.
+[[nodiscard]] run_spending last_spending(const std::string& folder);
+
+} // namespace skein::report
+
+
+// ======== skein/report/detail/cost.ipp
+// Bodies of <skein/report/cost.hpp>.
+
+
+// ======== skein/report/svg.hpp
+// A loss curve as a small SVG file: axes with round ticks, a legend, one line per series.
+//
+//     std::string svg = plot_svg({.title = "gpt"}, {{"train", train_points}, {"validation", val}});
+
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::report {
+
+/// One point of a curve.
+struct curve_point {
+    double x = 0.0; ///< step
+    double y = 0.0; ///< not finite: the line has a gap there
+
+    friend bool operator==(const curve_point&, const curve_point&) = default;
+};
+
+/// One line of a plot.
+struct curve {
+    std::string label{};
+    std::vector<curve_point> points{}; ///< by ascending x
+};
+
+/// What a plot says beside its curves, and its size.
+struct plot_options {
+    std::string title{};
+    std::string x_label = "step";
+    std::string y_label = "loss";
+    int width = 760, height = 420; ///< pixels
+    std::size_t max_points = 1000; ///< per line; more are averaged in bins of equal length
+};
+
+/// About `wanted` round numbers (1, 2 or 5 times a power of ten) inside [low, high].
+[[nodiscard]] std::vector<double> round_ticks(double low, double high, int wanted);
+
+/// The whole file. Deterministic; curves without points are left out.
+[[nodiscard]] std::string plot_svg(const plot_options& options, const std::vector<curve>& curves);
+
+} // namespace skein::report
+
+
+// ======== skein/report/detail/svg.ipp
+// Bodies of <skein/report/svg.hpp>.
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+
+#include <fmt/core.h>
+
+namespace skein::report {
+
+SKEIN_INLINE std::vector<double> round_ticks(double low, double high, int wanted) {
+    if (!(high > low) || !std::isfinite(low) || !std::isfinite(high) || wanted < 1) return {};
+    const double raw = (high - low) / wanted;
+    const double power = std::pow(10.0, std::floor(std::log10(raw)));
+    double step = 10.0 * power;
+    for (double factor : {1.0, 2.0, 5.0})
+        if (factor * power >= raw * 0.999) {
+            step = factor * power;
+            break;
+        }
+    std::vector<double> ticks;
+    for (double k = std::ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k += 1.0)
+        ticks.push_back(k == 0.0 ? 0.0 : k * step);
+    return ticks;
+}
+
+namespace detail {
+
+SKEIN_INLINE std::string xml_text(std::string_view text) {
+    std::string out;
+    for (char c : text) {
+        if (c == '&')
+            out += "&amp;";
+        else if (c == '<')
+            out += "&lt;";
+        else if (c == '>')
+            out += "&gt;";
+        else if (c == '"')
+            out += "&quot;";
+        else if (static_cast<unsigned char>(c) >= 32)
+            out += c;
+    }
+    return out;
+}
+
+/// 1500 as "1.5k", 0.25 as "0.25".
+SKEIN_INLINE std::string tick_text(double value) {
+    const double size = std::fabs(value);
+    if (size >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
+    if (size >= 1e4) return fmt::format("{:.4g}k", value / 1e3);
+    return fmt::format("{:.4g}", value);
+}
+
+/// At most max_points: the mean of each bin, drawn at the mean place. Bins break at gaps.
+SKEIN_INLINE std::vector<curve_point> thin_out(const std::vector<curve_point>& points,
+                                               std::size_t max_points) {
+    if (points.size() <= max_points || max_points == 0) return points;
+    const std::size_t bin = (points.size() + max_points - 1) / max_points;
+    std::vector<curve_point> out;
+    curve_point sum;
+    std::size_t n = 0;
+    auto close = [&] {
+        if (n > 0) out.push_back({sum.x / static_cast<double>(n), sum.y / static_cast<double>(n)});
+        sum = {};
+        n = 0;
+    };
+    for (auto& p : points) {
+        if (!std::isfinite(p.y)) {
+            close();
+            out.push_back(p);
+            continue;
+        }
+        sum.x += p.x;
+        sum.y += p.y;
+        if (++n == bin) close();
+    }
+    close();
+    return out;
+}
+
+// Colour-blind safe (Okabe and Ito), readable on white and on dark paper.
+inline constexpr const char* line_colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                               "#e69f00"};
+
+/// Where the lines are drawn, and which numbers lie there.
+struct plot_frame {
+    double left, right, top, bottom;
+    double x0, x1, y0, y1;
+
+    [[nodiscard]] double px(double x) const { return left + (x - x0) / (x1 - x0) * (right - left); }
+    [[nodiscard]] double py(double y) const {
+        return bottom - (y - y0) / (y1 - y0) * (bottom - top);
+    }
+};
+
+/// The curves that have points, thinned out, and the frame around them.
+SKEIN_INLINE plot_frame fit_frame(const plot_options& o, const std::vector<curve>& curves,
+                                  std::vector<curve>& lines) {
+    const double inf = std::numeric_limits<double>::infinity();
+    double x0 = inf, x1 = -inf, y0 = inf, y1 = -inf;
+    for (auto& c : curves) {
+        lines.push_back({c.label, thin_out(c.points, o.max_points)});
+        bool any = false;
+        for (auto& p : lines.back().points) {
+            if (!std::isfinite(p.x) || !std::isfinite(p.y)) continue;
+            any = true;
+            x0 = std::min(x0, p.x), x1 = std::max(x1, p.x);
+            y0 = std::min(y0, p.y), y1 = std::max(y1, p.y);
+        }
+        if (!any) lines.pop_back();
+    }
+    if (lines.empty()) x0 = 0, x1 = 1, y0 = 0, y1 = 1;
+    if (x1 <= x0) x0 -= 0.5, x1 += 0.5;
+    if (y1 <= y0) y0 -= 0.5, y1 += 0.5;
+    const double margin = (y1 - y0) * 0.06;
+    y0 = y0 >= 0 && y0 < margin ? 0 : y0 - margin;
+    y1 += margin;
+    return {64, o.width - 20.0, o.title.empty() ? 20.0 : 44.0, o.height - 48.0, x0, x1, y0, y1};
+}
+
+/// Grid and ticks, which lie below the lines, and what the axes are called.
+SKEIN_INLINE std::string svg_axes(const plot_options& o, const plot_frame& f) {
+    std::string s;
+    for (double t : round_ticks(f.y0, f.y1, 6))
+        s += fmt::format(
+            "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e6e6e6\"/>"
+            "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"#555555\">{}</text>\n",
+            f.left, f.right, f.py(t), f.py(t), f.left - 8, f.py(t) + 4, tick_text(t));
+    for (double t : round_ticks(f.x0, f.x1, 8))
+        s += fmt::format(
+            "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#999999\"/>"
+            "<text x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\" "
+            "fill=\"#555555\">{4}</text>\n",
+            f.px(t), f.bottom, f.bottom + 5, f.bottom + 19, tick_text(t));
+    s += fmt::format(
+        "<path d=\"M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}\" fill=\"none\" stroke=\"#999999\"/>\n", f.left,
+        f.top, f.bottom, f.right);
+    s += fmt::format(
+        "<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{}</text>\n",
+        (f.left + f.right) / 2, o.height - 10, xml_text(o.x_label));
+    s += fmt::format("<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\" "
+                     "fill=\"#555555\">{}</text>\n",
+                     (f.top + f.bottom) / 2, xml_text(o.y_label));
+    return s;
+}
+
+SKEIN_INLINE std::string svg_line(const curve& line, const plot_frame& f, const char* colour) {
+    std::string s, path;
+    bool pen_down = false;
+    std::size_t drawn = 0;
+    for (auto& p : line.points) {
+        if (!std::isfinite(p.y)) {
+            pen_down = false;
+            continue;
+        }
+        path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", f.px(p.x), f.py(p.y));
+        pen_down = true;
+        ++drawn;
+    }
+    if (drawn > 1)
+        s += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\" "
+                         "stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n",
+                         path, colour);
+    if (drawn <= 40) // few measurements: show where they are
+        for (auto& p : line.points)
+            if (std::isfinite(p.y))
+                s += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.6\" fill=\"{}\"/>\n",
+                                 f.px(p.x), f.py(p.y), colour);
+    return s;
+}
+
+/// With the last value of each, top right: a loss falls, so that corner is free.
+SKEIN_INLINE std::string svg_legend(const std::vector<curve>& lines, const plot_frame& f) {
+    std::size_t widest = 0;
+    std::vector<std::string> labels;
+    for (auto& line : lines) {
+        double last = 0.0;
+        for (auto& p : line.points)
+            if (std::isfinite(p.y)) last = p.y;
+        labels.push_back(fmt::format("{}  {:.4g}", line.label, last));
+        widest = std::max(widest, labels.back().size());
+    }
+    std::string s;
+    const double legend = f.right - 40.0 - 7.0 * static_cast<double>(widest);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+        const double y = f.top + 14.0 + 20.0 * static_cast<double>(i);
+        s += fmt::format(
+            "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" "
+            "stroke-width=\"3\" stroke-linecap=\"round\"/>"
+            "<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#222222\" xml:space=\"preserve\">{}</text>\n",
+            legend, legend + 18, y, y, line_colours[i % std::size(line_colours)], legend + 26,
+            y + 4, xml_text(labels[i]));
+    }
+    return s;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::string plot_svg(const plot_options& o, const std::vector<curve>& curves) {
+    std::vector<curve> lines;
+    const auto f = detail::fit_frame(o, curves, lines);
+    std::string s = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" "
+                                "height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+                                "font-family=\"system-ui, sans-serif\" font-size=\"12\">\n"
+                                "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
+                                o.width, o.height);
+    if (!o.title.empty())
+        s += fmt::format("<text x=\"{}\" y=\"26\" font-size=\"15\" font-weight=\"600\" "
+                         "fill=\"#222222\">{}</text>\n",
+                         f.left, detail::xml_text(o.title));
+    s += detail::svg_axes(o, f);
+    for (std::size_t i = 0; i < lines.size(); ++i)
+        s += detail::svg_line(lines[i], f,
+                              detail::line_colours[i % std::size(detail::line_colours)]);
+    s += detail::svg_legend(lines, f);
+    if (lines.empty())
+        s += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" "
+                         "fill=\"#999999\">no data yet</text>\n",
+                         (f.left + f.right) / 2, (f.top + f.bottom) / 2);
+    return s + "</svg>\n";
+}
+
+} // namespace skein::report
+
+// ======== skein/wire/json.hpp
+// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the
+// same.
+//
+//     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
+//     if (!manifest) return manifest.error();
+//     auto step = json_uint(*manifest, "step");       // result<std::uint64_t>
+//
+// `json` keeps its keys sorted, so equal values give equal bytes. Doubles survive a round trip.
+
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+namespace skein {
+
+using json = nlohmann::json;                 ///< keys sorted
+using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
+
+/// What parse_json() accepts from outside.
+struct json_limits {
+    std::size_t max_bytes = 16u << 20;
+    int max_depth = 32;
+};
+
+namespace detail {
+
+/// Builds a value from what the parser meets. nlohmann's own parser with a callback goes through the
+/// whole of an object for each object inside it: a header of 100 MB would take it hours.
+class json_builder {
+public:
+    explicit json_builder(int max_depth) : max_depth_(static_cast<std::size_t>(max_depth)) {}
+
+    bool null() { return put(json()) != nullptr; }
+    bool boolean(bool value) { return put(value) != nullptr; }
+    bool number_integer(json::number_integer_t value) { return put(value) != nullptr; }
+    bool number_unsigned(json::number_unsigned_t value) { return put(value) != nullptr; }
+    bool number_float(json::number_float_t value, const std::string&) {
+        return put(value) != nullptr;
+    }
+    bool string(std::string& value) { return put(std::move(value)) != nullptr; }
+    bool binary(json::binary_t&) { return false; }
+    bool start_object(std::size_t) { return open(json::object()); }
+    bool start_array(std::size_t) { return open(json::array()); }
+    bool end_object() { return close(); }
+    bool end_array() { return close(); }
+    bool key(std::string& name) {
+        require_depth();
+        auto [member, is_new] =
+            open_.back()->get_ref<json::object_t&>().emplace(std::move(name), nullptr);
+        if (!is_new)
+            throw error(errc::malformed,
+                        fmt::format("JSON names the key '{}' twice", member->first));
+        member_ = &member->second;
+        return true;
+    }
+    /// "[json.exception.parse_error.101] parse error at line 1, column 3: ...": the sentence.
+    bool parse_error(std::size_t, const std::string&, const json::exception& broken) {
+        std::string_view what = broken.what();
+        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
+        throw error(errc::malformed, fmt::format("not JSON: {}", what));
+    }
+
+    [[nodiscard]] json finish() { return std::move(whole_); }
+
+private:
+    void require_depth() const {
+        if (open_.size() > max_depth_)
+            throw error(errc::too_large, fmt::format("JSON is nested deeper than {}", max_depth_));
+    }
+    json* put(json value) {
+        require_depth();
+        if (open_.empty()) return &(whole_ = std::move(value));
+        if (open_.back()->is_object()) return &(*member_ = std::move(value));
+        return &open_.back()->get_ref<json::array_t&>().emplace_back(std::move(value));
+    }
+    bool open(json empty) {
+        open_.push_back(put(std::move(empty)));
+        return true;
+    }
+    bool close() {
+        open_.pop_back();
+        return true;
+    }
+
+    std::size_t max_depth_;
+    json whole_;
+    std::vector<json*> open_; // objects and arrays, the innermost last
+    json* member_ = nullptr;  // the key that was met has no value yet
+};
+
+} // namespace detail
+
+/// Parses text from outside. errc::too_large above the limits, errc::malformed for anything that is
+/// not JSON or names a key twice in one object. Never throws. The time grows with the text alone.
+[[nodiscard]] inline result<json> parse_json(std::string_view text, json_limits limits = {}) {
+    if (text.size() > limits.max_bytes)
+        return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
+                                                  text.size(), limits.max_bytes));
+    detail::json_builder built(limits.max_depth);
+    try {
+        if (json::sax_parse(text.begin(), text.end(), &built)) return built.finish();
+        return error(errc::malformed, "not JSON");
+    } catch (const error& refused) {
+        return refused;
+    } catch (const std::exception& broken) {
+        return error(errc::malformed, fmt::format("not JSON: {}", broken.what()));
+    }
+}
+
+[[nodiscard]] inline result<json> parse_json(byte_span bytes, json_limits limits = {}) {
+    return parse_json(as_text(bytes), limits);
+}
+
+/// The text of a value: one line, or indented. NaN and infinity become null; bytes that are not
+/// UTF-8 become U+FFFD.
+template <class Json>
+[[nodiscard]] std::string dump_json(const Json& value, int indent = -1) {
+    return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+namespace detail {
+inline error json_member_error(std::string_view key, std::string_view wanted) {
+    return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
+}
+/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >=
+/// 0.
+inline bool is_uint(const json& value) {
+    return value.is_number_unsigned() ||
+           (value.is_number_integer() && value.get<std::int64_t>() >= 0);
+}
+} // namespace detail
+
+/// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
+[[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && detail::is_uint(*it))
+            return it->get<std::uint64_t>();
+    return detail::json_member_error(key, "a whole number >= 0");
+}
+
+/// The member `key` as a number.
+[[nodiscard]] inline result<double> json_double(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && it->is_number())
+            return it->get<double>();
+    return detail::json_member_error(key, "a number");
+}
+
+/// The member `key` as text.
+[[nodiscard]] inline result<std::string> json_string(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && it->is_string())
+            return it->get<std::string>();
+    return detail::json_member_error(key, "text");
+}
+
+/// The member `key` as an array of unsigned integers, at most max_items of them.
+[[nodiscard]] inline result<std::vector<std::uint64_t>> json_uints(
+    const json& object, const std::string& key, std::size_t max_items = SIZE_MAX) {
+    std::vector<std::uint64_t> out;
+    auto it = object.is_object() ? object.find(key) : object.end();
+    if (!object.is_object() || it == object.end() || !it->is_array() || it->size() > max_items)
+        return detail::json_member_error(key, "an array of whole numbers >= 0");
+    out.reserve(it->size());
+    for (auto& item : *it) {
+        if (!detail::is_uint(item))
+            return detail::json_member_error(key, "an array of whole numbers >= 0");
+        out.push_back(item.get<std::uint64_t>());
+    }
+    return out;
+}
+
+} // namespace skein
+
+
+// ======== skein/report/detail/cost.ipp, continued
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::report {
+
+// ---- counting while a run is at work ------------------------------------------------------------
+
+SKEIN_INLINE void worker_meter::begin(double now, worker_count workers, run_spending before) {
+    counted_ = now;
+    workers_ = std::move(workers);
+    spent_ = std::move(before);
+}
+
+SKEIN_INLINE void worker_meter::change(double now, worker_count workers) {
+    (void)count(now);
+    workers_ = std::move(workers);
+}
+
+SKEIN_INLINE const run_spending& worker_meter::count(double now) {
+    const double passed = std::max(0.0, now - std::exchange(counted_, now));
+    spent_.seconds += passed;
+    spent_.worker_seconds += passed * workers_.all;
+    for (const auto& [kind, count] : workers_.by_kind) spent_.by_kind[kind] += passed * count;
+    return spent_;
+}
+
+namespace detail {
+/// Of a worker, in rows and prices.
+[[nodiscard]] SKEIN_INLINE bool is_kind(std::string_view text) noexcept {
+    return !text.empty() && text.size() <= 32 && std::ranges::all_of(text, [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '.' || c == '_' || c == '-';
+    });
+}
+inline constexpr const char* kind_hint = "a kind has 1 to 32 letters, digits, '.', '_' and '-'";
+/// Of a text that somebody typed, for one line.
+[[nodiscard]] SKEIN_INLINE std::string shown(std::string_view text) {
+    return printable(text.substr(0, 80)) + (text.size() > 80 ? "..." : "");
+}
+} // namespace detail
+
+SKEIN_INLINE result<std::string> parse_worker_kind(std::string_view text) {
+    if (text.empty() || detail::is_kind(text)) return std::string(text);
+    return error(errc::invalid_argument,
+                 fmt::format("SKEIN_WORKER_KIND is '{}'", detail::shown(text)))
+        .with_hint(detail::kind_hint);
+}
+
+// ---- prices -------------------------------------------------------------------------------------
+
+SKEIN_INLINE result<std::vector<worker_price>> parse_prices(std::string_view text) {
+    constexpr std::size_t most = 64;
+    const auto refuse = [](errc code, const std::string& what) {
+        return error(code, what)
+            .with_hint("prices are money per hour of one worker, by kind: "
+                       "trainer=0.90,spot=0.27");
+    };
+    std::vector<worker_price> prices;
+    for (bool more = true; more;) {
+        const auto comma = text.find(',');
+        more = comma != std::string_view::npos;
+        const auto part = text.substr(0, comma);
+        text.remove_prefix(more ? comma + 1 : text.size());
+        const auto equals = part.find('=');
+        const auto bad = [&](std::string_view why) {
+            return refuse(errc::malformed,
+                          fmt::format("the price '{}' {}", detail::shown(part), why));
+        };
+        if (equals == std::string_view::npos) return bad("has no '='");
+        const auto kind = part.substr(0, equals), number = part.substr(equals + 1);
+        if (!detail::is_kind(kind)) return bad(fmt::format("has no kind: {}", detail::kind_hint));
+        const auto price = read_double(number);
+        if (!price || !std::isfinite(*price)) return bad("is no number");
+        if (std::signbit(*price) && *price != 0.0) return bad("is negative");
+        for (const auto& before : prices)
+            if (before.kind == kind) return bad("is the second of its kind");
+        if (prices.size() == most)
+            return refuse(errc::too_large, fmt::format("more than {} prices", most));
+        prices.push_back({std::string(kind), std::abs(*price)});
+    }
+    return prices;
+}
+
+SKEIN_INLINE result<double> money_of(const run_spending& spent,
+                                     std::span<const worker_price> prices) {
+    if (prices.empty()) return error(errc::invalid_argument, "there are no prices");
+    double money = 0.0, named = 0.0;
+    for (const auto& [kind, seconds] : spent.by_kind) {
+        const auto found = std::ranges::find(prices, kind, &worker_price::kind);
+        if (found == prices.end()) {
+            name_list list;
+            for (const auto& price : prices) list.add(price.kind);
+            return error(errc::not_found, fmt::format("workers of kind '{}' have no price", kind))
+                .with_hint(list.text("there are none"));
+        }
+        money += seconds / 3600.0 * found->per_hour;
+        named += seconds;
+    }
+    return money + std::max(0.0, spent.worker_seconds - named) / 3600.0 * prices[0].per_hour;
+}
+
+// ---- rows ---------------------------------------------------------------------------------------
+
+namespace detail {
+
+inline constexpr const char* rows_file = "metrics.jsonl";
+/// Numbers of rows that are no goals.
+inline constexpr std::array<std::string_view, 16> no_goals = {
+    "step",   "lr",        "grad_norm",  "tokens_per_s", "samples_per_s", "step_seconds",
+    "data_s", "forward_s", "backward_s", "exposed_s",    "optimizer_s",   "overlap",
+    "world",  "run_s",     "worker_s",   "unix_s"};
+
+/// A number that can be a time; nothing: it is another thing.
+[[nodiscard]] SKEIN_INLINE std::optional<double> time_in(const json& row, const char* name) {
+    const auto found = row.find(name);
+    if (found == row.end() || !found->is_number()) return std::nullopt;
+    const auto value = found->get<double>();
+    return std::isfinite(value) && value >= 0 ? std::optional(value) : std::nullopt;
+}
+
+[[nodiscard]] SKEIN_INLINE result<json> parse_row(std::string_view line) {
+    auto row = parse_json(line, {.max_bytes = 64u << 20, .max_depth = 16});
+    if (row && !row->is_object()) return error(errc::malformed, "the row is no JSON object");
+    return row;
+}
+
+[[nodiscard]] SKEIN_INLINE result<cost_row> cost_of_row(const json& row, std::string_view metric) {
+    cost_row out;
+    const auto step = json_uint(row, "step"), world = json_uint(row, "world");
+    if (!step) return step.error();
+    if (!row.contains("worker_s") || !row.contains("run_s"))
+        return error(errc::not_found, fmt::format("the row of step {} has no times of workers "
+                                                  "(run_s, worker_s)",
+                                                  *step));
+    if (!world) return world.error();
+    const auto bad = [&](const char* name) {
+        return error(errc::malformed, fmt::format("{} of step {} is no time", name, *step));
+    };
+    const auto seconds = time_in(row, "run_s"), workers = time_in(row, "worker_s");
+    if (!seconds) return bad("run_s");
+    if (!workers) return bad("worker_s");
+    out.step = *step;
+    out.workers = *world;
+    out.spent.seconds = *seconds;
+    out.spent.worker_seconds = *workers;
+    out.spent.unix_seconds = time_in(row, "unix_s").value_or(0.0);
+    if (const auto kinds = row.find("worker_kinds"); kinds != row.end()) {
+        if (!kinds->is_object()) return bad("worker_kinds");
+        for (const auto& [kind, ignored] : kinds->items()) {
+            const auto time = time_in(*kinds, kind.c_str());
+            if (!is_kind(kind) || !time) return bad("worker_kinds");
+            out.spent.by_kind.emplace(kind, *time);
+        }
+    }
+    if (const auto value = row.find(metric); value != row.end() && value->is_number())
+        out.value = value->get<double>();
+    return out;
+}
+
+/// Names of a row's numbers that can be a goal.
+SKEIN_INLINE void add_goals(const json& row, std::vector<std::string>& to) {
+    for (const auto& [name, value] : row.items())
+        if (value.is_number() && std::ranges::find(no_goals, name) == no_goals.end() &&
+            std::ranges::find(to, name) == to.end())
+            to.push_back(name);
+}
+
+/// The rows' text and where it is from.
+struct rows_text {
+    std::string path, text;
+};
+[[nodiscard]] SKEIN_INLINE rows_text read_rows_of(const std::string& folder) {
+    posix_disk disk(link_policy::refuse);
+    rows_text out{.path = join_path(folder, rows_file), .text = {}};
+    const auto bytes = disk.read_whole(out.path, std::uint64_t{8} << 30);
+    if (!bytes && bytes.error().code() == errc::not_found)
+        throw error(errc::not_found, fmt::format("{} is no folder of a run: it has no {}",
+                                                 printable(folder), rows_file))
+            .with_hint("give folders of runs, such as runs/mnist");
+    out.text = skein::to_string(byte_span(bytes.value()));
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE result<cost_row> parse_cost_row(std::string_view line, std::string_view metric) {
+    const auto row = detail::parse_row(line);
+    if (!row) return row.error();
+    return detail::cost_of_row(*row, metric);
+}
+
+SKEIN_INLINE run_costs read_costs(const std::string& folder, const std::string& metric) {
+    const auto file = detail::read_rows_of(folder);
+    const auto& text = file.text;
+    run_costs out{.folder = folder, .rows = {}};
+    out.is_cut_short = !text.empty() && !text.ends_with('\n');
+    const auto refuse = [&](const error& why, std::size_t line) {
+        auto all = error(why.code(), std::string(why.text()))
+                       .with_where(fmt::format("{} line {}", file.path, line));
+        if (why.code() == errc::not_found)
+            return all.with_hint("rows have them since skein counts workers: train the run anew");
+        return all.with_hint("the file is damaged, or another program's; copy the run anew");
+    };
+    std::vector<std::string> goals;
+    bool has_value = false;
+    for (const auto line : detail::whole_lines(text)) {
+        const auto number = out.rows.size() + 1;
+        const auto row = detail::parse_row(line);
+        if (!row) throw refuse(row.error(), number);
+        auto cost = detail::cost_of_row(*row, metric);
+        if (!cost) throw refuse(cost.error(), number);
+        if (!out.rows.empty() &&
+            (cost->spent.seconds < out.rows.back().spent.seconds ||
+             cost->spent.worker_seconds < out.rows.back().spent.worker_seconds))
+            throw refuse(error(errc::malformed,
+                               fmt::format("the times of step {} are before those of step {}",
+                                           cost->step, out.rows.back().step)),
+                         number);
+        has_value = has_value || cost->value.has_value();
+        if (!has_value) detail::add_goals(*row, goals);
+        out.rows.push_back(std::move(*cost));
+    }
+    if (out.rows.empty())
+        throw error(errc::not_found, "the run has no rows yet").with_where(file.path);
+    if (!has_value)
+        throw error(errc::not_found, fmt::format("no row has a '{}'", printable(metric)))
+            .with_where(file.path)
+            .with_hint(known_names(goals));
+    return out;
+}
+
+SKEIN_INLINE std::vector<std::string> metrics_of_rows(const std::string& folder) {
+    const auto file = detail::read_rows_of(folder);
+    std::vector<std::string> all;
+    for (const auto line : detail::whole_lines(file.text))
+        if (const auto row = detail::parse_row(line)) detail::add_goals(*row, all);
+    const auto order = [](const std::string& name) {
+        const bool trains = name == "loss" || name.starts_with("train_");
+        return std::pair(trains                               ? 3
+                         : name.find("accuracy") != name.npos ? 0
+                         : name.ends_with("_loss")            ? 1
+                                                              : 2,
+                         name);
+    };
+    std::ranges::sort(all, {}, order);
+    return all;
+}
+
+SKEIN_INLINE run_spending last_spending(const std::string& folder) {
+    posix_disk disk(link_policy::refuse);
+    const auto opened = disk.open(join_path(folder, detail::rows_file), open_mode::read);
+    if (!opened) return {};
+    const auto size = (*opened)->size();
+    if (!size) return {};
+    for (std::uint64_t tail = std::uint64_t{64} << 10;; tail *= 16) {
+        const auto bytes = std::min(tail, *size);
+        byte_buffer end(bytes);
+        const auto got = (*opened)->read_at(*size - bytes, end);
+        if (!got || *got != bytes) return {};
+        auto text = as_text(end);
+        text = text.substr(0, text.rfind('\n') + 1); // npos + 1 is 0
+        if (!text.empty()) text.remove_suffix(1);
+        const auto begin = text.rfind('\n');
+        if (begin == text.npos && bytes < *size) continue; // a long row
+        const auto row = parse_cost_row(text.substr(begin + 1), {});
+        return row ? row->spent : run_spending{};
+    }
+}
+
+// ---- the way to a value -------------------------------------------------------------------------
+
+SKEIN_INLINE better metric_order_of(std::string_view metric) noexcept {
+    for (const std::string_view part : {"loss", "error", "perplexity", "mse", "mae"})
+        if (metric.find(part) != metric.npos) return better::lower;
+    return better::higher;
+}
+
+namespace detail {
+[[nodiscard]] SKEIN_INLINE bool has_come_to(double now, double value, better order) noexcept {
+    return order == better::lower ? now <= value : now >= value;
+}
+} // namespace detail
+
+SKEIN_INLINE std::vector<reached_value> costs_to(const run_costs& run,
+                                                 std::span<const double> values, better order) {
+    std::vector<reached_value> all;
+    for (const double value : values) {
+        const auto found = std::ranges::find_if(run.rows, [&](const cost_row& row) {
+            return row.value && detail::has_come_to(*row.value, value, order);
+        });
+        all.push_back({value, found == run.rows.end() ? std::nullopt : std::optional(*found)});
+    }
+    return all;
+}
+
+SKEIN_INLINE double best_value_of(const run_costs& run, better order) {
+    double best = std::numeric_limits<double>::quiet_NaN();
+    for (const auto& row : run.rows)
+        if (row.value && !std::isnan(*row.value) &&
+            (std::isnan(best) || detail::has_come_to(*row.value, best, order)))
+            best = *row.value;
+    return best;
+}
+
+SKEIN_INLINE std::vector<double> common_values(std::span<const run_costs> runs, better order) {
+    const bool down = order == better::lower;
+    double from =
+        down ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
+    double to = -from;
+    for (const auto& run : runs) {
+        const auto first =
+            std::ranges::find_if(run.rows, [](const cost_row& row) { return !!row.value; });
+        if (first == run.rows.end()) continue;
+        from = down ? std::min(from, *first->value) : std::max(from, *first->value);
+        const double best = best_value_of(run, order);
+        to = down ? std::max(to, best) : std::min(to, best);
+    }
+    auto values = round_ticks(std::min(from, to), std::max(from, to), 5);
+    const bool any = detail::has_come_to(to, from, order);
+    if (values.empty() || !any) return {to};
+    if (down) std::ranges::reverse(values);
+    return values;
+}
+
+// ---- the report ---------------------------------------------------------------------------------
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE std::string padded(const std::string& text, std::size_t width,
+                                              bool left) {
+    const auto fill = std::string(width - std::min(width, text.size()), ' ');
+    return left ? text + fill : fill + text;
+}
+
+[[nodiscard]] SKEIN_INLINE std::string aligned(const std::vector<std::vector<std::string>>& rows) {
+    std::vector<std::size_t> widths(rows[0].size());
+    for (const auto& row : rows)
+        for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    std::string out;
+    for (const auto& row : rows) {
+        std::string line;
+        for (std::size_t i = 0; i < row.size(); ++i)
+            line += (i == 0 ? "" : "  ") + padded(row[i], widths[i], i == 1);
+        out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    }
+    return out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE result<std::string> cost_table(std::span<const run_costs> runs,
+                                            const cost_options& how) {
+    std::vector<std::vector<std::string>> rows{
+        {printable(how.metric), "run", "step", "seconds", "worker-seconds"}};
+    if (!how.prices.empty()) rows[0].push_back("money");
+    for (const double value : how.values)
+        for (const auto& run : runs) {
+            const auto at = costs_to(run, std::span(&value, 1), how.order)[0].at;
+            auto& row =
+                rows.emplace_back(std::vector{fmt::format("{:.6g}", value), printable(run.folder)});
+            if (!at) {
+                row.push_back(fmt::format("never: at best {:.6g}", best_value_of(run, how.order)));
+                continue;
+            }
+            row.push_back(fmt::format("{}", at->step));
+            row.push_back(fmt::format("{:.1f}", at->spent.seconds));
+            row.push_back(fmt::format("{:.1f}", at->spent.worker_seconds));
+            if (how.prices.empty()) continue;
+            const auto money = money_of(at->spent, how.prices);
+            if (!money) return error(money.error()).with_where(run.folder);
+            row.push_back(fmt::format("{:.6f}", *money));
+        }
+    return detail::aligned(rows);
+}
+
+SKEIN_INLINE result<std::string> cost_json(std::span<const run_costs> runs,
+                                           const cost_options& how) {
+    ordered_json all{{"metric", how.metric},
+                     {"better", how.order == better::lower ? "lower" : "higher"},
+                     {"runs", ordered_json::array()}};
+    for (const auto& run : runs) {
+        ordered_json one{{"folder", run.folder},
+                         {"best", best_value_of(run, how.order)},
+                         {"is_cut_short", run.is_cut_short},
+                         {"values", ordered_json::array()}};
+        for (const auto& [value, at] : costs_to(run, how.values, how.order)) {
+            ordered_json to{{"value", value}};
+            if (at) {
+                to["step"] = at->step;
+                to["seconds"] = at->spent.seconds;
+                to["worker_seconds"] = at->spent.worker_seconds;
+                if (!how.prices.empty()) {
+                    const auto money = money_of(at->spent, how.prices);
+                    if (!money) return error(money.error()).with_where(run.folder);
+                    to["money"] = *money;
+                }
+            }
+            one["values"].push_back(std::move(to));
+        }
+        all["runs"].push_back(std::move(one));
+    }
+    return dump_json(all) + "\n";
+}
+
+namespace detail {
+/// The metric of each run over a number of its rows.
+template <class Cost>
+[[nodiscard]] result<std::string> cost_svg(std::span<const run_costs> runs, const cost_options& how,
+                                           const char* x, Cost cost) {
+    std::vector<curve> curves;
+    for (const auto& run : runs) {
+        auto& line = curves.emplace_back(curve{.label = run.folder, .points = {}});
+        for (const auto& row : run.rows) {
+            if (!row.value) continue;
+            const result<double> at = cost(row.spent);
+            if (!at) return error(at.error()).with_where(run.folder);
+            line.points.push_back({*at, *row.value});
+        }
+    }
+    plot_options options;
+    options.title = fmt::format("{} by {}", how.metric, x);
+    options.x_label = x;
+    options.y_label = how.metric;
+    return plot_svg(options, curves);
+}
+} // namespace detail
+
+SKEIN_INLINE std::string seconds_svg(std::span<const run_costs> runs, const cost_options& how) {
+    return detail::cost_svg(runs, how, "seconds",
+                            [](const run_spending& spent) { return result<double>(spent.seconds); })
+        .value();
+}
+
+SKEIN_INLINE result<std::string> money_svg(std::span<const run_costs> runs,
+                                           const cost_options& how) {
+    if (how.prices.empty())
+        return detail::cost_svg(runs, how, "worker-seconds", [](const run_spending& spent) {
+            return result<double>(spent.worker_seconds);
+        });
+    return detail::cost_svg(runs, how, "money",
+                            [&](const run_spending& spent) { return money_of(spent, how.prices); });
+}
+
+} // namespace skein::report
+
 // ======== skein/report/event_file.hpp
 // Scalars for TensorBoard, written without TensorBoard or protobuf.
 //
@@ -10628,190 +11698,6 @@ using skein::human_seconds;
 // Bodies of <skein/report/progress.hpp>.
 
 
-// ======== skein/wire/json.hpp
-// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the
-// same.
-//
-//     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
-//     if (!manifest) return manifest.error();
-//     auto step = json_uint(*manifest, "step");       // result<std::uint64_t>
-//
-// `json` keeps its keys sorted, so equal values give equal bytes. Doubles survive a round trip.
-
-
-#include <cmath>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <fmt/core.h>
-#include <nlohmann/json.hpp>
-
-namespace skein {
-
-using json = nlohmann::json;                 ///< keys sorted
-using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
-
-/// What parse_json() accepts from outside.
-struct json_limits {
-    std::size_t max_bytes = 16u << 20;
-    int max_depth = 32;
-};
-
-namespace detail {
-
-/// Builds a value from what the parser meets. nlohmann's own parser with a callback goes through the
-/// whole of an object for each object inside it: a header of 100 MB would take it hours.
-class json_builder {
-public:
-    explicit json_builder(int max_depth) : max_depth_(static_cast<std::size_t>(max_depth)) {}
-
-    bool null() { return put(json()) != nullptr; }
-    bool boolean(bool value) { return put(value) != nullptr; }
-    bool number_integer(json::number_integer_t value) { return put(value) != nullptr; }
-    bool number_unsigned(json::number_unsigned_t value) { return put(value) != nullptr; }
-    bool number_float(json::number_float_t value, const std::string&) {
-        return put(value) != nullptr;
-    }
-    bool string(std::string& value) { return put(std::move(value)) != nullptr; }
-    bool binary(json::binary_t&) { return false; }
-    bool start_object(std::size_t) { return open(json::object()); }
-    bool start_array(std::size_t) { return open(json::array()); }
-    bool end_object() { return close(); }
-    bool end_array() { return close(); }
-    bool key(std::string& name) {
-        require_depth();
-        auto [member, is_new] =
-            open_.back()->get_ref<json::object_t&>().emplace(std::move(name), nullptr);
-        if (!is_new)
-            throw error(errc::malformed,
-                        fmt::format("JSON names the key '{}' twice", member->first));
-        member_ = &member->second;
-        return true;
-    }
-    /// "[json.exception.parse_error.101] parse error at line 1, column 3: ...": the sentence.
-    bool parse_error(std::size_t, const std::string&, const json::exception& broken) {
-        std::string_view what = broken.what();
-        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
-        throw error(errc::malformed, fmt::format("not JSON: {}", what));
-    }
-
-    [[nodiscard]] json finish() { return std::move(whole_); }
-
-private:
-    void require_depth() const {
-        if (open_.size() > max_depth_)
-            throw error(errc::too_large, fmt::format("JSON is nested deeper than {}", max_depth_));
-    }
-    json* put(json value) {
-        require_depth();
-        if (open_.empty()) return &(whole_ = std::move(value));
-        if (open_.back()->is_object()) return &(*member_ = std::move(value));
-        return &open_.back()->get_ref<json::array_t&>().emplace_back(std::move(value));
-    }
-    bool open(json empty) {
-        open_.push_back(put(std::move(empty)));
-        return true;
-    }
-    bool close() {
-        open_.pop_back();
-        return true;
-    }
-
-    std::size_t max_depth_;
-    json whole_;
-    std::vector<json*> open_; // objects and arrays, the innermost last
-    json* member_ = nullptr;  // the key that was met has no value yet
-};
-
-} // namespace detail
-
-/// Parses text from outside. errc::too_large above the limits, errc::malformed for anything that is
-/// not JSON or names a key twice in one object. Never throws. The time grows with the text alone.
-[[nodiscard]] inline result<json> parse_json(std::string_view text, json_limits limits = {}) {
-    if (text.size() > limits.max_bytes)
-        return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
-                                                  text.size(), limits.max_bytes));
-    detail::json_builder built(limits.max_depth);
-    try {
-        if (json::sax_parse(text.begin(), text.end(), &built)) return built.finish();
-        return error(errc::malformed, "not JSON");
-    } catch (const error& refused) {
-        return refused;
-    } catch (const std::exception& broken) {
-        return error(errc::malformed, fmt::format("not JSON: {}", broken.what()));
-    }
-}
-
-[[nodiscard]] inline result<json> parse_json(byte_span bytes, json_limits limits = {}) {
-    return parse_json(as_text(bytes), limits);
-}
-
-/// The text of a value: one line, or indented. NaN and infinity become null; bytes that are not
-/// UTF-8 become U+FFFD.
-template <class Json>
-[[nodiscard]] std::string dump_json(const Json& value, int indent = -1) {
-    return value.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
-
-namespace detail {
-inline error json_member_error(std::string_view key, std::string_view wanted) {
-    return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
-}
-/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >=
-/// 0.
-inline bool is_uint(const json& value) {
-    return value.is_number_unsigned() ||
-           (value.is_number_integer() && value.get<std::int64_t>() >= 0);
-}
-} // namespace detail
-
-/// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
-[[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && detail::is_uint(*it))
-            return it->get<std::uint64_t>();
-    return detail::json_member_error(key, "a whole number >= 0");
-}
-
-/// The member `key` as a number.
-[[nodiscard]] inline result<double> json_double(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && it->is_number())
-            return it->get<double>();
-    return detail::json_member_error(key, "a number");
-}
-
-/// The member `key` as text.
-[[nodiscard]] inline result<std::string> json_string(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && it->is_string())
-            return it->get<std::string>();
-    return detail::json_member_error(key, "text");
-}
-
-/// The member `key` as an array of unsigned integers, at most max_items of them.
-[[nodiscard]] inline result<std::vector<std::uint64_t>> json_uints(
-    const json& object, const std::string& key, std::size_t max_items = SIZE_MAX) {
-    std::vector<std::uint64_t> out;
-    auto it = object.is_object() ? object.find(key) : object.end();
-    if (!object.is_object() || it == object.end() || !it->is_array() || it->size() > max_items)
-        return detail::json_member_error(key, "an array of whole numbers >= 0");
-    out.reserve(it->size());
-    for (auto& item : *it) {
-        if (!detail::is_uint(item))
-            return detail::json_member_error(key, "an array of whole numbers >= 0");
-        out.push_back(item.get<std::uint64_t>());
-    }
-    return out;
-}
-
-} // namespace skein
-
-
-// ======== skein/report/detail/progress.ipp, continued
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -11017,279 +11903,6 @@ SKEIN_INLINE void progress::finish() {
 //     run.append({.step = 10, .values = {{"loss", 2.31}}, .timings = {{"tokens_per_s", 5200}}});
 
 
-// ======== skein/report/svg.hpp
-// A loss curve as a small SVG file: axes with round ticks, a legend, one line per series.
-//
-//     std::string svg = plot_svg({.title = "gpt"}, {{"train", train_points}, {"validation", val}});
-
-
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::report {
-
-/// One point of a curve.
-struct curve_point {
-    double x = 0.0; ///< step
-    double y = 0.0; ///< not finite: the line has a gap there
-
-    friend bool operator==(const curve_point&, const curve_point&) = default;
-};
-
-/// One line of a plot.
-struct curve {
-    std::string label{};
-    std::vector<curve_point> points{}; ///< by ascending x
-};
-
-/// What a plot says beside its curves, and its size.
-struct plot_options {
-    std::string title{};
-    std::string x_label = "step";
-    std::string y_label = "loss";
-    int width = 760, height = 420; ///< pixels
-    std::size_t max_points = 1000; ///< per line; more are averaged in bins of equal length
-};
-
-/// About `wanted` round numbers (1, 2 or 5 times a power of ten) inside [low, high].
-[[nodiscard]] std::vector<double> round_ticks(double low, double high, int wanted);
-
-/// The whole file. Deterministic; curves without points are left out.
-[[nodiscard]] std::string plot_svg(const plot_options& options, const std::vector<curve>& curves);
-
-} // namespace skein::report
-
-
-// ======== skein/report/detail/svg.ipp
-// Bodies of <skein/report/svg.hpp>.
-
-#include <algorithm>
-#include <cmath>
-#include <iterator>
-#include <limits>
-
-#include <fmt/core.h>
-
-namespace skein::report {
-
-SKEIN_INLINE std::vector<double> round_ticks(double low, double high, int wanted) {
-    if (!(high > low) || !std::isfinite(low) || !std::isfinite(high) || wanted < 1) return {};
-    const double raw = (high - low) / wanted;
-    const double power = std::pow(10.0, std::floor(std::log10(raw)));
-    double step = 10.0 * power;
-    for (double factor : {1.0, 2.0, 5.0})
-        if (factor * power >= raw * 0.999) {
-            step = factor * power;
-            break;
-        }
-    std::vector<double> ticks;
-    for (double k = std::ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k += 1.0)
-        ticks.push_back(k == 0.0 ? 0.0 : k * step);
-    return ticks;
-}
-
-namespace detail {
-
-SKEIN_INLINE std::string xml_text(std::string_view text) {
-    std::string out;
-    for (char c : text) {
-        if (c == '&')
-            out += "&amp;";
-        else if (c == '<')
-            out += "&lt;";
-        else if (c == '>')
-            out += "&gt;";
-        else if (c == '"')
-            out += "&quot;";
-        else if (static_cast<unsigned char>(c) >= 32)
-            out += c;
-    }
-    return out;
-}
-
-/// 1500 as "1.5k", 0.25 as "0.25".
-SKEIN_INLINE std::string tick_text(double value) {
-    const double size = std::fabs(value);
-    if (size >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
-    if (size >= 1e4) return fmt::format("{:.4g}k", value / 1e3);
-    return fmt::format("{:.4g}", value);
-}
-
-/// At most max_points: the mean of each bin, drawn at the mean place. Bins break at gaps.
-SKEIN_INLINE std::vector<curve_point> thin_out(const std::vector<curve_point>& points,
-                                               std::size_t max_points) {
-    if (points.size() <= max_points || max_points == 0) return points;
-    const std::size_t bin = (points.size() + max_points - 1) / max_points;
-    std::vector<curve_point> out;
-    curve_point sum;
-    std::size_t n = 0;
-    auto close = [&] {
-        if (n > 0) out.push_back({sum.x / static_cast<double>(n), sum.y / static_cast<double>(n)});
-        sum = {};
-        n = 0;
-    };
-    for (auto& p : points) {
-        if (!std::isfinite(p.y)) {
-            close();
-            out.push_back(p);
-            continue;
-        }
-        sum.x += p.x;
-        sum.y += p.y;
-        if (++n == bin) close();
-    }
-    close();
-    return out;
-}
-
-// Colour-blind safe (Okabe and Ito), readable on white and on dark paper.
-inline constexpr const char* line_colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                               "#e69f00"};
-
-/// Where the lines are drawn, and which numbers lie there.
-struct plot_frame {
-    double left, right, top, bottom;
-    double x0, x1, y0, y1;
-
-    [[nodiscard]] double px(double x) const { return left + (x - x0) / (x1 - x0) * (right - left); }
-    [[nodiscard]] double py(double y) const {
-        return bottom - (y - y0) / (y1 - y0) * (bottom - top);
-    }
-};
-
-/// The curves that have points, thinned out, and the frame around them.
-SKEIN_INLINE plot_frame fit_frame(const plot_options& o, const std::vector<curve>& curves,
-                                  std::vector<curve>& lines) {
-    const double inf = std::numeric_limits<double>::infinity();
-    double x0 = inf, x1 = -inf, y0 = inf, y1 = -inf;
-    for (auto& c : curves) {
-        lines.push_back({c.label, thin_out(c.points, o.max_points)});
-        bool any = false;
-        for (auto& p : lines.back().points) {
-            if (!std::isfinite(p.x) || !std::isfinite(p.y)) continue;
-            any = true;
-            x0 = std::min(x0, p.x), x1 = std::max(x1, p.x);
-            y0 = std::min(y0, p.y), y1 = std::max(y1, p.y);
-        }
-        if (!any) lines.pop_back();
-    }
-    if (lines.empty()) x0 = 0, x1 = 1, y0 = 0, y1 = 1;
-    if (x1 <= x0) x0 -= 0.5, x1 += 0.5;
-    if (y1 <= y0) y0 -= 0.5, y1 += 0.5;
-    const double margin = (y1 - y0) * 0.06;
-    y0 = y0 >= 0 && y0 < margin ? 0 : y0 - margin;
-    y1 += margin;
-    return {64, o.width - 20.0, o.title.empty() ? 20.0 : 44.0, o.height - 48.0, x0, x1, y0, y1};
-}
-
-/// Grid and ticks, which lie below the lines, and what the axes are called.
-SKEIN_INLINE std::string svg_axes(const plot_options& o, const plot_frame& f) {
-    std::string s;
-    for (double t : round_ticks(f.y0, f.y1, 6))
-        s += fmt::format(
-            "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e6e6e6\"/>"
-            "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"#555555\">{}</text>\n",
-            f.left, f.right, f.py(t), f.py(t), f.left - 8, f.py(t) + 4, tick_text(t));
-    for (double t : round_ticks(f.x0, f.x1, 8))
-        s += fmt::format(
-            "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#999999\"/>"
-            "<text x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\" "
-            "fill=\"#555555\">{4}</text>\n",
-            f.px(t), f.bottom, f.bottom + 5, f.bottom + 19, tick_text(t));
-    s += fmt::format(
-        "<path d=\"M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}\" fill=\"none\" stroke=\"#999999\"/>\n", f.left,
-        f.top, f.bottom, f.right);
-    s += fmt::format(
-        "<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{}</text>\n",
-        (f.left + f.right) / 2, o.height - 10, xml_text(o.x_label));
-    s += fmt::format("<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\" "
-                     "fill=\"#555555\">{}</text>\n",
-                     (f.top + f.bottom) / 2, xml_text(o.y_label));
-    return s;
-}
-
-SKEIN_INLINE std::string svg_line(const curve& line, const plot_frame& f, const char* colour) {
-    std::string s, path;
-    bool pen_down = false;
-    std::size_t drawn = 0;
-    for (auto& p : line.points) {
-        if (!std::isfinite(p.y)) {
-            pen_down = false;
-            continue;
-        }
-        path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", f.px(p.x), f.py(p.y));
-        pen_down = true;
-        ++drawn;
-    }
-    if (drawn > 1)
-        s += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\" "
-                         "stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n",
-                         path, colour);
-    if (drawn <= 40) // few measurements: show where they are
-        for (auto& p : line.points)
-            if (std::isfinite(p.y))
-                s += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.6\" fill=\"{}\"/>\n",
-                                 f.px(p.x), f.py(p.y), colour);
-    return s;
-}
-
-/// With the last value of each, top right: a loss falls, so that corner is free.
-SKEIN_INLINE std::string svg_legend(const std::vector<curve>& lines, const plot_frame& f) {
-    std::size_t widest = 0;
-    std::vector<std::string> labels;
-    for (auto& line : lines) {
-        double last = 0.0;
-        for (auto& p : line.points)
-            if (std::isfinite(p.y)) last = p.y;
-        labels.push_back(fmt::format("{}  {:.4g}", line.label, last));
-        widest = std::max(widest, labels.back().size());
-    }
-    std::string s;
-    const double legend = f.right - 40.0 - 7.0 * static_cast<double>(widest);
-    for (std::size_t i = 0; i < lines.size(); ++i) {
-        const double y = f.top + 14.0 + 20.0 * static_cast<double>(i);
-        s += fmt::format(
-            "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" "
-            "stroke-width=\"3\" stroke-linecap=\"round\"/>"
-            "<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#222222\" xml:space=\"preserve\">{}</text>\n",
-            legend, legend + 18, y, y, line_colours[i % std::size(line_colours)], legend + 26,
-            y + 4, xml_text(labels[i]));
-    }
-    return s;
-}
-
-} // namespace detail
-
-SKEIN_INLINE std::string plot_svg(const plot_options& o, const std::vector<curve>& curves) {
-    std::vector<curve> lines;
-    const auto f = detail::fit_frame(o, curves, lines);
-    std::string s = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" "
-                                "height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-                                "font-family=\"system-ui, sans-serif\" font-size=\"12\">\n"
-                                "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
-                                o.width, o.height);
-    if (!o.title.empty())
-        s += fmt::format("<text x=\"{}\" y=\"26\" font-size=\"15\" font-weight=\"600\" "
-                         "fill=\"#222222\">{}</text>\n",
-                         f.left, detail::xml_text(o.title));
-    s += detail::svg_axes(o, f);
-    for (std::size_t i = 0; i < lines.size(); ++i)
-        s += detail::svg_line(lines[i], f,
-                              detail::line_colours[i % std::size(detail::line_colours)]);
-    s += detail::svg_legend(lines, f);
-    if (lines.empty())
-        s += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" "
-                         "fill=\"#999999\">no data yet</text>\n",
-                         (f.left + f.right) / 2, (f.top + f.bottom) / 2);
-    return s + "</svg>\n";
-}
-
-} // namespace skein::report
-
-
-// ======== skein/report/run_dir.hpp, continued
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -11308,6 +11921,9 @@ struct metrics_row {
     std::vector<metric_value> values{};
     std::vector<metric_value> timings{};
     std::vector<metric_array> arrays{}; ///< reproducible; into metrics.jsonl only
+    /// What the run has cost so far, and its workers; into metrics.jsonl only.
+    std::optional<run_spending> spent{};
+    std::uint64_t workers = 0;
 };
 
 /// One column of metrics.csv: its points in order, x is the step.
@@ -11916,6 +12532,13 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
             event.scalars.emplace_back(v.name, static_cast<float>(v.value));
         }
     for (const auto& array : row.arrays) object[array.name] = detail::nested(array);
+    if (row.spent) {
+        object["world"] = row.workers;
+        object["run_s"] = row.spent->seconds;
+        object["worker_s"] = row.spent->worker_seconds;
+        if (!row.spent->by_kind.empty()) object["worker_kinds"] = row.spent->by_kind;
+        object["unix_s"] = row.spent->unix_seconds;
+    }
     lines_.waits.push_back(dump_json(object) + "\n");
     if (!event.scalars.empty()) events_wait_.push_back(std::move(event));
     flush();
@@ -13496,7 +14119,7 @@ struct start_info {
     std::string run_path{};
     std::string resumed_from{}; ///< a checkpoint, or empty
     std::string strategy{};     ///< "DDP"; empty for one without a name
-    std::string optimizer{};    ///< "AdamW", as its description says
+    std::string optimizer{};    ///< "adamw", as its description says
     std::uint64_t samples = 0;  ///< of the data set; 0: a stream, not known
     /// "3 epochs of 120 steps, ..."; empty when the steps were given.
     std::string epochs{};
@@ -13846,6 +14469,22 @@ SKEIN_INLINE description& description::add(std::string what, std::string_view va
 #include <string_view>
 #include <vector>
 
+namespace skein::train::detail {
+
+/// A row of events.jsonl by which adaptive_batch has changed the plan behind a step.
+struct batch_change {
+    std::uint64_t step = 0;
+    bool of_micro_batches = false; ///< else of the global batch
+    std::int64_t from = 0, to = 0;
+};
+/// Those of a text of such rows; rows of others are left out.
+///   where   for messages: "runs/a/events.jsonl"
+///   errors  malformed, with the line: no row, a decision without its numbers, steps that go back
+[[nodiscard]] std::vector<batch_change> read_batch_changes(std::string_view rows,
+                                                           const std::string& where);
+
+} // namespace skein::train::detail
+
 namespace skein {
 
 struct adaptive_batch_options {
@@ -13907,13 +14546,6 @@ public:
     [[nodiscard]] const goodput::step_times& times() const noexcept { return times_; }
 
 private:
-    /// A row of `replay`: the plan behind a step.
-    struct replayed {
-        std::uint64_t step = 0;
-        std::string what;
-        double from = 0.0, to = 0.0;
-    };
-    void read_replay();
     [[nodiscard]] train::decision replay(const train::step_info& s) const;
     void measure(const train::step_info& s);
     [[nodiscard]] goodput::step_shape shape_of(std::int64_t batch, std::int64_t micros) const noexcept;
@@ -13924,7 +14556,7 @@ private:
     void begin_plan(const train::step_plan& plan);
 
     adaptive_batch_options options_;
-    std::vector<replayed> replay_;
+    std::vector<train::detail::batch_change> replay_;
     goodput::gradient_noise noise_;
     goodput::step_times times_;
     // Of the world and the plan in force
@@ -14125,6 +14757,46 @@ inline void require_option(bool fine, std::string_view rule, const std::string& 
 
 #include <fmt/core.h>
 
+namespace skein::train::detail {
+
+SKEIN_INLINE std::vector<batch_change> read_batch_changes(std::string_view rows,
+                                                          const std::string& where) {
+    std::vector<batch_change> all;
+    for (std::size_t line = 1; !rows.empty(); ++line) {
+        const auto end = rows.find('\n');
+        const auto row = rows.substr(0, end);
+        rows = end == std::string_view::npos ? std::string_view() : rows.substr(end + 1);
+        const auto refuse = [&](std::string what) {
+            throw error(errc::malformed, std::move(what))
+                .with_where(fmt::format("{}, line {}", where, line))
+                .with_hint("give it the events.jsonl of a run of adaptive_batch, or whole rows of it");
+        };
+        if (row.empty()) continue;
+        const auto parsed = parse_json(row, {.max_bytes = 1u << 20, .max_depth = 16});
+        if (!parsed || !parsed->is_object()) refuse("no row of events");
+        const auto is = [&](const char* key, std::string_view value) {
+            const auto found = parsed->find(key);
+            return found != parsed->end() && found->is_string() &&
+                   found->template get_ref<const std::string&>() == value;
+        };
+        const bool of_micro_batches = is("what", "micro_batches");
+        if (!is("rule", adaptive_batch::rule_name) || !(of_micro_batches || is("what", "global_batch")))
+            continue;
+        const auto step = json_uint(*parsed, "step"), from = json_uint(*parsed, "from"),
+                   to = json_uint(*parsed, "to");
+        const auto is_count = [](const auto& number) {
+            return number && *number >= 1 && *number <= std::uint64_t{1} << 53;
+        };
+        if (!step || !is_count(from) || !is_count(to)) refuse("a decision without its numbers");
+        if (!all.empty() && *step < all.back().step) refuse("a step before the one above");
+        all.push_back({*step, of_micro_batches, static_cast<std::int64_t>(*from),
+                       static_cast<std::int64_t>(*to)});
+    }
+    return all;
+}
+
+} // namespace skein::train::detail
+
 namespace skein {
 
 namespace detail {
@@ -14156,7 +14828,11 @@ SKEIN_INLINE adaptive_batch::adaptive_batch(adaptive_batch_options options)
                    "use 0 or a positive time");
     require_option(o.warm_up >= 0 && std::isfinite(o.warm_up), rule_name,
                    fmt::format("a warm-up of {} steps", o.warm_up), "use 0 or more");
-    if (!o.replay.empty()) read_replay();
+    if (!o.replay.empty()) {
+        posix_disk disk;
+        const auto rows = disk.read_whole(o.replay, 256u << 20).value();
+        replay_ = train::detail::read_batch_changes(as_text(rows), o.replay);
+    }
     looked_at_ = now();
 }
 
@@ -14181,8 +14857,8 @@ SKEIN_INLINE train::gradient_look adaptive_batch::look() const {
 
 SKEIN_INLINE void adaptive_batch::on_start(const train::start_info& s) {
     using enum goodput::rate_rule;
-    const bool is_adam = s.optimizer.find("Adam") != std::string::npos;
-    const bool is_sgd = s.optimizer == "SGD";
+    const bool is_adam = s.optimizer.find("adam") != std::string::npos;
+    const bool is_sgd = s.optimizer == "sgd";
     const bool for_sgd = options_.rate == adascale || options_.rate == linear;
     const bool for_adam =
         options_.rate == adamscale || options_.rate == sqrt || options_.rate == legw;
@@ -14322,18 +14998,13 @@ SKEIN_INLINE train::decision adaptive_batch::on_world(const train::world_change&
         if (ranks_ == 1 && next.global_batch > first_batch_)
             next.micro_batches = std::max<std::int64_t>(2, next.micro_batches);
     }
-    const auto at_once = shape_of(next.global_batch, shards_ > 0 ? shards_ / ranks_ : next.micro_batches);
-    if (shards_ == 0 && at_once.micro_batch > most_at_once())
-        throw error(errc::usage,
-                    fmt::format("a step of {} samples for {} ranks, each of which may compute {} at "
-                                "once",
-                                next.global_batch, ranks_, most_at_once()))
-            .with_where(std::string(rule_name))
-            .with_hint("allow accumulation, give it a larger hi, or begin with a smaller batch");
     begin_plan(next);
     steps_ = 0;
     looked_at_ = now();
-    return {.plan = next, .why = fmt::format("{} workers", ranks_)};
+    return {.plan = next,
+            .why = fmt::format("{} {} that compute{} {} to {} samples at once", ranks_,
+                               ranks_ == 1 ? "worker" : "workers", ranks_ == 1 ? "s" : "", o.lo,
+                               most_at_once())};
 }
 
 SKEIN_INLINE std::array<double, adaptive_batch::word_size> adaptive_batch::word() {
@@ -14377,56 +15048,20 @@ SKEIN_INLINE void adaptive_batch::look_for_better() {
 
 // ---- replay -------------------------------------------------------------------------------------
 
-SKEIN_INLINE void adaptive_batch::read_replay() {
-    posix_disk disk;
-    const auto bytes = disk.read_whole(options_.replay, 256u << 20).value();
-    std::size_t line = 0;
-    std::string_view rest = as_text(bytes);
-    while (!rest.empty()) {
-        const auto end = rest.find('\n');
-        const auto row = rest.substr(0, end);
-        rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
-        line += 1;
-        const auto refuse = [&](std::string what) {
-            throw error(errc::malformed, std::move(what))
-                .with_where(fmt::format("{}, line {}", options_.replay, line))
-                .with_hint("give it the events.jsonl of a run of adaptive_batch, or whole rows of it");
-        };
-        if (row.empty()) continue;
-        const auto parsed = parse_json(row, {.max_bytes = 1u << 20, .max_depth = 16});
-        if (!parsed || !parsed->is_object()) refuse("no row of events");
-        if (parsed->value("rule", std::string()) != rule_name) continue;
-        replayed one;
-        one.what = parsed->value("what", std::string());
-        if (one.what != "global_batch" && one.what != "micro_batches") continue;
-        const auto step = json_uint(*parsed, "step");
-        const auto is_count = [&](const char* key) {
-            const auto found = parsed->find(key);
-            return found != parsed->end() && found->is_number_integer() &&
-                   found->template get<std::int64_t>() >= 1;
-        };
-        if (!step || !is_count("from") || !is_count("to")) refuse("a decision without its numbers");
-        one.step = *step;
-        one.from = parsed->at("from").template get<double>();
-        one.to = parsed->at("to").template get<double>();
-        if (!replay_.empty() && one.step < replay_.back().step) refuse("a step before the one above");
-        replay_.push_back(std::move(one));
-    }
-}
-
 SKEIN_INLINE train::decision adaptive_batch::replay(const train::step_info& s) const {
     auto next = *s.plan;
     for (const auto& each : replay_) {
         if (each.step != s.step) continue;
-        auto& number = each.what == "global_batch" ? next.global_batch : next.micro_batches;
-        if (number == static_cast<std::int64_t>(each.to)) continue; // the world has brought it
-        if (number != static_cast<std::int64_t>(each.from))
+        auto& number = each.of_micro_batches ? next.micro_batches : next.global_batch;
+        if (number == each.to) continue; // the world has brought it
+        if (number != each.from)
             throw error(errc::mismatch,
                         fmt::format("the {} behind step {} goes from {} to {} there, here it is {}",
-                                    each.what, s.step, each.from, each.to, number))
+                                    each.of_micro_batches ? "micro_batches" : "global_batch", s.step,
+                                    each.from, each.to, number))
                 .with_where(options_.replay)
                 .with_hint("replay the whole file of a run that began alike");
-        number = static_cast<std::int64_t>(each.to);
+        number = each.to;
     }
     if (next == *s.plan) return {};
     return {.plan = next, .why = fmt::format("as {} has it", options_.replay)};
@@ -17276,7 +17911,8 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
         {"checkpoint.asynchronous", saves.asynchronous ? text(*saves.asynchronous) : "automatic"},
         {"checkpoint.on_stop", text(saves.on_stop)},
         {"resume", text(c.resume == resume_mode::latest)},
-        {"communicator", c.communicator}};
+        {"communicator", c.communicator},
+        spmd::build_setting()};
 }
 
 SKEIN_INLINE void require_same(const context& ctx, const std::vector<spmd::setting>& mine) {
@@ -19265,16 +19901,18 @@ public:
     /// By group: of what has been put since the last time.
     [[nodiscard]] std::vector<gradient_sums> take();
     /// By group: squares of the gradients that the store owns, as they are now.
-    [[nodiscard]] std::vector<double> own() const;
+    [[nodiscard]] std::vector<double> own();
 
 private:
-    [[nodiscard]] gradient_sums of(std::size_t segment, const at::Tensor& dense);
+    [[nodiscard]] const float* inverses_of(std::size_t segment);
 
     const flat_store& store_;
     std::vector<std::size_t> group_of_, piece_of_;
     std::size_t groups_;
     gradient_divisors by_;
     bool keeps_ = false;
+    at::Tensor inverses_;             // of divisors, in the owned layout
+    std::vector<char> has_inverses_;  // by segment: those of this step
     at::Tensor before_P_;             // the gradient of the step before, laid out as the parameters
     std::vector<gradient_sums> sums_; // by segment
 };
@@ -19293,16 +19931,20 @@ private:
 
 namespace skein::train::detail {
 
+#if !defined(__clang__) // the loops below are vectorised at -O2 by one compiler only
+#pragma GCC push_options
+#pragma GCC optimize("O3", "no-math-errno", "no-trapping-math")
+#endif
+
 /// Where the numbers of one loop lie; all but `grad` may be null.
 struct watched_numbers {
     const float* grad;
     float *place, *before;
-    const float* moments;
-    float factor, eps;
+    const float* by; ///< what each is multiplied with
 
     [[nodiscard]] watched_numbers from(std::int64_t element) const {
         const auto at = [&](auto* p) { return p == nullptr ? p : p + element; };
-        return {grad + element, at(place), at(before), at(moments), factor, eps};
+        return {grad + element, at(place), at(before), at(by)};
     }
 };
 
@@ -19317,20 +19959,15 @@ template <watched_put Puts, bool Keeps, bool Divides>
     const auto* const __restrict__ grad = n.grad;
     auto* const __restrict__ place = n.place;
     auto* const __restrict__ old = n.before;
-    const auto* const __restrict__ moments = n.moments;
+    const auto* const __restrict__ by = n.by;
     const auto one = [&](std::int64_t i, std::int64_t k) __attribute__((always_inline)) {
         const float g = grad[i];
         if constexpr (Puts == watched_put::copy) place[i] = g;
         if constexpr (Puts == watched_put::add) place[i] += g;
-        float by = 1.0f;
-        if constexpr (Divides) {
-            const float v = moments[i];
-            by = v > 0.0f ? 1.0f / (std::sqrt(v) * n.factor + n.eps) : 0.0f;
-        }
-        const double x = Divides ? g * by : g;
+        const double x = Divides ? g * by[i] : g;
         now[k] += x * x;
         if constexpr (Keeps) {
-            const double y = Divides ? old[i] * by : old[i];
+            const double y = Divides ? old[i] * by[i] : old[i];
             old[i] = g;
             before[k] += y * y;
             cross[k] += x * y;
@@ -19348,7 +19985,7 @@ template <watched_put Puts, bool Keeps, bool Divides>
 template <watched_put Puts>
 [[gnu::always_inline]] inline gradient_sums watch_some(const watched_numbers& n,
                                                        std::int64_t count) {
-    if (n.moments == nullptr)
+    if (n.by == nullptr)
         return n.before == nullptr ? watch_loop<Puts, false, false>(n, count)
                                    : watch_loop<Puts, true, false>(n, count);
     return n.before == nullptr ? watch_loop<Puts, false, true>(n, count)
@@ -19396,6 +20033,50 @@ gradient_sums watch_all(const watched_numbers& n, std::int64_t count) {
     return sum;
 }
 
+/// 1 / (sqrt(v) * factor + eps), 0 where v is.
+struct watched_divisors {
+    const float* moments;
+    float* by;
+    float factor, eps;
+};
+
+[[gnu::always_inline]] inline void invert_some(const watched_divisors& d, std::int64_t count) {
+    const auto* const __restrict__ moments = d.moments;
+    auto* const __restrict__ by = d.by;
+    for (std::int64_t i = 0; i < count; ++i) {
+        const float v = moments[i];
+#if defined(__clang__) // the library's has errno to set, one number at a time
+        const float root = __builtin_elementwise_sqrt(v);
+#else
+        const float root = __builtin_sqrtf(v);
+#endif
+        const float inverse = 1.0f / (root * d.factor + d.eps);
+        by[i] = v > 0.0f ? inverse : 0.0f;
+    }
+}
+SKEIN_INLINE void invert_plain(const watched_divisors& d, std::int64_t count) {
+    invert_some(d, count);
+}
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] SKEIN_INLINE void invert_wide(const watched_divisors& d,
+                                                      std::int64_t count) {
+    invert_some(d, count);
+}
+#endif
+#if !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+SKEIN_INLINE void invert_all(const watched_divisors& d, std::int64_t count) {
+    auto* call = &invert_plain;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") != 0) call = &invert_wide;
+#endif
+    at::parallel_for(0, count, 1 << 16, [&](std::int64_t first, std::int64_t last) {
+        call({d.moments + first, d.by + first, d.factor, d.eps}, last - first);
+    });
+}
+
 SKEIN_INLINE void put_gradient(at::Tensor& place, const at::Tensor& grad, bool adds) {
     if (!grad.defined())
         adds ? place.add_(0.0) : place.zero_();
@@ -19418,6 +20099,9 @@ SKEIN_INLINE gradient_watch::gradient_watch(const flat_store& store,
 SKEIN_INLINE void gradient_watch::begin_step(gradient_divisors by, bool keeps) {
     by_ = std::move(by);
     keeps_ = keeps;
+    has_inverses_.assign(by_.moments != nullptr ? sums_.size() : 0, 0);
+    if (by_.moments != nullptr && !inverses_.defined())
+        inverses_ = make_flat_buffer(store_.owned());
     if (!keeps)
         before_P_ = at::Tensor();
     else if (!before_P_.defined())
@@ -19428,6 +20112,16 @@ SKEIN_INLINE void gradient_watch::begin_step(gradient_divisors by, bool keeps) {
 SKEIN_INLINE void gradient_watch::forget() {
     before_P_ = at::Tensor();
     keeps_ = false;
+}
+
+/// Once a step: the root costs more than all else.
+SKEIN_INLINE const float* gradient_watch::inverses_of(std::size_t segment) {
+    if (by_.moments == nullptr) return nullptr;
+    const auto& piece = store_.pieces()[piece_of_[segment]];
+    auto* const to = static_cast<float*>(inverses_.mutable_data_ptr()) + piece.at;
+    if (std::exchange(has_inverses_[segment], 1) == 0)
+        invert_all({by_.moments + piece.at, to, by_.factors[segment], by_.eps}, piece.count);
+    return to;
 }
 
 SKEIN_INLINE void gradient_watch::put(std::size_t segment, const at::Tensor& grad,
@@ -19441,11 +20135,7 @@ SKEIN_INLINE void gradient_watch::put(std::size_t segment, const at::Tensor& gra
                           place.scalar_type() == at::kFloat && grad.is_contiguous();
     watched_numbers n{};
     if (keeps_) n.before = static_cast<float*>(before_P_.mutable_data_ptr()) + s.offset;
-    if (by_.moments != nullptr) {
-        n.moments = by_.moments + store_.pieces()[piece_of_[segment]].at;
-        n.factor = by_.factors[segment];
-        n.eps = by_.eps;
-    }
+    n.by = inverses_of(segment);
     if (is_plain) {
         n.grad = static_cast<const float*>(grad.const_data_ptr());
         n.place = static_cast<float*>(place.mutable_data_ptr());
@@ -19468,7 +20158,7 @@ SKEIN_INLINE std::vector<gradient_sums> gradient_watch::take() {
     return by_group;
 }
 
-SKEIN_INLINE std::vector<double> gradient_watch::own() const {
+SKEIN_INLINE std::vector<double> gradient_watch::own() {
     std::vector<double> by_group(groups_);
     for (const auto& piece : store_.pieces()) {
         const auto group = group_of_[piece.segment];
@@ -19476,11 +20166,7 @@ SKEIN_INLINE std::vector<double> gradient_watch::own() const {
         const auto grads = store_.own_grads(piece);
         watched_numbers n{};
         n.grad = static_cast<const float*>(grads.const_data_ptr());
-        if (by_.moments != nullptr) {
-            n.moments = by_.moments + piece.at;
-            n.factor = by_.factors[piece.segment];
-            n.eps = by_.eps;
-        }
+        n.by = inverses_of(piece.segment);
         by_group[group] += watch_all<watched_put::nothing>(n, piece.count).now;
     }
     return by_group;
@@ -20690,11 +21376,6 @@ private:
 
 namespace skein::train::detail {
 
-SKEIN_INLINE bool sharded_parallel::has_place(std::size_t segment) {
-    return !takes_turns_ || phase_ != phase::reducing ||
-           make_place(store_->segments()[segment].unit, /*wait=*/!gatherer_);
-}
-
 SKEIN_INLINE bool sharded_parallel::wait_for_pieces() {
     store_->ask_before([this](std::size_t segment) {
         const auto* const mark = mark_of_[segment];
@@ -21257,6 +21938,11 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
     gatherer_ = std::make_shared<unit_gatherer>(module, *store_, groups_->another(*ctx_), policy_);
     gatherer_->drop_all();
     gatherer_->attach();
+}
+
+SKEIN_INLINE bool sharded_parallel::has_place(std::size_t segment) {
+    return !takes_turns_ || phase_ != phase::reducing ||
+           make_place(store_->segments()[segment].unit, /*wait=*/!gatherer_);
 }
 
 SKEIN_INLINE void sharded_parallel::find_marks(torch::nn::Module& module) {
@@ -23452,6 +24138,131 @@ struct weights_place {
 // Bodies of <skein/train/weight_source.hpp>.
 
 
+// ======== skein/train/detail/weight_shards.ipp
+// A folder of DCP's Hugging Face writer whose ranks have each written a file: rows of tensors. Used
+// by <skein/train/detail/weight_source.ipp> alone.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE safetensors_header open_header(file& from, const std::string& path);
+
+/// The names of such files; none where something else says what is in the folder.
+SKEIN_INLINE std::vector<std::string> shard_files(disk& where, const std::string& folder) {
+    std::vector<std::string> names;
+    const auto entries = where.list(folder);
+    if (!entries) return names;
+    for (const auto& each : *entries) {
+        if (each.name == hugging_face_file || each.name == hugging_face_index ||
+            each.name == "manifest.json")
+            return {};
+        if (!each.is_directory && each.name.starts_with("shard-") &&
+            each.name.find("-model-") != std::string::npos && each.name.ends_with(".safetensors"))
+            names.push_back(each.name);
+    }
+    return names;
+}
+
+/// Rows of all files together. No file says how many there are: a last one that is missing leaves a
+/// tensor shorter, which whoever wants it sees by its shape.
+class shard_weights final : public weight_source {
+public:
+    /// Throws: malformed for a file that does not say which rows it has, or has columns; mismatch
+    /// for rows that are in no file or in two, or have another type or shape; too_large; a disk
+    /// error.
+    shard_weights(disk& where, const std::string& folder, const std::vector<std::string>& files)
+        : weight_source(folder) {
+        if (files.size() > max_weight_files)
+            throw error(errc::too_large,
+                        fmt::format("{} shards, more than {}", files.size(), max_weight_files))
+                .with_where(path_);
+        for (const auto& name : files) add(where, name);
+        for (auto& [name, parts] : parts_) join(name, parts);
+    }
+
+private:
+    struct part {
+        std::int64_t first = 0, rows = 0;
+        const safetensors_weights* file = nullptr;
+    };
+
+    void add(disk& where, const std::string& name) {
+        const auto path = join_path(path_, name);
+        shards_.push_back(std::make_unique<safetensors_weights>(where, path));
+        const auto opened = where.open(path, open_mode::read);
+        if (!opened) throw opened.error();
+        const auto first = first_rows(open_header(**opened, path));
+        if (!first)
+            throw error(first.error().code(), std::string(first.error().text()))
+                .with_where(path)
+                .with_hint("not supported: files of ranks that have columns of a tensor, or do not "
+                           "say which rows; write them with save_distributed and "
+                           "enable_consolidation");
+        for (const auto& [tensor, t] : shards_.back()->tensors()) {
+            parts_[tensor].push_back({first->at(tensor), rows_of(t.shape), shards_.back().get()});
+            const auto [known, is_new] = tensors_.emplace(tensor, t);
+            auto a = known->second, b = t;
+            if (!a.shape.empty()) a.shape[0] = 0;
+            if (!b.shape.empty()) b.shape[0] = 0;
+            if (a == b) continue;
+            throw error(errc::mismatch,
+                        fmt::format("tensor '{}' is {} {} in one file and {} {} in another", tensor,
+                                    known->second.dtype, shape_text(known->second.shape), t.dtype,
+                                    shape_text(t.shape)))
+                .with_where(path)
+                .with_hint("the files are of two saves; copy the folder anew");
+        }
+    }
+
+    void join(const std::string& name, std::vector<part>& parts) {
+        std::ranges::sort(parts, {}, [](const part& p) { return std::pair(p.first, p.rows); });
+        std::int64_t end = 0;
+        for (const auto& p : parts) {
+            if (p.first != end)
+                throw error(errc::mismatch,
+                            fmt::format("rows {} to {} of tensor '{}' are in {}",
+                                        std::min(p.first, end), std::max(p.first, end) - 1, name,
+                                        p.first > end ? "no file" : "two files"))
+                    .with_where(path_)
+                    .with_hint("a file of a rank is missing, or files of two saves are here; copy "
+                               "the folder anew");
+            end += p.rows;
+        }
+        auto& shape = tensors_.at(name).shape;
+        if (!shape.empty()) shape[0] = end;
+    }
+
+    void read_rows(const std::string& name, const source_tensor& tensor, std::int64_t first_row,
+                   std::int64_t rows, mut_byte_span into) const override {
+        const auto row = row_bytes(tensor);
+        for (const auto& p : parts_.at(name)) {
+            const auto begin = std::max(p.first, first_row);
+            const auto end = std::min(p.first + p.rows, first_row + rows);
+            if (begin >= end) continue;
+            p.file->read(name, begin - p.first, end - begin,
+                         into.subspan(row * static_cast<std::uint64_t>(begin - first_row),
+                                      row * static_cast<std::uint64_t>(end - begin)));
+        }
+    }
+
+    std::vector<std::unique_ptr<safetensors_weights>> shards_;
+    std::map<std::string, std::vector<part>> parts_;
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/weight_source.ipp, continued
 #include <algorithm>
 #include <optional>
 #include <ranges>
@@ -23757,7 +24568,8 @@ SKEIN_INLINE weights_place find_weights(disk& where, const std::string& from) {
     const auto has = [&](std::string_view name) {
         return !!where.status(join_path(found.path, name));
     };
-    if (is_named || has(detail::hugging_face_file) || has(detail::hugging_face_index))
+    if (is_named || has(detail::hugging_face_file) || has(detail::hugging_face_index) ||
+        !detail::shard_files(where, found.path).empty())
         found.kind = weights_kind::hugging_face;
     else if (const auto there = where.status(found.path); there && !there->is_directory)
         found.kind = weights_kind::file;
@@ -23774,8 +24586,11 @@ SKEIN_INLINE std::unique_ptr<weight_source> open_weights(disk& where, const std:
         throw error(errc::not_found, "there are no averages of the weights")
             .with_where(from)
             .with_hint("checkpoints of a run with {.average = average_options{}} have them");
-    if (kind == weights_kind::hugging_face)
+    if (kind == weights_kind::hugging_face) {
+        if (const auto files = detail::shard_files(where, path); !files.empty())
+            return std::make_unique<detail::shard_weights>(where, path, files);
         return std::make_unique<hugging_face_weights>(where, path);
+    }
     return std::make_unique<safetensors_weights>(where, path);
 }
 
@@ -33675,6 +34490,8 @@ public:
     void finish(const fit_result& result);
 
 private:
+    void learn_workers();
+    void resume_costs();
     void keep_rows(std::uint64_t step, bool rewrites);
     void tell(bool at_once, const fit_result* over = nullptr);
     void show(const start_info& start);
@@ -33693,6 +34510,9 @@ private:
     const run_config* config_;
     bool first_;                      ///< it writes and speaks
     std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
+    report::worker_count workers_;    // those ranks
+    report::worker_meter meter_;      // since the run began; of a rank that only may take over,
+                                      // since its last row
     std::string path_, name_;         // the path is absolute: main() may go to another folder
     std::string changed_;     // the user's settings that differ from those the run had before
     std::string config_text_; // config.json, until it is known that the run goes on
@@ -34316,6 +35136,23 @@ SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
 } // namespace detail
 
 namespace detail {
+/// Of what a run costs: seconds that never go back.
+[[nodiscard]] SKEIN_INLINE double cost_clock() {
+    return to_seconds(system_clock().now().time_since_epoch());
+}
+[[nodiscard]] SKEIN_INLINE double unix_now() { return to_seconds(system_clock().wall()); }
+/// Longer than that nobody has waited for the restart of a job.
+inline constexpr double longest_restart_s = 600.0;
+
+/// What was spent before, and since.
+[[nodiscard]] SKEIN_INLINE report::run_spending sum_of(report::run_spending before,
+                                                       const report::run_spending& since) {
+    before.seconds += since.seconds;
+    before.worker_seconds += since.worker_seconds;
+    for (const auto& [kind, seconds] : since.by_kind) before.by_kind[kind] += seconds;
+    return before;
+}
+
 SKEIN_INLINE run_note note_of(const run_config& config, const std::string& name,
                               const std::string& path) {
     run_note note;
@@ -34431,7 +35268,8 @@ SKEIN_INLINE std::string places_text(const std::vector<byte_buffer>& ranks) {
 SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
                                 const report::settings& settings)
     : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
-    places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
+    learn_workers();
+    meter_.begin(detail::cost_clock(), workers_);
     if (!config.write_files && !config.checkpoint.enabled) return;
     if (first_) {
         auto there = config;
@@ -34459,13 +35297,49 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
 SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config, std::string name,
                                 std::string path)
     : ctx_(&ctx), config_(&config), first_(false), path_(std::move(path)), name_(std::move(name)) {
+    meter_.begin(detail::cost_clock(), {});
     ctx.note_run(detail::note_of(config, name_, path_));
 }
 
 SKEIN_INLINE reporter::~reporter() = default;
 
+/// Who the ranks are. Collective.
+SKEIN_INLINE void reporter::learn_workers() {
+    const char* const said = std::getenv("SKEIN_WORKER_KIND");
+    const auto kind = report::parse_worker_kind(said != nullptr ? said : "");
+    if (!kind)
+        throw error(errc::usage, std::string(kind.error().text())).with_hint(kind.error().hint());
+    places_ =
+        gather_bytes(*ctx_, as_bytes(fmt::format("{} {}\n{}", ::getpid(), ctx_->host(), *kind)));
+    workers_ = {.all = static_cast<int>(places_.size()), .by_kind = {}};
+    for (auto& rank : places_) {
+        const auto text = as_text(rank);
+        const auto end = text.rfind('\n');
+        const std::string of_rank(text.substr(end + 1));
+        rank.resize(end);
+        if (!of_rank.empty()) workers_.by_kind[of_rank] += 1;
+    }
+}
+
+/// The run goes on from what it had cost: also what was done behind the checkpoint, and the time in
+/// which its job has started it again.
+SKEIN_INLINE void reporter::resume_costs() {
+    auto since = meter_.count(detail::cost_clock());
+    if (!dir_) return;
+    const auto before = report::last_spending(dir_->path());
+    if (ctx_->attempt() > 0 && before.unix_seconds > 0) {
+        report::worker_meter gap;
+        gap.begin(0.0, workers_);
+        const double passed = detail::unix_now() - before.unix_seconds - since.seconds;
+        since =
+            detail::sum_of(since, gap.count(std::clamp(passed, 0.0, detail::longest_restart_s)));
+    }
+    meter_.begin(detail::cost_clock(), workers_, detail::sum_of(before, since));
+}
+
 SKEIN_INLINE void reporter::begin(const start_info& start, bool end_due) {
     if (!first_) return;
+    resume_costs();
     keep_rows(start.first_step, end_due);
     if (dir_) dir_->remove_result(); // of an end that is none any more
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
@@ -34495,6 +35369,10 @@ SKEIN_INLINE void reporter::tell(bool at_once, const fit_result* over) {
     if (config_->epochs > 0 || epoch_ > 0) all["epoch"] = epoch_;
     if (config_->epochs > 0) all["epochs"] = config_->epochs;
     all["workers"] = ctx_->world_size();
+    finished_run so_far;
+    detail::note_worlds(*ctx_, so_far);
+    all["worlds"] = so_far.worlds;
+    all["last_change"] = so_far.last_change.substr(0, 1024);
     if (pace_ > 0) all[config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s"] = pace_;
     all["is_over"] = over != nullptr;
     all["stopped_by"] = over != nullptr ? detail::stopped_by(*over).substr(0, 1024) : "";
@@ -34530,11 +35408,16 @@ SKEIN_INLINE void reporter::rebind(const start_info& start, bool rewrites, const
         first_ = false;
     }
     const auto before = places_.size();
-    places_ = gather_bytes(*ctx_, as_bytes(fmt::format("{} {}", ::getpid(), ctx_->host())));
+    const auto since = meter_.count(detail::cost_clock());
+    learn_workers();
+    meter_.change(detail::cost_clock(), workers_);
     if (!ctx_->is_first()) return;
     if (!show_ && first_) show(start); // the world broke before it was told where the run begins
     if (!std::exchange(first_, true)) {
         if (!path_.empty()) dir_.emplace(detail::take_run_dir(*ctx_, parent_path(path_), name_));
+        if (dir_) // from its own last row on
+            meter_.begin(detail::cost_clock(), workers_,
+                         detail::sum_of(report::last_spending(dir_->path()), since));
         show(start);
     }
     keep_rows(start.first_step, rewrites);
@@ -34585,7 +35468,7 @@ void reporter::attempt(Write write, bool& failing, std::string_view what) {
 SKEIN_INLINE void reporter::step(const step_info& now,
                                  const std::vector<report::metric_value>& evaluated,
                                  const std::vector<report::metric_array>& arrays) {
-    if (!first_) return;
+    if (!first_) return meter_.begin(detail::cost_clock(), workers_);
     last_step_ = now.step;
     const auto smooth = [](double before, double newest) {
         return before == 0.0 ? newest : 0.9 * before + 0.1 * newest;
@@ -34622,7 +35505,8 @@ SKEIN_INLINE void reporter::write_row(const step_info& now,
                                       const std::vector<report::metric_value>& evaluated,
                                       const std::vector<report::metric_array>& arrays) {
     if (!dir_ || !config_->write_files) return;
-    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}, .arrays = {}};
+    report::metrics_row row{
+        .step = now.step, .values = *now.metrics, .timings = {}, .arrays = {}, .spent = {}};
     row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
     if (now.arrays != nullptr) row.arrays = *now.arrays;
     row.arrays.insert(row.arrays.end(), arrays.begin(), arrays.end());
@@ -34633,6 +35517,9 @@ SKEIN_INLINE void reporter::write_row(const step_info& now,
             {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s});
         for (const auto& each : detail::timings(now.timing)) row.timings.push_back(each);
     }
+    row.spent = meter_.count(detail::cost_clock());
+    row.spent->unix_seconds = detail::unix_now();
+    row.workers = places_.size();
     attempt([&] { dir_->append(row); }, rows_failing_, "a row of metrics");
 }
 
@@ -36502,7 +37389,8 @@ inline constexpr std::string_view taken_names[] = {
     "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
-    "loss_scale",    "global_batch", taken_prefix, word_prefix};
+    "loss_scale",    "global_batch", "world",      "run_s",     "worker_s",    "worker_kinds",
+    "unix_s",        taken_prefix,   word_prefix};
 
 class session_core;
 
@@ -41624,15 +42512,16 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
             least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
         throw error(
             errc::usage,
-            fmt::format("this process is a worker of an elastic job ({} workers), as `skein run` "
-                        "of several hosts and `--workers LEAST:MOST` start them: one that is lost "
-                        "is replaced. The strategy of this Trainer has ranks that never change",
+            fmt::format("this process is a worker of an elastic job ({} workers), as `--workers "
+                        "LEAST:MOST` starts them, and `skein run` those of a program that has a "
+                        "Trainer<Elastic<...>>: one that is lost is replaced. The strategy of this "
+                        "Trainer has ranks that never change",
                         many))
-            .with_hint(fmt::format("on one host: `skein run --nproc-per-node {}`, or the program "
-                                   "itself with `--workers {}`; on several: srun, mpirun or "
-                                   "torchrun --no-python; or train with Trainer<Elastic<DDP<>>>. A "
-                                   "program that has such a Trainer, too, is elastic: build "
-                                   "another one",
+            .with_hint(fmt::format("`skein run --nproc-per-node {}`, or the program itself with "
+                                   "`--workers {}`; for hosts that come and go `skein run --nnodes "
+                                   "1:4`: all ranks start again then; or train with "
+                                   "Trainer<Elastic<DDP<>>>. A program that has such a Trainer, "
+                                   "too, is elastic: build another one",
                                    most, most));
     }
     validate(config, place != nullptr ? place->job().most() : ctx.world_size());
