@@ -14062,9 +14062,10 @@ template <class C>
 [[nodiscard]] consteval std::size_t word_size_of() {
     if constexpr (requires { C::word_size; }) {
         static_assert(C::word_size >= 1 && C::word_size <= 8, "a word has 1 to 8 numbers");
-        static_assert(requires(C& c) {
-            { c.word() } -> std::convertible_to<std::array<double, C::word_size>>;
-        }, "word() must return std::array<double, word_size>");
+        static_assert(
+            requires(C& c) {
+                { c.word() } -> std::convertible_to<std::array<double, C::word_size>>;
+            }, "word() must return std::array<double, word_size>");
         return C::word_size;
     } else {
         return 0;
@@ -14076,8 +14077,9 @@ concept steers_worlds = requires(C& c, const world_change& info) { c.on_world(in
 template <class C>
 [[nodiscard]] consteval bool hears_worlds() {
     if constexpr (!steers_worlds<C>)
-        static_assert(!requires { &C::on_world; },
-                      "on_world must be train::decision on_world(const train::world_change&)");
+        static_assert(
+            !requires { &C::on_world; },
+            "on_world must be train::decision on_world(const train::world_change&)");
     return steers_worlds<C>;
 }
 
@@ -14192,7 +14194,8 @@ struct step_info {
     std::uint64_t epoch = 0;         ///< passes over the data that are finished
     step_timing own{};               ///< as `timing`, of this rank alone: parts of since_row
     double since_row = 0.0;          ///< seconds since the row before, with all that lay between
-    std::span<const double> word{};  ///< of rank 0, as this callback has given it (train/steering.hpp)
+    std::span<const double>
+        word{}; ///< of rank 0, as this callback has given it (train/steering.hpp)
     /// By optimizer parameter group, those of no group last, where a callback looks: of the
     /// gradients of all ranks, micro-batches and shards, before clipping. Zeros of a frozen group.
     /// Null where nobody looks, and where the step has no number: one gradient and none before it,
@@ -14548,7 +14551,8 @@ public:
 private:
     [[nodiscard]] train::decision replay(const train::step_info& s) const;
     void measure(const train::step_info& s);
-    [[nodiscard]] goodput::step_shape shape_of(std::int64_t batch, std::int64_t micros) const noexcept;
+    [[nodiscard]] goodput::step_shape shape_of(std::int64_t batch,
+                                               std::int64_t micros) const noexcept;
     [[nodiscard]] std::int64_t most() const noexcept;
     [[nodiscard]] std::int64_t most_at_once() const noexcept;
     [[nodiscard]] double now() const;
@@ -14769,7 +14773,8 @@ SKEIN_INLINE std::vector<batch_change> read_batch_changes(std::string_view rows,
         const auto refuse = [&](std::string what) {
             throw error(errc::malformed, std::move(what))
                 .with_where(fmt::format("{}, line {}", where, line))
-                .with_hint("give it the events.jsonl of a run of adaptive_batch, or whole rows of it");
+                .with_hint(
+                    "give it the events.jsonl of a run of adaptive_batch, or whole rows of it");
         };
         if (row.empty()) continue;
         const auto parsed = parse_json(row, {.max_bytes = 1u << 20, .max_depth = 16});
@@ -14780,7 +14785,8 @@ SKEIN_INLINE std::vector<batch_change> read_batch_changes(std::string_view rows,
                    found->template get_ref<const std::string&>() == value;
         };
         const bool of_micro_batches = is("what", "micro_batches");
-        if (!is("rule", adaptive_batch::rule_name) || !(of_micro_batches || is("what", "global_batch")))
+        if (!is("rule", adaptive_batch::rule_name) ||
+            !(of_micro_batches || is("what", "global_batch")))
             continue;
         const auto step = json_uint(*parsed, "step"), from = json_uint(*parsed, "from"),
                    to = json_uint(*parsed, "to");
@@ -14863,9 +14869,8 @@ SKEIN_INLINE void adaptive_batch::on_start(const train::start_info& s) {
     const bool for_adam =
         options_.rate == adamscale || options_.rate == sqrt || options_.rate == legw;
     if ((is_adam && for_sgd) || (is_sgd && for_adam))
-        throw error(errc::usage,
-                    fmt::format("the rate rule {} does not suit the optimizer {}",
-                                goodput::name_of(options_.rate), s.optimizer))
+        throw error(errc::usage, fmt::format("the rate rule {} does not suit the optimizer {}",
+                                             goodput::name_of(options_.rate), s.optimizer))
             .with_where(std::string(rule_name))
             .with_hint(is_adam ? "use adamscale, sqrt or legw; same leaves the rate alone"
                                : "use adascale or linear; same leaves the rate alone");
@@ -14877,9 +14882,9 @@ SKEIN_INLINE void adaptive_batch::on_start(const train::start_info& s) {
 }
 
 SKEIN_INLINE double adaptive_batch::rate(const train::rate_info& step) const {
-    const double scale = std::max(
-        1.0, static_cast<double>(step.batch) / static_cast<double>(std::max<std::uint64_t>(
-                                                   1, step.first_batch)));
+    const double scale =
+        std::max(1.0, static_cast<double>(step.batch) /
+                          static_cast<double>(std::max<std::uint64_t>(1, step.first_batch)));
     return goodput::rate_factor(options_.rate, {.scale = scale,
                                                 .gain = gain(scale),
                                                 .progress = step.progress,
@@ -14887,8 +14892,7 @@ SKEIN_INLINE double adaptive_batch::rate(const train::rate_info& step) const {
 }
 
 SKEIN_INLINE double adaptive_batch::now() const {
-    return options_.clock ? options_.clock()
-                          : to_seconds(system_clock().now().time_since_epoch());
+    return options_.clock ? options_.clock() : to_seconds(system_clock().now().time_since_epoch());
 }
 
 // ---- what is seen -------------------------------------------------------------------------------
@@ -14906,8 +14910,7 @@ SKEIN_INLINE void adaptive_batch::measure(const train::step_info& s) {
     const auto& t = s.timing;
     const auto before = static_cast<double>(s.micro_batches - 1);
     const double all = s.own.forward + s.own.backward + s.own.exposed + s.own.optimizer;
-    const double micro =
-        before > 0 ? t.early / before : t.forward + t.backward + s.own.optimizer;
+    const double micro = before > 0 ? t.early / before : t.forward + t.backward + s.own.optimizer;
     const double last = std::max(all - t.early, micro);
     const auto shape = shape_of(static_cast<std::int64_t>(s.batch), s.micro_batches);
     if (const double mean = times_.last_seconds(shape); mean > 0) {
@@ -14985,13 +14988,14 @@ SKEIN_INLINE train::decision adaptive_batch::on_world(const train::world_change&
         throw error(errc::not_supported, "not supported: adaptive_batch with a stream")
             .with_hint("use data with size() and batch(ids)");
     if (o.max < first_batch_)
-        throw error(errc::usage, fmt::format("a max of {} samples, the run begins with {}", o.max,
-                                             first_batch_))
+        throw error(errc::usage,
+                    fmt::format("a max of {} samples, the run begins with {}", o.max, first_batch_))
             .with_where(std::string(rule_name))
             .with_hint("give it a larger max, or the run a smaller batch");
     const auto parts = static_cast<std::int64_t>(shards_ > 0 ? shards_ : ranks_);
     // What ranks can hold goes before what they should have at least.
-    next.global_batch = std::min(std::max(next.global_batch, std::min(o.lo * parts, o.max)), most());
+    next.global_batch =
+        std::min(std::max(next.global_batch, std::min(o.lo * parts, o.max)), most());
     if (o.accumulation && shards_ == 0) {
         const auto at_once = most_at_once() * ranks_;
         next.micro_batches = (next.global_batch + at_once - 1) / at_once;
@@ -15009,10 +15013,10 @@ SKEIN_INLINE train::decision adaptive_batch::on_world(const train::world_change&
 
 SKEIN_INLINE std::array<double, adaptive_batch::word_size> adaptive_batch::word() {
     const double part = is_new_world_ ? 0.1 : 1.0;
-    const bool is_due = static_cast<double>(steps_) >=
-                            std::max(static_cast<double>(options_.every_steps) * part,
-                                     static_cast<double>(detail::uneven_steps + 3)) &&
-                        now() - looked_at_ >= options_.every_seconds * part;
+    const bool is_due =
+        static_cast<double>(steps_) >= std::max(static_cast<double>(options_.every_steps) * part,
+                                                static_cast<double>(detail::uneven_steps + 3)) &&
+        now() - looked_at_ >= options_.every_seconds * part;
     if (is_due && options_.replay.empty() && noise_.steps() >= least_steps) look_for_better();
     return word_;
 }
@@ -15035,7 +15039,8 @@ SKEIN_INLINE void adaptive_batch::look_for_better() {
     const double now_worth = model.goodput(current);
     if (!std::isfinite(best.goodput) || !(best.goodput > now_worth * options_.hysteresis)) return;
     const auto batch = std::min(best.shape.batch(), most());
-    const auto micros = std::min(best.shape.accumulation + 1, std::max<std::int64_t>(1, batch / ranks_));
+    const auto micros =
+        std::min(best.shape.accumulation + 1, std::max<std::int64_t>(1, batch / ranks_));
     if (batch == batch_ && micros == micros_) return;
     word_ = {static_cast<double>(heard_ + 1),
              static_cast<double>(batch),
@@ -15057,8 +15062,8 @@ SKEIN_INLINE train::decision adaptive_batch::replay(const train::step_info& s) c
         if (number != each.from)
             throw error(errc::mismatch,
                         fmt::format("the {} behind step {} goes from {} to {} there, here it is {}",
-                                    each.of_micro_batches ? "micro_batches" : "global_batch", s.step,
-                                    each.from, each.to, number))
+                                    each.of_micro_batches ? "micro_batches" : "global_batch",
+                                    s.step, each.from, each.to, number))
                 .with_where(options_.replay)
                 .with_hint("replay the whole file of a run that began alike");
         number = each.to;
@@ -34247,8 +34252,7 @@ public:
                        fmt::format("{} samples of each worker", options.samples), "use 1 or more");
         using enum goodput::rate_rule;
         require_option(options.rate == same || options.rate == linear || options.rate == sqrt,
-                       rule_name,
-                       fmt::format("the rate rule {}", goodput::name_of(options.rate)),
+                       rule_name, fmt::format("the rate rule {}", goodput::name_of(options.rate)),
                        "use linear, sqrt or same");
     }
 
@@ -34264,8 +34268,8 @@ public:
     }
     [[nodiscard]] double rate(const train::rate_info& step) const {
         // By the plan: a step that the end of an epoch cuts short keeps its rate.
-        const double scale = static_cast<double>(step.plan->global_batch) /
-                             static_cast<double>(step.first_batch);
+        const double scale =
+            static_cast<double>(step.plan->global_batch) / static_cast<double>(step.first_batch);
         return goodput::rate_factor(options_.rate, {.scale = scale});
     }
 
@@ -37312,15 +37316,12 @@ public:
     /// Whether a callback may change the plan, and whether the samples of a step.
     [[nodiscard]] virtual bool plans() const = 0;
     [[nodiscard]] virtual bool changes_batch() const = 0;
-    /// Factors of the callbacks on the rate of a step, multiplied.
-    [[nodiscard]] virtual bool sets_rate() const = 0;
+    /// Factors of the callbacks on the rate of a step, multiplied; 1 where none gives one.
     [[nodiscard]] virtual double rate(const rate_info& info) const = 0;
-    /// What a step of so many times the first batch is worth; 1 where no callback measures it.
-    [[nodiscard]] virtual bool measures_gain() const = 0;
-    [[nodiscard]] virtual double gain(double scale) const = 0;
-    /// Numbers of the words of all callbacks, one behind another. Of rank 0.
-    [[nodiscard]] virtual std::size_t word_size() const = 0;
-    virtual void give_word(std::span<double> to) = 0;
+    /// What a step of so many times the first batch is worth; none where no callback measures it.
+    [[nodiscard]] virtual std::function<double(double scale)> gain() const = 0;
+    /// The words of all callbacks, one behind another: what rank 0 says, zeros of the others.
+    virtual void ask_word(bool is_first, std::vector<double>& word) = 0;
     /// What they decide for a world, in their order; from to.plan.
     virtual void tell(const world_change& event, decisions& to) = 0;
     virtual void tell(const checkpoint_info& event) = 0;
@@ -37650,6 +37651,7 @@ typename step_range<Batch>::iterator& step_range<Batch>::iterator::operator++() 
 
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace skein::train::detail {
@@ -37673,7 +37675,6 @@ public:
 
     /// Steps count by their worth from here on.
     void go_by_worth() noexcept { by_worth_ = true; }
-    [[nodiscard]] bool goes_by_worth() const noexcept { return by_worth_; }
 
     /// Takes a step of `count` samples where `asked` were wanted.
     void take(run_progress& to, std::uint64_t count, std::uint64_t asked) const noexcept {
@@ -37683,6 +37684,22 @@ public:
     [[nodiscard]] std::uint64_t counted(std::uint64_t count, std::uint64_t asked) const noexcept {
         const auto whole = (count + first_ - 1) / first_ * first_;
         return count < asked ? std::min(asked, whole) : count;
+    }
+
+    /// What such a step counts as where steps go by their worth: whole samples of first batches, one at
+    /// least.
+    ///   gain  of a step of so many times the first batch
+    template <class Gain>
+    [[nodiscard]] std::uint64_t worth_of(std::uint64_t count, std::uint64_t asked,
+                                         const Gain& gain) const {
+        const auto first = static_cast<double>(first_);
+        const double scale = static_cast<double>(counted(count, asked)) / first;
+        const double steps = scale > 1 ? std::clamp(double(gain(scale)), 1.0, scale) : scale;
+        return static_cast<std::uint64_t>(std::max(1.0, std::round(steps * first)));
+    }
+    /// The samples of so many first batches.
+    [[nodiscard]] std::uint64_t of_first(std::uint64_t steps) const noexcept {
+        return steps * first_;
     }
 
     /// Samples since the beginning, for batches of so many from here on.
@@ -37855,12 +37872,6 @@ public:
         is_other_batch_ = true;
         length_->go_by_worth();
     }
-    /// Steps of the first batch that training has come to, after so many finished ones.
-    [[nodiscard]] double progress_steps(std::uint64_t step) const noexcept {
-        return gain_ ? static_cast<double>(units_) / static_cast<double>(first_batch())
-                     : static_cast<double>(schedule_step(step));
-    }
-
     /// Steps of the run; 0: as many as the stream gives.
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
     /// Where the schedule of the rate stands after so many finished steps.
@@ -37879,7 +37890,7 @@ public:
             plan.global_batch == plan_.global_batch && plan.micro_batches == plan_.micro_batches;
         if (plan.global_batch != plan_.global_batch && !is_other_batch_) {
             is_other_batch_ = true;
-            units_ = step * first_batch();
+            units_ = length_->of_first(step);
         }
         plan_ = plan;
         if (same) return false;
@@ -37887,7 +37898,8 @@ public:
         count_steps(step);
         return true;
     }
-    /// Samples since the beginning, once the batch has changed; for checkpoints.
+    /// Samples since the beginning, once the batch has changed; where steps go by what they are worth,
+    /// those of first batches.
     [[nodiscard]] std::optional<std::uint64_t> units() const {
         return is_other_batch_ ? std::optional(units_) : std::nullopt;
     }
@@ -37897,7 +37909,7 @@ public:
                       std::uint64_t step) {
         plan_ = plan;
         is_other_batch_ = units.has_value() || gain_;
-        units_ = units.value_or(gain_ ? step * first_batch() : 0);
+        units_ = units.value_or(gain_ ? length_->of_first(step) : 0);
         counted_ = step;
         rewind();
         if (is_other_batch_) count_steps(step);
@@ -37958,7 +37970,8 @@ public:
     ///   step  finished ones, this one included
     void commit(const drawn_batch& taken, std::uint64_t step) {
         if (gain_) {
-            if (std::exchange(counted_, step) != step) units_ += worth_of(taken);
+            if (std::exchange(counted_, step) != step)
+                units_ += length_->worth_of(taken.global_batch, taken.asked, gain_);
         } else {
             units_ = taken.units;
         }
@@ -38089,22 +38102,9 @@ private:
         if (order_) return {units_, order_->state().epoch, order_->state().cursor};
         return {units_, committed_epoch_, within_};
     }
-    [[nodiscard]] std::uint64_t first_batch() const noexcept {
-        return static_cast<std::uint64_t>(config_.global_batch);
-    }
-    /// In whole samples of the first batch, as lengths are: at least one.
-    [[nodiscard]] std::uint64_t worth_of(std::uint64_t samples) const {
-        const auto first = static_cast<double>(first_batch());
-        const double scale = static_cast<double>(samples) / first;
-        const double gain = scale > 1 ? std::clamp(gain_(scale), 1.0, scale) : scale;
-        return static_cast<std::uint64_t>(std::max(1.0, std::round(gain * first)));
-    }
-    [[nodiscard]] std::uint64_t worth_of(const drawn_batch& taken) const {
-        return worth_of(length_->counted(taken.global_batch, taken.asked));
-    }
     void count_steps(std::uint64_t step) {
         if (total_ == 0) return;
-        const auto worth = gain_ ? worth_of(batch_size()) : 1;
+        const auto worth = gain_ ? length_->worth_of(batch_size(), batch_size(), gain_) : 1;
         total_ = step + length_->steps_left(progress(), batch_size(), worth);
     }
 
@@ -38284,8 +38284,8 @@ private:
     step_plan plan_;
     std::optional<run_length> length_;
     bool is_other_batch_ = false; // than the run began with, at some time; or steps go by worth
-    std::function<double(double)> gain_; // of a step by its scale; none: steps go by samples
-    std::uint64_t counted_ = 0;          // the step whose worth is in units_
+    std::function<double(double)> gain_;        // of a step by its scale; none: steps go by samples
+    std::uint64_t counted_ = 0;                 // the step whose worth is in units_
     std::uint64_t units_ = 0, ahead_units_ = 0; // of run_progress: committed, and dealt
     std::uint64_t within_ = 0;                  // samples of the stream's epoch, committed
     std::uint64_t total_ = 0;
@@ -40526,8 +40526,8 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
-    step_plan plan;   ///< in force: what was asked for, as far as the world holds it
-    step_plan asked;  ///< asked for in steps
+    step_plan plan;  ///< in force: what was asked for, as far as the world holds it
+    step_plan asked; ///< asked for in steps
     const metrics_manager& declared;
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
@@ -40539,10 +40539,10 @@ struct run_state {
     double factor = 1.0;        ///< of callbacks, on the rate of the step that was agreed on last
     stage_numbers row{};        ///< of the step that was committed last
     std::vector<double> word{}; ///< that rank 0 has given with it
-    std::uint64_t total = 0; ///< steps of the run; 0: not known
-    std::uint64_t step = 0;  ///< finished
-    std::uint64_t epoch = 0; ///< of the step that was committed last
-    bool left_out = false;   ///< the step that was applied last, by a callback
+    std::uint64_t total = 0;    ///< steps of the run; 0: not known
+    std::uint64_t step = 0;     ///< finished
+    std::uint64_t epoch = 0;    ///< of the step that was committed last
+    bool left_out = false;      ///< the step that was applied last, by a callback
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
     std::optional<drawn_batch> upcoming{};
@@ -40558,6 +40558,20 @@ struct run_state {
     [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
         return learning_rate(rate, feeder->schedule_step(finished));
     }
+    /// The rate of the step that is under way, of so many samples.
+    [[nodiscard]] double applied_rate(std::uint64_t batch) {
+        const auto first = static_cast<std::uint64_t>(config.global_batch);
+        const auto units = feeder->units();
+        scheduled = scheduled_rate(step);
+        factor = parts->rate(
+            {.step = step + 1,
+             .batch = batch,
+             .first_batch = first,
+             .progress = units ? static_cast<double>(*units) / static_cast<double>(first)
+                               : static_cast<double>(step),
+             .plan = &plan});
+        return scheduled * plan.rate_factor * factor;
+    }
     /// From the next step on. Collective with a stream whose end is not known.
     void follow(const step_plan& next) {
         plan = next;
@@ -40566,6 +40580,9 @@ struct run_state {
         if (!upcoming) return;
         upcoming = feeder->next(step);
         ended = !upcoming;
+    }
+    [[nodiscard]] plan_limits limits() const {
+        return {ctx.world_size(), input->size(), config.scaling.logical_shards};
     }
     /// What this rank has decided since the row before, as a number that float64 holds.
     [[nodiscard]] double decided() const noexcept {
@@ -40579,6 +40596,52 @@ struct run_state {
         if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
     }
 };
+
+/// The plan of a checkpoint, when rules had changed it. Callbacks have their states.
+///   result  what is to be told; mostly nothing
+[[nodiscard]] SKEIN_INLINE std::string restore_plan(run_state& run, const json& extra,
+                                                    const std::string& where) {
+    const bool is_saved = extra.contains("plan"), by_gain = static_cast<bool>(run.parts->gain());
+    if (!is_saved && !by_gain) return {};
+    loaded_plan saved{run.asked, std::nullopt};
+    if (is_saved) saved = restored_plan(extra.at("plan"), run.config, where);
+    if (!run.parts->plans()) check_plan(saved.plan, run.limits(), "the checkpoint", run.step);
+    run.plan = run.asked = saved.plan;
+    run.feeder->restore_plan(saved.plan, saved.units, run.step);
+    run.total = run.feeder->total();
+    if (saved.plan == plan_of(run.config) && (by_gain || !is_saved)) return {};
+    return "the run goes on by the plan of its rules: " + to_string(saved.plan);
+}
+
+/// The plan of the steps in this world: what rules have asked for, what they decide for it, and what
+/// of that it can hold. Asks no other rank, but with a stream whose end is not known.
+///   result  what is another one for that
+[[nodiscard]] SKEIN_INLINE std::vector<run_event> enter_plan(run_state& run) {
+    std::vector<run_event> rows;
+    if (!run.parts->plans()) return rows;
+    decisions to{.plan = run.asked};
+    run.parts->tell(world_change{.rank = run.ctx.rank(),
+                                 .world_size = run.ctx.world_size(),
+                                 .hosts = (run.ctx.world_size() + run.ctx.local_size() - 1) /
+                                          run.ctx.local_size(),
+                                 .step = run.step,
+                                 .first_batch = static_cast<std::uint64_t>(run.config.global_batch),
+                                 .samples = run.input->size(),
+                                 .shards = run.config.scaling.logical_shards,
+                                 .plan = &run.asked},
+                    to);
+    std::string rule = "world", why = fmt::format("{} workers", run.ctx.world_size());
+    for (const auto& each : to.made) {
+        rule = each.rule;
+        if (!each.why.empty()) why = each.why;
+    }
+    const auto plan = fitted(to.plan, run.limits());
+    check_plan(plan, run.limits(), rule, run.step);
+    add_events(rows, {rule, run.plan, plan, to.wanted == action::stop, why}, run.step);
+    if (plan != run.plan) run.follow(plan);
+    run.ask_stop(to.wanted);
+    return rows;
+}
 
 /// Collective, once it is known that they differ: says which rank has which plan.
 [[noreturn]] SKEIN_INLINE void plans_differ(const context& ctx, const run_state& run,
@@ -40783,9 +40846,14 @@ public:
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
 
-    /// The plan of the steps in this world: what rules have asked for, what they decide for it, and
-    /// what of that it can hold. Asks no other rank, but with a stream whose end is not known.
-    void enter_plan();
+    /// The plan of the steps in this world; what is another one than before is told.
+    void enter_plan() {
+        for (auto& row : detail::enter_plan(run_)) {
+            report_->decided(row);
+            report_->set_total(run_.total);
+            last_.decided.push_back(std::move(row)); // whoever writes the step's row, has them too
+        }
+    }
 
     [[nodiscard]] run_saves& saves() noexcept { return saves_; }
     /// A checkpoint that is durable on all ranks, if there is one.
@@ -40979,7 +41047,7 @@ private:
         if (is_over_) return; // no step follows, nothing is saved
         for (const auto& each : to.made) {
             if (run_.stopped && each.from == each.to) continue; // it does stop
-            check_plan(each.to, limits(), each.rule, run_.step);
+            check_plan(each.to, run_.limits(), each.rule, run_.step);
             add_events(events_, each, run_.step);
         }
         if (to.plan != run_.plan) {
@@ -41109,7 +41177,8 @@ private:
         require_same_shards(extra.value("logical_shards", 0), config_, found.path());
         run_.stop_wanted = extra.value("stop_wanted", false);
         restore_callbacks(*run_.parts, extra, found.path());
-        restore_plan(extra, found.path());
+        if (auto text = restore_plan(run_, extra, found.path()); !text.empty())
+            notices_.push_back(std::move(text));
         restore_metrics(extra, found);
         if (run_.scale) restore_scale(*run_.scale, extra);
         if (run_.total > 0 && run_.step > run_.total)
@@ -41122,25 +41191,6 @@ private:
                 !text.empty())
                 notices_.push_back(std::move(text));
         return saved_end(extra, found.path());
-    }
-
-    /// The plan of a checkpoint, when rules had changed it. Callbacks have their states.
-    void restore_plan(const json& extra, const std::string& where) {
-        const bool is_saved = extra.contains("plan");
-        if (!is_saved && !run_.parts->measures_gain()) return;
-        loaded_plan saved{run_.asked, std::nullopt};
-        if (is_saved) saved = restored_plan(extra.at("plan"), config_, where);
-        if (!run_.parts->plans())
-            check_plan(saved.plan, limits(), "the checkpoint", run_.step);
-        run_.plan = run_.asked = saved.plan;
-        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
-        run_.total = run_.feeder->total();
-        if (saved.plan != plan_of(config_) || (is_saved && !run_.parts->measures_gain()))
-            notices_.push_back("the run goes on by the plan of its rules: " +
-                               to_string(saved.plan));
-    }
-    [[nodiscard]] plan_limits limits() const {
-        return {ctx_.world_size(), run_.input->size(), config_.scaling.logical_shards};
     }
 
     void restore_metrics(const json& extra, const loaded_checkpoint& found) {
@@ -41355,10 +41405,10 @@ public:
     ///   shards       who has them by shard, in place of `reported`; or null
     ///   pauses       this rank wants a pause behind the step, for a change of the world
     ///   saves        how the save in flight stands here
-    ///   word         of the callbacks; that of rank 0 counts. Also what rank 0 says, afterwards
-    void exchange(report::metric_set own, const report::metric_set& reported,
-                  step_shards* shards, double stop, bool all_touched, double decided, bool pauses,
-                  save_word saves, std::span<double> word, step_info& now, step_clock& clock) {
+    ///   parts        whose callbacks give the word of rank 0
+    void exchange(report::metric_set own, const report::metric_set& reported, step_shards* shards,
+                  double stop, bool all_touched, double decided, bool pauses, save_word saves,
+                  session_parts& parts, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,
                             all_touched ? 0.0 : 1.0,
@@ -41375,14 +41425,16 @@ public:
                             pauses ? 1.0 : 0.0,
                             static_cast<double>(saves),
                             t.early};
-        for (std::size_t i = 0; i < word.size(); ++i) own.last(word_name(i), word[i]);
+        parts.ask_word(ctx_.is_first(), word_);
+        for (std::size_t i = 0; i < word_.size(); ++i) own.last(word_name(i), word_[i]);
         values_.clear();
         clock.end_row(now);
         const double waited = clock.waiting([&] {
             values_ = shards != nullptr ? shards->merge(own, control)
                                         : names_.merge(ctx_, own, reported, control);
         });
-        take_word(word);
+        take_word();
+        now.word = word_;
         now.loss = values_[0].value;
         now.timing = {.data = control[4],
                       .forward = control[5],
@@ -41405,6 +41457,8 @@ public:
         return values_;
     }
     [[nodiscard]] std::vector<report::metric_value>& values() noexcept { return values_; }
+    /// What rank 0 has said, for all callbacks.
+    [[nodiscard]] const std::vector<double>& word() const noexcept { return word_; }
     /// The gradient norms of all ranks: two numbers that are equal, or the ranks have come apart.
     [[nodiscard]] double least_norm() const noexcept { return least_; }
     [[nodiscard]] double most_norm() const noexcept { return most_; }
@@ -41432,14 +41486,16 @@ public:
     void rebind() noexcept { names_.forget(); }
 
 private:
-    [[nodiscard]] static std::string word_name(std::size_t i) { return fmt::format("{}{}", word_prefix, i); }
+    [[nodiscard]] static std::string word_name(std::size_t i) {
+        return fmt::format("{}{}", word_prefix, i);
+    }
     /// They are no columns.
-    void take_word(std::span<double> word) {
-        for (std::size_t i = 0; i < word.size(); ++i) {
+    void take_word() {
+        for (std::size_t i = 0; i < word_.size(); ++i) {
             const auto found =
                 std::ranges::find(values_, word_name(i), &report::metric_value::name);
             SKEIN_CHECK(found != values_.end(), "a word comes back with the row");
-            word[i] = found->value;
+            word_[i] = found->value;
             values_.erase(found);
         }
     }
@@ -41447,6 +41503,7 @@ private:
     const context& ctx_;
     shared_names names_; // of what ranks report
     std::vector<report::metric_value> values_;
+    std::vector<double> word_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
     bool some_untouched_ = false, same_decisions_ = true, pauses_ = false;
     save_word saves_ = save_word::none;
@@ -41559,8 +41616,7 @@ public:
         require_same(ctx_, data);
         settings_.insert(settings_.end(), data.begin(), data.end());
         run_.feeder.emplace(ctx_, config_, *run_.input);
-        if (run_.parts->measures_gain()) 
-            run_.feeder->go_by_gain([this](double times) { return run_.parts->gain(times); });
+        if (auto gain = run_.parts->gain()) run_.feeder->go_by_gain(std::move(gain));
         run_.total = run_.feeder->total();
         if (place_ == nullptr) begin_here();
         if (place_ != nullptr) prepare_for_worlds();
@@ -41717,17 +41773,9 @@ public:
         if (shards_ && shards_->has_buffers()) run_.parts->sync_buffers();
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
-        run_.scheduled = run_.scheduled_rate(run_.step);
-        if (run_.parts->sets_rate())
-            run_.factor = run_.parts->rate(
-                {.step = run_.step + 1,
-                 .batch = drawn_->global_batch,
-                 .first_batch = static_cast<std::uint64_t>(config_.global_batch),
-                 .progress = run_.feeder->progress_steps(run_.step),
-                 .plan = &run_.plan});
         now_ = {.rank = ctx_.rank(),
                 .step = run_.step + 1,
-                .lr = run_.scheduled * run_.plan.rate_factor * run_.factor,
+                .lr = run_.applied_rate(drawn_->global_batch),
                 .batch = drawn_->global_batch,
                 .micro_batches = run_.plan.micro_batches};
         const double mine = run_.parts->store().own_squared_norm();
@@ -41789,7 +41837,7 @@ public:
         end_ = step_end::decide;
         if (run_.total > 0) run_.total = run_.feeder->total();
         run_.row = {row_.values(), {}};
-        run_.word = word_;
+        run_.word = row_.word();
         now_.word = run_.word;
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
@@ -41959,11 +42007,8 @@ private:
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         if (run_.look) run_.look->add_to(row, shards_ ? &*shards_ : nullptr, divisor_);
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
-        word_.assign(run_.parts->word_size(), 0.0);
-        if (ctx_.is_first()) run_.parts->give_word(word_);
         row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
-                      run_.decided(), pauses, between_.saves().word(), word_, now_, clock_);
-        now_.word = word_;
+                      run_.decided(), pauses, between_.saves().word(), *run_.parts, now_, clock_);
         if (run_.look) run_.look->read(row_.values(), scale(), divisor_, now_);
         if (row_.saves() == save_word::failed) between_.saves().fail();
         if (!row_.same_decisions()) plans_differ(ctx_, run_, run_.step + 1);
@@ -41979,12 +42024,7 @@ private:
     }
 
     /// What this rank says about the end of the run.
-    [[nodiscard]] double stop_word() const {
-        const auto* const job = place_ != nullptr ? &place_->job() : nullptr;
-        const bool by_job = job != nullptr && job->stop_wanted();
-        if (!by_job && !ctx_.stop_requested()) return run_.stop_wanted ? 0.5 : 0.0;
-        return std::max({1.0, double(ctx_.stop_signal()), by_job ? double(job->stop_signal()) : 0});
-    }
+    [[nodiscard]] double stop_word() const;
     [[nodiscard]] double scale() const noexcept { return run_.scale ? run_.scale->value() : 1.0; }
     [[nodiscard]] bool is_finite() const noexcept {
         return std::isfinite(now_.loss) && std::isfinite(now_.grad_norm);
@@ -42043,7 +42083,6 @@ private:
     loss_sum losses_;
     double divisor_ = 1.0;
     step_info now_;
-    std::vector<double> word_; // of the callbacks, with the row
     row_exchange row_;
     std::optional<step_shards> shards_; // logical ones, when they are asked for
     std::vector<double> present_;       // by segment, when not all had a gradient; else empty
@@ -42203,7 +42242,7 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
         run_.feeder->rewind();
     run_.stop_wanted = saved.value("stop_wanted", false);
     restore_callbacks(*run_.parts, saved, where);
-    restore_plan(saved, where);
+    (void)restore_plan(run_, saved, where);
     if (from.plan != run_.plan) run_.follow(from.plan);
     run_.word = from.row.word;
     if (run_.scale) restore_scale(*run_.scale, saved);
@@ -42235,37 +42274,11 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     if (!std::exchange(has_told_start_, true)) run_.parts->tell(start_info_of({}));
 }
 
-SKEIN_INLINE void between_steps::enter_plan() {
-    if (!run_.parts->plans() || is_over_) return;
-    decisions to{.plan = run_.asked};
-    run_.parts->tell(
-        world_change{.rank = ctx_.rank(),
-                     .world_size = ctx_.world_size(),
-                     .hosts = (ctx_.world_size() + ctx_.local_size() - 1) / ctx_.local_size(),
-                     .step = run_.step,
-                     .first_batch = static_cast<std::uint64_t>(config_.global_batch),
-                     .samples = run_.input->size(),
-                     .shards = config_.scaling.logical_shards,
-                     .plan = &run_.asked},
-        to);
-    std::string rule = "world", why = fmt::format("{} workers", ctx_.world_size());
-    for (const auto& each : to.made) {
-        rule = each.rule;
-        if (!each.why.empty()) why = each.why;
-    }
-    const auto plan = fitted(to.plan, limits());
-    check_plan(plan, limits(), rule, run_.step);
-    std::vector<run_event> rows;
-    add_events(rows, {rule, run_.plan, plan, to.wanted == action::stop, why}, run_.step);
-    for (auto& row : rows) {
-        report_->decided(row);
-        last_.decided.push_back(std::move(row)); // whoever writes the row of the step, has them too
-    }
-    if (plan != run_.plan) {
-        run_.follow(plan);
-        report_->set_total(run_.total);
-    }
-    run_.ask_stop(to.wanted);
+[[nodiscard]] SKEIN_INLINE double session_core::stop_word() const {
+    const auto* const job = place_ != nullptr ? &place_->job() : nullptr;
+    const bool by_job = job != nullptr && job->stop_wanted();
+    if (!by_job && !ctx_.stop_requested()) return run_.stop_wanted ? 0.5 : 0.0;
+    return std::max({1.0, double(ctx_.stop_signal()), by_job ? double(job->stop_signal()) : 0});
 }
 
 SKEIN_INLINE void session_core::prepare_for_worlds() { between_.prepare(); }
@@ -42979,30 +42992,30 @@ public:
     }
     bool plans() const override { return (detail::plans<Callbacks> || ...); }
     bool changes_batch() const override { return (detail::changes_batch<Callbacks>() || ...); }
-    bool sets_rate() const override { return (detail::sets_rate<Callbacks> || ...); }
     double rate(const rate_info& info) const override {
         double all = 1.0;
         each([&](const auto& c) {
-            all *= heard(c, ctx_.rank(), info.step, "rate", [&] { return detail::rate_of(c, info); });
+            all *=
+                heard(c, ctx_.rank(), info.step, "rate", [&] { return detail::rate_of(c, info); });
         });
         return all;
     }
-    bool measures_gain() const override { return measuring > 0; }
-    double gain(double scale) const override {
-        double all = 1.0;
+    std::function<double(double)> gain() const override {
+        std::function<double(double)> out;
         each([&](const auto& c) {
             if constexpr (detail::measures_gain<std::remove_cvref_t<decltype(c)>>)
-                all = c.gain(scale);
+                out = [&c](double scale) { return c.gain(scale); };
         });
-        return all;
+        return out;
     }
-    std::size_t word_size() const override { return words; }
-    void give_word([[maybe_unused]] std::span<double> to) override {
+    void ask_word(bool is_first, std::vector<double>& word) override {
+        word.assign(words, 0.0);
+        if (!is_first) return;
+        auto to = word.begin();
         each([&](auto& c) {
-            if constexpr (constexpr auto count = own_word<decltype(c)>; count > 0) {
-                const std::array<double, count> said = c.word();
-                std::ranges::copy(said, to.begin());
-                to = to.subspan(count);
+            if constexpr (own_word<decltype(c)> > 0) {
+                const std::array<double, own_word<decltype(c)>> said = c.word();
+                to = std::ranges::copy(said, to).out;
             }
         });
     }
@@ -43012,7 +43025,9 @@ public:
             using type = std::remove_cvref_t<decltype(c)>;
             if constexpr (detail::hears_worlds<type>()) {
                 now.plan = &to.plan;
-                decide(c, to, heard(c, ctx_.rank(), event.step, "on_world", [&] { return c.on_world(now); }));
+                decide(c, to, heard(c, ctx_.rank(), event.step, "on_world", [&] {
+                           return c.on_world(now);
+                       }));
             }
         });
     }

@@ -30,7 +30,8 @@ namespace {
 /// A training whose gradients and times are planted: what rank 0 of it sees.
 struct planted {
     double sqr = 1.0, trace = 0.0; ///< of the true gradient; of the covariance of one sample's
-    double fixed = 0.010, each = 0.0, sync = 0.0; ///< seconds of a micro-batch, a sample, an exchange
+    double fixed = 0.010, each = 0.0,
+           sync = 0.0; ///< seconds of a micro-batch, a sample, an exchange
     std::int64_t first = 64;
     int ranks = 2;
     std::uint64_t samples = 60'000;
@@ -110,9 +111,10 @@ TEST_CASE("adaptive batch: a step with a fixed cost has its batch grow as far as
     CHECK(world.plan == settled);
 }
 
-TEST_CASE("adaptive batch: where a sample costs the same in every batch, the first batch stays or comes "
-          "back",
-          "[adaptive]") {
+TEST_CASE(
+    "adaptive batch: where a sample costs the same in every batch, the first batch stays or comes "
+    "back",
+    "[adaptive]") {
     planted world{.trace = 200.0, .fixed = 1e-5, .each = 1e-3};
     adaptive_batch rule(world.with({.max = 4096}));
     world.start(rule);
@@ -138,8 +140,9 @@ TEST_CASE("adaptive batch: bounds hold on every rank and for the step", "[adapti
           100);
 }
 
-TEST_CASE("adaptive batch: one worker keeps its batch without accumulation, and has two parts with it",
-          "[adaptive]") {
+TEST_CASE(
+    "adaptive batch: one worker keeps its batch without accumulation, and has two parts with it",
+    "[adaptive]") {
     planted alone{.trace = 1e5, .fixed = 0.100, .each = 1e-6, .ranks = 1};
     adaptive_batch rule(alone.with({.max = 1000}));
     alone.start(rule);
@@ -168,7 +171,8 @@ TEST_CASE("adaptive batch: nothing grows before there are 20 steps with statisti
     CHECK(world.plan.global_batch > 64);
 }
 
-TEST_CASE("adaptive batch: in another world the batch stays where ranks can hold it", "[adaptive]") {
+TEST_CASE("adaptive batch: in another world the batch stays where ranks can hold it",
+          "[adaptive]") {
     planted world{.trace = 1e6, .fixed = 0.100, .each = 1e-6, .ranks = 4};
     adaptive_batch rule(world.with({.max = 1000, .hi = 100}));
     world.start(rule);
@@ -237,8 +241,10 @@ TEST_CASE("adaptive batch: what makes no sense is refused with what does", "[ada
         adaptive_batch rule(o);
         world.start(rule, optimizer);
     };
-    const auto says = [&](adaptive_batch_options o, const std::string& optimizer, const char* what) {
-        CHECK_THAT(std::string(sk::test::error_of([&] { starts(o, optimizer); }).what()), ContainsSubstring(what));
+    const auto says = [&](adaptive_batch_options o, const std::string& optimizer,
+                          const char* what) {
+        CHECK_THAT(std::string(sk::test::error_of([&] { starts(o, optimizer); }).what()),
+                   ContainsSubstring(what));
     };
     says({.max = 128}, "adamw", "adascale does not suit the optimizer adamw");
     says({.max = 128, .rate = sk::goodput::rate_rule::adamscale}, "sgd",
@@ -252,7 +258,8 @@ TEST_CASE("adaptive batch: what makes no sense is refused with what does", "[ada
     CHECK_NOTHROW(starts({.max = 64, .lo = 32, .hi = 32}, "sgd")); // lo = hi: the batch stays
 }
 
-TEST_CASE("adaptive batch: a state that is restored decides as the one that went on", "[adaptive]") {
+TEST_CASE("adaptive batch: a state that is restored decides as the one that went on",
+          "[adaptive]") {
     planted one{.trace = 3000.0, .fixed = 0.050, .each = 1e-5};
     adaptive_batch whole(one.with({.max = 4096}));
     one.start(whole);
@@ -269,10 +276,10 @@ TEST_CASE("adaptive batch: a state that is restored decides as the one that went
     CHECK(one.why == two.why);
     CHECK(parted.state() == whole.state());
 
-    for (const std::string bad :
-         {"", "1", "2 0 1 0x0p+0 0 0 0x0p+0 0x0p+0 0", "1 0 0 0x1p+0 1 0 0", "1 0 99999999999 0x1p+0 1 0",
-          "1 0 1 0x1p+0 1 0 0x1p+0 0x1p+0 1 1 0 5 0x1p+0 0x1p+0 0x1p+0", "1 0 1 nan 1 0 nan nan 0",
-          "rubbish"}) {
+    for (const std::string bad : {"", "1", "2 0 1 0x0p+0 0 0 0x0p+0 0x0p+0 0", "1 0 0 0x1p+0 1 0 0",
+                                  "1 0 99999999999 0x1p+0 1 0",
+                                  "1 0 1 0x1p+0 1 0 0x1p+0 0x1p+0 1 1 0 5 0x1p+0 0x1p+0 0x1p+0",
+                                  "1 0 1 nan 1 0 nan nan 0", "rubbish"}) {
         INFO(bad);
         adaptive_batch rule({.max = 64});
         CHECK(sk::test::error_of([&] { rule.restore(bad); }).code() == sk::errc::malformed);
@@ -294,8 +301,8 @@ TEST_CASE("adaptive batch: decisions of a file are taken again, those of another
     const auto path = folder.path + "/events.jsonl";
     const auto write = [&](const std::string& rows) { std::ofstream(path) << rows; };
     const auto row = [](int step, const char* what, int from, int to) {
-        return R"({"step":)" + std::to_string(step) + R"(,"rule":"adaptive_batch","what":")" + what +
-               R"(","from":)" + std::to_string(from) + R"(,"to":)" + std::to_string(to) +
+        return R"({"step":)" + std::to_string(step) + R"(,"rule":"adaptive_batch","what":")" +
+               what + R"(","from":)" + std::to_string(from) + R"(,"to":)" + std::to_string(to) +
                R"(,"why":"noise"})" + "\n";
     };
     write(R"({"step":3,"event":"world","workers":2})"
@@ -319,7 +326,8 @@ TEST_CASE("adaptive batch: decisions of a file are taken again, those of another
     other.start(of_another);
     const auto why = sk::test::error_of([&] { other.run(of_another, 10); });
     CHECK(why.code() == sk::errc::mismatch);
-    CHECK_THAT(std::string(why.what()), ContainsSubstring("goes from 32 to 128 there, here it is 64"));
+    CHECK_THAT(std::string(why.what()),
+               ContainsSubstring("goes from 32 to 128 there, here it is 64"));
 
     const auto refused = [&](const std::string& rows, const char* what) {
         write(rows);

@@ -263,7 +263,8 @@ TEST_CASE("elastic: a rank joins, and has the state of the others", "[train][ela
     CHECK(std::ranges::count(csv, '\n') == 13);
 }
 
-TEST_CASE("elastic: a plan that the next world cannot hold is cut, and comes back", "[train][elastic]") {
+TEST_CASE("elastic: a plan that the next world cannot hold is cut, and comes back",
+          "[train][elastic]") {
     scratch dir;
     elastic_run run(dir.path);
     run.config.global_batch = 8;

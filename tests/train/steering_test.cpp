@@ -141,7 +141,8 @@ struct four_each {
 
 } // namespace
 
-TEST_CASE("steering: all ranks hear the word of rank 0, each callback its own", "[train][adaptive]") {
+TEST_CASE("steering: all ranks hear the word of rank 0, each callback its own",
+          "[train][adaptive]") {
     for (const int world : {1, 3}) {
         scratch dir;
         auto config = files_config(dir);
@@ -230,9 +231,11 @@ TEST_CASE("steering: a run whose batch stays is as long with a measured gain as 
         config.global_batch = 16; // 3.75 steps an epoch
         config.last = last;
         const auto steps = [&](auto... rules) {
-            return train_with(1, config, constant_rate{1e-2}, [&](context& ctx) {
-                       return sk::Trainer<sk::DDP<>, decltype(rules)...>(ctx, config, rules...);
-                   })
+            return train_with(1, config, constant_rate{1e-2},
+                              [&](context& ctx) {
+                                  return sk::Trainer<sk::DDP<>, decltype(rules)...>(ctx, config,
+                                                                                    rules...);
+                              })
                 .result.steps;
         };
         const auto without = steps();
@@ -246,7 +249,8 @@ TEST_CASE("steering: in each world a rule says what its steps are", "[train][ada
     config.max_steps = 6;
     const auto make = [&](std::uint64_t kill) {
         return [&config, kill](context& ctx) {
-            return sk::Trainer<sk::DDP<>, killer, four_each>(ctx, config, killer{kill}, four_each{});
+            return sk::Trainer<sk::DDP<>, killer, four_each>(ctx, config, killer{kill},
+                                                             four_each{});
         };
     };
     CHECK_THROWS_AS(train_with(2, config, constant_rate{1e-2}, make(3)), sk::error);
@@ -274,9 +278,11 @@ TEST_CASE("steering: a plan that another number of ranks cannot hold is cut, whi
     CHECK_THAT(text_of(config, "events.jsonl"),
                ContainsSubstring("\"micro_batches\",\"from\":3,\"to\":4"));
     config.resume = resume_mode::latest;
-    const auto rest = train_with(4, config, constant_rate{1e-2}, make(0)); // 16 parts for 14 samples
-    CHECK_THAT(rest.events,
-               ContainsSubstring("\"rule\":\"world\",\"what\":\"micro_batches\",\"from\":4,\"to\":3"));
+    const auto rest =
+        train_with(4, config, constant_rate{1e-2}, make(0)); // 16 parts for 14 samples
+    CHECK_THAT(
+        rest.events,
+        ContainsSubstring("\"rule\":\"world\",\"what\":\"micro_batches\",\"from\":4,\"to\":3"));
 }
 
 TEST_CASE("steering: what a measured gain cannot have is refused by name", "[train][adaptive]") {

@@ -108,7 +108,8 @@ public:
 private:
     [[nodiscard]] train::decision replay(const train::step_info& s) const;
     void measure(const train::step_info& s);
-    [[nodiscard]] goodput::step_shape shape_of(std::int64_t batch, std::int64_t micros) const noexcept;
+    [[nodiscard]] goodput::step_shape shape_of(std::int64_t batch,
+                                               std::int64_t micros) const noexcept;
     [[nodiscard]] std::int64_t most() const noexcept;
     [[nodiscard]] std::int64_t most_at_once() const noexcept;
     [[nodiscard]] double now() const;

@@ -138,7 +138,8 @@ struct step_info {
     std::uint64_t epoch = 0;         ///< passes over the data that are finished
     step_timing own{};               ///< as `timing`, of this rank alone: parts of since_row
     double since_row = 0.0;          ///< seconds since the row before, with all that lay between
-    std::span<const double> word{};  ///< of rank 0, as this callback has given it (train/steering.hpp)
+    std::span<const double>
+        word{}; ///< of rank 0, as this callback has given it (train/steering.hpp)
     /// By optimizer parameter group, those of no group last, where a callback looks: of the
     /// gradients of all ranks, micro-batches and shards, before clipping. Zeros of a frozen group.
     /// Null where nobody looks, and where the step has no number: one gradient and none before it,

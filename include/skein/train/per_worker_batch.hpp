@@ -42,8 +42,7 @@ public:
                        fmt::format("{} samples of each worker", options.samples), "use 1 or more");
         using enum goodput::rate_rule;
         require_option(options.rate == same || options.rate == linear || options.rate == sqrt,
-                       rule_name,
-                       fmt::format("the rate rule {}", goodput::name_of(options.rate)),
+                       rule_name, fmt::format("the rate rule {}", goodput::name_of(options.rate)),
                        "use linear, sqrt or same");
     }
 
@@ -59,8 +58,8 @@ public:
     }
     [[nodiscard]] double rate(const train::rate_info& step) const {
         // By the plan: a step that the end of an epoch cuts short keeps its rate.
-        const double scale = static_cast<double>(step.plan->global_batch) /
-                             static_cast<double>(step.first_batch);
+        const double scale =
+            static_cast<double>(step.plan->global_batch) / static_cast<double>(step.first_batch);
         return goodput::rate_factor(options_.rate, {.scale = scale});
     }
 

@@ -83,9 +83,10 @@ template <class C>
 [[nodiscard]] consteval std::size_t word_size_of() {
     if constexpr (requires { C::word_size; }) {
         static_assert(C::word_size >= 1 && C::word_size <= 8, "a word has 1 to 8 numbers");
-        static_assert(requires(C& c) {
-            { c.word() } -> std::convertible_to<std::array<double, C::word_size>>;
-        }, "word() must return std::array<double, word_size>");
+        static_assert(
+            requires(C& c) {
+                { c.word() } -> std::convertible_to<std::array<double, C::word_size>>;
+            }, "word() must return std::array<double, word_size>");
         return C::word_size;
     } else {
         return 0;
@@ -97,8 +98,9 @@ concept steers_worlds = requires(C& c, const world_change& info) { c.on_world(in
 template <class C>
 [[nodiscard]] consteval bool hears_worlds() {
     if constexpr (!steers_worlds<C>)
-        static_assert(!requires { &C::on_world; },
-                      "on_world must be train::decision on_world(const train::world_change&)");
+        static_assert(
+            !requires { &C::on_world; },
+            "on_world must be train::decision on_world(const train::world_change&)");
     return steers_worlds<C>;
 }
 

@@ -51,8 +51,8 @@ SKEIN_INLINE bool step_times::add(const step_shape& shape, double micro_seconds,
     of.count += 1;
     if (of.count >= most_counted) of = {of.micro / 2, of.last / 2, of.count / 2};
     if (sums_.size() > most_shapes)
-        sums_.erase(std::ranges::min_element(
-            sums_, {}, [](const auto& each) { return each.second.count; }));
+        sums_.erase(std::ranges::min_element(sums_, {},
+                                             [](const auto& each) { return each.second.count; }));
     return true;
 }
 

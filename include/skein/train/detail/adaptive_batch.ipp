@@ -30,7 +30,8 @@ SKEIN_INLINE std::vector<batch_change> read_batch_changes(std::string_view rows,
         const auto refuse = [&](std::string what) {
             throw error(errc::malformed, std::move(what))
                 .with_where(fmt::format("{}, line {}", where, line))
-                .with_hint("give it the events.jsonl of a run of adaptive_batch, or whole rows of it");
+                .with_hint(
+                    "give it the events.jsonl of a run of adaptive_batch, or whole rows of it");
         };
         if (row.empty()) continue;
         const auto parsed = parse_json(row, {.max_bytes = 1u << 20, .max_depth = 16});
@@ -41,7 +42,8 @@ SKEIN_INLINE std::vector<batch_change> read_batch_changes(std::string_view rows,
                    found->template get_ref<const std::string&>() == value;
         };
         const bool of_micro_batches = is("what", "micro_batches");
-        if (!is("rule", adaptive_batch::rule_name) || !(of_micro_batches || is("what", "global_batch")))
+        if (!is("rule", adaptive_batch::rule_name) ||
+            !(of_micro_batches || is("what", "global_batch")))
             continue;
         const auto step = json_uint(*parsed, "step"), from = json_uint(*parsed, "from"),
                    to = json_uint(*parsed, "to");
@@ -124,9 +126,8 @@ SKEIN_INLINE void adaptive_batch::on_start(const train::start_info& s) {
     const bool for_adam =
         options_.rate == adamscale || options_.rate == sqrt || options_.rate == legw;
     if ((is_adam && for_sgd) || (is_sgd && for_adam))
-        throw error(errc::usage,
-                    fmt::format("the rate rule {} does not suit the optimizer {}",
-                                goodput::name_of(options_.rate), s.optimizer))
+        throw error(errc::usage, fmt::format("the rate rule {} does not suit the optimizer {}",
+                                             goodput::name_of(options_.rate), s.optimizer))
             .with_where(std::string(rule_name))
             .with_hint(is_adam ? "use adamscale, sqrt or legw; same leaves the rate alone"
                                : "use adascale or linear; same leaves the rate alone");
@@ -138,9 +139,9 @@ SKEIN_INLINE void adaptive_batch::on_start(const train::start_info& s) {
 }
 
 SKEIN_INLINE double adaptive_batch::rate(const train::rate_info& step) const {
-    const double scale = std::max(
-        1.0, static_cast<double>(step.batch) / static_cast<double>(std::max<std::uint64_t>(
-                                                   1, step.first_batch)));
+    const double scale =
+        std::max(1.0, static_cast<double>(step.batch) /
+                          static_cast<double>(std::max<std::uint64_t>(1, step.first_batch)));
     return goodput::rate_factor(options_.rate, {.scale = scale,
                                                 .gain = gain(scale),
                                                 .progress = step.progress,
@@ -148,8 +149,7 @@ SKEIN_INLINE double adaptive_batch::rate(const train::rate_info& step) const {
 }
 
 SKEIN_INLINE double adaptive_batch::now() const {
-    return options_.clock ? options_.clock()
-                          : to_seconds(system_clock().now().time_since_epoch());
+    return options_.clock ? options_.clock() : to_seconds(system_clock().now().time_since_epoch());
 }
 
 // ---- what is seen -------------------------------------------------------------------------------
@@ -167,8 +167,7 @@ SKEIN_INLINE void adaptive_batch::measure(const train::step_info& s) {
     const auto& t = s.timing;
     const auto before = static_cast<double>(s.micro_batches - 1);
     const double all = s.own.forward + s.own.backward + s.own.exposed + s.own.optimizer;
-    const double micro =
-        before > 0 ? t.early / before : t.forward + t.backward + s.own.optimizer;
+    const double micro = before > 0 ? t.early / before : t.forward + t.backward + s.own.optimizer;
     const double last = std::max(all - t.early, micro);
     const auto shape = shape_of(static_cast<std::int64_t>(s.batch), s.micro_batches);
     if (const double mean = times_.last_seconds(shape); mean > 0) {
@@ -246,13 +245,14 @@ SKEIN_INLINE train::decision adaptive_batch::on_world(const train::world_change&
         throw error(errc::not_supported, "not supported: adaptive_batch with a stream")
             .with_hint("use data with size() and batch(ids)");
     if (o.max < first_batch_)
-        throw error(errc::usage, fmt::format("a max of {} samples, the run begins with {}", o.max,
-                                             first_batch_))
+        throw error(errc::usage,
+                    fmt::format("a max of {} samples, the run begins with {}", o.max, first_batch_))
             .with_where(std::string(rule_name))
             .with_hint("give it a larger max, or the run a smaller batch");
     const auto parts = static_cast<std::int64_t>(shards_ > 0 ? shards_ : ranks_);
     // What ranks can hold goes before what they should have at least.
-    next.global_batch = std::min(std::max(next.global_batch, std::min(o.lo * parts, o.max)), most());
+    next.global_batch =
+        std::min(std::max(next.global_batch, std::min(o.lo * parts, o.max)), most());
     if (o.accumulation && shards_ == 0) {
         const auto at_once = most_at_once() * ranks_;
         next.micro_batches = (next.global_batch + at_once - 1) / at_once;
@@ -270,10 +270,10 @@ SKEIN_INLINE train::decision adaptive_batch::on_world(const train::world_change&
 
 SKEIN_INLINE std::array<double, adaptive_batch::word_size> adaptive_batch::word() {
     const double part = is_new_world_ ? 0.1 : 1.0;
-    const bool is_due = static_cast<double>(steps_) >=
-                            std::max(static_cast<double>(options_.every_steps) * part,
-                                     static_cast<double>(detail::uneven_steps + 3)) &&
-                        now() - looked_at_ >= options_.every_seconds * part;
+    const bool is_due =
+        static_cast<double>(steps_) >= std::max(static_cast<double>(options_.every_steps) * part,
+                                                static_cast<double>(detail::uneven_steps + 3)) &&
+        now() - looked_at_ >= options_.every_seconds * part;
     if (is_due && options_.replay.empty() && noise_.steps() >= least_steps) look_for_better();
     return word_;
 }
@@ -296,7 +296,8 @@ SKEIN_INLINE void adaptive_batch::look_for_better() {
     const double now_worth = model.goodput(current);
     if (!std::isfinite(best.goodput) || !(best.goodput > now_worth * options_.hysteresis)) return;
     const auto batch = std::min(best.shape.batch(), most());
-    const auto micros = std::min(best.shape.accumulation + 1, std::max<std::int64_t>(1, batch / ranks_));
+    const auto micros =
+        std::min(best.shape.accumulation + 1, std::max<std::int64_t>(1, batch / ranks_));
     if (batch == batch_ && micros == micros_) return;
     word_ = {static_cast<double>(heard_ + 1),
              static_cast<double>(batch),
@@ -318,8 +319,8 @@ SKEIN_INLINE train::decision adaptive_batch::replay(const train::step_info& s) c
         if (number != each.from)
             throw error(errc::mismatch,
                         fmt::format("the {} behind step {} goes from {} to {} there, here it is {}",
-                                    each.of_micro_batches ? "micro_batches" : "global_batch", s.step,
-                                    each.from, each.to, number))
+                                    each.of_micro_batches ? "micro_batches" : "global_batch",
+                                    s.step, each.from, each.to, number))
                 .with_where(options_.replay)
                 .with_hint("replay the whole file of a run that began alike");
         number = each.to;

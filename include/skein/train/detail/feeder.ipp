@@ -99,12 +99,6 @@ public:
         is_other_batch_ = true;
         length_->go_by_worth();
     }
-    /// Steps of the first batch that training has come to, after so many finished ones.
-    [[nodiscard]] double progress_steps(std::uint64_t step) const noexcept {
-        return gain_ ? static_cast<double>(units_) / static_cast<double>(first_batch())
-                     : static_cast<double>(schedule_step(step));
-    }
-
     /// Steps of the run; 0: as many as the stream gives.
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
     /// Where the schedule of the rate stands after so many finished steps.
@@ -123,7 +117,7 @@ public:
             plan.global_batch == plan_.global_batch && plan.micro_batches == plan_.micro_batches;
         if (plan.global_batch != plan_.global_batch && !is_other_batch_) {
             is_other_batch_ = true;
-            units_ = step * first_batch();
+            units_ = length_->of_first(step);
         }
         plan_ = plan;
         if (same) return false;
@@ -131,7 +125,8 @@ public:
         count_steps(step);
         return true;
     }
-    /// Samples since the beginning, once the batch has changed; for checkpoints.
+    /// Samples since the beginning, once the batch has changed; where steps go by what they are worth,
+    /// those of first batches.
     [[nodiscard]] std::optional<std::uint64_t> units() const {
         return is_other_batch_ ? std::optional(units_) : std::nullopt;
     }
@@ -141,7 +136,7 @@ public:
                       std::uint64_t step) {
         plan_ = plan;
         is_other_batch_ = units.has_value() || gain_;
-        units_ = units.value_or(gain_ ? step * first_batch() : 0);
+        units_ = units.value_or(gain_ ? length_->of_first(step) : 0);
         counted_ = step;
         rewind();
         if (is_other_batch_) count_steps(step);
@@ -202,7 +197,8 @@ public:
     ///   step  finished ones, this one included
     void commit(const drawn_batch& taken, std::uint64_t step) {
         if (gain_) {
-            if (std::exchange(counted_, step) != step) units_ += worth_of(taken);
+            if (std::exchange(counted_, step) != step)
+                units_ += length_->worth_of(taken.global_batch, taken.asked, gain_);
         } else {
             units_ = taken.units;
         }
@@ -333,22 +329,9 @@ private:
         if (order_) return {units_, order_->state().epoch, order_->state().cursor};
         return {units_, committed_epoch_, within_};
     }
-    [[nodiscard]] std::uint64_t first_batch() const noexcept {
-        return static_cast<std::uint64_t>(config_.global_batch);
-    }
-    /// In whole samples of the first batch, as lengths are: at least one.
-    [[nodiscard]] std::uint64_t worth_of(std::uint64_t samples) const {
-        const auto first = static_cast<double>(first_batch());
-        const double scale = static_cast<double>(samples) / first;
-        const double gain = scale > 1 ? std::clamp(gain_(scale), 1.0, scale) : scale;
-        return static_cast<std::uint64_t>(std::max(1.0, std::round(gain * first)));
-    }
-    [[nodiscard]] std::uint64_t worth_of(const drawn_batch& taken) const {
-        return worth_of(length_->counted(taken.global_batch, taken.asked));
-    }
     void count_steps(std::uint64_t step) {
         if (total_ == 0) return;
-        const auto worth = gain_ ? worth_of(batch_size()) : 1;
+        const auto worth = gain_ ? length_->worth_of(batch_size(), batch_size(), gain_) : 1;
         total_ = step + length_->steps_left(progress(), batch_size(), worth);
     }
 
@@ -528,8 +511,8 @@ private:
     step_plan plan_;
     std::optional<run_length> length_;
     bool is_other_batch_ = false; // than the run began with, at some time; or steps go by worth
-    std::function<double(double)> gain_; // of a step by its scale; none: steps go by samples
-    std::uint64_t counted_ = 0;          // the step whose worth is in units_
+    std::function<double(double)> gain_;        // of a step by its scale; none: steps go by samples
+    std::uint64_t counted_ = 0;                 // the step whose worth is in units_
     std::uint64_t units_ = 0, ahead_units_ = 0; // of run_progress: committed, and dealt
     std::uint64_t within_ = 0;                  // samples of the stream's epoch, committed
     std::uint64_t total_ = 0;

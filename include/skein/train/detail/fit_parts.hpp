@@ -137,30 +137,30 @@ public:
     }
     bool plans() const override { return (detail::plans<Callbacks> || ...); }
     bool changes_batch() const override { return (detail::changes_batch<Callbacks>() || ...); }
-    bool sets_rate() const override { return (detail::sets_rate<Callbacks> || ...); }
     double rate(const rate_info& info) const override {
         double all = 1.0;
         each([&](const auto& c) {
-            all *= heard(c, ctx_.rank(), info.step, "rate", [&] { return detail::rate_of(c, info); });
+            all *=
+                heard(c, ctx_.rank(), info.step, "rate", [&] { return detail::rate_of(c, info); });
         });
         return all;
     }
-    bool measures_gain() const override { return measuring > 0; }
-    double gain(double scale) const override {
-        double all = 1.0;
+    std::function<double(double)> gain() const override {
+        std::function<double(double)> out;
         each([&](const auto& c) {
             if constexpr (detail::measures_gain<std::remove_cvref_t<decltype(c)>>)
-                all = c.gain(scale);
+                out = [&c](double scale) { return c.gain(scale); };
         });
-        return all;
+        return out;
     }
-    std::size_t word_size() const override { return words; }
-    void give_word([[maybe_unused]] std::span<double> to) override {
+    void ask_word(bool is_first, std::vector<double>& word) override {
+        word.assign(words, 0.0);
+        if (!is_first) return;
+        auto to = word.begin();
         each([&](auto& c) {
-            if constexpr (constexpr auto count = own_word<decltype(c)>; count > 0) {
-                const std::array<double, count> said = c.word();
-                std::ranges::copy(said, to.begin());
-                to = to.subspan(count);
+            if constexpr (own_word<decltype(c)> > 0) {
+                const std::array<double, own_word<decltype(c)>> said = c.word();
+                to = std::ranges::copy(said, to).out;
             }
         });
     }
@@ -170,7 +170,9 @@ public:
             using type = std::remove_cvref_t<decltype(c)>;
             if constexpr (detail::hears_worlds<type>()) {
                 now.plan = &to.plan;
-                decide(c, to, heard(c, ctx_.rank(), event.step, "on_world", [&] { return c.on_world(now); }));
+                decide(c, to, heard(c, ctx_.rank(), event.step, "on_world", [&] {
+                           return c.on_world(now);
+                       }));
             }
         });
     }

@@ -15,6 +15,7 @@
 #include <skein/train/sampler.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace skein::train::detail {
@@ -38,7 +39,6 @@ public:
 
     /// Steps count by their worth from here on.
     void go_by_worth() noexcept { by_worth_ = true; }
-    [[nodiscard]] bool goes_by_worth() const noexcept { return by_worth_; }
 
     /// Takes a step of `count` samples where `asked` were wanted.
     void take(run_progress& to, std::uint64_t count, std::uint64_t asked) const noexcept {
@@ -48,6 +48,22 @@ public:
     [[nodiscard]] std::uint64_t counted(std::uint64_t count, std::uint64_t asked) const noexcept {
         const auto whole = (count + first_ - 1) / first_ * first_;
         return count < asked ? std::min(asked, whole) : count;
+    }
+
+    /// What such a step counts as where steps go by their worth: whole samples of first batches, one at
+    /// least.
+    ///   gain  of a step of so many times the first batch
+    template <class Gain>
+    [[nodiscard]] std::uint64_t worth_of(std::uint64_t count, std::uint64_t asked,
+                                         const Gain& gain) const {
+        const auto first = static_cast<double>(first_);
+        const double scale = static_cast<double>(counted(count, asked)) / first;
+        const double steps = scale > 1 ? std::clamp(double(gain(scale)), 1.0, scale) : scale;
+        return static_cast<std::uint64_t>(std::max(1.0, std::round(steps * first)));
+    }
+    /// The samples of so many first batches.
+    [[nodiscard]] std::uint64_t of_first(std::uint64_t steps) const noexcept {
+        return steps * first_;
     }
 
     /// Samples since the beginning, for batches of so many from here on.

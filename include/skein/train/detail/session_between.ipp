@@ -120,9 +120,14 @@ public:
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
 
-    /// The plan of the steps in this world: what rules have asked for, what they decide for it, and
-    /// what of that it can hold. Asks no other rank, but with a stream whose end is not known.
-    void enter_plan();
+    /// The plan of the steps in this world; what is another one than before is told.
+    void enter_plan() {
+        for (auto& row : detail::enter_plan(run_)) {
+            report_->decided(row);
+            report_->set_total(run_.total);
+            last_.decided.push_back(std::move(row)); // whoever writes the step's row, has them too
+        }
+    }
 
     [[nodiscard]] run_saves& saves() noexcept { return saves_; }
     /// A checkpoint that is durable on all ranks, if there is one.
@@ -316,7 +321,7 @@ private:
         if (is_over_) return; // no step follows, nothing is saved
         for (const auto& each : to.made) {
             if (run_.stopped && each.from == each.to) continue; // it does stop
-            check_plan(each.to, limits(), each.rule, run_.step);
+            check_plan(each.to, run_.limits(), each.rule, run_.step);
             add_events(events_, each, run_.step);
         }
         if (to.plan != run_.plan) {
@@ -446,7 +451,8 @@ private:
         require_same_shards(extra.value("logical_shards", 0), config_, found.path());
         run_.stop_wanted = extra.value("stop_wanted", false);
         restore_callbacks(*run_.parts, extra, found.path());
-        restore_plan(extra, found.path());
+        if (auto text = restore_plan(run_, extra, found.path()); !text.empty())
+            notices_.push_back(std::move(text));
         restore_metrics(extra, found);
         if (run_.scale) restore_scale(*run_.scale, extra);
         if (run_.total > 0 && run_.step > run_.total)
@@ -459,25 +465,6 @@ private:
                 !text.empty())
                 notices_.push_back(std::move(text));
         return saved_end(extra, found.path());
-    }
-
-    /// The plan of a checkpoint, when rules had changed it. Callbacks have their states.
-    void restore_plan(const json& extra, const std::string& where) {
-        const bool is_saved = extra.contains("plan");
-        if (!is_saved && !run_.parts->measures_gain()) return;
-        loaded_plan saved{run_.asked, std::nullopt};
-        if (is_saved) saved = restored_plan(extra.at("plan"), config_, where);
-        if (!run_.parts->plans())
-            check_plan(saved.plan, limits(), "the checkpoint", run_.step);
-        run_.plan = run_.asked = saved.plan;
-        run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
-        run_.total = run_.feeder->total();
-        if (saved.plan != plan_of(config_) || (is_saved && !run_.parts->measures_gain()))
-            notices_.push_back("the run goes on by the plan of its rules: " +
-                               to_string(saved.plan));
-    }
-    [[nodiscard]] plan_limits limits() const {
-        return {ctx_.world_size(), run_.input->size(), config_.scaling.logical_shards};
     }
 
     void restore_metrics(const json& extra, const loaded_checkpoint& found) {

@@ -120,8 +120,7 @@ public:
         require_same(ctx_, data);
         settings_.insert(settings_.end(), data.begin(), data.end());
         run_.feeder.emplace(ctx_, config_, *run_.input);
-        if (run_.parts->measures_gain()) 
-            run_.feeder->go_by_gain([this](double times) { return run_.parts->gain(times); });
+        if (auto gain = run_.parts->gain()) run_.feeder->go_by_gain(std::move(gain));
         run_.total = run_.feeder->total();
         if (place_ == nullptr) begin_here();
         if (place_ != nullptr) prepare_for_worlds();
@@ -278,17 +277,9 @@ public:
         if (shards_ && shards_->has_buffers()) run_.parts->sync_buffers();
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
-        run_.scheduled = run_.scheduled_rate(run_.step);
-        if (run_.parts->sets_rate())
-            run_.factor = run_.parts->rate(
-                {.step = run_.step + 1,
-                 .batch = drawn_->global_batch,
-                 .first_batch = static_cast<std::uint64_t>(config_.global_batch),
-                 .progress = run_.feeder->progress_steps(run_.step),
-                 .plan = &run_.plan});
         now_ = {.rank = ctx_.rank(),
                 .step = run_.step + 1,
-                .lr = run_.scheduled * run_.plan.rate_factor * run_.factor,
+                .lr = run_.applied_rate(drawn_->global_batch),
                 .batch = drawn_->global_batch,
                 .micro_batches = run_.plan.micro_batches};
         const double mine = run_.parts->store().own_squared_norm();
@@ -350,7 +341,7 @@ public:
         end_ = step_end::decide;
         if (run_.total > 0) run_.total = run_.feeder->total();
         run_.row = {row_.values(), {}};
-        run_.word = word_;
+        run_.word = row_.word();
         now_.word = run_.word;
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
@@ -520,11 +511,8 @@ private:
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         if (run_.look) run_.look->add_to(row, shards_ ? &*shards_ : nullptr, divisor_);
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
-        word_.assign(run_.parts->word_size(), 0.0);
-        if (ctx_.is_first()) run_.parts->give_word(word_);
         row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
-                      run_.decided(), pauses, between_.saves().word(), word_, now_, clock_);
-        now_.word = word_;
+                      run_.decided(), pauses, between_.saves().word(), *run_.parts, now_, clock_);
         if (run_.look) run_.look->read(row_.values(), scale(), divisor_, now_);
         if (row_.saves() == save_word::failed) between_.saves().fail();
         if (!row_.same_decisions()) plans_differ(ctx_, run_, run_.step + 1);
@@ -540,12 +528,7 @@ private:
     }
 
     /// What this rank says about the end of the run.
-    [[nodiscard]] double stop_word() const {
-        const auto* const job = place_ != nullptr ? &place_->job() : nullptr;
-        const bool by_job = job != nullptr && job->stop_wanted();
-        if (!by_job && !ctx_.stop_requested()) return run_.stop_wanted ? 0.5 : 0.0;
-        return std::max({1.0, double(ctx_.stop_signal()), by_job ? double(job->stop_signal()) : 0});
-    }
+    [[nodiscard]] double stop_word() const;
     [[nodiscard]] double scale() const noexcept { return run_.scale ? run_.scale->value() : 1.0; }
     [[nodiscard]] bool is_finite() const noexcept {
         return std::isfinite(now_.loss) && std::isfinite(now_.grad_norm);
@@ -604,7 +587,6 @@ private:
     loss_sum losses_;
     double divisor_ = 1.0;
     step_info now_;
-    std::vector<double> word_; // of the callbacks, with the row
     row_exchange row_;
     std::optional<step_shards> shards_; // logical ones, when they are asked for
     std::vector<double> present_;       // by segment, when not all had a gradient; else empty

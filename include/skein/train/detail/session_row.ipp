@@ -36,10 +36,10 @@ public:
     ///   shards       who has them by shard, in place of `reported`; or null
     ///   pauses       this rank wants a pause behind the step, for a change of the world
     ///   saves        how the save in flight stands here
-    ///   word         of the callbacks; that of rank 0 counts. Also what rank 0 says, afterwards
-    void exchange(report::metric_set own, const report::metric_set& reported,
-                  step_shards* shards, double stop, bool all_touched, double decided, bool pauses,
-                  save_word saves, std::span<double> word, step_info& now, step_clock& clock) {
+    ///   parts        whose callbacks give the word of rank 0
+    void exchange(report::metric_set own, const report::metric_set& reported, step_shards* shards,
+                  double stop, bool all_touched, double decided, bool pauses, save_word saves,
+                  session_parts& parts, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,
                             all_touched ? 0.0 : 1.0,
@@ -56,14 +56,16 @@ public:
                             pauses ? 1.0 : 0.0,
                             static_cast<double>(saves),
                             t.early};
-        for (std::size_t i = 0; i < word.size(); ++i) own.last(word_name(i), word[i]);
+        parts.ask_word(ctx_.is_first(), word_);
+        for (std::size_t i = 0; i < word_.size(); ++i) own.last(word_name(i), word_[i]);
         values_.clear();
         clock.end_row(now);
         const double waited = clock.waiting([&] {
             values_ = shards != nullptr ? shards->merge(own, control)
                                         : names_.merge(ctx_, own, reported, control);
         });
-        take_word(word);
+        take_word();
+        now.word = word_;
         now.loss = values_[0].value;
         now.timing = {.data = control[4],
                       .forward = control[5],
@@ -86,6 +88,8 @@ public:
         return values_;
     }
     [[nodiscard]] std::vector<report::metric_value>& values() noexcept { return values_; }
+    /// What rank 0 has said, for all callbacks.
+    [[nodiscard]] const std::vector<double>& word() const noexcept { return word_; }
     /// The gradient norms of all ranks: two numbers that are equal, or the ranks have come apart.
     [[nodiscard]] double least_norm() const noexcept { return least_; }
     [[nodiscard]] double most_norm() const noexcept { return most_; }
@@ -113,14 +117,16 @@ public:
     void rebind() noexcept { names_.forget(); }
 
 private:
-    [[nodiscard]] static std::string word_name(std::size_t i) { return fmt::format("{}{}", word_prefix, i); }
+    [[nodiscard]] static std::string word_name(std::size_t i) {
+        return fmt::format("{}{}", word_prefix, i);
+    }
     /// They are no columns.
-    void take_word(std::span<double> word) {
-        for (std::size_t i = 0; i < word.size(); ++i) {
+    void take_word() {
+        for (std::size_t i = 0; i < word_.size(); ++i) {
             const auto found =
                 std::ranges::find(values_, word_name(i), &report::metric_value::name);
             SKEIN_CHECK(found != values_.end(), "a word comes back with the row");
-            word[i] = found->value;
+            word_[i] = found->value;
             values_.erase(found);
         }
     }
@@ -128,6 +134,7 @@ private:
     const context& ctx_;
     shared_names names_; // of what ranks report
     std::vector<report::metric_value> values_;
+    std::vector<double> word_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
     bool some_untouched_ = false, same_decisions_ = true, pauses_ = false;
     save_word saves_ = save_word::none;

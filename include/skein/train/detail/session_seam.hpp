@@ -84,15 +84,12 @@ public:
     /// Whether a callback may change the plan, and whether the samples of a step.
     [[nodiscard]] virtual bool plans() const = 0;
     [[nodiscard]] virtual bool changes_batch() const = 0;
-    /// Factors of the callbacks on the rate of a step, multiplied.
-    [[nodiscard]] virtual bool sets_rate() const = 0;
+    /// Factors of the callbacks on the rate of a step, multiplied; 1 where none gives one.
     [[nodiscard]] virtual double rate(const rate_info& info) const = 0;
-    /// What a step of so many times the first batch is worth; 1 where no callback measures it.
-    [[nodiscard]] virtual bool measures_gain() const = 0;
-    [[nodiscard]] virtual double gain(double scale) const = 0;
-    /// Numbers of the words of all callbacks, one behind another. Of rank 0.
-    [[nodiscard]] virtual std::size_t word_size() const = 0;
-    virtual void give_word(std::span<double> to) = 0;
+    /// What a step of so many times the first batch is worth; none where no callback measures it.
+    [[nodiscard]] virtual std::function<double(double scale)> gain() const = 0;
+    /// The words of all callbacks, one behind another: what rank 0 says, zeros of the others.
+    virtual void ask_word(bool is_first, std::vector<double>& word) = 0;
     /// What they decide for a world, in their order; from to.plan.
     virtual void tell(const world_change& event, decisions& to) = 0;
     virtual void tell(const checkpoint_info& event) = 0;

@@ -27,8 +27,8 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
-    step_plan plan;   ///< in force: what was asked for, as far as the world holds it
-    step_plan asked;  ///< asked for in steps
+    step_plan plan;  ///< in force: what was asked for, as far as the world holds it
+    step_plan asked; ///< asked for in steps
     const metrics_manager& declared;
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
@@ -40,10 +40,10 @@ struct run_state {
     double factor = 1.0;        ///< of callbacks, on the rate of the step that was agreed on last
     stage_numbers row{};        ///< of the step that was committed last
     std::vector<double> word{}; ///< that rank 0 has given with it
-    std::uint64_t total = 0; ///< steps of the run; 0: not known
-    std::uint64_t step = 0;  ///< finished
-    std::uint64_t epoch = 0; ///< of the step that was committed last
-    bool left_out = false;   ///< the step that was applied last, by a callback
+    std::uint64_t total = 0;    ///< steps of the run; 0: not known
+    std::uint64_t step = 0;     ///< finished
+    std::uint64_t epoch = 0;    ///< of the step that was committed last
+    bool left_out = false;      ///< the step that was applied last, by a callback
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
     std::optional<drawn_batch> upcoming{};
@@ -59,6 +59,20 @@ struct run_state {
     [[nodiscard]] double scheduled_rate(std::uint64_t finished) const {
         return learning_rate(rate, feeder->schedule_step(finished));
     }
+    /// The rate of the step that is under way, of so many samples.
+    [[nodiscard]] double applied_rate(std::uint64_t batch) {
+        const auto first = static_cast<std::uint64_t>(config.global_batch);
+        const auto units = feeder->units();
+        scheduled = scheduled_rate(step);
+        factor = parts->rate(
+            {.step = step + 1,
+             .batch = batch,
+             .first_batch = first,
+             .progress = units ? static_cast<double>(*units) / static_cast<double>(first)
+                               : static_cast<double>(step),
+             .plan = &plan});
+        return scheduled * plan.rate_factor * factor;
+    }
     /// From the next step on. Collective with a stream whose end is not known.
     void follow(const step_plan& next) {
         plan = next;
@@ -67,6 +81,9 @@ struct run_state {
         if (!upcoming) return;
         upcoming = feeder->next(step);
         ended = !upcoming;
+    }
+    [[nodiscard]] plan_limits limits() const {
+        return {ctx.world_size(), input->size(), config.scaling.logical_shards};
     }
     /// What this rank has decided since the row before, as a number that float64 holds.
     [[nodiscard]] double decided() const noexcept {
@@ -80,6 +97,52 @@ struct run_state {
         if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
     }
 };
+
+/// The plan of a checkpoint, when rules had changed it. Callbacks have their states.
+///   result  what is to be told; mostly nothing
+[[nodiscard]] SKEIN_INLINE std::string restore_plan(run_state& run, const json& extra,
+                                                    const std::string& where) {
+    const bool is_saved = extra.contains("plan"), by_gain = static_cast<bool>(run.parts->gain());
+    if (!is_saved && !by_gain) return {};
+    loaded_plan saved{run.asked, std::nullopt};
+    if (is_saved) saved = restored_plan(extra.at("plan"), run.config, where);
+    if (!run.parts->plans()) check_plan(saved.plan, run.limits(), "the checkpoint", run.step);
+    run.plan = run.asked = saved.plan;
+    run.feeder->restore_plan(saved.plan, saved.units, run.step);
+    run.total = run.feeder->total();
+    if (saved.plan == plan_of(run.config) && (by_gain || !is_saved)) return {};
+    return "the run goes on by the plan of its rules: " + to_string(saved.plan);
+}
+
+/// The plan of the steps in this world: what rules have asked for, what they decide for it, and what
+/// of that it can hold. Asks no other rank, but with a stream whose end is not known.
+///   result  what is another one for that
+[[nodiscard]] SKEIN_INLINE std::vector<run_event> enter_plan(run_state& run) {
+    std::vector<run_event> rows;
+    if (!run.parts->plans()) return rows;
+    decisions to{.plan = run.asked};
+    run.parts->tell(world_change{.rank = run.ctx.rank(),
+                                 .world_size = run.ctx.world_size(),
+                                 .hosts = (run.ctx.world_size() + run.ctx.local_size() - 1) /
+                                          run.ctx.local_size(),
+                                 .step = run.step,
+                                 .first_batch = static_cast<std::uint64_t>(run.config.global_batch),
+                                 .samples = run.input->size(),
+                                 .shards = run.config.scaling.logical_shards,
+                                 .plan = &run.asked},
+                    to);
+    std::string rule = "world", why = fmt::format("{} workers", run.ctx.world_size());
+    for (const auto& each : to.made) {
+        rule = each.rule;
+        if (!each.why.empty()) why = each.why;
+    }
+    const auto plan = fitted(to.plan, run.limits());
+    check_plan(plan, run.limits(), rule, run.step);
+    add_events(rows, {rule, run.plan, plan, to.wanted == action::stop, why}, run.step);
+    if (plan != run.plan) run.follow(plan);
+    run.ask_stop(to.wanted);
+    return rows;
+}
 
 /// Collective, once it is known that they differ: says which rank has which plan.
 [[noreturn]] SKEIN_INLINE void plans_differ(const context& ctx, const run_state& run,

@@ -62,7 +62,7 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
         run_.feeder->rewind();
     run_.stop_wanted = saved.value("stop_wanted", false);
     restore_callbacks(*run_.parts, saved, where);
-    restore_plan(saved, where);
+    (void)restore_plan(run_, saved, where);
     if (from.plan != run_.plan) run_.follow(from.plan);
     run_.word = from.row.word;
     if (run_.scale) restore_scale(*run_.scale, saved);
@@ -94,37 +94,11 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     if (!std::exchange(has_told_start_, true)) run_.parts->tell(start_info_of({}));
 }
 
-SKEIN_INLINE void between_steps::enter_plan() {
-    if (!run_.parts->plans() || is_over_) return;
-    decisions to{.plan = run_.asked};
-    run_.parts->tell(
-        world_change{.rank = ctx_.rank(),
-                     .world_size = ctx_.world_size(),
-                     .hosts = (ctx_.world_size() + ctx_.local_size() - 1) / ctx_.local_size(),
-                     .step = run_.step,
-                     .first_batch = static_cast<std::uint64_t>(config_.global_batch),
-                     .samples = run_.input->size(),
-                     .shards = config_.scaling.logical_shards,
-                     .plan = &run_.asked},
-        to);
-    std::string rule = "world", why = fmt::format("{} workers", ctx_.world_size());
-    for (const auto& each : to.made) {
-        rule = each.rule;
-        if (!each.why.empty()) why = each.why;
-    }
-    const auto plan = fitted(to.plan, limits());
-    check_plan(plan, limits(), rule, run_.step);
-    std::vector<run_event> rows;
-    add_events(rows, {rule, run_.plan, plan, to.wanted == action::stop, why}, run_.step);
-    for (auto& row : rows) {
-        report_->decided(row);
-        last_.decided.push_back(std::move(row)); // whoever writes the row of the step, has them too
-    }
-    if (plan != run_.plan) {
-        run_.follow(plan);
-        report_->set_total(run_.total);
-    }
-    run_.ask_stop(to.wanted);
+[[nodiscard]] SKEIN_INLINE double session_core::stop_word() const {
+    const auto* const job = place_ != nullptr ? &place_->job() : nullptr;
+    const bool by_job = job != nullptr && job->stop_wanted();
+    if (!by_job && !ctx_.stop_requested()) return run_.stop_wanted ? 0.5 : 0.0;
+    return std::max({1.0, double(ctx_.stop_signal()), by_job ? double(job->stop_signal()) : 0});
 }
 
 SKEIN_INLINE void session_core::prepare_for_worlds() { between_.prepare(); }
