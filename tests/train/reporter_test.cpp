@@ -30,12 +30,13 @@ namespace {
 
 using folder = test::temporary_folder;
 
-context attempt_of(const std::string& job, int attempt) {
+context attempt_of(const std::string& job, int attempt, const std::string& why = {}) {
     return context({.rank = 0,
                     .world_size = 1,
                     .local_rank = 0,
                     .local_size = 1,
                     .attempt = attempt,
+                    .last_failure = why,
                     .host = "h",
                     .job_id = job},
                    nullptr, nullptr);
@@ -326,6 +327,17 @@ TEST_CASE("a run says beside its table how far it has come, and why it stopped")
                          {"is_over", true},
                          {"stopped_by", ended.stop_reason}});
     CHECK(where.text("run/metrics.csv") == "step,loss\n5,2.5\n"); // nothing of it is a column
+}
+
+TEST_CASE("a run that was started again says beside its table how often, and why") {
+    folder where;
+    const auto config = config_in(where);
+    const auto ctx = attempt_of("a", 2, "worker 1 was killed" + std::string(2000, '!'));
+    reporter report(ctx, config, {});
+    report.begin({.first_step = 4, .total_steps = 90});
+    const auto told = parse_json(std::string_view(where.text("run/progress.json"))).value();
+    CHECK(told.at("worlds") == 3);
+    CHECK(told.at("last_change").get<std::string>() == ctx.last_failure().substr(0, 1024));
 }
 
 TEST_CASE("a run without files and checkpoints leaves no folder") {
