@@ -15,6 +15,7 @@
 #include <skein/net/link.hpp>
 #include <skein/net/link_endpoint.hpp>
 #include <skein/net/loop_thread.hpp>
+#include <skein/net/message.hpp>
 #include <skein/net/network.hpp>
 #include <skein/net/offload.hpp>
 #include <skein/net/options.hpp>

@@ -46,9 +46,8 @@ public:
         killed_.push_back(worker);
     }
     void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override {
-        namespace kinds = spmd::detail::member_kind;
         if (!running_.contains(worker)) std::abort();
-        if (kind == kinds::begin) {
+        if (kind == spmd::detail::member_begin::number) {
             const auto told = wire::decode<spmd::detail::member_begin>(body);
             if (!told || told->now.members.at(static_cast<std::size_t>(told->rank)).id != worker)
                 std::abort();
@@ -81,7 +80,7 @@ public:
             asking.last = kind & 3;
             asking.generation = generation_[worker];
             const auto good = wire::encode(asking);
-            return to_->worker_said(worker, spmd::detail::member_kind::ask, good);
+            return to_->worker_said(worker, spmd::detail::member_ask::number, good);
         }
         to_->worker_said(worker, static_cast<std::uint16_t>(0x0200 + kind % 6), body);
     }

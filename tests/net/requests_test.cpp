@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/requests_support.hpp"
 
+#include <skein/net/address.hpp>
 #include <skein/net/detail/request_head.hpp>
+#include <skein/net/endpoint.hpp>
 #include <skein/net/link_endpoint.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
 #include <skein/net/requests.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -41,12 +45,22 @@ struct slow_request {
     std::uint32_t milliseconds = 0;
     std::uint64_t bytes = 0;
 };
+/// Told or asked, and heard in the read loop.
+struct word {
+    static constexpr std::uint16_t number = 7;
+    std::string text;
+};
+struct count_request {
+    static constexpr std::uint16_t number = 8;
+    int words = 0; ///< that were told before
+};
 struct unknown_request {
     static constexpr std::uint16_t number = 99;
 };
 
 add_request add_of(std::vector<int> items) { return {std::move(items)}; }
 wait_request wait_of(std::uint32_t ms) { return {ms}; }
+word word_of(std::string text) { return {std::move(text)}; }
 note note_of(std::string text) { return {std::move(text)}; }
 blob blob_of(std::size_t bytes) { return {byte_buffer(bytes, std::byte{7})}; }
 
@@ -96,6 +110,16 @@ std::shared_ptr<net::request_service> service_of(seen* s, net::request_service::
     service->on<blob, blob>(&give_back);
     service->on<slow_request, blob>(&give_later);
     service->on_tell<note>([s](note m, net::caller) { s->order.push_back(m.text); });
+    service->on_tell_at_once<word>([s](const word& m) {
+        if (m.text == "no") throw error(errc::malformed, "a word that means nothing");
+        s->order.push_back(m.text);
+    });
+    service->on_at_once<count_request, add_reply>([s](count_request m) {
+        const auto heard = static_cast<int>(s->order.size());
+        if (heard != m.words)
+            throw error(errc::mismatch, std::to_string(heard) + " words").with_hint("count again");
+        return add_reply{heard};
+    });
     return service;
 }
 
@@ -162,8 +186,6 @@ task<std::optional<error>> failure_of(net::requests& r, M m, net::request_call_o
     auto out = co_await asking;
     co_return out;
 }
-
-using table = net::message_table<add_request, add_reply, wait_request, blob, note>;
 
 } // namespace
 
@@ -598,6 +620,137 @@ TEST_CASE("to a peer that does not read nothing more is sent than it may leave u
     });
 }
 
+TEST_CASE("words are heard in their order, before what has a task, whatever runs") {
+    request_world w;
+    w.how.peer.running = 1;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        scope asking;
+        asking.spawn(drop_value(failure_of(r, wait_of(50)))); // all that may run
+        auto begun = sleep_for(20ms);
+        co_await begun;
+        for (int i = 0; i < 20; ++i) r.tell(word_of(std::to_string(i)));
+        auto joined = asking.join();
+        co_await joined;
+        r.tell(note_of("with a task"));
+        r.tell(word_of("at once"));
+        auto later = sleep_for(20ms);
+        co_await later;
+        REQUIRE(w.there.order.size() == 22);
+        for (int i = 0; i < 20; ++i)
+            CHECK(w.there.order[static_cast<std::size_t>(i)] == std::to_string(i));
+        CHECK(w.there.order[20] == "at once");
+        CHECK(w.there.order[21] == "with a task");
+        CHECK(w.service->held() == net::request_load());
+    });
+}
+
+TEST_CASE("a word that is refused as a request is leaves the link, one that fails ends it") {
+    request_world w;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        w.service->fence(5);
+        r.tell(unknown_request{});
+        r.tell(word_of("too old"), 4);
+        r.tell(word_of("current"), 5);
+        auto asking = r.call<add_reply>(add_of({1, 2}));
+        (void)co_await asking;
+        CHECK(w.there.order == std::vector<std::string>{"current"});
+        auto connecting = w.connect();
+        auto other = co_await connecting;
+        other->tell(word_of("no"));
+        auto waiting = failure_of(*other, wait_of(50'000));
+        const auto ended = co_await waiting;
+        REQUIRE(ended);
+        CHECK_FALSE(other->is_open());
+        auto connecting_again = w.connect();
+        auto third = co_await connecting_again;
+        third->tell_raw(word::number, byte_buffer(3, std::byte{0xff}), 0);
+        auto waiting_again = failure_of(*third, wait_of(50'000));
+        const auto unread = co_await waiting_again;
+        CHECK(unread);
+        CHECK_FALSE(third->is_open());
+        CHECK(r.is_open());
+        CHECK(w.there.order == std::vector<std::string>{"current"});
+        for (auto* one : {&other, &third}) {
+            auto closing = (*one)->close();
+            co_await closing;
+        }
+    });
+}
+
+TEST_CASE("what is answered at once is in order with words, and is refused as any call") {
+    request_world w;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        for (int i = 0; i < 10; ++i) {
+            r.tell(word_of("one"));
+            auto asking = r.call<add_reply>(count_request{i + 1});
+            const auto reply = co_await asking;
+            CHECK(reply.sum == i + 1);
+        }
+        auto wrong = failure_of(r, count_request{-1});
+        const auto why = co_await wrong;
+        REQUIRE(why);
+        CHECK(why->code() == errc::mismatch);
+        CHECK(why->text() == "10 words");
+        CHECK(why->hint() == "count again");
+        net::request_keys keys(77);
+        const auto key = keys.next();
+        net::request_call_options how;
+        how.key = &key;
+        auto keyed = failure_of(r, count_request{10}, how);
+        const auto refused = co_await keyed;
+        REQUIRE(refused);
+        CHECK(refused->code() == errc::not_supported);
+        r.tell(count_request{10}); // nobody hears its answer
+        CHECK(w.service->held() == net::request_load());
+        CHECK(r.running() == 0);
+        w.service->fence(5);
+        how = {};
+        how.generation = 4;
+        auto old = failure_of(r, count_request{10}, how);
+        const auto late = co_await old;
+        REQUIRE(late);
+        CHECK(late->code() == errc::aborted);
+    });
+}
+
+TEST_CASE("words over the network of this host are heard in their order") {
+    net::real_loop loop;
+    net::real_network network(loop);
+    const auto body = [](net::network* network) -> task<void> {
+        seen there;
+        auto service = service_of(&there);
+        net::endpoint server(*network, net::address::tcp(net::own_loopback(), 0), {});
+        const auto serve = [](std::shared_ptr<net::request_service> with,
+                              net::connection::handle c) -> task<void> {
+            auto r = net::requests::over(c, with);
+            auto ended = c->wait_closed();
+            co_await ended;
+            auto closing = r->close();
+            co_await closing;
+        };
+        scope serving;
+        serving.spawn(
+            server.serve([&](net::connection::handle c) { return serve(service, std::move(c)); }));
+        auto connecting = net::connection::connect(*network, server.local(), {});
+        auto c = co_await connecting;
+        auto r = net::requests::over(std::move(c));
+        for (int i = 0; i < 1000; ++i) r->tell(word_of(std::to_string(i)));
+        auto asking = r->call<add_reply>(add_of({1, 2}));
+        (void)co_await asking;
+        CHECK(there.order.size() == 1000);
+        for (std::size_t i = 0; i < there.order.size(); ++i)
+            CHECK(there.order[i] == std::to_string(i));
+        auto closing = r->close();
+        co_await closing;
+        server.close();
+        auto ended = serving.join();
+        co_await ended;
+        auto ending = service->close();
+        co_await ending;
+    };
+    loop.run(body(&network));
+}
+
 TEST_CASE("a request of an older generation is refused") {
     request_world w;
     w.run([](request_world& w, net::requests& r) -> task<void> {
@@ -691,11 +844,4 @@ TEST_CASE("a peer that speaks nonsense to the request layer loses its link, and 
             CHECK_FALSE(fine);
         });
     }
-}
-
-TEST_CASE("a table reaches every decoder of a protocol by its number") {
-    CHECK(table::numbers.size() == 5);
-    CHECK(table::check(1, wire::encode(add_of({1}))));
-    CHECK(table::check(99, {}).error().code() == errc::not_found);
-    CHECK_FALSE(table::check(1, to_buffer("\xff\xff\xff\xff")));
 }

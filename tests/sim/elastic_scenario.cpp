@@ -599,10 +599,10 @@ public:
         coordinator.worker_started(id, pid);
     }
     void worker_said(std::uint64_t id, std::uint16_t kind, byte_span body) override {
-        if (kind == spmd::detail::member_kind::leave && asked_.insert(id).second)
+        if (kind == spmd::detail::member_leave::number && asked_.insert(id).second)
             aim_at(target - 1);
-        if (kind == spmd::detail::member_kind::fail) failed_.insert(id);
-        if (kind == spmd::detail::member_kind::ask) note_ask(id, body);
+        if (kind == spmd::detail::member_fail::number) failed_.insert(id);
+        if (kind == spmd::detail::member_ask::number) note_ask(id, body);
         coordinator.worker_said(id, kind, body);
     }
     void worker_ended(std::uint64_t id, const spmd::worker_end& how) override;

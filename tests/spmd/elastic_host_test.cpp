@@ -3,6 +3,9 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/wait.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/requests.hpp>
+#include <skein/spmd/detail/keeper_links.hpp>
 #include <skein/spmd/memory_register.hpp>
 #include <tests/spmd/simulated_hosts.hpp>
 
@@ -387,6 +390,43 @@ task<void> cut_a_host_off_from_hosts(hosts_job* job) {
     co_await ending;
 }
 
+/// Others than supervisors of this release at the coordinator's door.
+task<void> knock_wrongly(hosts_job* job) {
+    scope all;
+    begin(job, &all, "a", nullptr);
+    auto meeting = until(job, [&] { return !job->views.empty(); });
+    co_await meeting;
+    const auto door = net::address::sim("a", 700);
+    job->plans["b"] = job->usual;
+    auto how = skein::spmd::detail::host_link(job->options("b"));
+    auto connecting = net::connection::connect(job->network.host("b"), door, how);
+    const auto link = co_await connecting;
+    const auto way = net::requests::over(link);
+    const auto member = job->newest().members.front();
+    const skein::spmd::detail::keeper_started early{member.id, 7};
+    way->tell(early); // and has not said hello
+    auto ending = link->wait_closed();
+    co_await ending;
+    CHECK(link->failure());
+    auto closing = way->close();
+    co_await closing;
+
+    how.self.purpose = "elastic-host";
+    auto older = as_result(net::connection::connect(job->network.host("b"), door, how));
+    const auto refused = co_await older;
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code() == errc::mismatch);
+
+    begin(job, &all, "b", nullptr);
+    auto joining = until(job, [&] { return has(job->newest(), "b"); });
+    co_await joining;
+    CHECK(has(job->newest(), "a"));
+    CHECK(job->newest().members.front() == member); // with its pid
+    auto finishing = finish(job, &all);
+    co_await finishing;
+    for (const auto& [name, end] : job->ends) CHECK((end && end->has_value()));
+}
+
 void in_job(task<void> (*what)(hosts_job*), time_span pause_limit = job_times().pause_limit) {
     hosts_job job;
     job.pause_limit = pause_limit;
@@ -415,6 +455,10 @@ TEST_CASE("a coordinator that was cut off for longer than its lease comes back a
 
 TEST_CASE("a register that says no for good ends the job at all hosts, with what it says") {
     in_job(&lose_the_register_for_good);
+}
+
+TEST_CASE("who says anything before hello, or is of an older release, has no part in a job") {
+    in_job(&knock_wrongly);
 }
 
 TEST_CASE("a host that reaches nobody keeps its workers' state for as long as a job pauses") {

@@ -32,13 +32,11 @@
 #include <skein/net/connection.hpp>
 #include <skein/net/detail/closed_news.hpp>
 #include <skein/net/link.hpp>
+#include <skein/net/message.hpp>
 #include <skein/net/request_budget.hpp>
-#include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
-#include <array>
-#include <concepts>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -49,47 +47,7 @@
 #include <string_view>
 #include <utility>
 
-#include <fmt/core.h>
-
 namespace skein::net {
-
-/// An aggregate with a number, which is the same in all programs that speak of it.
-template <class T>
-concept message = wire::encodable<T> && requires {
-    { T::number } -> std::convertible_to<std::uint16_t>;
-};
-
-/// All messages of a protocol: numbers are unique, and each decoder is found by its number.
-template <message... Messages>
-struct message_table {
-    static constexpr std::array<std::uint16_t, sizeof...(Messages)> numbers{Messages::number...};
-
-    /// Decodes a body as the message of that number.
-    ///   errors  not_found (no such number), those of wire::decode
-    [[nodiscard]] static result<void> check(std::uint16_t number, byte_span body) {
-        static_assert(are_unique(), "two messages of a table have one number");
-        result<void> out(
-            error(errc::not_found, fmt::format("no message has the number {}", number)));
-        (void)((number == Messages::number && (out = check_one<Messages>(body), true)) || ...);
-        return out;
-    }
-
-private:
-    static consteval bool are_unique() {
-        for (std::size_t i = 0; i < numbers.size(); ++i) {
-            for (std::size_t k = 0; k < i; ++k) {
-                if (numbers[i] == numbers[k]) return false;
-            }
-        }
-        return true;
-    }
-    template <class T>
-    static result<void> check_one(byte_span body) {
-        auto read = wire::decode<T>(body);
-        if (!read) return read.error();
-        return {};
-    }
-};
 
 /// What a request layer asks of itself and of its peer.
 struct request_options {
@@ -181,16 +139,6 @@ class request_wire;
 struct request_place {
     request_hold running, bytes;
 };
-
-/// A decoded message, or an error that names it.
-template <class T>
-[[nodiscard]] T decode_message(byte_span body, std::string_view what) {
-    auto read = wire::decode<T>(body);
-    if (read) return std::move(*read);
-    throw error(errc::malformed,
-                fmt::format("the {} {} does not decode", what, type_name(typeid(T))))
-        .with_cause(read.error().what());
-}
 } // namespace detail
 
 class requests;
@@ -199,6 +147,7 @@ class requests;
 class request_service {
 public:
     using raw_handler = unique_function<task<byte_buffer>(byte_buffer, caller)>;
+    using plain_handler = unique_function<byte_buffer(byte_span)>;
     using waiting_caller = std::pair<std::weak_ptr<requests>, std::uint64_t>; ///< and its call
 
     /// Bounds of what is remembered of calls with a key.
@@ -235,7 +184,30 @@ public:
                 return told<M, F>(run, std::move(body), std::move(who));
             });
     }
-    void add(std::uint16_t number, std::string_view name, raw_handler handler);
+    /// The same in the read loop: `handler(M)` is a plain call that gives the reply, before the next
+    /// frame is read, so that all that comes to such handlers keeps its order. What came before and
+    /// has a task may begin later. No bound of handlers counts it; a call with a key is refused.
+    template <message M, message Reply, class F>
+    void on_at_once(F handler) {
+        add(M::number, type_name(typeid(M)), {},
+            [run = std::move(handler)](byte_span body) mutable {
+                const Reply reply = run(detail::decode_message<M>(body, "message"));
+                return wire::encode(reply);
+            });
+    }
+    /// One-way messages in the read loop: `handler(M)`. An error ends the link, as do bytes that are
+    /// no M.
+    template <message M, class F>
+    void on_tell_at_once(F handler) {
+        add(M::number, type_name(typeid(M)), {},
+            [run = std::move(handler)](byte_span body) mutable {
+                run(detail::decode_message<M>(body, "message"));
+                return byte_buffer();
+            });
+    }
+    /// One of both handlers.
+    void add(std::uint16_t number, std::string_view name, raw_handler handler,
+             plain_handler at_once = {});
 
     /// Requests of an older generation are refused from now on (those that name none are not).
     void fence(std::uint64_t generation) noexcept {
@@ -283,6 +255,7 @@ private:
     struct named_handler {
         std::string name;
         raw_handler run;
+        plain_handler at_once; ///< instead of it
     };
     bounds bounds_;
     std::map<std::uint16_t, named_handler> handlers_;
@@ -330,8 +303,6 @@ public:
     task<byte_buffer> call_raw(std::uint16_t number, byte_buffer body, request_call_options how);
     void tell_raw(std::uint16_t number, byte_buffer body, std::uint64_t generation);
 
-    /// Messages of other kinds on this link, as connection::set_handler; without it they end it.
-    void set_other_handler(unique_function<void(const frame_view&)> handler);
     /// Called once when the link has ended: nullptr = orderly, else why. At once if it has.
     void set_closed_handler(unique_function<void(const error*)> handler);
 
@@ -396,6 +367,8 @@ private:
     [[nodiscard]] bool speaks_for(std::uint64_t client) noexcept;
     void on_message(std::uint16_t kind, std::uint64_t id, byte_buffer body);
     void on_request(std::uint64_t id, byte_buffer body);
+    void run_at_once(std::uint64_t id, const detail::request_head& head, byte_span body,
+                     request_service::plain_handler& handler);
     void on_answer(std::uint64_t id, bool good, byte_buffer body);
     void refuse(std::uint64_t id, bool one_way, const error& why);
     void tell_unheard(const char* what, const error& why);
@@ -417,7 +390,6 @@ private:
     bool open_ = true, ended_ = false;
     std::uint64_t unheard_ = 0; ///< one-way messages that came to nothing
     std::optional<error> failure_;
-    unique_function<void(const frame_view&)> other_;
     detail::closed_news closed_;
 
     std::uint64_t last_call_ = 0;

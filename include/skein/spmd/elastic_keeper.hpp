@@ -49,7 +49,7 @@ public:
     virtual void start(std::uint64_t worker) = 0;
     /// SIGKILL; nothing happens if it has ended.
     virtual void kill(std::uint64_t worker) = 0;
-    /// A frame of spmd/detail/elastic_protocol.hpp for it; dropped if it is not connected.
+    /// A message of spmd/detail/elastic_protocol.hpp for it; dropped if it is not connected.
     virtual void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) = 0;
     /// Its host has no part in the job, for this reason: it ends. Never the coordinator's own one.
     virtual void turn_out(const error& why) = 0;
@@ -64,7 +64,7 @@ public:
     virtual ~keeper_listener() = default;
 
     virtual void worker_started(std::uint64_t worker, std::int64_t pid) = 0;
-    /// A frame of it.
+    /// A message of it.
     virtual void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) = 0;
     /// Once for each start; nothing comes from it afterwards.
     virtual void worker_ended(std::uint64_t worker, const worker_end& how) = 0;

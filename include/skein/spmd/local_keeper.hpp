@@ -37,6 +37,9 @@ class children;
 } // namespace skein::proc
 
 namespace skein::spmd {
+namespace detail {
+struct member_hello;
+}
 
 /// What a keeper starts, and how long it waits for a sign of life.
 struct local_keeper_options : rank_program {
@@ -87,7 +90,8 @@ private:
     task<void> learn_silence();
     void look_at_silence(duration late);
     task<void> serve_one(std::shared_ptr<net::connection> link);
-    task<void> read_all(std::shared_ptr<net::connection> link, std::shared_ptr<worker> from);
+    [[nodiscard]] std::shared_ptr<worker> let_in(const detail::member_hello& hello,
+                                                 std::shared_ptr<net::connection> link);
     task<void> live(std::shared_ptr<worker> self);
     task<void> begin(std::shared_ptr<worker> self);
 

@@ -37,9 +37,9 @@ SKEIN_INLINE request_service::request_service(bounds b, std::shared_ptr<request_
 SKEIN_INLINE request_service::~request_service() = default;
 
 SKEIN_INLINE void request_service::add(std::uint16_t number, std::string_view name,
-                                       raw_handler handler) {
-    const auto [at, fresh] =
-        handlers_.try_emplace(number, named_handler{std::string(name), std::move(handler)});
+                                       raw_handler handler, plain_handler at_once) {
+    const auto [at, fresh] = handlers_.try_emplace(
+        number, named_handler{std::string(name), std::move(handler), std::move(at_once)});
     SKEIN_CHECK(fresh, "message {} ({}) has a handler: {}", number, name, at->second.name);
 }
 

@@ -111,7 +111,6 @@ SKEIN_INLINE requests::handle requests::start(std::unique_ptr<detail::request_wi
     if (!raw->ended_) raw->below_->set_handler([made](const frame_view& f) { made->on_frame(f); });
     return handle(raw, [made](requests* r) {
         r->closed_.set(nullptr);
-        r->other_ = nullptr;
         r->abort(error(errc::closed, "the request layer was dropped without close()"));
     });
 }
@@ -250,10 +249,6 @@ SKEIN_INLINE void requests::on_frame(const frame_view& f) {
         on_message(f.kind, f.id, f.take_body());
         return;
     default:
-        if (other_) {
-            other_(f);
-            return;
-        }
         throw error(errc::malformed, fmt::format("a frame of kind {:#x} between requests", f.kind))
             .with_hint("the peer does not speak in requests");
     }
@@ -343,6 +338,7 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
                                  found->second.name, head.generation, service_->generation_)));
         return;
     }
+    if (found->second.at_once) return run_at_once(id, head, body, found->second.at_once);
     if (head.key != 0 && !one_way && !speaks_for(head.client)) {
         const error why(
             errc::permission_denied,
@@ -378,6 +374,26 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
     auto place = place_of(body.size());
     spawn(run(self_, id, std::move(body), std::move(who), one_way, &found->second.run, stop,
               std::move(place)));
+}
+
+SKEIN_INLINE void requests::run_at_once(std::uint64_t id, const detail::request_head& head,
+                                        byte_span body, request_service::plain_handler& handler) {
+    const auto service = service_; // the handler is its
+    body = body.subspan(detail::request_head::bytes);
+    if ((head.flags & detail::request_head::one_way) != 0) {
+        (void)handler(body);
+        return;
+    }
+    detail::request_outcome outcome;
+    try {
+        if (head.key != 0)
+            throw error(errc::not_supported, "a call with a key, of what is answered at once");
+        outcome.bytes = handler(body);
+        outcome.good = true;
+    } catch (...) {
+        outcome.bytes = wire::encode(to_error(std::current_exception(), errc::remote_exception));
+    }
+    answer(id, outcome);
 }
 
 SKEIN_INLINE task<void> requests::run(core self, std::uint64_t id, byte_buffer body, caller who,
@@ -456,10 +472,6 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
     if (parts_ == 0) release();
 }
 
-SKEIN_INLINE void requests::set_other_handler(unique_function<void(const frame_view&)> handler) {
-    other_ = std::move(handler);
-}
-
 SKEIN_INLINE void requests::set_closed_handler(unique_function<void(const error*)> handler) {
     if (ended_) {
         if (handler) handler(failure_ ? &*failure_ : nullptr);
@@ -505,9 +517,7 @@ SKEIN_INLINE task<void> requests::part(core self, task<void> work) {
 }
 
 SKEIN_INLINE void requests::release() noexcept {
-    loop_.post([last = std::move(self_)] {
-        if (last) last->other_ = nullptr;
-    });
+    loop_.post([last = std::move(self_)] {});
 }
 
 } // namespace skein::net

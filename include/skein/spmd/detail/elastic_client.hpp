@@ -30,7 +30,6 @@
 namespace skein::net {
 class connection;
 class network;
-struct frame;
 } // namespace skein::net
 
 namespace skein::spmd::detail {
@@ -89,10 +88,15 @@ public:
     [[nodiscard]] net::connection& link() noexcept { return *link_; }
 
 private:
-    task<void> read_all();
+    [[nodiscard]] std::shared_ptr<net::request_service> words();
     task<void> watch_silence();
-    void handle(const net::frame& f);
-    void lose_link(error why);
+    template <class M>
+    void say(const M& what) {
+        if (way_ && link_->is_open()) way_->tell(what);
+    }
+    void heard_begin(member_begin told);
+    void lose_link(const error* why);
+    void tell_news();
     void break_world(int rank, const error& why);
     task<void> join(std::shared_ptr<elastic_place> into);
     task<void> until_useless(std::uint64_t generation, cancel_source stop);
@@ -102,6 +106,7 @@ private:
     elastic_client_options options_;
     elastic_wishes& wishes_;
     std::shared_ptr<net::connection> link_;
+    net::requests::handle way_;            ///< over it
     std::shared_ptr<elastic_place> place_; ///< the newest world that this rank has begun
     std::shared_ptr<elastic_place> old_;   ///< which has ended, until the next one begins
     std::optional<member_begin> newest_;   ///< that it was told of

@@ -26,9 +26,9 @@ SKEIN_INLINE task<void> elastic_client::connect() {
     net::connection_options o;
     o.secret = options_.secret;
     o.self.name = fmt::format("worker {}", options_.id);
-    o.self.purpose = "elastic";
+    o.self.purpose = purpose_of_members;
     o.self.pid = options_.pid;
-    o.bounds.max_frame = most_member_frame;
+    o.bounds.max_frame = most_member_message;
     // One that is stopped for a while is not lost: its death closes the socket, and the kernel ends
     // this process.
     o.alive = {net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
@@ -38,8 +38,9 @@ SKEIN_INLINE task<void> elastic_client::connect() {
     often.max_tries = 0;
     auto connecting = net::connect_patiently(network_, options_.door, o, often);
     link_ = co_await connecting;
-    say(*link_, member_kind::hello, member_hello{options_.id, options_.pid});
-    tasks_.spawn(read_all());
+    way_ = net::requests::over(link_, words(), in_order(most_member_message));
+    way_->set_closed_handler([this](const error* why) { lose_link(why); });
+    say(member_hello{options_.id, options_.pid});
     tasks_.spawn(watch_silence());
 }
 
@@ -54,65 +55,43 @@ SKEIN_INLINE task<void> elastic_client::watch_silence() {
     }
 }
 
-SKEIN_INLINE task<void> elastic_client::read_all() {
-    std::optional<error> why;
-    try {
-        for (;;) {
-            auto next = link_->receive();
-            auto f = co_await next;
-            if (!f) break;
-            handle(*f);
-        }
-    } catch (const error& e) {
-        why = e;
-    }
-    if (why && why->code() == errc::cancelled) co_return;
-    error lost(errc::peer_lost, "the supervisor is gone");
-    if (why) lost.with_cause(why->what());
-    lose_link(std::move(lost));
+/// What the supervisor says.
+SKEIN_INLINE std::shared_ptr<net::request_service> elastic_client::words() {
+    auto all = std::make_shared<net::request_service>();
+    all->on_tell_at_once<member_begin>([this](member_begin told) {
+        heard_begin(std::move(told));
+        tell_news();
+    });
+    all->on_tell_at_once<member_wish>([this](const member_wish& told) {
+        wishes_.change = told.change;
+        if (told.stop_signal != 0) wishes_.stop_signal = told.stop_signal;
+        tell_news();
+    });
+    all->on_tell_at_once<member_hold>([this](const member_hold& told) {
+        const std::lock_guard lock(wishes_.mutex);
+        wishes_.held = told.on;
+        wishes_.changed.notify_all();
+    });
+    all->on_tell_at_once<member_end>([this](member_end told) {
+        end_ = std::move(told);
+        if (!end_->in_order) break_world(-1, end_->why);
+        tell_news();
+    });
+    return all;
 }
 
-SKEIN_INLINE void elastic_client::handle(const net::frame& f) {
-    switch (f.kind) {
-    case member_kind::begin: {
-        auto told = wire::decode<member_begin>(f.body);
-        if (!told) throw told.error();
-        const auto rank = static_cast<std::size_t>(told->rank);
-        if (told->rank < 0 || rank >= told->now.members.size())
-            throw error(errc::malformed, fmt::format("rank {} in a world of {}", told->rank,
-                                                     told->now.members.size()));
-        wishes_.change = false;
-        const int lost = told->lost_rank;
-        const error why(errc::peer_lost,
-                        told->now.why.empty() ? "the world has changed" : told->now.why);
-        newest_ = std::move(*told);
-        break_world(lost, why);
-        break;
-    }
-    case member_kind::wish: {
-        const auto told = wire::decode<member_wish>(f.body);
-        if (!told) throw told.error();
-        wishes_.change = told->change;
-        if (told->stop_signal != 0) wishes_.stop_signal = told->stop_signal;
-        break;
-    }
-    case member_kind::hold: {
-        const auto told = wire::decode<member_hold>(f.body);
-        if (!told) throw told.error();
-        const std::lock_guard lock(wishes_.mutex);
-        wishes_.held = told->on;
-        wishes_.changed.notify_all();
-        break;
-    }
-    case member_kind::end: {
-        auto told = wire::decode<member_end>(f.body);
-        if (!told) throw told.error();
-        end_ = std::move(*told);
-        if (!std::get<0>(*end_)) break_world(-1, std::get<1>(*end_));
-        break;
-    }
-    default: throw error(errc::malformed, fmt::format("kind {} means nothing to a rank", f.kind));
-    }
+SKEIN_INLINE void elastic_client::heard_begin(member_begin told) {
+    if (told.rank < 0 || static_cast<std::size_t>(told.rank) >= told.now.members.size())
+        throw error(errc::malformed,
+                    fmt::format("rank {} in a world of {}", told.rank, told.now.members.size()));
+    wishes_.change = false;
+    const int lost = told.lost_rank;
+    const error why(errc::peer_lost, told.now.why.empty() ? "the world has changed" : told.now.why);
+    newest_ = std::move(told);
+    break_world(lost, why);
+}
+
+SKEIN_INLINE void elastic_client::tell_news() {
     changed_.wake_all();
     if (options_.on_news) options_.on_news();
 }
@@ -122,33 +101,28 @@ SKEIN_INLINE void elastic_client::break_world(int rank, const error& why) {
     if (place_) place_->losses.tell(rank, why);
 }
 
-SKEIN_INLINE void elastic_client::lose_link(error why) {
-    if (!lost_) lost_ = std::move(why);
+SKEIN_INLINE void elastic_client::lose_link(const error* why) {
+    lost_.emplace(errc::peer_lost, "the supervisor is gone");
+    if (why != nullptr) lost_->with_cause(why->what());
     break_world(-1, *lost_);
-    changed_.wake_all();
-    if (options_.on_news) options_.on_news();
+    tell_news();
 }
 
 SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end last,
                                                                        std::string why) {
     old_ = std::move(place_);
     std::uint64_t had = old_ ? old_->begin.now.generation : 0;
-    if (link_->is_open()) {
-        member_ask asking;
-        asking.last = static_cast<std::uint8_t>(old_ ? last : world_end::none);
-        asking.generation = had;
-        asking.settings = options_.settings;
-        asking.why = clipped(std::move(why));
-        say(*link_, member_kind::ask, asking);
-    }
+    const auto first = old_ ? last : world_end::none;
+    say(member_ask{static_cast<std::uint8_t>(first), had, options_.settings,
+                   clipped(std::move(why))});
     for (;;) {
         // Not sooner: others may not have paused yet, and would take it for a loss.
         if (old_ && (end_ || lost_ || last == world_end::broken ||
                      (newest_ && newest_->now.generation > had)))
             tasks_.spawn(drop(std::move(old_)));
         if (end_) {
-            if (std::get<0>(*end_)) co_return nullptr;
-            const auto& reason = std::get<1>(*end_);
+            if (end_->in_order) co_return nullptr;
+            const auto& reason = end_->why;
             if (reason.code() == errc::mismatch || reason.code() == errc::cancelled) throw reason;
             throw error(errc::aborted, "the job ends").with_cause(reason.what());
         }
@@ -168,20 +142,14 @@ SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end
             // What has come meanwhile.
             if (newest_->now.generation > had)
                 break_world(newest_->lost_rank, error(errc::peer_lost, newest_->now.why));
-            if (end_ && !std::get<0>(*end_)) break_world(-1, std::get<1>(*end_));
+            if (end_ && !end_->in_order) break_world(-1, end_->why);
             if (lost_) break_world(-1, *lost_);
             co_return into;
         }
         if (has_joined.error().code() == errc::cancelled && leaves_) throw has_joined.error();
         // It has not formed: somebody was lost. The supervisor makes the next one.
-        if (link_->is_open()) {
-            member_ask asking;
-            asking.last = static_cast<std::uint8_t>(world_end::broken);
-            asking.settings = options_.settings;
-            asking.generation = had;
-            asking.why = clipped(has_joined.error().what());
-            say(*link_, member_kind::ask, asking);
-        }
+        say(member_ask{static_cast<std::uint8_t>(world_end::broken), had, options_.settings,
+                       clipped(has_joined.error().what())});
     }
 }
 
@@ -243,15 +211,13 @@ SKEIN_INLINE task<void> elastic_client::drop(std::shared_ptr<elastic_place> whic
 }
 
 SKEIN_INLINE void elastic_client::ask_to_leave(const std::string& why) {
-    if (!link_ || !link_->is_open()) return;
-    say(*link_, member_kind::leave, member_leave{clipped(why)});
+    say(member_leave{clipped(why)});
 }
 
 SKEIN_INLINE task<void> elastic_client::leave() {
     leaves_ = true;
     const auto from = std::move(place_);
-    if (from && link_->is_open())
-        say(*link_, member_kind::done, member_done{from->begin.now.generation});
+    if (from) say(member_done{from->begin.now.generation});
     if (!from || !from->client) co_return;
     auto client = std::move(from->client);
     auto left = client->leave();
@@ -262,7 +228,7 @@ SKEIN_INLINE task<void> elastic_client::fail(error why) {
     leaves_ = true;
     why = clipped(why);
     const auto from = std::move(place_);
-    if (link_->is_open()) say(*link_, member_kind::fail, member_fail(why));
+    say(member_fail{why});
     if (!from || !from->client) co_return;
     auto client = std::move(from->client);
     auto failed = client->fail(std::move(why));
@@ -273,8 +239,9 @@ SKEIN_INLINE task<void> elastic_client::close() {
     leaves_ = true;
     for (auto* which : {&place_, &old_})
         if (*which) tasks_.spawn(drop(std::move(*which)));
-    if (link_) {
-        auto closed = shield(link_->close());
+    if (way_) {
+        way_->set_closed_handler(nullptr);
+        auto closed = shield(way_->close());
         co_await closed;
     }
     tasks_.cancel();

@@ -221,8 +221,8 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
     auto* const from = find(id);
     if (from == nullptr || from->has_ended) return;
     changed_.set();
-    if (kind == detail::member_kind::ask) return heard_ask(*from, body);
-    if (kind == detail::member_kind::leave) {
+    if (kind == detail::member_ask::number) return heard_ask(*from, body);
+    if (kind == detail::member_leave::number) {
         auto said = wire::decode<detail::member_leave>(body);
         // Its place stays empty, where the others are enough.
         if (!std::exchange(from->leaves, true)) target_ = std::max(target_ - 1, options_.least);
@@ -230,13 +230,13 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
         from->why = said ? detail::clipped(said->why) : std::string();
         return;
     }
-    if (kind == detail::member_kind::done) {
+    if (kind == detail::member_done::number) {
         auto said = wire::decode<detail::member_done>(body);
         return said ? heard_done(*from, said->generation) : kill(*from);
     }
-    if (kind == detail::member_kind::fail) {
+    if (kind == detail::member_fail::number) {
         auto said = wire::decode<detail::member_fail>(body);
-        return heard_failure(*from, said ? detail::clipped(std::get<0>(*said)) : said.error());
+        return heard_failure(*from, said ? detail::clipped(said->why) : said.error());
     }
     kill(*from); // nonsense
 }

@@ -251,14 +251,13 @@ private:
     /// What ends the links of all others, each with how the job has ended.
     static task<void> tell_over(detail::keeper_door* door, const supervisor_outcome* how) {
         const error why = how->failure ? *how->failure : error(errc::closed, detail::done_in_order);
-        std::vector<std::shared_ptr<net::connection>> links;
-        for (auto* one : door->there) links.push_back(one->shared_link());
-        for (const auto& link : links)
-            if (link->is_open())
-                detail::say(*link, detail::keeper_kind::over,
-                            detail::keeper_over(!how->failure, how->stop_signal, why));
-        for (const auto& link : links) {
-            auto closed = shield(link->close());
+        std::vector<net::requests::handle> ways;
+        for (auto* one : door->there) {
+            one->say_over(!how->failure, how->stop_signal, why);
+            ways.push_back(one->way);
+        }
+        for (const auto& way : ways) {
+            auto closed = shield(way->close());
             co_await closed;
         }
     }
@@ -268,12 +267,8 @@ private:
             auto pause = sleep_for(time_constants::lan().last_word);
             co_await pause;
             for (auto* one : door->there)
-                if (job->has_drained(*one) && one->link().is_open() && !one->told_over) {
-                    one->told_over = true;
-                    detail::say(one->link(), detail::keeper_kind::over,
-                                detail::keeper_over(true, SIGTERM,
-                                                    error(errc::closed, "the host has left")));
-                }
+                if (job->has_drained(*one))
+                    one->say_over(true, SIGTERM, error(errc::closed, "the host has left"));
             if (job->has_drained(keeper_)) {
                 is_empty_and_leaves_ = true;
                 resign_.request();

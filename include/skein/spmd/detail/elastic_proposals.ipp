@@ -92,8 +92,8 @@ SKEIN_INLINE void elastic_coordinator::kill(worker& which) {
     if (which.keeper != nullptr) which.keeper->kill(which.self.id);
 }
 SKEIN_INLINE void elastic_coordinator::send_end(worker& which, bool in_order, const error& why) {
-    which.keeper->tell(which.self.id, detail::member_kind::end,
-                       wire::encode(detail::member_end(in_order, why)));
+    which.keeper->tell(which.self.id, detail::member_end::number,
+                       wire::encode(detail::member_end{in_order, why}));
 }
 SKEIN_INLINE void elastic_coordinator::wake_at(time_point when) {
     wake_at_ = std::min(wake_at_, when);
@@ -241,10 +241,8 @@ SKEIN_INLINE void elastic_coordinator::wish() {
         if (w->told_change == change && w->told_stop == stop_signal_) continue;
         w->told_change = change;
         w->told_stop = stop_signal_;
-        detail::member_wish now;
-        now.change = change;
-        now.stop_signal = stop_signal_;
-        w->keeper->tell(w->self.id, detail::member_kind::wish, wire::encode(now));
+        w->keeper->tell(w->self.id, detail::member_wish::number,
+                        wire::encode(detail::member_wish{change, stop_signal_}));
     }
 }
 
@@ -590,7 +588,7 @@ SKEIN_INLINE void elastic_coordinator::begin_view(const view& before, const std:
         w->told_stop = 0;
         told.rank = w->rank;
         if (!w->has_ended)
-            w->keeper->tell(w->self.id, detail::member_kind::begin, wire::encode(told));
+            w->keeper->tell(w->self.id, detail::member_begin::number, wire::encode(told));
     }
     changed_.set();
 }

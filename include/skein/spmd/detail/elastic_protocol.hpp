@@ -1,40 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a rank of an elastic job and its supervisor say to each other; frames of one connection
-// whose bodies are wire-encoded. The coordinator reads and writes them, supervisors pass them on.
+// What a rank of an elastic job and its supervisor tell each other: messages over net::requests, in
+// order. The coordinator reads and writes them, supervisors pass them on.
 
 #include <skein/core/error.hpp>
-#include <skein/net/connection.hpp>
-#include <skein/net/frame.hpp>
+#include <skein/net/requests.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/view.hpp>
-#include <skein/wire/decode.hpp>
-#include <skein/wire/encode.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 namespace skein::spmd::detail {
 
-/// Kinds of frames; of the rank unless said.
-namespace member_kind {
-inline constexpr std::uint16_t hello = 0x0201; ///< member_hello; the first frame
-inline constexpr std::uint16_t ask = 0x0202;   ///< member_ask
-inline constexpr std::uint16_t leave = 0x0203; ///< member_leave
-inline constexpr std::uint16_t fail = 0x0204;  ///< member_fail
-inline constexpr std::uint16_t done = 0x0205;  ///< member_done
-inline constexpr std::uint16_t begin = 0x0281; ///< of the supervisor: member_begin
-inline constexpr std::uint16_t wish = 0x0282;  ///< of the supervisor: member_wish
-inline constexpr std::uint16_t end = 0x0283;   ///< of the supervisor: member_end
-inline constexpr std::uint16_t hold = 0x0284;  ///< of the supervisor itself: member_hold
-} // namespace member_kind
-
+/// The first of a rank.
 struct member_hello {
+    static constexpr std::uint16_t number = 0x0201;
     std::uint64_t id = 0;
     std::int64_t pid = 0;
 };
@@ -61,6 +45,7 @@ inline error clipped(const error& why) {
 
 /// For the next world.
 struct member_ask {
+    static constexpr std::uint16_t number = 0x0202;
     std::uint8_t last = 0;        ///< a world_end
     std::uint64_t generation = 0; ///< of the world before; 0: there was none
     std::vector<setting> settings;
@@ -68,17 +53,23 @@ struct member_ask {
 };
 /// It was told to go, and would like to.
 struct member_leave {
+    static constexpr std::uint16_t number = 0x0203;
     std::string why;
 };
 /// Its training is done. Its group may not hear it: it may have ended with a loss.
 struct member_done {
+    static constexpr std::uint16_t number = 0x0205;
     std::uint64_t generation = 0; ///< of its last world
 };
 /// It fails, and with it the job.
-using member_fail = std::tuple<error>;
+struct member_fail {
+    static constexpr std::uint16_t number = 0x0204;
+    error why{errc::unknown, ""};
+};
 
-/// A view that has this rank, and the way into its group.
+/// Of the supervisor, as all below: a view that has this rank, and the way into its group.
 struct member_begin {
+    static constexpr std::uint16_t number = 0x0281;
     view now;
     std::int32_t rank = 0;
     std::string secret; ///< of the group, 64 hexadecimal digits
@@ -87,25 +78,31 @@ struct member_begin {
 };
 /// All that is wished now.
 struct member_wish {
+    static constexpr std::uint16_t number = 0x0282;
     bool change = false;          ///< ranks join or leave
     std::int32_t stop_signal = 0; ///< not 0: the job is to stop
 };
-/// Whether nobody knows that this view is the newest one.
+/// Of the supervisor itself: whether nobody knows that this view is the newest one.
 struct member_hold {
+    static constexpr std::uint16_t number = 0x0284;
     bool on = false;
 };
 /// No view has this rank any more: in order, or for this reason.
-using member_end = std::tuple<bool, error>;
+struct member_end {
+    static constexpr std::uint16_t number = 0x0283;
+    bool in_order = false;
+    error why{errc::unknown, ""};
+};
 
-/// Of one frame; a view of some thousand ranks fits in.
-inline constexpr std::size_t most_member_frame = std::size_t{4} << 20;
+/// What such a link is for.
+inline constexpr const char* purpose_of_members = "elastic-2";
+/// Of one message, so that none is cut and overtaken; a view of some thousand ranks fits in.
+inline constexpr std::size_t most_member_message = std::size_t{960} << 10;
 
-template <class Body>
-void say(net::connection& to, std::uint16_t kind, const Body& body) {
-    net::frame f;
-    f.kind = kind;
-    f.body = wire::encode(body);
-    to.send(std::move(f));
+[[nodiscard]] inline net::request_options in_order(std::size_t most_message) {
+    net::request_options o;
+    o.control_bytes = o.most_message = most_message;
+    return o;
 }
 
 } // namespace skein::spmd::detail

@@ -29,45 +29,60 @@ class network;
 namespace skein::spmd::detail {
 
 /// What a link of hosts whose ranks start again is for: no other supervisor has one by mistake.
-inline constexpr const char* purpose_of_hosts = "host-of-ranks";
+inline constexpr const char* purpose_of_hosts = "host-of-ranks-2";
 [[nodiscard]] net::connection_options host_link(const elastic_host_options& of);
 
-/// Another host's keeper, as the coordinator has it.
-class remote_keeper final : public elastic_keeper {
-public:
-    remote_keeper(std::shared_ptr<net::connection> link, const keeper_hello& of)
-        : link_(std::move(link)), id_(of.id), host_(of.host), places_(of.places) {}
-    [[nodiscard]] std::uint64_t id() const noexcept override { return id_; }
-    [[nodiscard]] const std::string& host() const noexcept override { return host_; }
-    [[nodiscard]] int places() const noexcept override { return places_; }
-    void start(std::uint64_t worker) override;
-    void kill(std::uint64_t worker) override;
-    void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
-    void turn_out(const error& why) override;
-    [[nodiscard]] net::connection& link() noexcept { return *link_; }
-    [[nodiscard]] std::shared_ptr<net::connection> shared_link() const { return link_; }
-
-    bool told_over = false; ///< this host's part
-
-private:
-    std::shared_ptr<net::connection> link_;
-    std::uint64_t id_;
-    std::string host_;
-    int places_;
-};
+class remote_keeper;
 
 /// What all connections to a coordinator are served with.
 struct keeper_door {
     elastic_coordinator* coordinator = nullptr;
     const elastic_host_options* options = nullptr;
     std::vector<remote_keeper*> there{};
-    std::string last_words{}; ///< set: the job is over for those that come now
     /// Told of a view that a host knows of and the coordinator does not; empty: such a host is one
     /// of an older job.
     std::function<void(const view&)> on_newer{};
 };
 /// One of them, until it ends.
 [[nodiscard]] task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link);
+
+/// Another host's keeper, as the coordinator has it, from the beginning of its link to the end.
+class remote_keeper final : public elastic_keeper {
+public:
+    /// Both must outlive it.
+    remote_keeper(keeper_door& at, net::connection& link) : door_(at), link_(link) {}
+    [[nodiscard]] std::uint64_t id() const noexcept override { return hello_.id; }
+    [[nodiscard]] const std::string& host() const noexcept override { return hello_.host; }
+    [[nodiscard]] int places() const noexcept override { return hello_.places; }
+    void start(std::uint64_t worker) override { say(keeper_start{worker}); }
+    void kill(std::uint64_t worker) override { say(keeper_kill{worker}); }
+    void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override {
+        say(keeper_frame{worker, kind, std::move(body)});
+    }
+    void turn_out(const error& why) override { say_over(false, 0, why); }
+    /// Of this host's part; only the first one is told.
+    void say_over(bool in_order, int signal, const error& why) {
+        if (!std::exchange(told_over_, true)) say(keeper_over{in_order, signal, why});
+    }
+    [[nodiscard]] std::shared_ptr<net::request_service> words();
+
+    net::requests::handle way{};
+    event news{}; ///< the coordinator has it, or it has ended
+    bool is_known = false;
+
+private:
+    [[nodiscard]] keeper_welcome let_in(keeper_hello hello);
+    void check_known() const;
+    template <class M>
+    void say(const M& what) {
+        if (link_.is_open()) way->tell(what);
+    }
+
+    keeper_door& door_;
+    net::connection& link_;
+    keeper_hello hello_;
+    bool told_over_ = false;
+};
 
 /// How following a coordinator came to its end.
 struct followed {
@@ -92,11 +107,17 @@ public:
     void worker_ended(std::uint64_t worker, const worker_end& how) override;
 
 private:
-    [[nodiscard]] std::optional<followed> handle(const net::frame& f);
+    [[nodiscard]] std::shared_ptr<net::request_service> orders(followed* how, event* ended);
+    task<void> obey(net::requests::handle way, followed* how, event* ended);
+    template <class M>
+    void say(const M& what) {
+        if (link_ && link_->is_open()) way_->tell(what);
+    }
 
     local_keeper& keeper_;
     const elastic_host_options& options_;
-    std::shared_ptr<net::connection> link_; ///< while it is open
+    std::shared_ptr<net::connection> link_; ///< to the coordinator that it follows
+    net::requests::handle way_;             ///< over it
     std::optional<std::string> leaves_;
 };
 

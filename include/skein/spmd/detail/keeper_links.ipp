@@ -23,33 +23,10 @@ SKEIN_INLINE net::connection_options host_link(const elastic_host_options& of) {
     o.secret = of.secret;
     o.self.name = of.host;
     o.self.host = of.host;
-    o.self.purpose = of.coordinator.are_hosts ? purpose_of_hosts : "elastic-host";
+    o.self.purpose = of.coordinator.are_hosts ? purpose_of_hosts : "elastic-host-2";
     o.alive = of.alive;
-    o.bounds.max_frame = most_keeper_frame;
+    o.bounds.max_frame = most_keeper_message;
     return o;
-}
-
-SKEIN_INLINE void say_over(net::connection& to, bool in_order, int signal, const error& why) {
-    if (to.is_open()) say(to, keeper_kind::over, keeper_over(in_order, signal, why));
-}
-
-SKEIN_INLINE void remote_keeper::start(std::uint64_t worker) {
-    if (link_->is_open()) say(*link_, keeper_kind::start, keeper_order{worker});
-}
-SKEIN_INLINE void remote_keeper::kill(std::uint64_t worker) {
-    if (link_->is_open()) say(*link_, keeper_kind::kill, keeper_order{worker});
-}
-SKEIN_INLINE void remote_keeper::tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) {
-    if (!link_->is_open()) return;
-    keeper_frame f;
-    f.worker = worker;
-    f.kind = kind;
-    f.body = std::move(body);
-    say(*link_, keeper_kind::tell, f);
-}
-
-SKEIN_INLINE void remote_keeper::turn_out(const error& why) {
-    if (!std::exchange(told_over, true)) say_over(*link_, false, 0, why);
 }
 
 // ---- the coordinator's end ----------------------------------------------------------------------
@@ -84,112 +61,99 @@ SKEIN_INLINE std::string spare_text(const coordinator_options& of, std::string_v
                        of.most, of.are_hosts ? "host" : "worker", of.most == 1 ? "" : "s", who);
 }
 
-SKEIN_INLINE void heard(elastic_coordinator& job, remote_keeper& from, const net::frame& f) {
-    if (f.kind == keeper_kind::started) {
-        const auto told = wire::decode<keeper_started>(f.body);
-        if (!told) throw told.error();
-        return job.worker_started(told->worker, told->pid);
-    }
-    if (f.kind == keeper_kind::said) {
-        const auto told = wire::decode<keeper_frame>(f.body);
-        if (!told) throw told.error();
-        return job.worker_said(told->worker, told->kind, told->body);
-    }
-    if (f.kind == keeper_kind::leaves) {
-        const auto told = wire::decode<member_leave>(f.body);
-        if (!told) throw told.error();
-        return job.drain(from, told->why);
-    }
-    if (f.kind != keeper_kind::ended)
-        throw error(errc::malformed, fmt::format("kind {} means nothing to a coordinator", f.kind));
-    const auto told = wire::decode<keeper_ended>(f.body);
-    if (!told) throw told.error();
-    worker_end how;
-    how.code = told->code;
-    how.signal = told->signal;
-    how.how = told->how;
-    how.last_words = told->last_words;
-    how.was_silent = told->was_silent;
-    if (!told->not_started.empty() && !told->not_started.front())
-        how.not_started = told->not_started.front().error();
-    job.worker_ended(told->worker, how);
+SKEIN_INLINE keeper_scale scale(const keeper_door& door, keeper_scale asked) {
+    const auto& o = door.options->coordinator;
+    if (!asked.job.empty() && asked.job != door.options->job)
+        throw error(errc::mismatch,
+                    fmt::format("this is job '{}', not '{}'", door.options->job, asked.job));
+    door.coordinator->set_target(asked.target);
+    return {door.options->job, door.coordinator->target(), o.least, o.most};
 }
 
-SKEIN_INLINE void answer_scale(keeper_door* door, net::connection& to, const net::frame& f) {
-    auto asked = wire::decode<keeper_scale>(f.body);
-    if (!asked) throw asked.error();
-    const auto& o = door->options->coordinator;
-    if (!asked->job.empty() && asked->job != door->options->job) {
-        const error why(errc::mismatch,
-                        fmt::format("this is job '{}', not '{}'", door->options->job, asked->job));
-        return say_over(to, false, 0, why);
+SKEIN_INLINE keeper_welcome remote_keeper::let_in(keeper_hello hello) {
+    auto& job = *door_.coordinator;
+    const auto& o = *door_.options;
+    if (is_known) throw error(errc::already_exists, "this supervisor has said hello");
+    if (const auto no = objection(hello, door_)) {
+        if (o.say) o.say(fmt::format("a host was refused: {}", no->text()));
+        throw *no;
     }
-    door->coordinator->set_target(asked->target);
-    asked->job = door->options->job;
-    asked->target = door->coordinator->target();
-    asked->least = o.least;
-    asked->most = o.most;
-    say(to, keeper_kind::scaled, *asked);
+    if (door_.on_newer && hello.newest.generation > job.newest().generation) {
+        door_.on_newer(hello.newest);
+        const error why(errc::aborted, "another host knows a newer view"); // it comes again
+        link_.abort(why);
+        throw why;
+    }
+    // It is back before its old link was found to be broken.
+    for (auto* other : door_.there)
+        if (other->id() == hello.id)
+            other->way->abort(error(errc::reset, "its supervisor has come again"));
+    hello_ = std::move(hello);
+    keeper_welcome welcome;
+    welcome.is_spare = has_places_enough(door_);
+    welcome.kept = job.add(*this, hello_.running);
+    door_.there.push_back(this);
+    if (o.say)
+        o.say(fmt::format(
+            "host {} has come{}{}{}", host(),
+            o.coordinator.are_hosts ? "" : fmt::format(", with {} places", places()),
+            welcome.is_spare ? "; " : "",
+            welcome.is_spare ? spare_text(o.coordinator, "it") : ""));
+    is_known = true;
+    news.set();
+    return welcome;
 }
 
-SKEIN_INLINE task<void> read_keeper(keeper_door* door, remote_keeper* from) {
-    for (;;) {
-        auto next = from->link().receive();
-        auto f = co_await next;
-        if (!f) co_return;
-        heard(*door->coordinator, *from, *f);
-    }
+SKEIN_INLINE void remote_keeper::check_known() const {
+    if (!is_known) throw error(errc::malformed, "a supervisor says hello first");
+}
+
+SKEIN_INLINE std::shared_ptr<net::request_service> remote_keeper::words() {
+    auto all = std::make_shared<net::request_service>();
+    auto& job = *door_.coordinator;
+    all->on_at_once<keeper_hello, keeper_welcome>(
+        [this](keeper_hello m) { return let_in(std::move(m)); });
+    all->on_at_once<keeper_scale, keeper_scale>(
+        [this](keeper_scale m) { return scale(door_, std::move(m)); });
+    all->on_tell_at_once<keeper_started>([this, &job](keeper_started m) {
+        check_known();
+        job.worker_started(m.worker, m.pid);
+    });
+    all->on_tell_at_once<keeper_frame>([this, &job](const keeper_frame& m) {
+        check_known();
+        job.worker_said(m.worker, m.kind, m.body);
+    });
+    all->on_tell_at_once<keeper_ended>([this, &job](const keeper_ended& m) {
+        check_known();
+        job.worker_ended(m.worker, m.how);
+    });
+    all->on_tell_at_once<member_leave>([this, &job](const member_leave& m) {
+        check_known();
+        job.drain(*this, m.why);
+    });
+    return all;
 }
 
 SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link) {
-    auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
-    auto first = co_await first_frame;
-    if (!first) co_return;
-    if (first->kind == keeper_kind::scale) {
-        answer_scale(door, *link, *first);
-        auto closed = shield(link->close());
-        co_await closed;
-        co_return;
+    remote_keeper keeper(*door, *link);
+    keeper.way = net::requests::over(link, keeper.words(), in_order(most_keeper_message));
+    keeper.way->set_closed_handler([&](const error*) { keeper.news.set(); });
+    // Whoever is refused, and a tool, close it.
+    auto coming = as_result(keeper.news.wait_for(time_constants::lan().handshake_timeout));
+    const auto came = co_await coming;
+    if (keeper.is_known) {
+        auto hearing = as_result(link->wait_closed());
+        const auto heard = co_await hearing;
+        const auto lost = heard ? link->failure() : std::optional(heard.error());
+        const auto why = lost.value_or(error(errc::closed, "its supervisor has left"));
+        std::erase(door->there, &keeper);
+        door->coordinator->lose(keeper, why);
+        if (door->options->say && (lost || !door->options->coordinator.are_hosts))
+            door->options->say(fmt::format("host {} is gone: {}", keeper.host(), why.what()));
     }
-    auto hello = wire::decode<keeper_hello>(first->body);
-    if (!hello) throw hello.error();
-    if (const auto no = objection(*hello, *door)) {
-        if (door->options->say)
-            door->options->say(fmt::format("a host was refused: {}", no->text()));
-        say_over(*link, false, 0, *no);
-        auto closed = shield(link->close());
-        co_await closed;
-        co_return;
-    }
-    if (door->on_newer && hello->newest.generation > door->coordinator->newest().generation) {
-        door->on_newer(hello->newest); // its link ends, and it comes again
-        co_return;
-    }
-    // It is back before its old link was found to be broken.
-    for (auto* other : door->there)
-        if (other->id() == hello->id)
-            other->link().abort(error(errc::reset, "its supervisor has come again"));
-    remote_keeper keeper(link, *hello);
-    keeper_welcome welcome;
-    welcome.job = door->options->coordinator.job;
-    welcome.is_spare = has_places_enough(*door);
-    welcome.kept = door->coordinator->add(keeper, hello->running);
-    say(*link, keeper_kind::welcome, welcome);
-    door->there.push_back(&keeper);
-    if (door->options->say) {
-        const auto& job = door->options->coordinator;
-        door->options->say(fmt::format(
-            "host {} has come{}{}{}", keeper.host(),
-            job.are_hosts ? "" : fmt::format(", with {} places", keeper.places()),
-            welcome.is_spare ? "; " : "", welcome.is_spare ? spare_text(job, "it") : ""));
-    }
-    auto reading = as_result(read_keeper(door, &keeper));
-    const auto read = co_await reading;
-    std::erase(door->there, &keeper);
-    const error why = read ? error(errc::closed, "its supervisor has left") : read.error();
-    door->coordinator->lose(keeper, why);
-    if (door->options->say && !(read && door->options->coordinator.are_hosts))
-        door->options->say(fmt::format("host {} is gone: {}", keeper.host(), why.what()));
+    auto closed = shield(keeper.way->close());
+    co_await closed;
+    if (!came) throw came.error();
 }
 
 // ---- the other end ------------------------------------------------------------------------------
@@ -198,6 +162,26 @@ SKEIN_INLINE task<followed> follower::follow(net::network* via, net::address at)
     auto connecting = with_timeout(net::connection::connect(*via, at, host_link(options_)),
                                    time_constants::lan().reconnect_most);
     auto link = co_await connecting;
+    followed how;
+    event ended;
+    way_ = net::requests::over(link, orders(&how, &ended), in_order(most_keeper_message));
+    link_ = std::move(link);
+    const auto way = way_;
+    way->set_closed_handler([&](const error* why) {
+        if (why != nullptr && !how.is_over) how.why = *why;
+        ended.set();
+    });
+    auto obeying = as_result(obey(way, &how, &ended));
+    const auto obeyed = co_await obeying;
+    link_.reset();
+    way_.reset();
+    auto closed = shield(way->close());
+    co_await closed;
+    if (!obeyed) throw obeyed.error();
+    co_return how;
+}
+
+SKEIN_INLINE task<void> follower::obey(net::requests::handle way, followed* how, event* ended) {
     keeper_hello hello;
     hello.id = keeper_.id();
     hello.host = options_.host;
@@ -207,95 +191,54 @@ SKEIN_INLINE task<followed> follower::follow(net::network* via, net::address at)
     hello.most = options_.coordinator.most;
     hello.running = keeper_.running();
     hello.newest = keeper_.newest();
-    say(*link, keeper_kind::hello, hello);
-    link_ = link;
-    followed how;
-    try {
-        for (;;) {
-            auto next = link->receive();
-            auto f = co_await next;
-            if (!f) break;
-            if (auto over = handle(*f)) {
-                how = std::move(*over);
-                break;
-            }
-        }
-    } catch (const error& e) {
-        how.why = e;
+    const auto had = hello.running;
+    auto greeting = as_result(way->call<keeper_welcome>(std::move(hello)));
+    const auto welcome = co_await greeting;
+    if (!welcome) {
+        if (welcome.error().code() == errc::cancelled) throw welcome.error();
+        if (!link_->is_open()) co_return; // that says why
+        how->is_over = true;
+        how->why = welcome.error();
+        co_return;
     }
-    link_.reset();
-    auto closed = shield(link->close());
-    co_await closed;
-    if (how.why && how.why->code() == errc::cancelled) throw *how.why;
-    co_return how;
+    for (const auto& one : had) // orders may have come before this is read
+        if (std::find(welcome->kept.begin(), welcome->kept.end(), one.id) == welcome->kept.end())
+            keeper_.kill(one.id);
+    keeper_.hold(false);
+    if (welcome->is_spare && options_.say) options_.say(spare_text(options_.coordinator, "this host"));
+    if (leaves_) leave(*leaves_);
+    auto waiting = ended->wait();
+    co_await waiting;
 }
 
-SKEIN_INLINE std::optional<followed> follower::handle(const net::frame& f) {
-    if (f.kind == keeper_kind::welcome) {
-        const auto told = wire::decode<keeper_welcome>(f.body);
-        if (!told) throw told.error();
-        for (const auto& one : keeper_.running())
-            if (std::find(told->kept.begin(), told->kept.end(), one.id) == told->kept.end())
-                keeper_.kill(one.id);
-        keeper_.hold(false);
-        if (told->is_spare && options_.say)
-            options_.say(spare_text(options_.coordinator, "this host"));
-        if (leaves_) leave(*leaves_);
-        return std::nullopt;
-    }
-    if (f.kind == keeper_kind::over) {
-        auto told = wire::decode<keeper_over>(f.body);
-        if (!told) throw told.error();
-        followed how;
-        how.is_over = true;
-        how.in_order = std::get<0>(*told);
-        how.stop_signal = std::get<1>(*told);
-        if (!how.in_order) how.why = std::get<2>(*told);
-        return how;
-    }
-    if (f.kind == keeper_kind::tell) {
-        auto told = wire::decode<keeper_frame>(f.body);
-        if (!told) throw told.error();
-        keeper_.tell(told->worker, told->kind, std::move(told->body));
-        return std::nullopt;
-    }
-    const auto told = wire::decode<keeper_order>(f.body);
-    if (!told) throw told.error();
-    if (f.kind == keeper_kind::start)
-        keeper_.start(told->worker);
-    else if (f.kind == keeper_kind::kill)
-        keeper_.kill(told->worker);
-    else
-        throw error(errc::malformed, fmt::format("kind {} means nothing to a supervisor", f.kind));
-    return std::nullopt;
+SKEIN_INLINE std::shared_ptr<net::request_service> follower::orders(followed* how, event* ended) {
+    auto all = std::make_shared<net::request_service>();
+    all->on_tell_at_once<keeper_start>([this](keeper_start m) { keeper_.start(m.worker); });
+    all->on_tell_at_once<keeper_kill>([this](keeper_kill m) { keeper_.kill(m.worker); });
+    all->on_tell_at_once<keeper_frame>(
+        [this](keeper_frame m) { keeper_.tell(m.worker, m.kind, std::move(m.body)); });
+    all->on_tell_at_once<keeper_over>([how, ended](const keeper_over& m) {
+        how->is_over = true;
+        how->in_order = m.in_order;
+        how->stop_signal = m.signal;
+        if (!m.in_order) how->why = m.why;
+        ended->set();
+    });
+    return all;
 }
 
 SKEIN_INLINE void follower::leave(const std::string& why) {
     leaves_ = why;
-    if (link_ && link_->is_open()) say(*link_, keeper_kind::leaves, member_leave{why});
+    say(member_leave{why});
 }
 SKEIN_INLINE void follower::worker_started(std::uint64_t worker, std::int64_t pid) {
-    if (link_ && link_->is_open()) say(*link_, keeper_kind::started, keeper_started{worker, pid});
+    say(keeper_started{worker, pid});
 }
 SKEIN_INLINE void follower::worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) {
-    if (!link_ || !link_->is_open()) return;
-    keeper_frame f;
-    f.worker = worker;
-    f.kind = kind;
-    f.body = to_buffer(body);
-    say(*link_, keeper_kind::said, f);
+    say(keeper_frame{worker, kind, to_buffer(body)});
 }
 SKEIN_INLINE void follower::worker_ended(std::uint64_t worker, const worker_end& how) {
-    if (!link_ || !link_->is_open()) return;
-    keeper_ended told;
-    told.worker = worker;
-    told.code = how.code;
-    told.signal = how.signal;
-    told.how = how.how;
-    told.last_words = how.last_words;
-    told.was_silent = how.was_silent;
-    if (how.not_started) told.not_started.emplace_back(*how.not_started);
-    say(*link_, keeper_kind::ended, told);
+    say(keeper_ended{worker, how});
 }
 
 } // namespace skein::spmd::detail
@@ -310,21 +253,13 @@ SKEIN_INLINE task<std::string> ask_to_scale(net::network& via, net::address endp
     auto connecting = with_timeout(net::connection::connect(via, endpoint, detail::host_link(o)),
                                    time_constants::lan().connect_timeout);
     auto link = co_await connecting;
-    detail::keeper_scale asking;
-    asking.job = std::move(job);
-    asking.target = workers;
-    detail::say(*link, detail::keeper_kind::scale, asking);
-    auto answering = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
-    auto answer = co_await answering;
-    auto closed = shield(link->close());
+    auto way = net::requests::over(std::move(link));
+    auto asking = as_result(
+        with_timeout(way->call<detail::keeper_scale>(detail::keeper_scale{std::move(job), workers}),
+                     time_constants::lan().handshake_timeout));
+    const auto said = co_await asking;
+    auto closed = shield(way->close());
     co_await closed;
-    if (!answer) throw error(errc::closed, "the coordinator has closed the link");
-    if (answer->kind == detail::keeper_kind::over) {
-        auto no = wire::decode<detail::keeper_over>(answer->body);
-        if (!no) throw no.error();
-        throw std::get<2>(*no);
-    }
-    const auto said = wire::decode<detail::keeper_scale>(answer->body);
     if (!said) throw said.error();
     co_return fmt::format("job {} wants {} workers now ({} to {} are possible)", said->job,
                           said->target, said->least, said->most);

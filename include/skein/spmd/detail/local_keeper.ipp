@@ -29,7 +29,8 @@ struct local_keeper::worker {
     std::uint64_t id = 0;
     std::unique_ptr<proc::child> process;
     std::shared_ptr<net::connection> link;
-    event unlinked; ///< what it said has been read
+    std::weak_ptr<net::requests> way; ///< over it
+    event unlinked;                   ///< what it said has been read
     bool kill_asked = false;
     bool was_silent = false;
     duration silent{}; ///< for so long, when it was looked at
@@ -43,9 +44,9 @@ SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of)
     net::connection_options o;
     o.secret = of.secret;
     o.self.name = "keeper";
-    o.self.purpose = "elastic";
+    o.self.purpose = purpose_of_members;
     o.alive = of.alive;
-    o.bounds.max_frame = most_member_frame;
+    o.bounds.max_frame = most_member_message;
     return o;
 }
 
@@ -88,43 +89,60 @@ SKEIN_INLINE task<void> local_keeper::serve() {
     co_await serving;
 }
 
-SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection> link) {
-    auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
-    auto first = co_await first_frame;
-    if (!first || first->kind != detail::member_kind::hello)
-        throw error(errc::malformed, "a worker says hello first");
-    auto hello = wire::decode<detail::member_hello>(first->body);
-    if (!hello) throw hello.error();
-    const auto found = workers_.find(hello->id);
+SKEIN_INLINE std::shared_ptr<local_keeper::worker> local_keeper::let_in(
+    const detail::member_hello& hello, std::shared_ptr<net::connection> link) {
+    const auto found = workers_.find(hello.id);
     if (found == workers_.end() || found->second->link || found->second->has_ended)
         throw error(errc::permission_denied,
                     fmt::format("pid {} says it is worker {}, which is none of ours or connected "
                                 "already",
-                                hello->pid, hello->id));
-    auto from = found->second;
-    from->link = link;
+                                hello.pid, hello.id));
+    const auto& from = found->second;
+    if (!from->process) to_->worker_started(hello.id, hello.pid); // it was faster than that news
+    from->link = std::move(link);
     from->limit = silence_.limit(loop::current().now());
-    link->allow_silence(from->limit, from->limit);
-    if (held_) tell(from->id, detail::member_kind::hold, wire::encode(detail::member_hold{true}));
-    auto reading = read_all(link, from);
-    auto how = as_result(std::move(reading));
-    const auto read = co_await how;
-    from->unlinked.set();
-    // Silent, or it speaks nonsense: it may be alive, and hold what others wait for.
-    if (!read && read.error().code() != errc::cancelled && !from->has_ended) {
-        from->was_silent = read.error().code() == errc::peer_lost;
-        kill(from->id);
-    }
+    from->link->allow_silence(from->limit, from->limit);
+    return from;
 }
 
-SKEIN_INLINE task<void> local_keeper::read_all(std::shared_ptr<net::connection> link,
-                                               std::shared_ptr<worker> from) {
-    for (;;) {
-        auto next = link->receive();
-        auto f = co_await next;
-        if (!f) co_return; // it is about to exit
-        to_->worker_said(from->id, f->kind, f->body);
+SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection> link) {
+    std::shared_ptr<worker> from;
+    event said;
+    net::requests::handle way;
+    const auto connect = [&] {
+        from->way = way;
+        if (held_)
+            tell(from->id, detail::member_hold::number, wire::encode(detail::member_hold{true}));
+        said.set();
+    };
+    const auto service = std::make_shared<net::request_service>();
+    service->on_tell_at_once<detail::member_hello>([&](const detail::member_hello& hello) {
+        from = let_in(hello, link);
+        if (way) connect();
+    });
+    for (const auto number : {detail::member_ask::number, detail::member_leave::number,
+                              detail::member_fail::number, detail::member_done::number})
+        service->add(number, "word of a worker", {}, [&, number](byte_span body) {
+            if (!from) throw error(errc::malformed, "a worker says hello first");
+            to_->worker_said(from->id, number, body);
+            return byte_buffer();
+        });
+    way = net::requests::over(link, service, detail::in_order(detail::most_member_message));
+    way->set_closed_handler([&](const error*) { said.set(); });
+    if (from) connect(); // its words came before
+    auto hello = said.wait_for(time_constants::lan().handshake_timeout);
+    (void)co_await hello;
+    if (!from) throw link->failure().value_or(error(errc::malformed, "a worker says hello first"));
+    auto hearing = as_result(link->wait_closed());
+    const auto heard = co_await hearing;
+    from->unlinked.set();
+    // Silent, or it speaks nonsense: it may be alive, and hold what others wait for.
+    if (heard && link->failure() && !from->has_ended) {
+        from->was_silent = link->failure()->code() == errc::peer_lost;
+        kill(from->id);
     }
+    auto closing = shield(way->close());
+    co_await closing;
 }
 
 /// What this host is able to, from its own delays and those of the workers that came back.
@@ -172,18 +190,14 @@ SKEIN_INLINE void local_keeper::kill(std::uint64_t id) {
 }
 
 SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_buffer body) {
-    if (kind == detail::member_kind::begin)
+    if (kind == detail::member_begin::number)
         if (auto told = wire::decode<detail::member_begin>(body);
             told && told->now.generation > newest_.generation)
             newest_ = std::move(told->now);
     const auto found = workers_.find(id);
     if (found == workers_.end()) return;
-    const auto& link = found->second->link;
-    if (!link || !link->is_open()) return;
-    net::frame f;
-    f.kind = kind;
-    f.body = std::move(body);
-    link->send(std::move(f));
+    const auto way = found->second->way.lock();
+    if (way && found->second->link->is_open()) way->tell_raw(kind, std::move(body), 0);
 }
 
 SKEIN_INLINE std::vector<view_member> local_keeper::running() const {
@@ -202,7 +216,7 @@ SKEIN_INLINE void local_keeper::kill_all() {
 SKEIN_INLINE void local_keeper::hold(bool on) {
     if (std::exchange(held_, on) == on) return;
     for (const auto& [id, w] : workers_)
-        tell(id, detail::member_kind::hold, wire::encode(detail::member_hold{on}));
+        tell(id, detail::member_hold::number, wire::encode(detail::member_hold{on}));
 }
 
 SKEIN_INLINE task<void> local_keeper::begin(std::shared_ptr<worker> self) {
