@@ -437,6 +437,7 @@ private:
         run_.stop_wanted = extra.value("stop_wanted", false);
         restore_plan(extra, found.path());
         restore_callbacks(*run_.parts, extra, found.path());
+        run_.sums.restore(extra, found.path());
         restore_metrics(extra, found);
         if (run_.scale) restore_scale(*run_.scale, extra);
         if (run_.total > 0 && run_.step > run_.total)
@@ -487,6 +488,7 @@ private:
             out["logical_shards"] = config_.scaling.logical_shards;
         if (run_.plan != plan_of(config_) || run_.feeder->units())
             out["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
+        if (!run_.sums.sums().empty()) out["epoch_sums"] = run_.sums.saved();
         if (!end_due_.empty())
             out["end_due"] = {{"schema", wire::schema_hash<carried_state>()}, {"state", end_due_}};
         for (const auto& each : run_.parts->states())

@@ -4,6 +4,7 @@
 // both work on.
 
 #include <skein/torch/torch.hpp>
+#include <skein/train/detail/epoch_sums.hpp>
 #include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
@@ -33,6 +34,7 @@ struct run_state {
     std::optional<feeder> feeder{};
     std::optional<loss_scale> scale{}; ///< in float16
     std::optional<training_stage> training{};
+    epoch_sums sums{};       ///< of the steps that are committed
     stage_numbers row{};     ///< of the step that was committed last
     std::uint64_t total = 0; ///< steps of the run; 0: not known
     std::uint64_t step = 0;  ///< finished

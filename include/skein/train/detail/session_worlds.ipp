@@ -61,6 +61,7 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     run_.stop_wanted = saved.value("stop_wanted", false);
     restore_plan(saved, where);
     restore_callbacks(*run_.parts, saved, where);
+    run_.sums.restore(saved, where);
     if (run_.scale) restore_scale(*run_.scale, saved);
     notices_.clear(); // of a resume
     run_.training->restore(saved, where);
