@@ -14,6 +14,7 @@
 #include <skein/models/llama.hpp>
 #include <skein/train/accumulator.hpp>
 #include <skein/train/build.hpp>
+#include <skein/train/detail/gradient_watch.hpp>
 #include <skein/train/detail/shard_sums.hpp>
 #include <skein/train/detail/sharded.hpp>
 #include <skein/train/export_weights.hpp>
@@ -45,6 +46,7 @@
 #include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/flat.ipp>
 #include <skein/train/detail/flat_taken.ipp>
+#include <skein/train/detail/gradient_watch.ipp>
 #include <skein/train/detail/memory_plan.ipp>
 #include <skein/train/detail/offload.ipp>
 #include <skein/train/detail/optimizer.ipp>
@@ -57,6 +59,7 @@
 #include <skein/train/detail/session_core.ipp>
 #include <skein/train/detail/session_ends.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
+#include <skein/train/detail/session_look.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/session_plan.ipp>
 #include <skein/train/detail/session_row.ipp>

@@ -9,6 +9,7 @@
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
 #endif
 
+#include <skein/train/adaptive_batch.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/checkpoint_writer.hpp>
 #include <skein/train/collective.hpp>
@@ -38,6 +39,7 @@
 #include <skein/train/weight_mean.hpp>
 #include <skein/train/weight_source.hpp>
 
+#include <skein/train/detail/adaptive_batch.ipp>
 #include <skein/train/detail/checkpoint.ipp>
 #include <skein/train/detail/checkpoint_load.ipp>
 #include <skein/train/detail/checkpoint_parts.ipp>

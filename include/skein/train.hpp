@@ -10,6 +10,7 @@
 #include <skein/skein.hpp>
 #include <skein/torch.hpp>
 #include <skein/train/accumulator.hpp>
+#include <skein/train/adaptive_batch.hpp>
 #include <skein/train/batch_growth.hpp>
 #include <skein/train/build.hpp>
 #include <skein/train/callbacks.hpp>
@@ -28,6 +29,7 @@
 #include <skein/train/feed.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/fsdp.hpp>
+#include <skein/train/gradient_look.hpp>
 #include <skein/train/input.hpp>
 #include <skein/train/launch.hpp>
 #include <skein/train/loss.hpp>
@@ -40,6 +42,7 @@
 #include <skein/train/optimizer.hpp>
 #include <skein/train/optimizers.hpp>
 #include <skein/train/parameter_groups.hpp>
+#include <skein/train/per_worker_batch.hpp>
 #include <skein/train/plateau.hpp>
 #include <skein/train/precision.hpp>
 #include <skein/train/recompute.hpp>
@@ -58,6 +61,7 @@
 #include <skein/train/snapshot.hpp>
 #include <skein/train/stage.hpp>
 #include <skein/train/state_memory.hpp>
+#include <skein/train/steering.hpp>
 #include <skein/train/step_plan.hpp>
 #include <skein/train/stop_at.hpp>
 #include <skein/train/strategy.hpp>

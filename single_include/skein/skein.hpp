@@ -29490,6 +29490,7 @@ SKEIN_INLINE void gradient_noise::restore(memory saved) {
 // gamma: 1 is one after the other, 10 nearly the longer one.
 //   source: Qiao et al. 2021 (Pollux, OSDI)
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -29538,9 +29539,20 @@ struct step_time {
     double last_seconds = 0.0;  ///< the last one with it
 };
 
-/// Sums of what was measured, by nodes, ranks and samples of a micro-batch.
+/// Sums of what was measured, by nodes, ranks and samples of a micro-batch. Bounded: of a shape the
+/// newest most_counted steps or so, and most_shapes shapes, those of the most steps.
 class step_times {
 public:
+    static constexpr double most_counted = 512;
+    static constexpr std::size_t most_shapes = 64;
+
+    struct sum {
+        double micro = 0.0, last = 0.0, count = 0.0;
+        friend bool operator==(const sum&, const sum&) = default;
+    };
+    /// By nodes, ranks and samples.
+    using sums = std::map<std::tuple<int, int, std::int64_t>, sum>;
+
     /// One step.
     ///   micro_seconds, last_seconds  as in step_time
     ///   result  false: a time is not positive or not finite (a clock jumped): it is left out
@@ -29548,12 +29560,19 @@ public:
     /// In the order of nodes, ranks, samples.
     [[nodiscard]] std::vector<step_time> means() const;
     [[nodiscard]] bool empty() const noexcept { return sums_.empty(); }
+    /// What was said of a shape is over: another machine, or another load on it.
+    void forget(const step_shape& shape) {
+        sums_.erase({shape.nodes, shape.ranks, shape.micro_batch});
+    }
+    /// The mean of its last micro-batches; 0: it was not seen.
+    [[nodiscard]] double last_seconds(const step_shape& shape) const;
+
+    [[nodiscard]] const sums& state() const noexcept { return sums_; }
+    ///   errors  malformed: numbers that no state() has
+    void restore(sums saved);
 
 private:
-    struct sum {
-        double micro = 0.0, last = 0.0, count = 0.0;
-    };
-    std::map<std::tuple<int, int, std::int64_t>, sum> sums_;
+    sums sums_;
 };
 
 /// How far a model is from what was measured: the root mean squares of the differences of logarithms of
@@ -29577,6 +29596,7 @@ private:
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace skein::goodput {
 
@@ -29618,7 +29638,29 @@ SKEIN_INLINE bool step_times::add(const step_shape& shape, double micro_seconds,
     of.micro += micro_seconds;
     of.last += last_seconds;
     of.count += 1;
+    if (of.count >= most_counted) of = {of.micro / 2, of.last / 2, of.count / 2};
+    if (sums_.size() > most_shapes)
+        sums_.erase(std::ranges::min_element(
+            sums_, {}, [](const auto& each) { return each.second.count; }));
     return true;
+}
+
+SKEIN_INLINE double step_times::last_seconds(const step_shape& shape) const {
+    const auto found = sums_.find({shape.nodes, shape.ranks, shape.micro_batch});
+    return found == sums_.end() ? 0.0 : found->second.last / found->second.count;
+}
+
+SKEIN_INLINE void step_times::restore(sums saved) {
+    const auto is_right = [](const auto& each) {
+        const auto [nodes, ranks, micro_batch] = each.first;
+        const auto& of = each.second;
+        const auto is_time = [](double sum) { return sum > 0 && std::isfinite(sum); };
+        return nodes >= 1 && ranks >= nodes && micro_batch >= 1 && is_time(of.micro) &&
+               is_time(of.last) && of.count >= 1 && of.count <= most_counted;
+    };
+    if (saved.size() > most_shapes || !std::ranges::all_of(saved, is_right))
+        throw error(errc::malformed, "times of steps that cannot be");
+    sums_ = std::move(saved);
 }
 
 SKEIN_INLINE std::vector<step_time> step_times::means() const {
@@ -29999,6 +30041,9 @@ struct batch_limits {
     /// A rank may compute its samples in several parts. One rank then has two at least when its batch
     /// is larger than the first: one gradient alone says little of its noise.
     bool accumulation = false;
+    /// The gradient of a rank is seen in parts, however it computes them (logical shards): one rank
+    /// may have a batch larger than the first without micro-batches.
+    bool sees_parts = false;
 };
 
 /// A step, and what it comes to.
@@ -30075,10 +30120,11 @@ SKEIN_INLINE batch_choice goodput_model::best(const batch_limits& in) const {
         const double local =
             std::exp(from + (to - from) * i / (candidates - 1)) / ranks; // samples of a rank
         double parts = 1;
-        double micro = in.ranks == 1 ? first : std::ceil(local - slack);
+        const bool is_blind = in.ranks == 1 && !in.sees_parts;
+        double micro = is_blind ? first : std::ceil(local - slack);
         if (in.accumulation) {
             parts = std::max(std::ceil(local / micro_most - slack), 1.0);
-            if (in.ranks == 1 && local > first + slack) parts = std::max(parts, 2.0);
+            if (is_blind && local > first + slack) parts = std::max(parts, 2.0);
             micro = std::ceil(local / parts - slack);
         }
         if (micro < static_cast<double>(in.micro_least) || micro > micro_most) continue;

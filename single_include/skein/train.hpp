@@ -9183,7 +9183,8 @@ public:
     static constexpr std::size_t pack_unit = 64;
 
     metric_set() = default;
-    /// Refuses some names: errc::usage at the first report of one. The list outlives the set.
+    /// Refuses some names, and those that begin with one that ends in '/': errc::usage at the first
+    /// report of one. The list outlives the set.
     explicit metric_set(std::span<const std::string_view> taken) : taken_(taken) {}
 
     /// A mean without a weight counts as much as weigh() says. Names: see require_metric_name().
@@ -9545,7 +9546,10 @@ SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metr
                 .with_hint("report it under two names");
         return m;
     }
-    if (std::find(taken_.begin(), taken_.end(), name) != taken_.end())
+    const auto takes = [&](std::string_view t) {
+        return name == t || (t.ends_with('/') && name.starts_with(t));
+    };
+    if (std::ranges::any_of(taken_, takes))
         throw error(errc::usage, fmt::format("the metric name '{}' is taken by the trainer", name))
             .with_hint("report it under another name");
     require_metric_name(name);
@@ -12509,19 +12513,19 @@ struct Node;
 static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6),
               "skein needs LibTorch >= 2.6 (2.15 is what its tests run on)");
 
-// ======== skein/train/batch_growth.hpp
-// More samples per step as training goes on: a rule that changes the plan.
+// ======== skein/train/adaptive_batch.hpp
+// A batch that follows the gradients: as many samples per step as are worth their time, and a rate that
+// goes with them.
 //
-//     skein::Trainer<skein::DDP<>, skein::batch_growth> trainer(
-//         ctx, config,
-//         skein::batch_growth({.every_epochs = 2, .max = 512,
-//                              .rate = skein::batch_growth_rate::linear}));
+//     skein::Trainer<skein::DDP<>, skein::adaptive_batch> trainer(
+//         ctx, config, skein::adaptive_batch({.max = 1024, .lo = 16, .hi = 256}));
 //
-// A run whose batch grows sees the same samples in the same order, in fewer steps; its length and
-// its schedule go by samples. With last_batch::shorten or carry each sample comes once an epoch; drop
-// leaves out more at the end of each epoch, the larger the batch is.
-//   source: Smith, Kindermans, Ying, Le 2018 (arXiv 1711.00489); of the rates Goyal et al. 2017
-//   (arXiv 1706.02677, linear) and Krizhevsky 2014 (arXiv 1404.5997, square root)
+// The run begins with config.global_batch samples. From then on the rule keeps averages of how noisy
+// gradients are and of how long steps take; every so often rank 0 looks for the batch with the largest
+// goodput (goodput/goodput.hpp), and when that is better than the one there is by `hysteresis`, all
+// ranks take it. The run's length is in steps of the first batch: a step counts as what it is worth, so
+// a run ends when it has come as far as with the first batch, not when it has seen as many samples.
+//   source: Qiao et al. 2021 (Pollux, OSDI); the rates: goodput/rate_rule.hpp
 
 
 // ======== skein/train/callbacks.hpp
@@ -12551,10 +12555,105 @@ static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERS
 // callback first; nobody leaving the step out, they end the run. A step that overflowed float16 is
 // left out already: nobody is asked.
 //
+// A callback that wants to see gradients says so by gradient_look look() const: see gradient_look.hpp.
+//
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //
 //     std::string state() const;                // asked of rank 0 after the events of the step
 //     void restore(std::string_view state);     // on every rank, before on_start
+//
+// More that a callback may say of steps (its rate, what it is worth, a word of rank 0, another world)
+// is in train/steering.hpp.
+
+
+// ======== skein/train/gradient_look.hpp
+// A look at the gradients behind a step: squared norms of each one by itself and of their mean, by
+// parameter group. From them follow how noisy gradients are and what a larger batch is worth, see
+// goodput/gradient_noise.hpp.
+//
+// A callback looks by one more member, which is asked once, when the session opens:
+//
+//     struct noise_of_gradients {
+//         skein::train::gradient_look look() const { return {}; }
+//         void on_step(const skein::train::step_info& s) {
+//             if (s.squares != nullptr)
+//                 noise.take(*s.squares, s.squares_are_differenced ? 2.0 : 1.0,
+//                            s.squares_are_differenced);
+//         }
+//         skein::goodput::gradient_noise noise;
+//     };
+//
+// A gradient is that of one micro-batch of one rank, or of one logical shard. Where nobody looks,
+// nothing is computed and no byte of a run's files is another one. Where somebody does, parameters
+// keep their bits; the numbers travel in the row that the ranks exchange anyway.
+
+
+#include <cstdint>
+
+namespace skein::train {
+
+/// What a callback wants to see. All ranks alike; several callbacks that look agree on
+/// `preconditioned`.
+struct gradient_look {
+    bool is_on = true; ///< false: it does not look, as without the member
+    /// Each element divided by what Adam divides by: the root of its second moment before the step,
+    /// corrected for its start, plus eps. Elements that had no gradient so far count nothing, and
+    /// there are no numbers in the first `first_preconditioned` steps.
+    ///   errors  not_supported, before the first step: an optimizer without a mean of squares, or a
+    ///           rank that has a part of it only
+    bool preconditioned = false;
+    /// On one worker, a step of one gradient is compared with the step before: costs a copy of the
+    /// gradient. False: it has no numbers.
+    bool differences = true;
+
+    /// Of so many steps the second moments say too little; as AdaptDL has it.
+    static constexpr std::uint64_t first_preconditioned = 5;
+
+    /// Another callback looks, too.
+    ///   errors  usage: one wants preconditioned gradients and the other does not
+    void add(const gradient_look& other) {
+        if (!other.is_on) return;
+        if (is_on && preconditioned != other.preconditioned)
+            throw error(errc::usage, "one callback looks at preconditioned gradients and another "
+                                     "one at gradients as they are")
+                .with_hint("let both look alike");
+        is_on = true;
+        preconditioned = other.preconditioned;
+        differences = differences || other.differences;
+    }
+};
+
+} // namespace skein::train
+
+// ======== skein/train/steering.hpp
+// What a callback may say of steps besides what it decides behind them: a factor of the rate for each
+// step, what a step of a larger batch is worth, a word of rank 0 that all ranks hear, and what is to
+// be done in another world.
+//
+// Members of a callback (train/callbacks.hpp), each found by its name; all ranks must answer alike:
+//
+//     double rate(const rate_info&) const;
+//     double gain(double scale) const;
+//     decision on_world(const world_change&);
+//     static constexpr std::size_t word_size = 2;   // at most 8
+//     std::array<double, 2> word();                 // asked of rank 0 alone
+//
+// rate: a factor on what the schedule and the plan give, for one step. The factors of several
+// callbacks are multiplied. It is no event and no row of its own: the column `lr` has it.
+//
+// gain: steps of the first batch that one of `scale` times its samples is worth, 1 to scale. With it
+// the run's length, its epochs, its schedule and its evaluations go by what training has come to and
+// not by samples: a run ends once it has come to as many steps of the first batch as it was asked
+// for. Of one callback at most; not with streams.
+//
+// word: numbers that rank 0 alone can know, a measured time for one. They travel with the row of the
+// step, and every rank reads them in step_info::word. Numbers that are not finite travel, too.
+//
+// on_world: asked in each world before its first draw, the first one too, with the plan that rules had
+// asked for in steps. What it returns lasts as long as the world: it is asked again in the next, from
+// the same plan. Of a world that breaks at once some ranks may not hear: what it keeps may not depend on
+// how often it was asked. A plan that does not fit into the world is cut to what does, and that is an
+// event.
 
 
 // ======== skein/train/step_plan.hpp
@@ -13287,13 +13386,101 @@ inline void check_plan(const step_plan& plan, const plan_limits& limits, std::st
 } // namespace skein::train
 
 
+// ======== skein/train/steering.hpp, continued
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace skein::train {
+
+struct decision;
+
+/// A step whose gradients are there.
+struct rate_info {
+    std::uint64_t step = 0;          ///< this one; the first is 1
+    std::uint64_t batch = 0;         ///< its samples
+    std::uint64_t first_batch = 0;   ///< those of the run's first step
+    double progress = 0.0;           ///< steps of the first batch that were come to before
+    const step_plan* plan = nullptr; ///< in force
+};
+
+/// Ranks that train together from now on.
+struct world_change {
+    int rank = 0, world_size = 1;
+    int hosts = 1;
+    std::uint64_t step = 0;          ///< finished; 0: the run begins here
+    std::uint64_t first_batch = 0;   ///< samples of the run's first step
+    std::uint64_t samples = 0;       ///< of the data set; 0: a stream
+    int shards = 0;                  ///< logical ones that every batch has; 0: none
+    const step_plan* plan = nullptr; ///< that rules have asked for in steps
+};
+
+namespace detail {
+
+template <class C>
+concept sets_rate = requires(const C& c, const rate_info& info) {
+    { c.rate(info) } -> std::convertible_to<double>;
+};
+template <class C>
+[[nodiscard]] double rate_of([[maybe_unused]] const C& c, [[maybe_unused]] const rate_info& info) {
+    if constexpr (sets_rate<C>) return c.rate(info);
+    return 1.0;
+}
+
+template <class C>
+concept measures_gain = requires(const C& c, double scale) {
+    { c.gain(scale) } -> std::convertible_to<double>;
+};
+
+/// Numbers of its word; 0: it has none.
+template <class C>
+[[nodiscard]] consteval std::size_t word_size_of() {
+    if constexpr (requires { C::word_size; }) {
+        static_assert(C::word_size >= 1 && C::word_size <= 8, "a word has 1 to 8 numbers");
+        static_assert(requires(C& c) {
+            { c.word() } -> std::convertible_to<std::array<double, C::word_size>>;
+        }, "word() must return std::array<double, word_size>");
+        return C::word_size;
+    } else {
+        return 0;
+    }
+}
+
+template <class C>
+concept steers_worlds = requires(C& c, const world_change& info) { c.on_world(info); };
+template <class C>
+[[nodiscard]] consteval bool hears_worlds() {
+    if constexpr (!steers_worlds<C>)
+        static_assert(!requires { &C::on_world; },
+                      "on_world must be train::decision on_world(const train::world_change&)");
+    return steers_worlds<C>;
+}
+
+} // namespace detail
+
+/// The plan as near to what was asked for as a world can hold: fewer micro-batches where a rank would
+/// have some without a sample. A batch that has less than a sample per rank stays as it is: check_plan()
+/// says so.
+[[nodiscard]] inline step_plan fitted(step_plan plan, const plan_limits& limits) noexcept {
+    const auto most = plan.global_batch / (limits.world_size > 0 ? limits.world_size : 1);
+    if (plan.micro_batches > most && most >= 1) plan.micro_batches = most;
+    return plan;
+}
+
+} // namespace skein::train
+
+
 // ======== skein/train/callbacks.hpp, continued
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -13309,6 +13496,8 @@ struct start_info {
     std::string run_path{};
     std::string resumed_from{}; ///< a checkpoint, or empty
     std::string strategy{};     ///< "DDP"; empty for one without a name
+    std::string optimizer{};    ///< "AdamW", as its description says
+    std::uint64_t samples = 0;  ///< of the data set; 0: a stream, not known
     /// "3 epochs of 120 steps, ..."; empty when the steps were given.
     std::string epochs{};
     std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
@@ -13349,6 +13538,7 @@ struct step_timing {
     double data = 0.0;      ///< waited for batches: all of making them without prefetching
     double forward = 0.0;   ///< the model and the loss
     double backward = 0.0;  ///< the backward pass; gradients travel meanwhile
+    double early = 0.0;     ///< part of both: of the micro-batches before the last one
     double exposed = 0.0;   ///< the compute thread waited for other ranks since the row before
     double optimizer = 0.0; ///< of the step before: it comes behind the row
     /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of
@@ -13366,6 +13556,8 @@ struct step_info {
     double grad_norm = 0.0;    ///< before clipping
     double seconds = 0.0;      ///< of this step
     double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
+    std::uint64_t batch = 0;   ///< samples of this step, over all ranks
+    std::int64_t micro_batches = 1; ///< of each rank in this step
     const std::vector<report::metric_value>* metrics =
         nullptr; ///< everything reported, merged over ranks; metrics of training when due
     const std::vector<report::metric_array>* arrays =
@@ -13377,6 +13569,14 @@ struct step_info {
     std::uint64_t epoch = 0;         ///< passes over the data that are finished
     step_timing own{};               ///< as `timing`, of this rank alone: parts of since_row
     double since_row = 0.0;          ///< seconds since the row before, with all that lay between
+    std::span<const double> word{};  ///< of rank 0, as this callback has given it (train/steering.hpp)
+    /// By optimizer parameter group, those of no group last, where a callback looks: of the
+    /// gradients of all ranks, micro-batches and shards, before clipping. Zeros of a frozen group.
+    /// Null where nobody looks, and where the step has no number: one gradient and none before it,
+    /// or one that is not finite.
+    const std::vector<goodput::gradient_squares>* squares = nullptr;
+    bool squares_are_differenced =
+        false; ///< of this step and the one before: goodput::differenced()
 };
 
 /// After every evaluation, of each set by itself.
@@ -13437,7 +13637,8 @@ concept callback =
     requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
     requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||
     requires { &C::on_checkpoint; } || requires(C& c, const fit_result& e) { c.on_end(e); } ||
-    requires { &C::on_end; };
+    requires { &C::on_end; } || detail::sets_rate<C> || detail::measures_gain<C> ||
+    requires { &C::on_world; };
 
 namespace detail {
 
@@ -13496,6 +13697,27 @@ void tell(C& c, const fit_result& info) {
         static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
 }
 
+/// Looks at gradients.
+template <class C>
+concept looks = requires(const C& c) { c.look(); };
+/// What the callbacks want to see together.
+template <class... Callbacks>
+gradient_look look_of(const std::tuple<Callbacks...>& callbacks) {
+    gradient_look all{.is_on = false, .differences = false};
+    const auto add = [&]<class C>(const C& c) {
+        if constexpr (looks<C>) {
+            static_assert(std::is_same_v<std::remove_cvref_t<decltype(c.look())>, gradient_look>,
+                          "look() must return a train::gradient_look");
+            all.add(c.look());
+        } else {
+            static_assert(
+                !requires { &C::look; }, "look() must be a const member without arguments");
+        }
+    };
+    std::apply([&](const auto&... c) { (add(c), ...); }, callbacks);
+    return all;
+}
+
 /// Hears of steps before they are applied.
 template <class C>
 concept judges = requires(C& c, const step_info& info) { c.on_agreed(info); };
@@ -13523,7 +13745,7 @@ concept plans = requires(C& c, const step_info& info) {
     { c.on_step(info) } -> std::same_as<decision>;
 } || requires(C& c, const eval_info& info) {
     { c.on_eval(info) } -> std::same_as<decision>;
-};
+} || steers_worlds<C>;
 /// May change the samples of a step; a rule that never does says so.
 template <class C>
 [[nodiscard]] consteval bool changes_batch() {
@@ -13613,6 +13835,116 @@ SKEIN_INLINE description& description::add(std::string what, std::string_view va
 }
 
 } // namespace skein::train
+
+
+// ======== skein/train/adaptive_batch.hpp, continued
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein {
+
+struct adaptive_batch_options {
+    std::int64_t max = 0; ///< samples of a step at most: at least the first batch
+    std::int64_t lo = 1;  ///< samples that a rank computes at once: at least
+    std::int64_t hi = 0;  ///< and at most; 0: as many as `max`
+    /// A rank whose part is more than `hi` computes it in several micro-batches; so does one that is
+    /// alone, as one gradient says little of its noise. Without it a single worker keeps its batch,
+    /// but with logical shards.
+    bool accumulation = false;
+    /// For SGD adascale or linear, for Adam and its kin adamscale, sqrt or legw; same: none.
+    goodput::rate_rule rate = goodput::rate_rule::adascale;
+    double warm_up = 0.0; ///< of legw, in steps of the first batch
+    /// Time between two decisions, in seconds and in steps: both must have passed. After a change of
+    /// the world a tenth of it.
+    double every_seconds = 30.0;
+    std::uint64_t every_steps = 50;
+    double hysteresis = 1.05; ///< so much better must another batch be
+    /// A run's events.jsonl, or a part of it: decisions are those in there, none is made here.
+    std::string replay{};
+    /// Seconds that pass; none: a steady clock.
+    std::function<double()> clock{};
+};
+
+/// The callback. On every rank; rank 0 alone measures and decides, its word goes with the row.
+class adaptive_batch {
+public:
+    static constexpr std::string_view rule_name = "adaptive_batch";
+    static constexpr bool changes_batch = true;
+    static constexpr std::size_t word_size = 7;
+    /// Steps with statistics before the first decision.
+    static constexpr std::uint64_t least_steps = 20;
+
+    /// Throws errc::usage for options that make no sense; with `replay` what reading it throws, and
+    /// errc::malformed for a row that is none.
+    explicit adaptive_batch(adaptive_batch_options options);
+
+    void describe(train::description& to) const;
+    [[nodiscard]] train::gradient_look look() const;
+    /// Throws errc::usage for a rate rule that does not suit the optimizer, a max below the first batch
+    /// or above the data; errc::not_supported with a stream.
+    void on_start(const train::start_info& s);
+    [[nodiscard]] double gain(double scale) const { return goodput::gain_of(noise_.all(), scale); }
+    [[nodiscard]] double rate(const train::rate_info& step) const;
+    /// {number of the decision, batch, micro-batches, noise scale in samples, predicted and measured
+    /// seconds of a step, goodput by the one before}.
+    [[nodiscard]] std::array<double, word_size> word();
+    train::decision on_step(const train::step_info& s);
+    train::decision on_world(const train::world_change& world);
+
+    /// Gradients' averages, times, and what was decided last: numbers that read back to the same bits.
+    [[nodiscard]] std::string state() const;
+    /// Throws errc::malformed for a text that is no state().
+    void restore(std::string_view saved);
+
+    /// How noisy gradients are, as the averages stand.
+    [[nodiscard]] const goodput::gradient_noise& noise() const noexcept { return noise_; }
+    /// The times that were measured.
+    [[nodiscard]] const goodput::step_times& times() const noexcept { return times_; }
+
+private:
+    /// A row of `replay`: the plan behind a step.
+    struct replayed {
+        std::uint64_t step = 0;
+        std::string what;
+        double from = 0.0, to = 0.0;
+    };
+    void read_replay();
+    [[nodiscard]] train::decision replay(const train::step_info& s) const;
+    void measure(const train::step_info& s);
+    [[nodiscard]] goodput::step_shape shape_of(std::int64_t batch, std::int64_t micros) const noexcept;
+    [[nodiscard]] std::int64_t most() const noexcept;
+    [[nodiscard]] std::int64_t most_at_once() const noexcept;
+    [[nodiscard]] double now() const;
+    void look_for_better();
+    void begin_plan(const train::step_plan& plan);
+
+    adaptive_batch_options options_;
+    std::vector<replayed> replay_;
+    goodput::gradient_noise noise_;
+    goodput::step_times times_;
+    // Of the world and the plan in force
+    int ranks_ = 1, hosts_ = 1, shards_ = 0;
+    std::int64_t first_batch_ = 1, batch_ = 1, micros_ = 1;
+    // On rank 0: when it looks for another batch
+    bool is_new_world_ = true;
+    double looked_at_ = 0.0;
+    std::uint64_t steps_ = 0;   // since it has looked, or since the world or the plan is another
+    std::uint64_t strange_ = 0; // steps in a row whose times are far from the mean
+    std::uint64_t heard_ = 0;   // decisions that were followed
+    std::array<double, word_size> word_{}; // the newest
+};
+
+} // namespace skein
+
+
+// ======== skein/train/detail/adaptive_batch.ipp
+// Bodies of <skein/train/adaptive_batch.hpp>.
+
 
 // ======== skein/train/detail/rule_state.hpp
 // What callbacks with a state share: numbers as words of a text that reads back to the same bits,
@@ -13782,6 +14114,395 @@ inline void require_option(bool fine, std::string_view rule, const std::string& 
 }
 
 } // namespace skein::train::detail
+
+
+// ======== skein/train/detail/adaptive_batch.ipp, continued
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+namespace detail {
+/// Steps whose times are left out behind a change: memory is touched, batches are made anew.
+inline constexpr std::uint64_t uneven_steps = 2;
+/// A step so many times longer or shorter than the mean is no step as the others: a machine that
+/// slept, a clock that jumped. So many in a row are: the mean is out of date.
+inline constexpr double strange_factor = 8.0;
+inline constexpr std::uint64_t most_strange = 8;
+} // namespace detail
+
+SKEIN_INLINE adaptive_batch::adaptive_batch(adaptive_batch_options options)
+    : options_(std::move(options)) {
+    const auto& o = options_;
+    using train::detail::require_option;
+    require_option(o.max >= 1, rule_name, fmt::format("a max of {}", o.max),
+                   "use the samples that a step may have at most, e.g. 16 times the first batch");
+    require_option(o.lo >= 1, rule_name, fmt::format("a lo of {}", o.lo), "use 1 or more");
+    require_option(o.hi >= 0 && (o.hi == 0 || o.hi >= o.lo), rule_name,
+                   fmt::format("{} to {} samples of a rank at once", o.lo, o.hi),
+                   "use a hi of at least lo, or 0 for no limit");
+    require_option(o.lo <= o.max, rule_name,
+                   fmt::format("a lo of {} samples with a max of {}", o.lo, o.max),
+                   "use a lo of at most max");
+    require_option(o.hysteresis >= 1 && std::isfinite(o.hysteresis), rule_name,
+                   fmt::format("a hysteresis of {}", o.hysteresis), "use 1 or more, e.g. 1.05");
+    require_option(o.every_seconds >= 0 && std::isfinite(o.every_seconds), rule_name,
+                   fmt::format("a decision every {} seconds", o.every_seconds),
+                   "use 0 or a positive time");
+    require_option(o.warm_up >= 0 && std::isfinite(o.warm_up), rule_name,
+                   fmt::format("a warm-up of {} steps", o.warm_up), "use 0 or more");
+    if (!o.replay.empty()) read_replay();
+    looked_at_ = now();
+}
+
+SKEIN_INLINE void adaptive_batch::describe(train::description& to) const {
+    to.add("max", options_.max)
+        .add("lo", options_.lo)
+        .add("hi", options_.hi)
+        .add("accumulation", options_.accumulation)
+        .add("rate", std::string(goodput::name_of(options_.rate)))
+        .add("warm_up", options_.warm_up)
+        .add("every_seconds", options_.every_seconds)
+        .add("every_steps", static_cast<std::int64_t>(options_.every_steps))
+        .add("hysteresis", options_.hysteresis)
+        .add("replay", options_.replay);
+}
+
+SKEIN_INLINE train::gradient_look adaptive_batch::look() const {
+    train::gradient_look out;
+    out.preconditioned = options_.rate == goodput::rate_rule::adamscale;
+    return out;
+}
+
+SKEIN_INLINE void adaptive_batch::on_start(const train::start_info& s) {
+    using enum goodput::rate_rule;
+    const bool is_adam = s.optimizer.find("Adam") != std::string::npos;
+    const bool is_sgd = s.optimizer == "SGD";
+    const bool for_sgd = options_.rate == adascale || options_.rate == linear;
+    const bool for_adam =
+        options_.rate == adamscale || options_.rate == sqrt || options_.rate == legw;
+    if ((is_adam && for_sgd) || (is_sgd && for_adam))
+        throw error(errc::usage,
+                    fmt::format("the rate rule {} does not suit the optimizer {}",
+                                goodput::name_of(options_.rate), s.optimizer))
+            .with_where(std::string(rule_name))
+            .with_hint(is_adam ? "use adamscale, sqrt or legw; same leaves the rate alone"
+                               : "use adascale or linear; same leaves the rate alone");
+    if (s.samples > 0 && static_cast<std::uint64_t>(options_.max) > s.samples)
+        throw error(errc::usage, fmt::format("a max of {} samples, the data set has {}",
+                                             options_.max, s.samples))
+            .with_where(std::string(rule_name))
+            .with_hint("use at most as many as there are");
+}
+
+SKEIN_INLINE double adaptive_batch::rate(const train::rate_info& step) const {
+    const double scale = std::max(
+        1.0, static_cast<double>(step.batch) / static_cast<double>(std::max<std::uint64_t>(
+                                                   1, step.first_batch)));
+    return goodput::rate_factor(options_.rate, {.scale = scale,
+                                                .gain = gain(scale),
+                                                .progress = step.progress,
+                                                .warm_up = options_.warm_up});
+}
+
+SKEIN_INLINE double adaptive_batch::now() const {
+    return options_.clock ? options_.clock()
+                          : to_seconds(system_clock().now().time_since_epoch());
+}
+
+// ---- what is seen -------------------------------------------------------------------------------
+
+SKEIN_INLINE goodput::step_shape adaptive_batch::shape_of(std::int64_t batch,
+                                                          std::int64_t micros) const noexcept {
+    const auto parts = static_cast<std::int64_t>(ranks_) * micros;
+    return {.nodes = hosts_,
+            .ranks = ranks_,
+            .micro_batch = std::max<std::int64_t>(1, (batch + parts - 1) / parts),
+            .accumulation = micros - 1};
+}
+
+SKEIN_INLINE void adaptive_batch::measure(const train::step_info& s) {
+    const auto& t = s.timing;
+    const auto before = static_cast<double>(s.micro_batches - 1);
+    const double all = s.own.forward + s.own.backward + s.own.exposed + s.own.optimizer;
+    const double micro =
+        before > 0 ? t.early / before : t.forward + t.backward + s.own.optimizer;
+    const double last = std::max(all - t.early, micro);
+    const auto shape = shape_of(static_cast<std::int64_t>(s.batch), s.micro_batches);
+    if (const double mean = times_.last_seconds(shape); mean > 0) {
+        const bool is_strange =
+            last > mean * detail::strange_factor || last * detail::strange_factor < mean;
+        strange_ = is_strange ? strange_ + 1 : 0;
+        if (is_strange && strange_ < detail::most_strange) return;
+        if (is_strange) times_.forget(shape);
+    }
+    (void)times_.add(shape, micro, last);
+}
+
+SKEIN_INLINE train::decision adaptive_batch::on_step(const train::step_info& s) {
+    if (s.squares != nullptr) {
+        if (s.squares->size() != noise_.groups())
+            noise_ = goodput::gradient_noise(s.squares->size());
+        (void)noise_.take(*s.squares,
+                          static_cast<double>(s.batch) / static_cast<double>(first_batch_),
+                          s.squares_are_differenced);
+    }
+    steps_ += 1;
+    if (steps_ > detail::uneven_steps && static_cast<std::int64_t>(s.batch) == batch_ &&
+        s.micro_batches == micros_)
+        measure(s);
+    if (!options_.replay.empty()) {
+        auto out = replay(s);
+        begin_plan(out.plan.value_or(*s.plan));
+        return out;
+    }
+    begin_plan(*s.plan);
+    if (s.word.size() != word_size || !(s.word[0] > static_cast<double>(heard_))) return {};
+    std::ranges::copy(s.word, word_.begin());
+    heard_ = static_cast<std::uint64_t>(word_[0]);
+    auto next = *s.plan;
+    next.global_batch = static_cast<std::int64_t>(word_[1]);
+    next.micro_batches = static_cast<std::int64_t>(word_[2]);
+    begin_plan(next);
+    return {.plan = next,
+            .why = fmt::format("noise scale {:.0f} samples; a step of {} is expected to take "
+                               "{:.3g} ms, one of {} takes {:.3g} ms; goodput x {:.2f}",
+                               word_[3], next.global_batch, word_[4] * 1e3, s.plan->global_batch,
+                               word_[5] * 1e3, word_[6])};
+}
+
+SKEIN_INLINE void adaptive_batch::begin_plan(const train::step_plan& plan) {
+    if (plan.global_batch == batch_ && plan.micro_batches == micros_) return;
+    batch_ = plan.global_batch;
+    micros_ = plan.micro_batches;
+    steps_ = 0;
+    looked_at_ = now();
+}
+
+// ---- what is decided ----------------------------------------------------------------------------
+
+SKEIN_INLINE std::int64_t adaptive_batch::most_at_once() const noexcept {
+    return options_.hi > 0 ? options_.hi : options_.max;
+}
+
+/// Samples of a step that this world can hold.
+SKEIN_INLINE std::int64_t adaptive_batch::most() const noexcept {
+    const auto parts = static_cast<std::int64_t>(shards_ > 0 ? shards_ : ranks_);
+    if (options_.accumulation && shards_ == 0) return options_.max;
+    return std::min(options_.max, most_at_once() * parts);
+}
+
+SKEIN_INLINE train::decision adaptive_batch::on_world(const train::world_change& world) {
+    const auto& o = options_;
+    ranks_ = world.world_size;
+    hosts_ = world.hosts;
+    shards_ = world.shards;
+    first_batch_ = static_cast<std::int64_t>(world.first_batch);
+    is_new_world_ = true;
+    auto next = *world.plan;
+    if (world.samples == 0)
+        throw error(errc::not_supported, "not supported: adaptive_batch with a stream")
+            .with_hint("use data with size() and batch(ids)");
+    if (o.max < first_batch_)
+        throw error(errc::usage, fmt::format("a max of {} samples, the run begins with {}", o.max,
+                                             first_batch_))
+            .with_where(std::string(rule_name))
+            .with_hint("give it a larger max, or the run a smaller batch");
+    const auto parts = static_cast<std::int64_t>(shards_ > 0 ? shards_ : ranks_);
+    // What ranks can hold goes before what they should have at least.
+    next.global_batch = std::min(std::max(next.global_batch, std::min(o.lo * parts, o.max)), most());
+    if (o.accumulation && shards_ == 0) {
+        const auto at_once = most_at_once() * ranks_;
+        next.micro_batches = (next.global_batch + at_once - 1) / at_once;
+        if (ranks_ == 1 && next.global_batch > first_batch_)
+            next.micro_batches = std::max<std::int64_t>(2, next.micro_batches);
+    }
+    const auto at_once = shape_of(next.global_batch, shards_ > 0 ? shards_ / ranks_ : next.micro_batches);
+    if (shards_ == 0 && at_once.micro_batch > most_at_once())
+        throw error(errc::usage,
+                    fmt::format("a step of {} samples for {} ranks, each of which may compute {} at "
+                                "once",
+                                next.global_batch, ranks_, most_at_once()))
+            .with_where(std::string(rule_name))
+            .with_hint("allow accumulation, give it a larger hi, or begin with a smaller batch");
+    begin_plan(next);
+    steps_ = 0;
+    looked_at_ = now();
+    return {.plan = next, .why = fmt::format("{} workers", ranks_)};
+}
+
+SKEIN_INLINE std::array<double, adaptive_batch::word_size> adaptive_batch::word() {
+    const double part = is_new_world_ ? 0.1 : 1.0;
+    const bool is_due = static_cast<double>(steps_) >=
+                            std::max(static_cast<double>(options_.every_steps) * part,
+                                     static_cast<double>(detail::uneven_steps + 3)) &&
+                        now() - looked_at_ >= options_.every_seconds * part;
+    if (is_due && options_.replay.empty() && noise_.steps() >= least_steps) look_for_better();
+    return word_;
+}
+
+SKEIN_INLINE void adaptive_batch::look_for_better() {
+    const auto current = shape_of(batch_, micros_);
+    const double measured = times_.last_seconds(current);
+    if (!(measured > 0)) return; // no step of this shape has had a time yet
+    looked_at_ = now();
+    steps_ = 0;
+    is_new_world_ = false;
+    const goodput::goodput_model model{goodput::fit(times_.means()), noise_.all(), first_batch_};
+    const auto best = model.best({.nodes = hosts_,
+                                  .ranks = ranks_,
+                                  .most = std::max(most(), first_batch_),
+                                  .micro_least = options_.lo,
+                                  .micro_most = most_at_once(),
+                                  .accumulation = options_.accumulation && shards_ == 0,
+                                  .sees_parts = shards_ > 0});
+    const double now_worth = model.goodput(current);
+    if (!std::isfinite(best.goodput) || !(best.goodput > now_worth * options_.hysteresis)) return;
+    const auto batch = std::min(best.shape.batch(), most());
+    const auto micros = std::min(best.shape.accumulation + 1, std::max<std::int64_t>(1, batch / ranks_));
+    if (batch == batch_ && micros == micros_) return;
+    word_ = {static_cast<double>(heard_ + 1),
+             static_cast<double>(batch),
+             static_cast<double>(micros),
+             noise_.noise_scale() * static_cast<double>(first_batch_),
+             model.time.step_seconds(best.shape),
+             model.time.step_seconds(current),
+             best.goodput / now_worth};
+}
+
+// ---- replay -------------------------------------------------------------------------------------
+
+SKEIN_INLINE void adaptive_batch::read_replay() {
+    posix_disk disk;
+    const auto bytes = disk.read_whole(options_.replay, 256u << 20).value();
+    std::size_t line = 0;
+    std::string_view rest = as_text(bytes);
+    while (!rest.empty()) {
+        const auto end = rest.find('\n');
+        const auto row = rest.substr(0, end);
+        rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
+        line += 1;
+        const auto refuse = [&](std::string what) {
+            throw error(errc::malformed, std::move(what))
+                .with_where(fmt::format("{}, line {}", options_.replay, line))
+                .with_hint("give it the events.jsonl of a run of adaptive_batch, or whole rows of it");
+        };
+        if (row.empty()) continue;
+        const auto parsed = parse_json(row, {.max_bytes = 1u << 20, .max_depth = 16});
+        if (!parsed || !parsed->is_object()) refuse("no row of events");
+        if (parsed->value("rule", std::string()) != rule_name) continue;
+        replayed one;
+        one.what = parsed->value("what", std::string());
+        if (one.what != "global_batch" && one.what != "micro_batches") continue;
+        const auto step = json_uint(*parsed, "step");
+        const auto is_count = [&](const char* key) {
+            const auto found = parsed->find(key);
+            return found != parsed->end() && found->is_number_integer() &&
+                   found->template get<std::int64_t>() >= 1;
+        };
+        if (!step || !is_count("from") || !is_count("to")) refuse("a decision without its numbers");
+        one.step = *step;
+        one.from = parsed->at("from").template get<double>();
+        one.to = parsed->at("to").template get<double>();
+        if (!replay_.empty() && one.step < replay_.back().step) refuse("a step before the one above");
+        replay_.push_back(std::move(one));
+    }
+}
+
+SKEIN_INLINE train::decision adaptive_batch::replay(const train::step_info& s) const {
+    auto next = *s.plan;
+    for (const auto& each : replay_) {
+        if (each.step != s.step) continue;
+        auto& number = each.what == "global_batch" ? next.global_batch : next.micro_batches;
+        if (number == static_cast<std::int64_t>(each.to)) continue; // the world has brought it
+        if (number != static_cast<std::int64_t>(each.from))
+            throw error(errc::mismatch,
+                        fmt::format("the {} behind step {} goes from {} to {} there, here it is {}",
+                                    each.what, s.step, each.from, each.to, number))
+                .with_where(options_.replay)
+                .with_hint("replay the whole file of a run that began alike");
+        number = static_cast<std::int64_t>(each.to);
+    }
+    if (next == *s.plan) return {};
+    return {.plan = next, .why = fmt::format("as {} has it", options_.replay)};
+}
+
+// ---- state --------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::string adaptive_batch::state() const {
+    using train::detail::hexadecimal;
+    const auto& m = noise_.state();
+    std::string out = fmt::format("1 {} {} {} {} {}", heard_, m.sqr.size(), hexadecimal(m.weight),
+                                  m.steps, m.is_differenced ? 1 : 0);
+    for (std::size_t g = 0; g < m.sqr.size(); ++g)
+        out += fmt::format(" {} {}", hexadecimal(m.sqr[g]), hexadecimal(m.var[g]));
+    out += fmt::format(" {}", times_.state().size());
+    for (const auto& [key, of] : times_.state()) {
+        const auto [nodes, ranks, micro] = key;
+        out += fmt::format(" {} {} {} {} {} {}", nodes, ranks, micro, hexadecimal(of.micro),
+                           hexadecimal(of.last), hexadecimal(of.count));
+    }
+    return out;
+}
+
+SKEIN_INLINE void adaptive_batch::restore(std::string_view saved) {
+    train::detail::state_words words(saved);
+    int version = 0, differenced = 0;
+    std::uint64_t heard = 0, groups = 0, shapes = 0;
+    goodput::gradient_noise::memory m;
+    bool right = words.read(version) && version == 1 && words.read(heard) && words.read(groups) &&
+                 groups >= 1 && groups <= saved.size() && words.read(m.weight) &&
+                 words.read(m.steps) && words.read(differenced);
+    m.is_differenced = differenced != 0;
+    m.sqr.resize(right ? groups : 1);
+    m.var.resize(m.sqr.size());
+    for (std::size_t g = 0; right && g < m.sqr.size(); ++g)
+        right = words.read(m.sqr[g]) && words.read(m.var[g]);
+    right = right && words.read(shapes) && shapes <= goodput::step_times::most_shapes;
+    goodput::step_times::sums sums;
+    for (std::uint64_t i = 0; right && i < shapes; ++i) {
+        int nodes = 0, ranks = 0;
+        std::int64_t micro = 0;
+        goodput::step_times::sum of;
+        right = words.read(nodes) && words.read(ranks) && words.read(micro) &&
+                words.read(of.micro) && words.read(of.last) && words.read(of.count);
+        sums[{nodes, ranks, micro}] = of;
+    }
+    if (!right || !words.empty()) train::detail::no_state(rule_name, saved);
+    try {
+        goodput::gradient_noise noise(m.sqr.size());
+        noise.restore(std::move(m));
+        times_.restore(std::move(sums));
+        noise_ = std::move(noise);
+    } catch (const error&) {
+        train::detail::no_state(rule_name, saved);
+    }
+    heard_ = heard;
+    word_ = {};
+    word_[0] = static_cast<double>(heard);
+}
+
+} // namespace skein
+
+// ======== skein/train/batch_growth.hpp
+// More samples per step as training goes on: a rule that changes the plan.
+//
+//     skein::Trainer<skein::DDP<>, skein::batch_growth> trainer(
+//         ctx, config,
+//         skein::batch_growth({.every_epochs = 2, .max = 512,
+//                              .rate = skein::batch_growth_rate::linear}));
+//
+// A run whose batch grows sees the same samples in the same order, in fewer steps; its length and
+// its schedule go by samples. With last_batch::shorten or carry each sample comes once an epoch; drop
+// leaves out more at the end of each epoch, the larger the batch is.
+//   source: Smith, Kindermans, Ying, Le 2018 (arXiv 1711.00489); of the rates Goyal et al. 2017
+//   (arXiv 1706.02677, linear) and Krizhevsky 2014 (arXiv 1404.5997, square root)
+
 
 // ======== skein/train/plateau.hpp
 // Tells when a number has stopped improving; what reduce_on_plateau and batch_growth wait for.
@@ -17892,6 +18613,7 @@ struct store_options {
 };
 
 namespace detail {
+class gradient_watch;
 struct settle_hook;
 struct square_sums;
 class taken_module;
@@ -17982,6 +18704,8 @@ public:
     ///   errors  not_supported, by name, from an adding pass that is not done with a gradient when it
     ///           says so
     void begin_pass(bool adds);
+    /// From now on it sees each gradient of each pass on its way into place; null: nobody does.
+    void watch(detail::gradient_watch* by) noexcept { pass_.watch = by; }
     /// Every parameter of the unit has its gradient in place; zero for those no loss depended on.
     void settle_gradients(const flat_unit& unit);
     /// The same for all units.
@@ -18034,7 +18758,6 @@ private:
     void own(const flat_unit& unit);
     void adopt_parameters(bool brings_values);
     [[nodiscard]] bool is_settled(const flat_segment& s) const;
-    static void add_to_place(at::Tensor& view, const at::Tensor& grad);
     void settle(std::size_t i);
     void passed(std::size_t i, bool has_gradient);
     [[nodiscard]] at::Tensor grad_view(const flat_segment& s) const;
@@ -18050,7 +18773,11 @@ private:
     std::function<void(std::size_t)> final_;
     std::function<bool(std::size_t)> may_settle_;
     std::vector<double> touched_;
-    bool adds_ = false; // of the pass: see begin_pass()
+    struct pass_type {
+        bool adds = false; // see begin_pass()
+        detail::gradient_watch* watch = nullptr;
+    };
+    pass_type pass_;
     std::vector<fixed_tensor> fixed_;
     /// A frozen parameter that is computed with in another type.
     struct cast_tensor {
@@ -18468,6 +19195,298 @@ SKEIN_INLINE void flat_store::require_taken() const {
 }
 
 } // namespace skein::train
+
+// ======== skein/train/detail/gradient_watch.hpp
+// Squares of gradients, taken while the store puts them into their place: they are in the cache
+// then, and not yet added to others or reduced.
+//
+// A store with a watch gives it each gradient of a pass (flat_store::settle), and the watch puts it
+// there: one loop copies or adds it and adds its squares up in double. In which order depends on
+// nothing but the parameter, so a gradient has the same number wherever it was computed.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace skein::train {
+class flat_store;
+}
+
+namespace skein::train::detail {
+
+/// Sums over the elements of a gradient g, and of the one before, g': each element divided by its
+/// preconditioner first, where there is one.
+struct gradient_sums {
+    double now = 0.0;    ///< of g g
+    double before = 0.0; ///< of g' g'; 0 where no copy is kept, as is
+    double cross = 0.0;  ///< of g' g
+
+    gradient_sums& operator+=(const gradient_sums& other) {
+        now += other.now;
+        before += other.before;
+        cross += other.cross;
+        return *this;
+    }
+};
+
+/// What elements are divided by: sqrt(v) * factor + eps, v their second moment. An element whose v
+/// is 0 counts nothing.
+struct gradient_divisors {
+    const float* moments = nullptr; ///< all of the store's, in the owned layout; null: by nothing
+    float eps = 0.0f;
+    std::vector<float> factors{}; ///< by segment
+};
+
+/// A sum has the same bits here and between ranks, where nobody knows what is zero: zeros are added,
+/// too.
+///   grad  undefined: zeros
+void put_gradient(at::Tensor& place, const at::Tensor& grad, bool adds);
+
+class gradient_watch {
+public:
+    static constexpr auto nobody = std::numeric_limits<std::size_t>::max();
+
+    /// The store must outlive it.
+    ///   group_of  by segment: the group that its squares count for, or nobody
+    gradient_watch(const flat_store& store, std::vector<std::size_t> group_of, std::size_t groups);
+
+    /// Before the first pass of a step.
+    ///   keeps  each gradient of the one pass that there is is kept for the step that follows
+    void begin_step(gradient_divisors by, bool keeps);
+    /// Nothing is kept any more, no memory either.
+    void forget();
+
+    /// The gradient of a segment, final in its pass, comes to its place.
+    ///   grad  undefined: no loss depended on it
+    ///   adds  to what is there
+    void put(std::size_t segment, const at::Tensor& grad, at::Tensor& place, bool adds);
+    /// By group: of what has been put since the last time.
+    [[nodiscard]] std::vector<gradient_sums> take();
+    /// By group: squares of the gradients that the store owns, as they are now.
+    [[nodiscard]] std::vector<double> own() const;
+
+private:
+    [[nodiscard]] gradient_sums of(std::size_t segment, const at::Tensor& dense);
+
+    const flat_store& store_;
+    std::vector<std::size_t> group_of_, piece_of_;
+    std::size_t groups_;
+    gradient_divisors by_;
+    bool keeps_ = false;
+    at::Tensor before_P_;             // the gradient of the step before, laid out as the parameters
+    std::vector<gradient_sums> sums_; // by segment
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/gradient_watch.ipp
+// Bodies of <skein/train/detail/gradient_watch.hpp>.
+
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+namespace skein::train::detail {
+
+/// Where the numbers of one loop lie; all but `grad` may be null.
+struct watched_numbers {
+    const float* grad;
+    float *place, *before;
+    const float* moments;
+    float factor, eps;
+
+    [[nodiscard]] watched_numbers from(std::int64_t element) const {
+        const auto at = [&](auto* p) { return p == nullptr ? p : p + element; };
+        return {grad + element, at(place), at(before), at(moments), factor, eps};
+    }
+};
+
+enum class watched_put : std::uint8_t { nothing, copy, add };
+
+/// Sixteen lanes, each a sum of its own, so that the vector unit can work.
+template <watched_put Puts, bool Keeps, bool Divides>
+[[gnu::always_inline]] inline gradient_sums watch_loop(const watched_numbers& n,
+                                                       std::int64_t count) {
+    constexpr std::int64_t lanes = flat_alignment;
+    double now[lanes] = {}, before[lanes] = {}, cross[lanes] = {};
+    const auto* const __restrict__ grad = n.grad;
+    auto* const __restrict__ place = n.place;
+    auto* const __restrict__ old = n.before;
+    const auto* const __restrict__ moments = n.moments;
+    const auto one = [&](std::int64_t i, std::int64_t k) __attribute__((always_inline)) {
+        const float g = grad[i];
+        if constexpr (Puts == watched_put::copy) place[i] = g;
+        if constexpr (Puts == watched_put::add) place[i] += g;
+        float by = 1.0f;
+        if constexpr (Divides) {
+            const float v = moments[i];
+            by = v > 0.0f ? 1.0f / (std::sqrt(v) * n.factor + n.eps) : 0.0f;
+        }
+        const double x = Divides ? g * by : g;
+        now[k] += x * x;
+        if constexpr (Keeps) {
+            const double y = Divides ? old[i] * by : old[i];
+            old[i] = g;
+            before[k] += y * y;
+            cross[k] += x * y;
+        }
+    };
+    std::int64_t i = 0;
+    for (; i + lanes <= count; i += lanes)
+        for (std::int64_t k = 0; k < lanes; ++k) one(i + k, k);
+    for (; i < count; ++i) one(i, 0);
+    gradient_sums sum;
+    for (std::int64_t k = 0; k < lanes; ++k) sum += {now[k], before[k], cross[k]};
+    return sum;
+}
+
+template <watched_put Puts>
+[[gnu::always_inline]] inline gradient_sums watch_some(const watched_numbers& n,
+                                                       std::int64_t count) {
+    if (n.moments == nullptr)
+        return n.before == nullptr ? watch_loop<Puts, false, false>(n, count)
+                                   : watch_loop<Puts, true, false>(n, count);
+    return n.before == nullptr ? watch_loop<Puts, false, true>(n, count)
+                               : watch_loop<Puts, true, true>(n, count);
+}
+
+using watch_function = gradient_sums (*)(const watched_numbers&, std::int64_t);
+
+template <watched_put Puts>
+gradient_sums watch_plain(const watched_numbers& n, std::int64_t count) {
+    return watch_some<Puts>(n, count);
+}
+#if defined(__x86_64__)
+/// The same lanes in wider registers, and nothing fused: the same bits.
+template <watched_put Puts>
+[[gnu::target("avx2")]] gradient_sums watch_wide(const watched_numbers& n, std::int64_t count) {
+    return watch_some<Puts>(n, count);
+}
+#endif
+
+template <watched_put Puts>
+watch_function watch_function_here() {
+#if defined(__x86_64__)
+    static const bool is_wide = __builtin_cpu_supports("avx2") != 0;
+    if (is_wide) return &watch_wide<Puts>;
+#endif
+    return &watch_plain<Puts>;
+}
+
+/// Pieces of one length on all compute threads, added in their order.
+template <watched_put Puts>
+gradient_sums watch_all(const watched_numbers& n, std::int64_t count) {
+    constexpr std::int64_t piece = 1 << 16;
+    const auto some = watch_function_here<Puts>();
+    if (count <= piece) return some(n, count);
+    std::vector<gradient_sums> sums(static_cast<std::size_t>((count + piece - 1) / piece));
+    at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
+                     [&](std::int64_t first, std::int64_t last) {
+                         for (auto s = first; s < last; ++s)
+                             sums[static_cast<std::size_t>(s)] =
+                                 some(n.from(s * piece), std::min(piece, count - s * piece));
+                     });
+    gradient_sums sum;
+    for (const auto& each : sums) sum += each;
+    return sum;
+}
+
+SKEIN_INLINE void put_gradient(at::Tensor& place, const at::Tensor& grad, bool adds) {
+    if (!grad.defined())
+        adds ? place.add_(0.0) : place.zero_();
+    else if (!grad.is_sparse())
+        adds ? place.add_(grad) : place.copy_(grad);
+    else if (adds)
+        place.add_(at::zeros_like(place).add_(grad));
+    else
+        place.zero_().add_(grad);
+}
+
+SKEIN_INLINE gradient_watch::gradient_watch(const flat_store& store,
+                                            std::vector<std::size_t> group_of, std::size_t groups)
+    : store_(store), group_of_(std::move(group_of)), piece_of_(group_of_.size(), nobody),
+      groups_(groups), sums_(group_of_.size()) {
+    for (std::size_t i = 0; i < store.pieces().size(); ++i)
+        piece_of_[store.pieces()[i].segment] = i;
+}
+
+SKEIN_INLINE void gradient_watch::begin_step(gradient_divisors by, bool keeps) {
+    by_ = std::move(by);
+    keeps_ = keeps;
+    if (!keeps)
+        before_P_ = at::Tensor();
+    else if (!before_P_.defined())
+        before_P_ = make_flat_buffer(store_.size());
+    sums_.assign(sums_.size(), {});
+}
+
+SKEIN_INLINE void gradient_watch::forget() {
+    before_P_ = at::Tensor();
+    keeps_ = false;
+}
+
+SKEIN_INLINE void gradient_watch::put(std::size_t segment, const at::Tensor& grad,
+                                      at::Tensor& place, bool adds) {
+    const auto& s = store_.segments()[segment];
+    if (group_of_[segment] == nobody) {
+        put_gradient(place, grad, adds);
+        return;
+    }
+    const bool is_plain = grad.defined() && !grad.is_sparse() && grad.scalar_type() == at::kFloat &&
+                          place.scalar_type() == at::kFloat && grad.is_contiguous();
+    watched_numbers n{};
+    if (keeps_) n.before = static_cast<float*>(before_P_.mutable_data_ptr()) + s.offset;
+    if (by_.moments != nullptr) {
+        n.moments = by_.moments + store_.pieces()[piece_of_[segment]].at;
+        n.factor = by_.factors[segment];
+        n.eps = by_.eps;
+    }
+    if (is_plain) {
+        n.grad = static_cast<const float*>(grad.const_data_ptr());
+        n.place = static_cast<float*>(place.mutable_data_ptr());
+        sums_[segment] += adds ? watch_all<watched_put::add>(n, s.count)
+                               : watch_all<watched_put::copy>(n, s.count);
+        return;
+    }
+    put_gradient(place, grad, adds);
+    if (!grad.defined() && !keeps_) return;
+    auto dense = !grad.defined() ? at::zeros({s.count}) : grad.is_sparse() ? grad.to_dense() : grad;
+    dense = dense.to(at::kFloat).contiguous();
+    n.grad = static_cast<const float*>(dense.const_data_ptr());
+    sums_[segment] += watch_all<watched_put::nothing>(n, s.count);
+}
+
+SKEIN_INLINE std::vector<gradient_sums> gradient_watch::take() {
+    std::vector<gradient_sums> by_group(groups_);
+    for (std::size_t i = 0; i < sums_.size(); ++i)
+        if (group_of_[i] != nobody) by_group[group_of_[i]] += std::exchange(sums_[i], {});
+    return by_group;
+}
+
+SKEIN_INLINE std::vector<double> gradient_watch::own() const {
+    std::vector<double> by_group(groups_);
+    for (const auto& piece : store_.pieces()) {
+        const auto group = group_of_[piece.segment];
+        if (group == nobody) continue;
+        const auto grads = store_.own_grads(piece);
+        watched_numbers n{};
+        n.grad = static_cast<const float*>(grads.const_data_ptr());
+        if (by_.moments != nullptr) {
+            n.moments = by_.moments + piece.at;
+            n.factor = by_.factors[piece.segment];
+            n.eps = by_.eps;
+        }
+        by_group[group] += watch_all<watched_put::nothing>(n, piece.count).now;
+    }
+    return by_group;
+}
+
+} // namespace skein::train::detail
 
 // ======== skein/train/detail/square_sums.hpp
 // The sum of the squares of numbers that lie in many places, in one order.
@@ -19034,7 +20053,7 @@ SKEIN_INLINE void flat_store::expect_gradients() {
     take_writes(/*always=*/false);
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     touched_.assign(segments_.size(), 0.0);
-    adds_ = false;
+    pass_.adds = false;
     for (const auto& f : fixed_)
         if (!f.is_buffer && f.parameter.requires_grad())
             throw error(
@@ -19047,7 +20066,7 @@ SKEIN_INLINE void flat_store::expect_gradients() {
 
 SKEIN_INLINE void flat_store::begin_pass(bool adds) {
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
-    adds_ = adds;
+    pass_.adds = adds;
 }
 
 SKEIN_INLINE void flat_store::settle_gradients(const flat_unit& unit) {
@@ -19073,10 +20092,12 @@ SKEIN_INLINE void flat_store::take_gradients(const flat_unit& unit, bool add) {
 
 SKEIN_INLINE void flat_store::passed(std::size_t i, bool has_gradient) {
     if (has_gradient) touched_[i] = 1.0;
-    if (adds_ && is_settled(segments_[i]))
+    if ((pass_.adds || pass_.watch != nullptr) && is_settled(segments_[i]))
         throw error(errc::not_supported,
-                    "not supported: a gradient became final twice in the backward pass of one "
-                    "logical shard")
+                    fmt::format("not supported: a gradient became final twice in the backward pass "
+                                "of one {}",
+                                pass_.watch != nullptr ? "micro-batch whose gradients are looked at"
+                                                       : "logical shard"))
             .with_where(segments_[i].name)
             .with_hint("a custom function runs a backward pass inside backward, over a weight that "
                        "is used outside of it too");
@@ -19089,31 +20110,16 @@ SKEIN_INLINE bool flat_store::is_settled(const flat_segment& s) const {
     return grad.defined() && !grad.is_sparse() && grad.const_data_ptr() == place_of(s);
 }
 
-/// A sum has the same bits here and between ranks, where nobody knows what is zero: zeros are added,
-/// too.
-SKEIN_INLINE void flat_store::add_to_place(at::Tensor& view, const at::Tensor& grad) {
-    if (!grad.defined())
-        view.add_(0.0);
-    else if (grad.is_sparse())
-        view.add_(at::zeros_like(view).add_(grad));
-    else
-        view.add_(grad);
-}
-
 SKEIN_INLINE void flat_store::settle(std::size_t i) {
     at::NoGradGuard no_grad;
     auto& s = segments_[i];
     if (is_settled(s)) return;
     auto& grad = s.parameter.mutable_grad();
     auto view = grad_view(s);
-    if (adds_)
-        add_to_place(view, grad);
-    else if (!grad.defined())
-        view.zero_();
-    else if (grad.is_sparse())
-        view.zero_().add_(grad);
+    if (pass_.watch != nullptr)
+        pass_.watch->put(i, grad, view, pass_.adds);
     else
-        view.copy_(grad);
+        detail::put_gradient(view, grad, pass_.adds);
     grad = view;
     if (own_grads_.defined() && s.padded > s.count) { // another unit was here
         const auto& u = units_[s.unit];
@@ -19441,6 +20447,10 @@ public:
     /// each with the part that it has.
     void rebind();
 
+    /// A gradient that comes in pieces is whole before it comes to its place.
+    ///   result  units share places, which are empty behind each pass
+    bool wait_for_pieces();
+
     [[nodiscard]] std::size_t buckets() const noexcept;
     /// Units of the last step whose exchange began before the backward pass had ended.
     [[nodiscard]] std::size_t overlapped() const noexcept { return overlapped_; }
@@ -19475,6 +20485,7 @@ private:
     void broadcast(const at::Tensor& tensor);
     void ready(std::size_t segment);
     [[nodiscard]] bool make_place(std::size_t unit, bool wait);
+    [[nodiscard]] bool has_place(std::size_t segment);
     void send(std::size_t unit);
     void launch(std::size_t unit);
     void cross(std::size_t wait_until);
@@ -19497,6 +20508,7 @@ private:
     std::unique_ptr<shard_sums> sums_;        // of logical shards
     std::shared_ptr<unit_gatherer> gatherer_; // when parameters are gathered unit by unit
     bool one_copy_ = false, has_buffers_ = false, finished_ = false;
+    bool takes_turns_ = false; // units share places for their gradients
 
     std::vector<unit_state> states_;
     std::vector<std::shared_ptr<const unit_mark>> marks_; // of the module, each once
@@ -19678,12 +20690,22 @@ private:
 
 namespace skein::train::detail {
 
+SKEIN_INLINE bool sharded_parallel::has_place(std::size_t segment) {
+    return !takes_turns_ || phase_ != phase::reducing ||
+           make_place(store_->segments()[segment].unit, /*wait=*/!gatherer_);
+}
+
+SKEIN_INLINE bool sharded_parallel::wait_for_pieces() {
+    store_->ask_before([this](std::size_t segment) {
+        const auto* const mark = mark_of_[segment];
+        return (mark == nullptr || mark->pending() <= 0) && has_place(segment);
+    });
+    return takes_turns_;
+}
+
 SKEIN_INLINE void sharded_parallel::sum_by_shards(int shards) {
     sums_ = std::make_unique<shard_sums>(*store_, shards, groups_->replicas);
-    // A gradient that comes in pieces is whole before it is added to that of another shard.
-    store_->ask_before([this](std::size_t segment) {
-        return mark_of_[segment] == nullptr || mark_of_[segment]->pending() <= 0;
-    });
+    (void)wait_for_pieces();
 }
 
 SKEIN_INLINE shard_sums::shard_sums(flat_store& store, int shards, dist::comm_thread* group)
@@ -20221,10 +21243,8 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
             const auto [seen, fresh] = latest.try_emplace(store_->units()[u].grads_at, u);
             if (!fresh) turn_[u] = std::exchange(seen->second, u);
         }
-        store_->ask_before([this](std::size_t segment) {
-            return phase_ != phase::reducing ||
-                   make_place(store_->segments()[segment].unit, /*wait=*/!gatherer_);
-        });
+        takes_turns_ = true;
+        store_->ask_before([this](std::size_t segment) { return has_place(segment); });
     }
     find_marks(module);
     cast_inputs(module, *store_, /*on=*/true);
@@ -23676,6 +24696,7 @@ void load_on_all(const context& ctx, torch::nn::Module& module, const weight_sou
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23730,6 +24751,13 @@ struct update_values {
     double grad_scale = 1.0;   ///< gradients are divided by it first
 };
 
+/// Where an optimizer keeps the mean of squared gradients that it divides by.
+struct squares_mean {
+    std::string state;  ///< its name in states(), of zeros before the first step
+    double decay = 0.0; ///< per step; the divisor is sqrt(mean / (1 - decay^steps)) + eps
+    double eps = 0.0;
+};
+
 /// Laws:
 ///  1. What update() does to an element depends on that element of the parameters, gradients and
 ///     states and on the values alone: however a strategy cuts the parameters, the bits are the
@@ -23737,8 +24765,8 @@ struct update_values {
 ///  2. describe() names every setting that changes the update; the ranks compare them.
 ///  3. What it leaves in the gradients does not matter.
 /// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made
-/// of; without the second, parameters of fewer than 2 dimensions are not decayed), and check(),
-/// which throws errc::usage for settings that make no sense.
+/// of; without the second, parameters of fewer than 2 dimensions are not decayed), check(), which
+/// throws errc::usage for settings that make no sense, and `squares_mean mean_of_squares() const`.
 template <class O>
 concept optimizer =
     std::copy_constructible<O> &&
@@ -23764,6 +24792,7 @@ struct AdamW {
 
     static constexpr std::string_view name = "adamw";
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    [[nodiscard]] train::squares_mean mean_of_squares() const { return {"exp_avg_sq", beta2, eps}; }
     void check() const;
     void describe(train::description& to) const;
     void update(const train::update_runs& runs, const train::update_values& values) const;
@@ -23780,6 +24809,7 @@ struct Adam {
 
     static constexpr std::string_view name = "adam";
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    [[nodiscard]] train::squares_mean mean_of_squares() const { return {"exp_avg_sq", beta2, eps}; }
     void check() const;
     void describe(train::description& to) const;
     void update(const train::update_runs& runs, const train::update_values& values) const;
@@ -23850,6 +24880,10 @@ public:
 
     [[nodiscard]] std::string name() const { return held_->name(); }
     [[nodiscard]] std::vector<optimizer_state> states() const { return held_->states(); }
+    /// Nothing where it has none.
+    [[nodiscard]] std::optional<squares_mean> mean_of_squares() const {
+        return held_->mean_of_squares();
+    }
     /// The name is that of the optimizer.
     [[nodiscard]] description describe() const;
     void check() const { held_->check(); }
@@ -23864,6 +24898,7 @@ private:
         virtual ~base() = default;
         [[nodiscard]] virtual std::string name() const = 0;
         [[nodiscard]] virtual std::vector<optimizer_state> states() const = 0;
+        [[nodiscard]] virtual std::optional<squares_mean> mean_of_squares() const = 0;
         virtual void describe(description& to) const = 0;
         virtual void check() const = 0;
         [[nodiscard]] virtual double weight_decay(std::size_t dims) const = 0;
@@ -23876,6 +24911,10 @@ private:
             return std::string(std::string_view(O::name));
         }
         [[nodiscard]] std::vector<optimizer_state> states() const override { return how.states(); }
+        [[nodiscard]] std::optional<squares_mean> mean_of_squares() const override {
+            if constexpr (requires { how.mean_of_squares(); }) return how.mean_of_squares();
+            return std::nullopt;
+        }
         void describe(description& to) const override { how.describe(to); }
         void check() const override {
             if constexpr (requires { how.check(); }) how.check();
@@ -32354,6 +33393,73 @@ SKEIN_INLINE std::shared_ptr<activation_store> exchange_store(
 
 } // namespace skein::train
 
+// ======== skein/train/per_worker_batch.hpp
+// As many samples for each worker, however many there are: the usual way of an elastic job whose
+// program says a batch per process.
+//
+//     skein::Trainer<skein::Elastic<skein::DDP<>>, skein::per_worker_batch> trainer(
+//         ctx, config, skein::per_worker_batch({.samples = 32}));
+//
+// The global batch is workers times samples. The rate goes with it beside config.global_batch, which is
+// what the rate of the schedule is meant for. The run sees as many samples as with that batch.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+struct per_worker_batch_options {
+    std::int64_t samples = 0; ///< of each worker
+    /// linear, sqrt, or same. Those that need a measured gain are adaptive_batch's.
+    goodput::rate_rule rate = goodput::rate_rule::linear;
+};
+
+/// The callback.
+class per_worker_batch {
+public:
+    static constexpr std::string_view rule_name = "per_worker_batch";
+    static constexpr bool changes_batch = true;
+
+    /// Throws errc::usage for options that make no sense.
+    explicit per_worker_batch(per_worker_batch_options options) : options_(options) {
+        using train::detail::require_option;
+        require_option(options.samples >= 1, rule_name,
+                       fmt::format("{} samples of each worker", options.samples), "use 1 or more");
+        using enum goodput::rate_rule;
+        require_option(options.rate == same || options.rate == linear || options.rate == sqrt,
+                       rule_name,
+                       fmt::format("the rate rule {}", goodput::name_of(options.rate)),
+                       "use linear, sqrt or same");
+    }
+
+    void describe(train::description& to) const {
+        to.add("samples", options_.samples)
+            .add("rate", std::string(goodput::name_of(options_.rate)));
+    }
+    train::decision on_world(const train::world_change& world) const {
+        auto next = *world.plan;
+        next.global_batch = options_.samples * world.world_size;
+        return {.plan = next,
+                .why = fmt::format("{} workers of {} samples", world.world_size, options_.samples)};
+    }
+    [[nodiscard]] double rate(const train::rate_info& step) const {
+        // By the plan: a step that the end of an epoch cuts short keeps its rate.
+        const double scale = static_cast<double>(step.plan->global_batch) /
+                             static_cast<double>(step.first_batch);
+        return goodput::rate_factor(options_.rate, {.scale = scale});
+    }
+
+private:
+    per_worker_batch_options options_;
+};
+
+} // namespace skein
+
 // ======== skein/train/reduce_on_plateau.hpp
 // Lowers the learning rate when a number has stopped improving: a rule that changes the plan.
 //
@@ -35251,6 +36357,7 @@ struct session_request {
     std::vector<description> rules;    ///< its callbacks
     optimizer_options options;
     schedule rate;
+    gradient_look look{.is_on = false}; ///< what the callbacks want to see
 };
 
 } // namespace skein::train
@@ -35303,6 +36410,9 @@ public:
     virtual void rebind() = 0;
     /// Throws errc::not_supported when the strategy has no logical shards.
     virtual void sum_by_shards(int shards) = 0;
+    /// From now on a gradient that comes in pieces comes to its place as a whole.
+    ///   result  places are empty behind each pass: they are apart as it is
+    virtual bool wait_for_pieces() = 0;
 
     virtual void tell(const start_info& event) = 0;
     virtual void tell(const step_info& event, decisions& to) = 0;
@@ -35315,6 +36425,17 @@ public:
     /// Whether a callback may change the plan, and whether the samples of a step.
     [[nodiscard]] virtual bool plans() const = 0;
     [[nodiscard]] virtual bool changes_batch() const = 0;
+    /// Factors of the callbacks on the rate of a step, multiplied.
+    [[nodiscard]] virtual bool sets_rate() const = 0;
+    [[nodiscard]] virtual double rate(const rate_info& info) const = 0;
+    /// What a step of so many times the first batch is worth; 1 where no callback measures it.
+    [[nodiscard]] virtual bool measures_gain() const = 0;
+    [[nodiscard]] virtual double gain(double scale) const = 0;
+    /// Numbers of the words of all callbacks, one behind another. Of rank 0.
+    [[nodiscard]] virtual std::size_t word_size() const = 0;
+    virtual void give_word(std::span<double> to) = 0;
+    /// What they decide for a world, in their order; from to.plan.
+    virtual void tell(const world_change& event, decisions& to) = 0;
     virtual void tell(const checkpoint_info& event) = 0;
     virtual void tell(const fit_result& event) = 0;
     /// Why a callback wants the end, as it says; or empty.
@@ -35372,12 +36493,16 @@ template <class Loss, class Model, class Batch>
         return {value(), {}};
 }
 
-/// Names of the trainer's own numbers, in rows or beside them.
+/// With which names begin that travel in a row and are not in it.
+inline constexpr std::string_view taken_prefix = "gradient_squares/";
+inline constexpr std::string_view word_prefix = "word/"; ///< of a word of rank 0
+
+/// Names of the trainer's own numbers, in rows or beside them; what ends in a slash begins them.
 inline constexpr std::string_view taken_names[] = {
     "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
-    "loss_scale",    "global_batch"};
+    "loss_scale",    "global_batch", taken_prefix, word_prefix};
 
 class session_core;
 
@@ -35630,6 +36755,10 @@ typename step_range<Batch>::iterator& step_range<Batch>::iterator::operator++() 
 // A run has as many samples as its steps would have with the batch that it began with. Where the
 // schedule of the learning rate stands follows from them, in steps of that first batch. Steps of
 // one batch size all through come to exactly what max_steps or epochs say.
+//
+// Where a rule measures what a step is worth (train/steering.hpp), the run has as many steps of the
+// first batch, each counted by its worth: a step of four times the samples that is worth two counts as
+// two. Samples are then those of first batches, and passes over the data end no run.
 
 
 #include <algorithm>
@@ -35654,15 +36783,23 @@ public:
           epochs_(static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.epochs))),
           last_(config.last), all_(steps * first_) {}
 
+    /// Steps count by their worth from here on.
+    void go_by_worth() noexcept { by_worth_ = true; }
+    [[nodiscard]] bool goes_by_worth() const noexcept { return by_worth_; }
+
     /// Takes a step of `count` samples where `asked` were wanted.
     void take(run_progress& to, std::uint64_t count, std::uint64_t asked) const noexcept {
+        to.units += counted(count, asked);
+    }
+    /// What such a step counts as: one that the end of an epoch cut short as whole first batches.
+    [[nodiscard]] std::uint64_t counted(std::uint64_t count, std::uint64_t asked) const noexcept {
         const auto whole = (count + first_ - 1) / first_ * first_;
-        to.units += count < asked ? std::min(asked, whole) : count;
+        return count < asked ? std::min(asked, whole) : count;
     }
 
     /// Samples since the beginning, for batches of so many from here on.
     [[nodiscard]] std::uint64_t units(const run_progress& at, std::uint64_t batch) const noexcept {
-        if (!by_epochs()) return at.units;
+        if (!by_epochs() || by_worth_) return at.units;
         if (last_ == last_batch::carry) return at.epoch * samples_ + at.within;
         const auto each = per_epoch();
         const auto begun = is_spent(at, batch) ? each : std::min(at.within, each - 1);
@@ -35676,20 +36813,24 @@ public:
     /// Epochs that are over.
     [[nodiscard]] std::uint64_t epochs_done(const run_progress& at,
                                             std::uint64_t batch) const noexcept {
+        if (by_worth_ && samples_ > 0) return at.units / std::max(first_, per_epoch());
         return at.epoch + (is_spent(at, batch) ? 1 : 0);
     }
 
     /// What the next step may have: fewer at the end of the run.
     [[nodiscard]] std::uint64_t most(const run_progress& at, std::uint64_t batch) const noexcept {
-        if (all_ == 0 || ends_with_epochs()) return batch;
+        if (all_ == 0 || by_worth_ || ends_with_epochs()) return batch;
         const auto seen = units(at, batch);
         return seen < all_ ? std::min(batch, all_ - seen) : batch;
     }
 
     /// Steps to the end with this batch; 0 as well when nobody knows.
-    [[nodiscard]] std::uint64_t steps_left(run_progress at, std::uint64_t batch) const noexcept {
+    ///   worth  of a step, where it counts: at least 1
+    [[nodiscard]] std::uint64_t steps_left(run_progress at, std::uint64_t batch,
+                                           std::uint64_t worth = 1) const noexcept {
         if (all_ == 0) return 0;
         const auto up = [](std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; };
+        if (by_worth_) return at.units < all_ ? up(all_ - at.units, worth) : 0;
         if (ends_with_epochs()) {
             const auto steps = [&](std::uint64_t left) {
                 return last_ == last_batch::drop ? left / batch : up(left, batch);
@@ -35737,6 +36878,7 @@ private:
     std::uint64_t first_, samples_, epochs_;
     last_batch last_;
     std::uint64_t all_; // samples of the run; 0: not known
+    bool by_worth_ = false;
 };
 
 } // namespace skein::train::detail
@@ -35744,9 +36886,11 @@ private:
 
 // ======== skein/train/detail/feeder.ipp, continued
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -35810,6 +36954,25 @@ public:
     feeder& operator=(const feeder&) = delete;
     ~feeder() { drop_ahead(); }
 
+    /// Steps count by what they are worth beside one of the first batch, from the first one on.
+    ///   gain    of a step of so many times the first batch; asked when it is committed, and for how
+    ///           many are left
+    ///   errors  not_supported: a stream
+    void go_by_gain(std::function<double(double scale)> gain) {
+        if (!order_)
+            throw error(errc::not_supported,
+                        "not supported: a rule that measures what a step is worth, with a stream")
+                .with_hint("use data with size() and batch(ids)");
+        gain_ = std::move(gain);
+        is_other_batch_ = true;
+        length_->go_by_worth();
+    }
+    /// Steps of the first batch that training has come to, after so many finished ones.
+    [[nodiscard]] double progress_steps(std::uint64_t step) const noexcept {
+        return gain_ ? static_cast<double>(units_) / static_cast<double>(first_batch())
+                     : static_cast<double>(schedule_step(step));
+    }
+
     /// Steps of the run; 0: as many as the stream gives.
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
     /// Where the schedule of the rate stands after so many finished steps.
@@ -35828,7 +36991,7 @@ public:
             plan.global_batch == plan_.global_batch && plan.micro_batches == plan_.micro_batches;
         if (plan.global_batch != plan_.global_batch && !is_other_batch_) {
             is_other_batch_ = true;
-            units_ = step * static_cast<std::uint64_t>(config_.global_batch);
+            units_ = step * first_batch();
         }
         plan_ = plan;
         if (same) return false;
@@ -35845,8 +37008,9 @@ public:
     void restore_plan(const step_plan& plan, std::optional<std::uint64_t> units,
                       std::uint64_t step) {
         plan_ = plan;
-        is_other_batch_ = units.has_value();
-        units_ = units.value_or(0);
+        is_other_batch_ = units.has_value() || gain_;
+        units_ = units.value_or(gain_ ? step * first_batch() : 0);
+        counted_ = step;
         rewind();
         if (is_other_batch_) count_steps(step);
     }
@@ -35905,8 +37069,16 @@ public:
     /// May be called again for the same batch.
     ///   step  finished ones, this one included
     void commit(const drawn_batch& taken, std::uint64_t step) {
-        units_ = taken.units;
-        if (order_) return order_->restore(taken.place);
+        if (gain_) {
+            if (std::exchange(counted_, step) != step) units_ += worth_of(taken);
+        } else {
+            units_ = taken.units;
+        }
+        if (order_) {
+            order_->restore(taken.place);
+            if (gain_) count_steps(step);
+            return;
+        }
         state_ = taken.stream;
         within_ = taken.within;
         committed_epoch_ = taken.epoch + (taken.ends_epoch ? 1 : 0);
@@ -36029,8 +37201,23 @@ private:
         if (order_) return {units_, order_->state().epoch, order_->state().cursor};
         return {units_, committed_epoch_, within_};
     }
+    [[nodiscard]] std::uint64_t first_batch() const noexcept {
+        return static_cast<std::uint64_t>(config_.global_batch);
+    }
+    /// In whole samples of the first batch, as lengths are: at least one.
+    [[nodiscard]] std::uint64_t worth_of(std::uint64_t samples) const {
+        const auto first = static_cast<double>(first_batch());
+        const double scale = static_cast<double>(samples) / first;
+        const double gain = scale > 1 ? std::clamp(gain_(scale), 1.0, scale) : scale;
+        return static_cast<std::uint64_t>(std::max(1.0, std::round(gain * first)));
+    }
+    [[nodiscard]] std::uint64_t worth_of(const drawn_batch& taken) const {
+        return worth_of(length_->counted(taken.global_batch, taken.asked));
+    }
     void count_steps(std::uint64_t step) {
-        if (total_ > 0) total_ = step + length_->steps_left(progress(), batch_size());
+        if (total_ == 0) return;
+        const auto worth = gain_ ? worth_of(batch_size()) : 1;
+        total_ = step + length_->steps_left(progress(), batch_size(), worth);
     }
 
     /// The next places of the order, cut into micro-batches.
@@ -36208,7 +37395,9 @@ private:
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
     step_plan plan_;
     std::optional<run_length> length_;
-    bool is_other_batch_ = false;               // than the run began with, at some time
+    bool is_other_batch_ = false; // than the run began with, at some time; or steps go by worth
+    std::function<double(double)> gain_; // of a step by its scale; none: steps go by samples
+    std::uint64_t counted_ = 0;          // the step whose worth is in units_
     std::uint64_t units_ = 0, ahead_units_ = 0; // of run_progress: committed, and dealt
     std::uint64_t within_ = 0;                  // samples of the stream's epoch, committed
     std::uint64_t total_ = 0;
@@ -36827,6 +38016,10 @@ SKEIN_INLINE std::vector<spmd::setting> all_settings(const session_request& requ
     add_settings(all, "schedule", request.rate.describe(steps));
     add_settings(all, *request.declared);
     for (const auto& rule : request.rules) add_settings(all, "callback", rule);
+    if (const auto& look = request.look; look.is_on)
+        all.push_back({"look at gradients",
+                       fmt::format("{}{}", look.preconditioned ? "preconditioned" : "as they are",
+                                   look.differences ? ", with differences" : "")});
     const json described = parse_json(request.described->text()).value();
     for (const auto& [name, value] : described.items())
         all.push_back({"described " + name, dump_json(value)});
@@ -37538,10 +38731,9 @@ private:
 
 namespace skein::train::detail {
 
-/// Collective, once it is known that they differ: says which rank has which plan.
-[[noreturn]] SKEIN_INLINE void plans_differ(const context& ctx, const step_plan& mine,
-                                            bool left_out, std::uint64_t step) {
-    const auto text = to_string(mine) + (left_out ? ", the step before left out" : "");
+/// Collective: says which of the ranks has which plan.
+[[noreturn]] SKEIN_INLINE void plans_differ(const context& ctx, const std::string& text,
+                                            std::uint64_t step) {
     const auto all = gather_bytes(ctx, as_bytes(text));
     std::size_t other = 0;
     while (other + 1 < all.size() && all[other] == all[0]) ++other;
@@ -38073,6 +39265,365 @@ private:
 // both work on.
 
 
+// ======== skein/train/detail/session_look.ipp
+// A look at the gradients of one session: which passes a step has, how much each counts, and what
+// the row makes of their squares. Used by <skein/train/detail/session_core.ipp> alone.
+
+
+// ======== skein/train/detail/session_shards.ipp
+// Logical shards of one session: the micro-batches of a step by their numbers in the global batch,
+// and what each of them reports and leaves in the module's buffers. Used by
+// <skein/train/detail/session_core.ipp> alone.
+
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// What cannot be the same for any number of ranks.
+SKEIN_INLINE void require_shardable(const input_source& input) {
+    if (!input.is_stream()) return;
+    throw error(errc::not_supported,
+                "not supported: a stream with logical shards, because each rank has its own")
+        .with_hint("use data with size() and batch(ids)");
+}
+
+class step_shards {
+public:
+    step_shards(const context& ctx, int shards, report::metric_set& reported,
+                const flat_store& store)
+        : ctx_(ctx), shards_(shards), reported_(reported), names_(shards) {
+        for (const auto& f : store.fixed())
+            if (f.is_buffer) buffers_.push_back({f.tensor, {}, {}});
+    }
+
+    /// Those of this rank.
+    [[nodiscard]] shard_range own() const {
+        return shards_of(shards_, ctx_.rank(), ctx_.world_size());
+    }
+
+    [[nodiscard]] bool has_buffers() const noexcept { return !buffers_.empty(); }
+
+    /// All ranks have the buffers of the first one.
+    void begin_step() {
+        at::NoGradGuard no_grad;
+        for (auto& b : buffers_) b.begin = b.now.detach().clone();
+        mine_.assign(static_cast<std::size_t>(own().size()), {});
+        in_hand_.reset();
+    }
+    /// The micro-batch of this number of the rank is next: what is reported from now on is its own,
+    /// and its forward pass starts from the buffers of the step's beginning.
+    void begin(std::size_t micro) {
+        auto& before = in_hand_ ? mine_[*in_hand_].reported : outside_;
+        before = reported_;
+        reported_.clear();
+        if (micro > 0) {
+            keep_buffers();
+            at::NoGradGuard no_grad;
+            for (auto& b : buffers_) b.now.detach().copy_(b.begin);
+        }
+        in_hand_ = micro;
+    }
+    /// No micro-batch is in hand any more: the buffers of the step are those behind shard 0.
+    void end() {
+        if (!in_hand_) return;
+        mine_[*in_hand_].reported = reported_;
+        reported_.clear();
+        reported_.append(outside_);
+        keep_buffers();
+        in_hand_.reset();
+        if (own().first > 0) return;
+        at::NoGradGuard no_grad;
+        for (auto& b : buffers_)
+            if (b.behind.defined()) b.now.detach().copy_(std::exchange(b.behind, at::Tensor()));
+    }
+
+    void add(const loss_sum& loss) {
+        mine_[in_hand_.value()].own.mean("loss", loss.mean(), loss.weight);
+        weights_.resize(mine_.size());
+        weights_[*in_hand_] = loss.weight;
+    }
+    /// The trainer's numbers of a micro-batch of this rank.
+    [[nodiscard]] report::metric_set& own_of(std::size_t micro) { return mine_.at(micro).own; }
+    /// The weights of all shards, in their order. Collective.
+    [[nodiscard]] double weight() {
+        double all = 0.0;
+        weights_.resize(mine_.size());
+        for (const double each : gather_by_shard(ctx_, shards_, weights_, 1)) all += each;
+        weights_.clear();
+        return all;
+    }
+    [[nodiscard]] std::vector<report::metric_value> merge(const report::metric_set& own,
+                                                          std::span<double> control) {
+        return names_.merge(ctx_, own, reported_, mine_, control);
+    }
+    /// The world is another one.
+    void rebind() noexcept { names_.forget(); }
+
+private:
+    struct buffer_type {
+        at::Tensor now, begin, behind; // of the module; of the step's beginning; behind shard 0
+    };
+
+    void keep_buffers() {
+        if (in_hand_ != std::optional<std::size_t>(0) || own().first > 0) return;
+        at::NoGradGuard no_grad;
+        for (auto& b : buffers_) b.behind = b.now.detach().clone();
+    }
+
+    const context& ctx_;
+    int shards_;
+    report::metric_set& reported_;
+    shard_names names_;
+    std::vector<buffer_type> buffers_;
+    report::metric_set outside_; // while a micro-batch is in hand: what was reported before all
+    std::vector<shard_numbers> mine_;
+    std::vector<double> weights_;
+    std::optional<std::size_t> in_hand_;
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/session_look.ipp, continued
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// By segment: the number of its parameter group, those of none behind the others; nobody's where
+/// the group is frozen.
+///   groups  becomes how many there are
+[[nodiscard]] SKEIN_INLINE std::vector<std::size_t> groups_of(const parameter_groups& asked,
+                                                              const flat_store& store,
+                                                              std::size_t& groups) {
+    std::vector<std::size_t> all;
+    groups = asked.size();
+    for (const auto& s : store.segments()) {
+        const auto found = std::ranges::find_if(
+            asked, [&](const parameter_group& g) { return g.match({s.name, s.shape}); });
+        const auto number = static_cast<std::size_t>(found - asked.begin());
+        if (found == asked.end()) groups = asked.size() + 1;
+        all.push_back(found != asked.end() && found->frozen ? gradient_watch::nobody : number);
+    }
+    return all;
+}
+
+/// What a step is preconditioned with, if that is asked for.
+[[nodiscard]] SKEIN_INLINE std::optional<squares_mean> mean_for(const gradient_look& how,
+                                                                const flat_optimizer& optimizer,
+                                                                const flat_store& store,
+                                                                const std::string& strategy) {
+    if (!how.preconditioned) return std::nullopt;
+    auto mean = optimizer.options().how.mean_of_squares();
+    if (!mean)
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a look at preconditioned gradients with optimizer "
+                                "{}, which has no mean of squares",
+                                optimizer.name()))
+            .with_hint("train with Adam or AdamW, or look with .preconditioned = false");
+    if (store.is_sharded())
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a look at preconditioned gradients with {}, where "
+                                "a rank has a part of the second moments",
+                                strategy))
+            .with_hint("train with DDP, or look with .preconditioned = false");
+    return mean;
+}
+
+class step_look {
+public:
+    /// Names of what travels in the row: as the trainer's own, nobody can report them.
+    static constexpr std::string_view prefix = taken_prefix;
+
+    step_look(const gradient_look& how, const context& ctx, session_parts& parts,
+              const flat_optimizer& optimizer)
+        : how_(how), ctx_(ctx), store_(parts.store()), optimizer_(optimizer),
+          mean_(mean_for(how, optimizer_, store_, parts.strategy_name())),
+          group_of_(groups_of(optimizer_.options().more.groups, store_, groups_)),
+          watch_(store_, group_of_, groups_) {
+        sums_all_ = groups_ == 1 && !mean_ &&
+                    std::ranges::find(group_of_, gradient_watch::nobody) == group_of_.end();
+        are_apart_ = parts.wait_for_pieces();
+        store_.watch(&watch_);
+    }
+    ~step_look() { store_.watch(nullptr); }
+    step_look(const step_look&) = delete;
+    step_look& operator=(const step_look&) = delete;
+
+    ///   passes  of this rank
+    void begin_step(std::size_t passes) {
+        is_alone_ = ctx_.world_size() == 1 && passes == 1;
+        if (!is_alone_) has_before_ = false;
+        passes_.clear();
+        gradient_divisors by;
+        is_mute_ = mean_ && optimizer_.steps() < gradient_look::first_preconditioned;
+        if (mean_ && !is_mute_) by = divisors();
+        watch_.begin_step(std::move(by), is_alone_ && how_.differences);
+    }
+    /// Around the strategy's begin_micro(): the pass before ends, the next one is apart from it.
+    void before_pass(bool by_shards) {
+        if (passes_.empty() || by_shards || are_apart_) return;
+        store_.settle_gradients();
+        store_.begin_pass(/*adds=*/true);
+    }
+    void begin_pass() {
+        end();
+        passes_.emplace_back();
+    }
+    /// The pass in hand is of this part of the global batch.
+    void weigh(double part) { passes_.back().part = part; }
+    /// All gradients of the last pass are in place.
+    void end() {
+        if (!passes_.empty()) passes_.back().sums = watch_.take();
+    }
+
+    /// The sums of this rank, into its row or those of its shards.
+    ///   divisor  of what is applied
+    void add_to(report::metric_set& own, step_shards* shards, double divisor) {
+        pass_sums mine{.local = std::vector<double>(groups_)};
+        for (std::size_t i = 0; i < passes_.size(); ++i) {
+            const auto one = weighted(passes_[i]);
+            if (shards != nullptr) add(shards->own_of(i), one);
+            mine.count += one.count;
+            for (std::size_t g = 0; g < groups_; ++g) mine.local[g] += one.local[g];
+        }
+        add(own, shards != nullptr ? pass_sums{.local = std::vector<double>(groups_)} : mine);
+        if (sums_all_) return;
+        std::vector<double> total(groups_);
+        if (!is_alone_ && !is_mute_ && !store_.is_saved_elsewhere()) total = watch_.own();
+        for (std::size_t g = 0; g < groups_; ++g)
+            own.sum(name("total", g), total[g] / (divisor * divisor));
+    }
+    /// Takes those of all ranks out of the row, and gives the step its squares.
+    ///   scale  of the losses; divisor: as above
+    void read(std::vector<report::metric_value>& row, double scale, double divisor,
+              step_info& now) {
+        std::vector<double> values;
+        std::erase_if(row, [&](const report::metric_value& m) {
+            const bool mine = m.name.starts_with(prefix);
+            if (mine) values.push_back(m.value);
+            return mine;
+        });
+        const auto count = static_cast<int>(values.at(0));
+        squares_.clear();
+        has_now_ = is_alone_ && how_.differences && count == 1;
+        if (has_now_)
+            difference(divisor);
+        else if (count > 1)
+            for (std::size_t g = 0; g < groups_; ++g)
+                squares_.push_back(
+                    {count, values.at(1 + g) / (scale * divisor),
+                     sums_all_ ? now.grad_norm * now.grad_norm : values.at(1 + groups_ + g)});
+        const bool is_finite = std::ranges::all_of(squares_, [](const auto& s) {
+            return std::isfinite(s.local) && std::isfinite(s.total);
+        });
+        now.squares = squares_.empty() || is_mute_ || !is_finite ? nullptr : &squares_;
+        now.squares_are_differenced = now.squares != nullptr && has_now_;
+    }
+    /// The step became one of the weights, or was left out.
+    void end_step(bool was_applied) {
+        has_before_ = has_now_ && was_applied;
+        before_divisor_ = divisor_;
+    }
+    /// Those of a step that was made elsewhere.
+    [[nodiscard]] const std::vector<goodput::gradient_squares>* keep(
+        std::vector<goodput::gradient_squares> squares) {
+        return &(squares_ = std::move(squares));
+    }
+    /// Nothing is known of a step before: another world, or a step that was taken back.
+    void forget() {
+        has_before_ = false;
+        passes_.clear();
+        watch_.forget();
+    }
+
+private:
+    struct pass_type {
+        double part = 0.0;
+        std::vector<gradient_sums> sums{};
+    };
+    struct pass_sums {
+        double count = 0.0;
+        std::vector<double> local{};
+    };
+
+    static std::string name(const char* what, std::size_t group) {
+        return fmt::format("{}{}/{}", prefix, what, group);
+    }
+    static void add(report::metric_set& to, const pass_sums& sums) {
+        to.sum(name("count", 0), sums.count);
+        for (std::size_t g = 0; g < sums.local.size(); ++g) to.sum(name("local", g), sums.local[g]);
+    }
+    /// One that weighs nothing has no gradient either, or the step has no number.
+    [[nodiscard]] pass_sums weighted(const pass_type& pass) const {
+        pass_sums out{pass.part > 0 ? 1.0 : 0.0, std::vector<double>(groups_)};
+        for (std::size_t g = 0; g < groups_ && g < pass.sums.size(); ++g)
+            if (pass.sums[g].now != 0.0) out.local[g] = pass.sums[g].now / pass.part;
+        return out;
+    }
+    /// Squares of (g' / d' + g / d) / 2, of gradients that the store has times d' and d.
+    void difference(double divisor) {
+        divisor_ = divisor;
+        if (!has_before_) return;
+        for (const auto& sums : passes_.front().sums) {
+            const double now = sums.now / divisor / divisor;
+            const double before = sums.before / before_divisor_ / before_divisor_;
+            const double cross = sums.cross / divisor / before_divisor_;
+            squares_.push_back(goodput::differenced(before, now, (before + 2 * cross + now) / 4));
+        }
+    }
+    [[nodiscard]] gradient_divisors divisors() const {
+        gradient_divisors by;
+        for (const auto& [state, moments] : optimizer_.states())
+            if (state == mean_->state)
+                by.moments = static_cast<const float*>(moments.const_data_ptr());
+        by.eps = static_cast<float>(mean_->eps);
+        const auto& left_out = optimizer_.left_out();
+        for (std::size_t i = 0; i < group_of_.size(); ++i) {
+            const auto steps = optimizer_.steps() - (left_out.empty() ? 0 : left_out[i]);
+            const double start = 1.0 - std::pow(mean_->decay, static_cast<double>(steps));
+            by.factors.push_back(start > 0 ? static_cast<float>(1.0 / std::sqrt(start)) : 0.0f);
+        }
+        return by;
+    }
+
+    const gradient_look how_;
+    const context& ctx_;
+    flat_store& store_;
+    const flat_optimizer& optimizer_;
+    std::optional<squares_mean> mean_;
+    std::size_t groups_ = 1;
+    std::vector<std::size_t> group_of_;
+    gradient_watch watch_;
+    bool are_apart_ = false; // passes, whoever looks
+    bool sums_all_ = true;   // the norm of the step is that of the one group
+    bool is_alone_ = false, is_mute_ = false;
+    std::vector<pass_type> passes_;
+    bool has_before_ = false, has_now_ = false; // a gradient of the step before, of this one
+    double divisor_ = 1.0, before_divisor_ = 1.0;
+    std::vector<goodput::gradient_squares> squares_; // of the step
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/session_state.ipp, continued
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -38087,15 +39638,19 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
-    step_plan plan; ///< in force
+    step_plan plan;   ///< in force: what was asked for, as far as the world holds it
+    step_plan asked;  ///< asked for in steps
     const metrics_manager& declared;
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
+    std::optional<step_look> look{}; ///< when a callback looks at gradients
     std::optional<feeder> feeder{};
     std::optional<loss_scale> scale{}; ///< in float16
     std::optional<training_stage> training{};
-    stage_numbers row{};     ///< of the step that was committed last
+    double factor = 1.0;        ///< of callbacks, on the rate of the step that was agreed on last
+    stage_numbers row{};        ///< of the step that was committed last
+    std::vector<double> word{}; ///< that rank 0 has given with it
     std::uint64_t total = 0; ///< steps of the run; 0: not known
     std::uint64_t step = 0;  ///< finished
     std::uint64_t epoch = 0; ///< of the step that was committed last
@@ -38126,7 +39681,8 @@ struct run_state {
     }
     /// What this rank has decided since the row before, as a number that float64 holds.
     [[nodiscard]] double decided() const noexcept {
-        const auto hash = hash_of(plan) ^ (left_out ? 1 : 0);
+        const auto applied = factor == 1.0 ? 0 : std::bit_cast<std::uint64_t>(factor);
+        const auto hash = hash_of(plan) ^ (left_out ? 1 : 0) ^ applied;
         return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
     }
     void ask_stop(action wanted) {
@@ -38135,6 +39691,15 @@ struct run_state {
         if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
     }
 };
+
+/// Collective, once it is known that they differ: says which rank has which plan.
+[[noreturn]] SKEIN_INLINE void plans_differ(const context& ctx, const run_state& run,
+                                            std::uint64_t step) {
+    auto text = to_string(run.plan);
+    if (run.factor != 1.0) text += fmt::format(", rate of the step x {}", run.factor);
+    if (run.left_out) text += ", the step before left out";
+    plans_differ(ctx, text, step);
+}
 
 /// What a checkpoint is chosen by: this step's numbers; where the newest count, older ones, too.
 [[nodiscard]] SKEIN_INLINE std::map<std::string, double> chosen_by(
@@ -38170,10 +39735,15 @@ namespace skein::train::detail {
 struct last_row {
     std::uint64_t step = 0;
     double loss = 0.0, lr = 0.0, grad_norm = 0.0, seconds = 0.0, tokens_per_s = 0.0;
+    std::uint64_t batch = 0; ///< samples of the step
+    std::int64_t micro_batches = 1;
     std::vector<report::metric_value> values{}, evaluated{};
     std::vector<report::metric_array> arrays{}, evaluated_arrays{};
     std::vector<run_event> decided{};
-    std::vector<std::string> worlds{}; ///< rows of events.jsonl behind it
+    std::vector<std::string> worlds{};                ///< rows of events.jsonl behind it
+    std::vector<double> word{};                       ///< of callbacks on rank 0
+    std::vector<goodput::gradient_squares> squares{}; ///< for whoever is told the step here
+    bool squares_are_differenced = false;
 };
 
 /// From a rank that has state to those that have not.
@@ -38188,6 +39758,7 @@ struct carried_state {
     std::string stop_reason;
     double loss = 0.0, val_loss = 0.0, scheduled = 0.0;
     bool left_out = false;
+    step_plan plan{}; ///< in force
     std::uint64_t val_step = 0, first_step = 0, told_step = 0;
     std::vector<report::metric_value> late; ///< of an epoch of metrics whose end came late
     std::vector<report::metric_array> late_arrays;
@@ -38282,6 +39853,7 @@ public:
         if (!saves_.notice().empty()) report_->note(saves_.notice());
         has_told_start_ = true;
         run_.parts->tell(start);
+        enter_plan();
         return due;
     }
     /// What lies behind the step of a checkpoint whose evaluation had failed: it is made now.
@@ -38322,6 +39894,10 @@ public:
         if (rewrites) write_last();
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
+
+    /// The plan of the steps in this world: what rules have asked for, what they decide for it, and
+    /// what of that it can hold. Asks no other rank, but with a stream whose end is not known.
+    void enter_plan();
 
     [[nodiscard]] run_saves& saves() noexcept { return saves_; }
     /// A checkpoint that is durable on all ranks, if there is one.
@@ -38403,6 +39979,8 @@ public:
                  .grad_norm = now.grad_norm,
                  .seconds = now.seconds,
                  .tokens_per_s = now.tokens_per_s,
+                 .batch = now.batch,
+                 .micro_batches = now.micro_batches,
                  .evaluated = evaluated.values,
                  .evaluated_arrays = evaluated.arrays,
                  .decided = events_};
@@ -38473,6 +40051,8 @@ private:
                       .grad_norm = last_.grad_norm,
                       .seconds = last_.seconds,
                       .tokens_per_s = last_.tokens_per_s,
+                      .batch = last_.batch,
+                      .micro_batches = last_.micro_batches,
                       .metrics = &run_.row.values,
                       .arrays = &run_.row.arrays};
         report_->step(now, last_.evaluated, last_.evaluated_arrays);
@@ -38489,6 +40069,8 @@ private:
                 .run_path = report_->path(),
                 .resumed_from = resumed_from,
                 .strategy = run_.parts->strategy_name(),
+                .optimizer = train::describe(run_.optimizer->options()).name,
+                .samples = run_.input->size(),
                 .epochs = epochs_text(config_, *run_.input),
                 .evaluations = evaluator_->names(),
                 .numbers = evaluator_->known(),
@@ -38507,14 +40089,13 @@ private:
         decisions to{.plan = run_.plan};
         run_.parts->tell(event, to);
         if (is_over_) return; // no step follows, nothing is saved
-        const plan_limits limits{ctx_.world_size(), run_.input->size(),
-                                 config_.scaling.logical_shards};
         for (const auto& each : to.made) {
             if (run_.stopped && each.from == each.to) continue; // it does stop
-            check_plan(each.to, limits, each.rule, run_.step);
+            check_plan(each.to, limits(), each.rule, run_.step);
             add_events(events_, each, run_.step);
         }
         if (to.plan != run_.plan) {
+            run_.asked = to.plan;
             run_.follow(to.plan);
             report_->set_total(run_.total);
         }
@@ -38639,8 +40220,8 @@ private:
             run_.feeder->rewind();
         require_same_shards(extra.value("logical_shards", 0), config_, found.path());
         run_.stop_wanted = extra.value("stop_wanted", false);
-        restore_plan(extra, found.path());
         restore_callbacks(*run_.parts, extra, found.path());
+        restore_plan(extra, found.path());
         restore_metrics(extra, found);
         if (run_.scale) restore_scale(*run_.scale, extra);
         if (run_.total > 0 && run_.step > run_.total)
@@ -38655,17 +40236,23 @@ private:
         return saved_end(extra, found.path());
     }
 
-    /// The plan of a checkpoint, when rules had changed it.
+    /// The plan of a checkpoint, when rules had changed it. Callbacks have their states.
     void restore_plan(const json& extra, const std::string& where) {
-        if (!extra.contains("plan")) return;
-        const auto saved = restored_plan(extra.at("plan"), config_, where);
-        const plan_limits limits{ctx_.world_size(), run_.input->size(),
-                                 config_.scaling.logical_shards};
-        check_plan(saved.plan, limits, "the checkpoint", run_.step);
-        run_.plan = saved.plan;
+        const bool is_saved = extra.contains("plan");
+        if (!is_saved && !run_.parts->measures_gain()) return;
+        loaded_plan saved{run_.asked, std::nullopt};
+        if (is_saved) saved = restored_plan(extra.at("plan"), config_, where);
+        if (!run_.parts->plans())
+            check_plan(saved.plan, limits(), "the checkpoint", run_.step);
+        run_.plan = run_.asked = saved.plan;
         run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
         run_.total = run_.feeder->total();
-        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
+        if (saved.plan != plan_of(config_) || (is_saved && !run_.parts->measures_gain()))
+            notices_.push_back("the run goes on by the plan of its rules: " +
+                               to_string(saved.plan));
+    }
+    [[nodiscard]] plan_limits limits() const {
+        return {ctx_.world_size(), run_.input->size(), config_.scaling.logical_shards};
     }
 
     void restore_metrics(const json& extra, const loaded_checkpoint& found) {
@@ -38689,8 +40276,8 @@ private:
             out["evaluates_average"] = average->options().evaluate;
         if (config_.scaling.logical_shards > 0)
             out["logical_shards"] = config_.scaling.logical_shards;
-        if (run_.plan != plan_of(config_) || run_.feeder->units())
-            out["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
+        if (run_.asked != plan_of(config_) || run_.feeder->units())
+            out["plan"] = saved_plan(run_.asked, config_, run_.feeder->units());
         if (!end_due_.empty())
             out["end_due"] = {{"schema", wire::schema_hash<carried_state>()}, {"state", end_due_}};
         for (const auto& each : run_.parts->states())
@@ -38708,7 +40295,7 @@ private:
         double all[] = {run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0, decided,
                         -decided};
         all_reduce(ctx_, all, dist::reduce_op::max);
-        if (all[1] != -all[2]) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
+        if (all[1] != -all[2]) plans_differ(ctx_, run_, run_.step + 1);
         auto more = extra(all[0] > 0); // the first rank's is written
         if (!run_.training->empty()) more["train_metrics"] = run_.training->save();
         if (run_.input->is_stream()) more["stream"] = run_.feeder->saved_stream();
@@ -38727,7 +40314,7 @@ private:
         m.max("rss", peak_rss_bytes());
         double decided[] = {run_.decided(), -run_.decided()};
         run_.result.peak_rss_bytes = merge(ctx_, m, decided)[0].value;
-        if (decided[0] != -decided[1]) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
+        if (decided[0] != -decided[1]) plans_differ(ctx_, run_, run_.step + 1);
         run_.result.steps = run_.step;
         run_.result.total = run_.total;
         run_.result.seconds = seconds;
@@ -38788,6 +40375,12 @@ public:
     }
     void end_forward() { time_.forward += seconds_now() - std::exchange(forward_begun_, 0.0); }
 
+    /// A pass of a micro-batch is over.
+    ///   is_last  of the step, on this rank
+    void end_pass(bool is_last) {
+        if (!is_last) time_.early = time_.forward + time_.backward;
+    }
+
     /// Runs what waits for other ranks; the seconds that took.
     template <class Call>
     double waiting(Call call) {
@@ -38815,7 +40408,7 @@ public:
     }
     /// What was computed is thrown away.
     void forget_compute() noexcept {
-        time_.data = time_.forward = time_.backward = 0.0;
+        time_.data = time_.forward = time_.backward = time_.early = 0.0;
         forward_begun_ = 0.0;
     }
 
@@ -38850,130 +40443,13 @@ private:
 // Used by <skein/train/detail/session_core.ipp> alone.
 
 
-// ======== skein/train/detail/session_shards.ipp
-// Logical shards of one session: the micro-batches of a step by their numbers in the global batch,
-// and what each of them reports and leaves in the module's buffers. Used by
-// <skein/train/detail/session_core.ipp> alone.
-
-
+#include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <span>
-#include <string_view>
-#include <utility>
+#include <string>
 #include <vector>
 
 #include <fmt/core.h>
-
-namespace skein::train::detail {
-
-/// What cannot be the same for any number of ranks.
-SKEIN_INLINE void require_shardable(const input_source& input) {
-    if (!input.is_stream()) return;
-    throw error(errc::not_supported,
-                "not supported: a stream with logical shards, because each rank has its own")
-        .with_hint("use data with size() and batch(ids)");
-}
-
-class step_shards {
-public:
-    step_shards(const context& ctx, int shards, report::metric_set& reported,
-                const flat_store& store)
-        : ctx_(ctx), shards_(shards), reported_(reported), names_(shards) {
-        for (const auto& f : store.fixed())
-            if (f.is_buffer) buffers_.push_back({f.tensor, {}, {}});
-    }
-
-    /// Those of this rank.
-    [[nodiscard]] shard_range own() const {
-        return shards_of(shards_, ctx_.rank(), ctx_.world_size());
-    }
-
-    [[nodiscard]] bool has_buffers() const noexcept { return !buffers_.empty(); }
-
-    /// All ranks have the buffers of the first one.
-    void begin_step() {
-        at::NoGradGuard no_grad;
-        for (auto& b : buffers_) b.begin = b.now.detach().clone();
-        mine_.assign(static_cast<std::size_t>(own().size()), {});
-        in_hand_.reset();
-    }
-    /// The micro-batch of this number of the rank is next: what is reported from now on is its own,
-    /// and its forward pass starts from the buffers of the step's beginning.
-    void begin(std::size_t micro) {
-        auto& before = in_hand_ ? mine_[*in_hand_].reported : outside_;
-        before = reported_;
-        reported_.clear();
-        if (micro > 0) {
-            keep_buffers();
-            at::NoGradGuard no_grad;
-            for (auto& b : buffers_) b.now.detach().copy_(b.begin);
-        }
-        in_hand_ = micro;
-    }
-    /// No micro-batch is in hand any more: the buffers of the step are those behind shard 0.
-    void end() {
-        if (!in_hand_) return;
-        mine_[*in_hand_].reported = reported_;
-        reported_.clear();
-        reported_.append(outside_);
-        keep_buffers();
-        in_hand_.reset();
-        if (own().first > 0) return;
-        at::NoGradGuard no_grad;
-        for (auto& b : buffers_)
-            if (b.behind.defined()) b.now.detach().copy_(std::exchange(b.behind, at::Tensor()));
-    }
-
-    void add(const loss_sum& loss) {
-        mine_[in_hand_.value()].own.mean("loss", loss.mean(), loss.weight);
-        weights_.resize(mine_.size());
-        weights_[*in_hand_] = loss.weight;
-    }
-    /// The weights of all shards, in their order. Collective.
-    [[nodiscard]] double weight() {
-        double all = 0.0;
-        weights_.resize(mine_.size());
-        for (const double each : gather_by_shard(ctx_, shards_, weights_, 1)) all += each;
-        weights_.clear();
-        return all;
-    }
-    [[nodiscard]] std::vector<report::metric_value> merge(const report::metric_set& own,
-                                                          std::span<double> control) {
-        return names_.merge(ctx_, own, reported_, mine_, control);
-    }
-    /// The world is another one.
-    void rebind() noexcept { names_.forget(); }
-
-private:
-    struct buffer_type {
-        at::Tensor now, begin, behind; // of the module; of the step's beginning; behind shard 0
-    };
-
-    void keep_buffers() {
-        if (in_hand_ != std::optional<std::size_t>(0) || own().first > 0) return;
-        at::NoGradGuard no_grad;
-        for (auto& b : buffers_) b.behind = b.now.detach().clone();
-    }
-
-    const context& ctx_;
-    int shards_;
-    report::metric_set& reported_;
-    shard_names names_;
-    std::vector<buffer_type> buffers_;
-    report::metric_set outside_; // while a micro-batch is in hand: what was reported before all
-    std::vector<shard_numbers> mine_;
-    std::vector<double> weights_;
-    std::optional<std::size_t> in_hand_;
-};
-
-} // namespace skein::train::detail
-
-
-// ======== skein/train/detail/session_row.ipp, continued
-#include <algorithm>
-#include <string>
-#include <vector>
 
 namespace skein::train::detail {
 
@@ -38991,9 +40467,10 @@ public:
     ///   shards       who has them by shard, in place of `reported`; or null
     ///   pauses       this rank wants a pause behind the step, for a change of the world
     ///   saves        how the save in flight stands here
-    void exchange(const report::metric_set& own, const report::metric_set& reported,
+    ///   word         of the callbacks; that of rank 0 counts. Also what rank 0 says, afterwards
+    void exchange(report::metric_set own, const report::metric_set& reported,
                   step_shards* shards, double stop, bool all_touched, double decided, bool pauses,
-                  save_word saves, step_info& now, step_clock& clock) {
+                  save_word saves, std::span<double> word, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,
                             all_touched ? 0.0 : 1.0,
@@ -39008,15 +40485,24 @@ public:
                             decided,
                             -decided,
                             pauses ? 1.0 : 0.0,
-                            static_cast<double>(saves)};
+                            static_cast<double>(saves),
+                            t.early};
+        for (std::size_t i = 0; i < word.size(); ++i) own.last(word_name(i), word[i]);
         values_.clear();
         clock.end_row(now);
         const double waited = clock.waiting([&] {
             values_ = shards != nullptr ? shards->merge(own, control)
                                         : names_.merge(ctx_, own, reported, control);
         });
+        take_word(word);
         now.loss = values_[0].value;
-        now.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
+        now.timing = {.data = control[4],
+                      .forward = control[5],
+                      .backward = control[6],
+                      .early = control[14],
+                      .exposed = control[7],
+                      .optimizer = control[8],
+                      .overlap = -control[9]};
         clock.begin_row(waited);
         stop_ = control[0];
         some_untouched_ = control[1] > 0.0;
@@ -39030,6 +40516,7 @@ public:
     [[nodiscard]] const std::vector<report::metric_value>& values() const noexcept {
         return values_;
     }
+    [[nodiscard]] std::vector<report::metric_value>& values() noexcept { return values_; }
     /// The gradient norms of all ranks: two numbers that are equal, or the ranks have come apart.
     [[nodiscard]] double least_norm() const noexcept { return least_; }
     [[nodiscard]] double most_norm() const noexcept { return most_; }
@@ -39057,6 +40544,18 @@ public:
     void rebind() noexcept { names_.forget(); }
 
 private:
+    [[nodiscard]] static std::string word_name(std::size_t i) { return fmt::format("{}{}", word_prefix, i); }
+    /// They are no columns.
+    void take_word(std::span<double> word) {
+        for (std::size_t i = 0; i < word.size(); ++i) {
+            const auto found =
+                std::ranges::find(values_, word_name(i), &report::metric_value::name);
+            SKEIN_CHECK(found != values_.end(), "a word comes back with the row");
+            word[i] = found->value;
+            values_.erase(found);
+        }
+    }
+
     const context& ctx_;
     shared_names names_; // of what ranks report
     std::vector<report::metric_value> values_;
@@ -39113,6 +40612,7 @@ public:
                                              .config = config_,
                                              .rate = request.rate,
                                              .plan = plan_of(config_),
+                                             .asked = plan_of(config_),
                                              .declared = *request.declared},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
@@ -39130,6 +40630,8 @@ public:
                 run_.parts->sum_by_shards(shards);
                 shards_.emplace(ctx_, shards, reported_, run_.parts->store());
             }
+            if (request.look.is_on)
+                run_.look.emplace(request.look, ctx_, *run_.parts, *run_.optimizer);
             between_.open();
             for (const auto& f : run_.parts->store().fixed())
                 if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
@@ -39169,6 +40671,8 @@ public:
         require_same(ctx_, data);
         settings_.insert(settings_.end(), data.begin(), data.end());
         run_.feeder.emplace(ctx_, config_, *run_.input);
+        if (run_.parts->measures_gain()) 
+            run_.feeder->go_by_gain([this](double times) { return run_.parts->gain(times); });
         run_.total = run_.feeder->total();
         if (place_ == nullptr) begin_here();
         if (place_ != nullptr) prepare_for_worlds();
@@ -39255,6 +40759,7 @@ public:
         clock_.begin_compute();
         run_.parts->begin_step();
         if (shards_) shards_->begin_step();
+        if (run_.look) run_.look->begin_step(micro_batches());
         phase_ = step_phase::drawn;
         return true;
     }
@@ -39272,7 +40777,9 @@ public:
                 if (micro_ > 0) run_.training->keep_shard(micro_ - 1);
                 shards_->begin(micro_);
             }
+            if (run_.look) run_.look->before_pass(shards_.has_value());
             run_.parts->begin_micro(micro_ + 1 == all);
+            if (run_.look) run_.look->begin_pass();
             phase_ = step_phase::computing;
             const auto at = micro_++;
             // finish_backward() sends what no hook has sent.
@@ -39317,14 +40824,24 @@ public:
         reported_.weigh(1.0); // no batch is in hand
         run_.feeder->look_ahead(run_.step);
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
+        if (run_.look) run_.look->end();
         // Whoever goes on in another world, with other ranks, has those behind shard 0.
         if (shards_ && shards_->has_buffers()) run_.parts->sync_buffers();
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
         run_.scheduled = run_.scheduled_rate(run_.step);
+        if (run_.parts->sets_rate())
+            run_.factor = run_.parts->rate(
+                {.step = run_.step + 1,
+                 .batch = drawn_->global_batch,
+                 .first_batch = static_cast<std::uint64_t>(config_.global_batch),
+                 .progress = run_.feeder->progress_steps(run_.step),
+                 .plan = &run_.plan});
         now_ = {.rank = ctx_.rank(),
                 .step = run_.step + 1,
-                .lr = run_.scheduled * run_.plan.rate_factor};
+                .lr = run_.scheduled * run_.plan.rate_factor * run_.factor,
+                .batch = drawn_->global_batch,
+                .micro_batches = run_.plan.micro_batches};
         const double mine = run_.parts->store().own_squared_norm();
         clock_.waiting([&] {
             divisor_ = scale();
@@ -39347,6 +40864,7 @@ public:
         const auto begin = seconds_now();
         const double scale = clip_to(now_.grad_norm, run_.plan.clip).scale * divisor_;
         if (!leaves_out) run_.optimizer->step(now_.lr, scale, present_, config_.clip_value);
+        if (run_.look) run_.look->end_step(!leaves_out);
         if (run_.scale) run_.scale->update(!overflowed());
         if (run_.scale && run_.scale->overflows() >= loss_scale::most_overflows)
             always_overflows(*run_.scale, run_.step + 1);
@@ -39368,6 +40886,7 @@ public:
         if (run_.training->shares()) run_.training->take_step();
         run_.step += 1;
         run_.feeder->commit(*drawn_, run_.step);
+        run_.factor = 1.0;
         reported_.clear();
         run_.stopped = row_.stops();
         run_.hurries = row_.hurries();
@@ -39382,6 +40901,8 @@ public:
         end_ = step_end::decide;
         if (run_.total > 0) run_.total = run_.feeder->total();
         run_.row = {row_.values(), {}};
+        run_.word = word_;
+        now_.word = run_.word;
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
     }
@@ -39471,6 +40992,7 @@ private:
         for (auto& [buffer, before] : buffers_) buffer.copy_(before);
         reported_ = reported_before_;
         run_.training->take_back();
+        if (run_.look) run_.look->forget();
         drawn_.reset();
         in_hand_ = nullptr;
         run_.feeder->rewind();
@@ -39510,8 +41032,10 @@ private:
         here.run("the backward pass",
                  [&] { loss.value.backward(at::full_like(loss.value, share)); });
         clock_.time().backward += seconds_now() - forward_end;
+        clock_.end_pass(micro_ == micro_batches());
         losses_.add(loss);
         if (shards_) shards_->add(loss);
+        if (run_.look) run_.look->weigh(loss.weight / static_cast<double>(drawn_->global_batch));
         passed_ += 1;
     }
     /// Of this rank in this step.
@@ -39545,11 +41069,16 @@ private:
         const double stop = stop_word();
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
+        if (run_.look) run_.look->add_to(row, shards_ ? &*shards_ : nullptr, divisor_);
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
+        word_.assign(run_.parts->word_size(), 0.0);
+        if (ctx_.is_first()) run_.parts->give_word(word_);
         row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
-                      run_.decided(), pauses, between_.saves().word(), now_, clock_);
+                      run_.decided(), pauses, between_.saves().word(), word_, now_, clock_);
+        now_.word = word_;
+        if (run_.look) run_.look->read(row_.values(), scale(), divisor_, now_);
         if (row_.saves() == save_word::failed) between_.saves().fail();
-        if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
+        if (!row_.same_decisions()) plans_differ(ctx_, run_, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
         if (row_.most_norm() != row_.least_norm() && is_finite())
@@ -39626,6 +41155,7 @@ private:
     loss_sum losses_;
     double divisor_ = 1.0;
     step_info now_;
+    std::vector<double> word_; // of the callbacks, with the row
     row_exchange row_;
     std::optional<step_shards> shards_; // logical ones, when they are asked for
     std::vector<double> present_;       // by segment, when not all had a gradient; else empty
@@ -39758,6 +41288,7 @@ SKEIN_INLINE carried_state between_steps::carried(step_end end) {
     out.told_at = told_at_;
     out.newest = newest_;
     out.left_out = run_.left_out;
+    out.plan = run_.plan;
     out.late = run_.training->late().values;
     out.late_arrays = run_.training->late().arrays;
     out.row = last_;
@@ -39767,6 +41298,7 @@ SKEIN_INLINE carried_state between_steps::carried(step_end end) {
     }
     out.row.values = run_.row.values;
     out.row.arrays = run_.row.arrays;
+    out.row.word = run_.word;
     return out;
 }
 
@@ -39782,8 +41314,10 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     else
         run_.feeder->rewind();
     run_.stop_wanted = saved.value("stop_wanted", false);
-    restore_plan(saved, where);
     restore_callbacks(*run_.parts, saved, where);
+    restore_plan(saved, where);
+    if (from.plan != run_.plan) run_.follow(from.plan);
+    run_.word = from.row.word;
     if (run_.scale) restore_scale(*run_.scale, saved);
     notices_.clear(); // of a resume
     run_.training->restore(saved, where);
@@ -39811,6 +41345,39 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     events_ = from.row.decided;
     if (!report_) report_.emplace(ctx_, config_, from.run_name, from.run_path);
     if (!std::exchange(has_told_start_, true)) run_.parts->tell(start_info_of({}));
+}
+
+SKEIN_INLINE void between_steps::enter_plan() {
+    if (!run_.parts->plans() || is_over_) return;
+    decisions to{.plan = run_.asked};
+    run_.parts->tell(
+        world_change{.rank = ctx_.rank(),
+                     .world_size = ctx_.world_size(),
+                     .hosts = (ctx_.world_size() + ctx_.local_size() - 1) / ctx_.local_size(),
+                     .step = run_.step,
+                     .first_batch = static_cast<std::uint64_t>(config_.global_batch),
+                     .samples = run_.input->size(),
+                     .shards = config_.scaling.logical_shards,
+                     .plan = &run_.asked},
+        to);
+    std::string rule = "world", why = fmt::format("{} workers", ctx_.world_size());
+    for (const auto& each : to.made) {
+        rule = each.rule;
+        if (!each.why.empty()) why = each.why;
+    }
+    const auto plan = fitted(to.plan, limits());
+    check_plan(plan, limits(), rule, run_.step);
+    std::vector<run_event> rows;
+    add_events(rows, {rule, run_.plan, plan, to.wanted == action::stop, why}, run_.step);
+    for (auto& row : rows) {
+        report_->decided(row);
+        last_.decided.push_back(std::move(row)); // whoever writes the row of the step, has them too
+    }
+    if (plan != run_.plan) {
+        run_.follow(plan);
+        report_->set_total(run_.total);
+    }
+    run_.ask_stop(to.wanted);
 }
 
 SKEIN_INLINE void session_core::prepare_for_worlds() { between_.prepare(); }
@@ -39910,6 +41477,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
         take_back();
     row_.rebind();
     if (shards_) shards_->rebind();
+    if (run_.look) run_.look->forget();
     take_state(plan, news);
     place_->release();
     run_.parts->publish();
@@ -39923,6 +41491,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
     const bool took = !plan.gives[static_cast<std::size_t>(ctx_.rank())];
     between_.enter(end_, took, news);
     end_step();
+    between_.enter_plan();
 }
 
 /// From those that have it to those that are behind or new.
@@ -39962,6 +41531,10 @@ SKEIN_INLINE carried_state session_core::carry() {
         out.row.grad_norm = now_.grad_norm;
         out.row.seconds = now_.seconds;
         out.row.tokens_per_s = now_.tokens_per_s;
+        out.row.batch = now_.batch;
+        out.row.micro_batches = now_.micro_batches;
+        if (now_.squares != nullptr) out.row.squares = *now_.squares;
+        out.row.squares_are_differenced = now_.squares_are_differenced;
     }
     return out;
 }
@@ -39984,8 +41557,13 @@ SKEIN_INLINE void session_core::adopt_row(const last_row& row) {
             .grad_norm = row.grad_norm,
             .seconds = row.seconds,
             .tokens_per_s = row.tokens_per_s,
+            .batch = row.batch,
+            .micro_batches = row.micro_batches,
             .metrics = &run_.row.values,
-            .arrays = &run_.row.arrays};
+            .arrays = &run_.row.arrays,
+            .word = run_.word,
+            .squares_are_differenced = row.squares_are_differenced};
+    if (run_.look && !row.squares.empty()) now_.squares = run_.look->keep(row.squares);
 }
 
 /// The context is in another generation of its world.
@@ -40015,10 +41593,12 @@ SKEIN_INLINE void session_core::rebind() {
     run_.upcoming.reset();
     row_.rebind();
     if (shards_) shards_->rebind();
+    if (run_.look) run_.look->forget();
     run_.feeder->rebind();
     between_.rebind(end_ != step_end::nothing);
     run_.ended = false; // the end of a stream is found again
     end_step();
+    between_.enter_plan();
 }
 
 } // namespace skein::train::detail
@@ -40149,6 +41729,8 @@ public:
     void begin_micro(bool /*last*/) noexcept {}
     void finish_backward();
     [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
+    /// A gradient that may come in pieces, of a block, comes to its place behind its pass.
+    bool wait_for_pieces();
     void publish() { store_.cast_owned(); }
     void sync_buffers();
     void begin_evaluation() { store_.require_taken(); }
@@ -40211,6 +41793,13 @@ SKEIN_INLINE void single_process::finish_backward() {
     store_.take_writes();
     if (store_.keeps_own_grads())
         for (const auto& u : store_.units()) store_.take_gradients(u, /*add=*/false);
+}
+
+SKEIN_INLINE bool single_process::wait_for_pieces() {
+    for (const auto& each : module_->modules(/*include_self=*/false))
+        if (dynamic_cast<const unit_mark*>(each.get()) != nullptr)
+            store_.ask_before([](std::size_t) { return false; });
+    return false;
 }
 
 SKEIN_INLINE void single_process::rebind() const {
@@ -40451,7 +42040,7 @@ template <class Strategy, class... Callbacks>
 class parts_of final : public session_parts {
 public:
     parts_of(context& ctx, torch::nn::Module& module, std::tuple<Callbacks...>& callbacks)
-        : module_(module), callbacks_(callbacks), strategy_(ctx, module) {}
+        : module_(module), callbacks_(callbacks), ctx_(ctx), strategy_(ctx, module) {}
 
     torch::nn::Module& module() override { return module_; }
     std::string strategy_name() const override { return strategy_name_of<Strategy>(); }
@@ -40477,6 +42066,10 @@ public:
                 .with_hint("train with DDP, which is for one process, too, or without "
                            "scaling.logical_shards");
     }
+    bool wait_for_pieces() override {
+        if constexpr (requires { strategy_.wait_for_pieces(); }) return strategy_.wait_for_pieces();
+        return false;
+    }
 
     void tell(const start_info& event) override { tell_all(event); }
     void tell(const step_info& event, decisions& to) override { ask_all(event, to); }
@@ -40484,8 +42077,11 @@ public:
     bool judges() const override { return (detail::judges<Callbacks> || ...); }
     ruling judge(const step_info& event, std::string& rule) override {
         ruling strongest;
+        auto now = event;
+        word_hand hand{event};
         each([&](auto& c) {
-            auto one = heard(c, event, "on_agreed", [&] { return detail::judge(c, event); });
+            hand.give(now, own_word<decltype(c)>);
+            auto one = heard(c, now, "on_agreed", [&] { return detail::judge(c, now); });
             if (one.what <= strongest.what) return;
             strongest = std::move(one);
             rule = rule_name_of(c);
@@ -40494,6 +42090,43 @@ public:
     }
     bool plans() const override { return (detail::plans<Callbacks> || ...); }
     bool changes_batch() const override { return (detail::changes_batch<Callbacks>() || ...); }
+    bool sets_rate() const override { return (detail::sets_rate<Callbacks> || ...); }
+    double rate(const rate_info& info) const override {
+        double all = 1.0;
+        each([&](const auto& c) {
+            all *= heard(c, ctx_.rank(), info.step, "rate", [&] { return detail::rate_of(c, info); });
+        });
+        return all;
+    }
+    bool measures_gain() const override { return measuring > 0; }
+    double gain(double scale) const override {
+        double all = 1.0;
+        each([&](const auto& c) {
+            if constexpr (detail::measures_gain<std::remove_cvref_t<decltype(c)>>)
+                all = c.gain(scale);
+        });
+        return all;
+    }
+    std::size_t word_size() const override { return words; }
+    void give_word([[maybe_unused]] std::span<double> to) override {
+        each([&](auto& c) {
+            if constexpr (constexpr auto count = own_word<decltype(c)>; count > 0) {
+                const std::array<double, count> said = c.word();
+                std::ranges::copy(said, to.begin());
+                to = to.subspan(count);
+            }
+        });
+    }
+    void tell(const world_change& event, decisions& to) override {
+        auto now = event;
+        each([&](auto& c) {
+            using type = std::remove_cvref_t<decltype(c)>;
+            if constexpr (detail::hears_worlds<type>()) {
+                now.plan = &to.plan;
+                decide(c, to, heard(c, ctx_.rank(), event.step, "on_world", [&] { return c.on_world(now); }));
+            }
+        });
+    }
     void tell(const checkpoint_info& event) override { tell_all(event); }
     void tell(const fit_result& event) override { tell_all(event); }
 
@@ -40509,6 +42142,26 @@ public:
     void restore(const callback_state& saved) override { restore_states(callbacks_, {saved}); }
 
 private:
+    static constexpr std::size_t words = (detail::word_size_of<Callbacks>() + ... + 0);
+    static constexpr std::size_t measuring =
+        (std::size_t(detail::measures_gain<Callbacks>) + ... + 0);
+    static_assert(words <= 8, "the words of all callbacks have 8 numbers at most");
+    static_assert(measuring <= 1, "one callback at most may measure the gain");
+    template <class C>
+    static constexpr std::size_t own_word = detail::word_size_of<std::remove_cvref_t<C>>();
+
+    /// Hands each callback in its turn what it has said itself; of the words of all.
+    struct word_hand {
+        std::span<const double> rest;
+        explicit word_hand(const step_info& event) noexcept : rest(event.word) {}
+        explicit word_hand(const eval_info&) noexcept {}
+        void give(step_info& event, std::size_t count) noexcept {
+            event.word = rest.first(std::min(rest.size(), count));
+            rest = rest.subspan(event.word.size());
+        }
+        void give(eval_info&, std::size_t) noexcept {}
+    };
+
     template <class Call>
     void each(Call call) const {
         std::apply([&](auto&... c) { (call(c), ...); }, callbacks_);
@@ -40516,11 +42169,14 @@ private:
     /// What a callback throws says which, on which rank and at which step.
     template <class C, class Event, class Call>
     static auto heard(const C& c, const Event& event, const char* member, Call call) {
+        return heard(c, event.rank, step_of(event), member, call);
+    }
+    template <class C, class Call>
+    static auto heard(const C& c, int rank, std::uint64_t step, const char* member, Call call) {
         try {
             return call();
         } catch (...) {
-            callback_failed(fmt::format("{} of {}", member, rule_name_of(c)), event.rank,
-                            step_of(event));
+            callback_failed(fmt::format("{} of {}", member, rule_name_of(c)), rank, step);
         }
     }
     template <class Event>
@@ -40530,23 +42186,33 @@ private:
     template <class Event>
     void ask_all(Event event, decisions& to) {
         event.plan = &to.plan;
+        word_hand hand{event};
         each([&](auto& c) {
+            hand.give(event, own_word<decltype(c)>);
             const auto one =
                 heard(c, event, member_of(event), [&] { return detail::tell(c, event); });
-            if (one.act == action::stop) to.wanted = action::stop;
             using type = std::remove_cvref_t<decltype(c)>;
-            if constexpr (detail::plans<type>) {
-                const auto next = one.plan.value_or(to.plan);
-                const bool stops = one.act == action::stop;
-                if (next == to.plan && !stops) return;
-                to.made.push_back({rule_name_of(c), to.plan, next, stops, one.why});
-                to.plan = next;
-            }
+            if constexpr (detail::plans<type>)
+                decide(c, to, one);
+            else if (one.act == action::stop)
+                to.wanted = action::stop;
         });
+    }
+
+    /// What one callback decides.
+    template <class C>
+    static void decide(const C& c, decisions& to, const decision& one) {
+        if (one.act == action::stop) to.wanted = action::stop;
+        const auto next = one.plan.value_or(to.plan);
+        const bool stops = one.act == action::stop;
+        if (next == to.plan && !stops) return;
+        to.made.push_back({rule_name_of(c), to.plan, next, stops, one.why});
+        to.plan = next;
     }
 
     torch::nn::Module& module_;
     std::tuple<Callbacks...>& callbacks_;
+    const context& ctx_;
     Strategy strategy_;
 };
 
@@ -40764,7 +42430,8 @@ public:
                                              .declared = &metrics_,
                                              .rules = train::detail::rules_of(callbacks_),
                                              .options = std::move(options),
-                                             .rate = std::move(schedule)};
+                                             .rate = std::move(schedule),
+                                             .look = train::detail::look_of(callbacks_)};
         return train::session(request, [&] {
             train::detail::refuse_too_large(train::detail::strategy_name_of<Strategy>(), *model,
                                             *ctx_, config_, request.options,

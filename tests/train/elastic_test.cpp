@@ -3,6 +3,7 @@
 #include <skein/metrics/classification.hpp>
 #include <skein/metrics/perplexity.hpp>
 #include <skein/sim/local_elastic.hpp>
+#include <skein/train/batch_growth.hpp>
 #include <skein/train/elastic.hpp>
 #include <skein/train/elastic_place.hpp>
 
@@ -94,6 +95,7 @@ struct elastic_run {
     std::function<void(std::uint64_t id, point where, std::uint64_t step)> behind{};
     bool measures = false; ///< counts, and a sum of real numbers whose bits show its order
     std::optional<one_place> stream{}; ///< in place of the numbered data
+    std::optional<sk::batch_growth_options> growth{};
 
     std::mutex guard; // the fields below
     std::map<std::uint64_t, std::vector<float>> weights_of;
@@ -150,6 +152,16 @@ struct elastic_run {
         const auto told = [&](point where, std::uint64_t at) {
             if (behind) behind(mine.id(), where, at);
         };
+        if (growth) {
+            sk::Trainer<sk::Elastic<sk::DDP<>>, step_counter, sk::batch_growth> trainer(
+                ctx, config, step_counter{&step, told}, sk::batch_growth(*growth));
+            const auto result =
+                trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, data, data);
+            const std::lock_guard lock(guard);
+            weights_of[mine.id()] = weights(*net);
+            results[mine.id()] = result;
+            return;
+        }
         sk::Trainer<sk::Elastic<sk::DDP<>>, step_counter> trainer(ctx, config,
                                                                   step_counter{&step, told});
         if (measures) {
@@ -249,6 +261,37 @@ TEST_CASE("elastic: a rank joins, and has the state of the others", "[train][ela
     CHECK(run.job.generation() == 2);
     const auto csv = text_of_file(dir.path + "/run/metrics.csv");
     CHECK(std::ranges::count(csv, '\n') == 13);
+}
+
+TEST_CASE("elastic: a plan that the next world cannot hold is cut, and comes back", "[train][elastic]") {
+    scratch dir;
+    elastic_run run(dir.path);
+    run.config.global_batch = 8;
+    run.config.accumulation = 2;
+    run.config.max_steps = 24;
+    run.growth = {.factor = 1.25, .at_steps = {2}, .more_micro_batches = true}; // 10 in 3 parts
+    std::atomic<bool> added{false}, lost{false};
+    run.during = [&](std::uint64_t id, std::uint64_t step) {
+        if (id != 1) return;
+        if (step == 4 && !added.exchange(true)) { // 4 ranks of 3 parts: 12
+            run.start(2);
+            run.job.wait_for_joiner();
+        }
+        if (step == 8 && !lost.exchange(true))
+            for (const std::uint64_t gone : {3, 4})
+                run.job.lose(gone, sk::error(sk::errc::peer_lost, "killed by a test"));
+    };
+    run.threads.reserve(8);
+    run.start(2);
+    run.end();
+    for (const auto& [id, why] : run.errors) {
+        INFO(id << ": " << why);
+        CHECK(id > 2); // those that were lost
+    }
+    CHECK(run.results[1].steps > 8);
+    const auto events = text_of_file(dir.path + "/run/events.jsonl");
+    CHECK_THAT(events, ContainsSubstring("\"what\":\"micro_batches\",\"from\":3,\"to\":2"));
+    CHECK_THAT(events, ContainsSubstring("\"what\":\"micro_batches\",\"from\":2,\"to\":3"));
 }
 
 TEST_CASE("elastic: a rank leaves in order, and nothing is redone", "[train][elastic]") {

@@ -25,6 +25,9 @@ struct batch_limits {
     /// A rank may compute its samples in several parts. One rank then has two at least when its batch
     /// is larger than the first: one gradient alone says little of its noise.
     bool accumulation = false;
+    /// The gradient of a rank is seen in parts, however it computes them (logical shards): one rank
+    /// may have a batch larger than the first without micro-batches.
+    bool sees_parts = false;
 };
 
 /// A step, and what it comes to.

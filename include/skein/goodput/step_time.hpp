@@ -13,6 +13,7 @@
 // gamma: 1 is one after the other, 10 nearly the longer one.
 //   source: Qiao et al. 2021 (Pollux, OSDI)
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -61,9 +62,20 @@ struct step_time {
     double last_seconds = 0.0;  ///< the last one with it
 };
 
-/// Sums of what was measured, by nodes, ranks and samples of a micro-batch.
+/// Sums of what was measured, by nodes, ranks and samples of a micro-batch. Bounded: of a shape the
+/// newest most_counted steps or so, and most_shapes shapes, those of the most steps.
 class step_times {
 public:
+    static constexpr double most_counted = 512;
+    static constexpr std::size_t most_shapes = 64;
+
+    struct sum {
+        double micro = 0.0, last = 0.0, count = 0.0;
+        friend bool operator==(const sum&, const sum&) = default;
+    };
+    /// By nodes, ranks and samples.
+    using sums = std::map<std::tuple<int, int, std::int64_t>, sum>;
+
     /// One step.
     ///   micro_seconds, last_seconds  as in step_time
     ///   result  false: a time is not positive or not finite (a clock jumped): it is left out
@@ -71,12 +83,19 @@ public:
     /// In the order of nodes, ranks, samples.
     [[nodiscard]] std::vector<step_time> means() const;
     [[nodiscard]] bool empty() const noexcept { return sums_.empty(); }
+    /// What was said of a shape is over: another machine, or another load on it.
+    void forget(const step_shape& shape) {
+        sums_.erase({shape.nodes, shape.ranks, shape.micro_batch});
+    }
+    /// The mean of its last micro-batches; 0: it was not seen.
+    [[nodiscard]] double last_seconds(const step_shape& shape) const;
+
+    [[nodiscard]] const sums& state() const noexcept { return sums_; }
+    ///   errors  malformed: numbers that no state() has
+    void restore(sums saved);
 
 private:
-    struct sum {
-        double micro = 0.0, last = 0.0, count = 0.0;
-    };
-    std::map<std::tuple<int, int, std::int64_t>, sum> sums_;
+    sums sums_;
 };
 
 /// How far a model is from what was measured: the root mean squares of the differences of logarithms of

@@ -106,7 +106,8 @@ public:
     static constexpr std::size_t pack_unit = 64;
 
     metric_set() = default;
-    /// Refuses some names: errc::usage at the first report of one. The list outlives the set.
+    /// Refuses some names, and those that begin with one that ends in '/': errc::usage at the first
+    /// report of one. The list outlives the set.
     explicit metric_set(std::span<const std::string_view> taken) : taken_(taken) {}
 
     /// A mean without a weight counts as much as weigh() says. Names: see require_metric_name().

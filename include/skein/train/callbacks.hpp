@@ -26,20 +26,30 @@
 // callback first; nobody leaving the step out, they end the run. A step that overflowed float16 is
 // left out already: nobody is asked.
 //
+// A callback that wants to see gradients says so by gradient_look look() const: see gradient_look.hpp.
+//
 // A callback with both of these members has its state in every checkpoint, by the name of its type:
 //
 //     std::string state() const;                // asked of rank 0 after the events of the step
 //     void restore(std::string_view state);     // on every rank, before on_start
+//
+// More that a callback may say of steps (its rate, what it is worth, a word of rank 0, another world)
+// is in train/steering.hpp.
 
+#include <skein/goodput/gradient_noise.hpp>
 #include <skein/report/metrics.hpp>
+#include <skein/train/gradient_look.hpp>
+#include <skein/train/steering.hpp>
 #include <skein/train/step_plan.hpp>
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -55,6 +65,8 @@ struct start_info {
     std::string run_path{};
     std::string resumed_from{}; ///< a checkpoint, or empty
     std::string strategy{};     ///< "DDP"; empty for one without a name
+    std::string optimizer{};    ///< "AdamW", as its description says
+    std::uint64_t samples = 0;  ///< of the data set; 0: a stream, not known
     /// "3 epochs of 120 steps, ..."; empty when the steps were given.
     std::string epochs{};
     std::vector<std::string> evaluations{}; ///< names of the evaluation sets that have samples
@@ -95,6 +107,7 @@ struct step_timing {
     double data = 0.0;      ///< waited for batches: all of making them without prefetching
     double forward = 0.0;   ///< the model and the loss
     double backward = 0.0;  ///< the backward pass; gradients travel meanwhile
+    double early = 0.0;     ///< part of both: of the micro-batches before the last one
     double exposed = 0.0;   ///< the compute thread waited for other ranks since the row before
     double optimizer = 0.0; ///< of the step before: it comes behind the row
     /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of
@@ -112,6 +125,8 @@ struct step_info {
     double grad_norm = 0.0;    ///< before clipping
     double seconds = 0.0;      ///< of this step
     double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
+    std::uint64_t batch = 0;   ///< samples of this step, over all ranks
+    std::int64_t micro_batches = 1; ///< of each rank in this step
     const std::vector<report::metric_value>* metrics =
         nullptr; ///< everything reported, merged over ranks; metrics of training when due
     const std::vector<report::metric_array>* arrays =
@@ -123,6 +138,14 @@ struct step_info {
     std::uint64_t epoch = 0;         ///< passes over the data that are finished
     step_timing own{};               ///< as `timing`, of this rank alone: parts of since_row
     double since_row = 0.0;          ///< seconds since the row before, with all that lay between
+    std::span<const double> word{};  ///< of rank 0, as this callback has given it (train/steering.hpp)
+    /// By optimizer parameter group, those of no group last, where a callback looks: of the
+    /// gradients of all ranks, micro-batches and shards, before clipping. Zeros of a frozen group.
+    /// Null where nobody looks, and where the step has no number: one gradient and none before it,
+    /// or one that is not finite.
+    const std::vector<goodput::gradient_squares>* squares = nullptr;
+    bool squares_are_differenced =
+        false; ///< of this step and the one before: goodput::differenced()
 };
 
 /// After every evaluation, of each set by itself.
@@ -183,7 +206,8 @@ concept callback =
     requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
     requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||
     requires { &C::on_checkpoint; } || requires(C& c, const fit_result& e) { c.on_end(e); } ||
-    requires { &C::on_end; };
+    requires { &C::on_end; } || detail::sets_rate<C> || detail::measures_gain<C> ||
+    requires { &C::on_world; };
 
 namespace detail {
 
@@ -242,6 +266,27 @@ void tell(C& c, const fit_result& info) {
         static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
 }
 
+/// Looks at gradients.
+template <class C>
+concept looks = requires(const C& c) { c.look(); };
+/// What the callbacks want to see together.
+template <class... Callbacks>
+gradient_look look_of(const std::tuple<Callbacks...>& callbacks) {
+    gradient_look all{.is_on = false, .differences = false};
+    const auto add = [&]<class C>(const C& c) {
+        if constexpr (looks<C>) {
+            static_assert(std::is_same_v<std::remove_cvref_t<decltype(c.look())>, gradient_look>,
+                          "look() must return a train::gradient_look");
+            all.add(c.look());
+        } else {
+            static_assert(
+                !requires { &C::look; }, "look() must be a const member without arguments");
+        }
+    };
+    std::apply([&](const auto&... c) { (add(c), ...); }, callbacks);
+    return all;
+}
+
 /// Hears of steps before they are applied.
 template <class C>
 concept judges = requires(C& c, const step_info& info) { c.on_agreed(info); };
@@ -269,7 +314,7 @@ concept plans = requires(C& c, const step_info& info) {
     { c.on_step(info) } -> std::same_as<decision>;
 } || requires(C& c, const eval_info& info) {
     { c.on_eval(info) } -> std::same_as<decision>;
-};
+} || steers_worlds<C>;
 /// May change the samples of a step; a rule that never does says so.
 template <class C>
 [[nodiscard]] consteval bool changes_batch() {

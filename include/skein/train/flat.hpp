@@ -133,6 +133,7 @@ struct store_options {
 };
 
 namespace detail {
+class gradient_watch;
 struct settle_hook;
 struct square_sums;
 class taken_module;
@@ -223,6 +224,8 @@ public:
     ///   errors  not_supported, by name, from an adding pass that is not done with a gradient when it
     ///           says so
     void begin_pass(bool adds);
+    /// From now on it sees each gradient of each pass on its way into place; null: nobody does.
+    void watch(detail::gradient_watch* by) noexcept { pass_.watch = by; }
     /// Every parameter of the unit has its gradient in place; zero for those no loss depended on.
     void settle_gradients(const flat_unit& unit);
     /// The same for all units.
@@ -275,7 +278,6 @@ private:
     void own(const flat_unit& unit);
     void adopt_parameters(bool brings_values);
     [[nodiscard]] bool is_settled(const flat_segment& s) const;
-    static void add_to_place(at::Tensor& view, const at::Tensor& grad);
     void settle(std::size_t i);
     void passed(std::size_t i, bool has_gradient);
     [[nodiscard]] at::Tensor grad_view(const flat_segment& s) const;
@@ -291,7 +293,11 @@ private:
     std::function<void(std::size_t)> final_;
     std::function<bool(std::size_t)> may_settle_;
     std::vector<double> touched_;
-    bool adds_ = false; // of the pass: see begin_pass()
+    struct pass_type {
+        bool adds = false; // see begin_pass()
+        detail::gradient_watch* watch = nullptr;
+    };
+    pass_type pass_;
     std::vector<fixed_tensor> fixed_;
     /// A frozen parameter that is computed with in another type.
     struct cast_tensor {

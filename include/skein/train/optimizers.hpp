@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -80,6 +81,13 @@ struct update_values {
     double grad_scale = 1.0;   ///< gradients are divided by it first
 };
 
+/// Where an optimizer keeps the mean of squared gradients that it divides by.
+struct squares_mean {
+    std::string state;  ///< its name in states(), of zeros before the first step
+    double decay = 0.0; ///< per step; the divisor is sqrt(mean / (1 - decay^steps)) + eps
+    double eps = 0.0;
+};
+
 /// Laws:
 ///  1. What update() does to an element depends on that element of the parameters, gradients and
 ///     states and on the values alone: however a strategy cuts the parameters, the bits are the
@@ -87,8 +95,8 @@ struct update_values {
 ///  2. describe() names every setting that changes the update; the ranks compare them.
 ///  3. What it leaves in the gradients does not matter.
 /// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made
-/// of; without the second, parameters of fewer than 2 dimensions are not decayed), and check(),
-/// which throws errc::usage for settings that make no sense.
+/// of; without the second, parameters of fewer than 2 dimensions are not decayed), check(), which
+/// throws errc::usage for settings that make no sense, and `squares_mean mean_of_squares() const`.
 template <class O>
 concept optimizer =
     std::copy_constructible<O> &&
@@ -114,6 +122,7 @@ struct AdamW {
 
     static constexpr std::string_view name = "adamw";
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    [[nodiscard]] train::squares_mean mean_of_squares() const { return {"exp_avg_sq", beta2, eps}; }
     void check() const;
     void describe(train::description& to) const;
     void update(const train::update_runs& runs, const train::update_values& values) const;
@@ -130,6 +139,7 @@ struct Adam {
 
     static constexpr std::string_view name = "adam";
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    [[nodiscard]] train::squares_mean mean_of_squares() const { return {"exp_avg_sq", beta2, eps}; }
     void check() const;
     void describe(train::description& to) const;
     void update(const train::update_runs& runs, const train::update_values& values) const;
@@ -200,6 +210,10 @@ public:
 
     [[nodiscard]] std::string name() const { return held_->name(); }
     [[nodiscard]] std::vector<optimizer_state> states() const { return held_->states(); }
+    /// Nothing where it has none.
+    [[nodiscard]] std::optional<squares_mean> mean_of_squares() const {
+        return held_->mean_of_squares();
+    }
     /// The name is that of the optimizer.
     [[nodiscard]] description describe() const;
     void check() const { held_->check(); }
@@ -214,6 +228,7 @@ private:
         virtual ~base() = default;
         [[nodiscard]] virtual std::string name() const = 0;
         [[nodiscard]] virtual std::vector<optimizer_state> states() const = 0;
+        [[nodiscard]] virtual std::optional<squares_mean> mean_of_squares() const = 0;
         virtual void describe(description& to) const = 0;
         virtual void check() const = 0;
         [[nodiscard]] virtual double weight_decay(std::size_t dims) const = 0;
@@ -226,6 +241,10 @@ private:
             return std::string(std::string_view(O::name));
         }
         [[nodiscard]] std::vector<optimizer_state> states() const override { return how.states(); }
+        [[nodiscard]] std::optional<squares_mean> mean_of_squares() const override {
+            if constexpr (requires { how.mean_of_squares(); }) return how.mean_of_squares();
+            return std::nullopt;
+        }
         void describe(description& to) const override { how.describe(to); }
         void check() const override {
             if constexpr (requires { how.check(); }) how.check();

@@ -29,6 +29,8 @@ public:
     void begin_micro(bool /*last*/) noexcept {}
     void finish_backward();
     [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
+    /// A gradient that may come in pieces, of a block, comes to its place behind its pass.
+    bool wait_for_pieces();
     void publish() { store_.cast_owned(); }
     void sync_buffers();
     void begin_evaluation() { store_.require_taken(); }

@@ -190,7 +190,8 @@ public:
                                              .declared = &metrics_,
                                              .rules = train::detail::rules_of(callbacks_),
                                              .options = std::move(options),
-                                             .rate = std::move(schedule)};
+                                             .rate = std::move(schedule),
+                                             .look = train::detail::look_of(callbacks_)};
         return train::session(request, [&] {
             train::detail::refuse_too_large(train::detail::strategy_name_of<Strategy>(), *model,
                                             *ctx_, config_, request.options,

@@ -50,10 +50,11 @@ SKEIN_INLINE batch_choice goodput_model::best(const batch_limits& in) const {
         const double local =
             std::exp(from + (to - from) * i / (candidates - 1)) / ranks; // samples of a rank
         double parts = 1;
-        double micro = in.ranks == 1 ? first : std::ceil(local - slack);
+        const bool is_blind = in.ranks == 1 && !in.sees_parts;
+        double micro = is_blind ? first : std::ceil(local - slack);
         if (in.accumulation) {
             parts = std::max(std::ceil(local / micro_most - slack), 1.0);
-            if (in.ranks == 1 && local > first + slack) parts = std::max(parts, 2.0);
+            if (is_blind && local > first + slack) parts = std::max(parts, 2.0);
             micro = std::ceil(local / parts - slack);
         }
         if (micro < static_cast<double>(in.micro_least) || micro > micro_most) continue;

@@ -3,9 +3,11 @@
 // Bodies of <skein/goodput/step_time.hpp> but for the fit.
 
 #include <skein/core/config.hpp>
+#include <skein/core/error.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace skein::goodput {
 
@@ -47,7 +49,29 @@ SKEIN_INLINE bool step_times::add(const step_shape& shape, double micro_seconds,
     of.micro += micro_seconds;
     of.last += last_seconds;
     of.count += 1;
+    if (of.count >= most_counted) of = {of.micro / 2, of.last / 2, of.count / 2};
+    if (sums_.size() > most_shapes)
+        sums_.erase(std::ranges::min_element(
+            sums_, {}, [](const auto& each) { return each.second.count; }));
     return true;
+}
+
+SKEIN_INLINE double step_times::last_seconds(const step_shape& shape) const {
+    const auto found = sums_.find({shape.nodes, shape.ranks, shape.micro_batch});
+    return found == sums_.end() ? 0.0 : found->second.last / found->second.count;
+}
+
+SKEIN_INLINE void step_times::restore(sums saved) {
+    const auto is_right = [](const auto& each) {
+        const auto [nodes, ranks, micro_batch] = each.first;
+        const auto& of = each.second;
+        const auto is_time = [](double sum) { return sum > 0 && std::isfinite(sum); };
+        return nodes >= 1 && ranks >= nodes && micro_batch >= 1 && is_time(of.micro) &&
+               is_time(of.last) && of.count >= 1 && of.count <= most_counted;
+    };
+    if (saved.size() > most_shapes || !std::ranges::all_of(saved, is_right))
+        throw error(errc::malformed, "times of steps that cannot be");
+    sums_ = std::move(saved);
 }
 
 SKEIN_INLINE std::vector<step_time> step_times::means() const {

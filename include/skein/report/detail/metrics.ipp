@@ -262,7 +262,10 @@ SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metr
                 .with_hint("report it under two names");
         return m;
     }
-    if (std::find(taken_.begin(), taken_.end(), name) != taken_.end())
+    const auto takes = [&](std::string_view t) {
+        return name == t || (t.ends_with('/') && name.starts_with(t));
+    };
+    if (std::ranges::any_of(taken_, takes))
         throw error(errc::usage, fmt::format("the metric name '{}' is taken by the trainer", name))
             .with_hint("report it under another name");
     require_metric_name(name);

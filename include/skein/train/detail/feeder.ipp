@@ -18,9 +18,11 @@
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -84,6 +86,25 @@ public:
     feeder& operator=(const feeder&) = delete;
     ~feeder() { drop_ahead(); }
 
+    /// Steps count by what they are worth beside one of the first batch, from the first one on.
+    ///   gain    of a step of so many times the first batch; asked when it is committed, and for how
+    ///           many are left
+    ///   errors  not_supported: a stream
+    void go_by_gain(std::function<double(double scale)> gain) {
+        if (!order_)
+            throw error(errc::not_supported,
+                        "not supported: a rule that measures what a step is worth, with a stream")
+                .with_hint("use data with size() and batch(ids)");
+        gain_ = std::move(gain);
+        is_other_batch_ = true;
+        length_->go_by_worth();
+    }
+    /// Steps of the first batch that training has come to, after so many finished ones.
+    [[nodiscard]] double progress_steps(std::uint64_t step) const noexcept {
+        return gain_ ? static_cast<double>(units_) / static_cast<double>(first_batch())
+                     : static_cast<double>(schedule_step(step));
+    }
+
     /// Steps of the run; 0: as many as the stream gives.
     [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
     /// Where the schedule of the rate stands after so many finished steps.
@@ -102,7 +123,7 @@ public:
             plan.global_batch == plan_.global_batch && plan.micro_batches == plan_.micro_batches;
         if (plan.global_batch != plan_.global_batch && !is_other_batch_) {
             is_other_batch_ = true;
-            units_ = step * static_cast<std::uint64_t>(config_.global_batch);
+            units_ = step * first_batch();
         }
         plan_ = plan;
         if (same) return false;
@@ -119,8 +140,9 @@ public:
     void restore_plan(const step_plan& plan, std::optional<std::uint64_t> units,
                       std::uint64_t step) {
         plan_ = plan;
-        is_other_batch_ = units.has_value();
-        units_ = units.value_or(0);
+        is_other_batch_ = units.has_value() || gain_;
+        units_ = units.value_or(gain_ ? step * first_batch() : 0);
+        counted_ = step;
         rewind();
         if (is_other_batch_) count_steps(step);
     }
@@ -179,8 +201,16 @@ public:
     /// May be called again for the same batch.
     ///   step  finished ones, this one included
     void commit(const drawn_batch& taken, std::uint64_t step) {
-        units_ = taken.units;
-        if (order_) return order_->restore(taken.place);
+        if (gain_) {
+            if (std::exchange(counted_, step) != step) units_ += worth_of(taken);
+        } else {
+            units_ = taken.units;
+        }
+        if (order_) {
+            order_->restore(taken.place);
+            if (gain_) count_steps(step);
+            return;
+        }
         state_ = taken.stream;
         within_ = taken.within;
         committed_epoch_ = taken.epoch + (taken.ends_epoch ? 1 : 0);
@@ -303,8 +333,23 @@ private:
         if (order_) return {units_, order_->state().epoch, order_->state().cursor};
         return {units_, committed_epoch_, within_};
     }
+    [[nodiscard]] std::uint64_t first_batch() const noexcept {
+        return static_cast<std::uint64_t>(config_.global_batch);
+    }
+    /// In whole samples of the first batch, as lengths are: at least one.
+    [[nodiscard]] std::uint64_t worth_of(std::uint64_t samples) const {
+        const auto first = static_cast<double>(first_batch());
+        const double scale = static_cast<double>(samples) / first;
+        const double gain = scale > 1 ? std::clamp(gain_(scale), 1.0, scale) : scale;
+        return static_cast<std::uint64_t>(std::max(1.0, std::round(gain * first)));
+    }
+    [[nodiscard]] std::uint64_t worth_of(const drawn_batch& taken) const {
+        return worth_of(length_->counted(taken.global_batch, taken.asked));
+    }
     void count_steps(std::uint64_t step) {
-        if (total_ > 0) total_ = step + length_->steps_left(progress(), batch_size());
+        if (total_ == 0) return;
+        const auto worth = gain_ ? worth_of(batch_size()) : 1;
+        total_ = step + length_->steps_left(progress(), batch_size(), worth);
     }
 
     /// The next places of the order, cut into micro-batches.
@@ -482,7 +527,9 @@ private:
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
     step_plan plan_;
     std::optional<run_length> length_;
-    bool is_other_batch_ = false;               // than the run began with, at some time
+    bool is_other_batch_ = false; // than the run began with, at some time; or steps go by worth
+    std::function<double(double)> gain_; // of a step by its scale; none: steps go by samples
+    std::uint64_t counted_ = 0;          // the step whose worth is in units_
     std::uint64_t units_ = 0, ahead_units_ = 0; // of run_progress: committed, and dealt
     std::uint64_t within_ = 0;                  // samples of the stream's epoch, committed
     std::uint64_t total_ = 0;

@@ -87,7 +87,7 @@ template <class Strategy, class... Callbacks>
 class parts_of final : public session_parts {
 public:
     parts_of(context& ctx, torch::nn::Module& module, std::tuple<Callbacks...>& callbacks)
-        : module_(module), callbacks_(callbacks), strategy_(ctx, module) {}
+        : module_(module), callbacks_(callbacks), ctx_(ctx), strategy_(ctx, module) {}
 
     torch::nn::Module& module() override { return module_; }
     std::string strategy_name() const override { return strategy_name_of<Strategy>(); }
@@ -113,6 +113,10 @@ public:
                 .with_hint("train with DDP, which is for one process, too, or without "
                            "scaling.logical_shards");
     }
+    bool wait_for_pieces() override {
+        if constexpr (requires { strategy_.wait_for_pieces(); }) return strategy_.wait_for_pieces();
+        return false;
+    }
 
     void tell(const start_info& event) override { tell_all(event); }
     void tell(const step_info& event, decisions& to) override { ask_all(event, to); }
@@ -120,8 +124,11 @@ public:
     bool judges() const override { return (detail::judges<Callbacks> || ...); }
     ruling judge(const step_info& event, std::string& rule) override {
         ruling strongest;
+        auto now = event;
+        word_hand hand{event};
         each([&](auto& c) {
-            auto one = heard(c, event, "on_agreed", [&] { return detail::judge(c, event); });
+            hand.give(now, own_word<decltype(c)>);
+            auto one = heard(c, now, "on_agreed", [&] { return detail::judge(c, now); });
             if (one.what <= strongest.what) return;
             strongest = std::move(one);
             rule = rule_name_of(c);
@@ -130,6 +137,43 @@ public:
     }
     bool plans() const override { return (detail::plans<Callbacks> || ...); }
     bool changes_batch() const override { return (detail::changes_batch<Callbacks>() || ...); }
+    bool sets_rate() const override { return (detail::sets_rate<Callbacks> || ...); }
+    double rate(const rate_info& info) const override {
+        double all = 1.0;
+        each([&](const auto& c) {
+            all *= heard(c, ctx_.rank(), info.step, "rate", [&] { return detail::rate_of(c, info); });
+        });
+        return all;
+    }
+    bool measures_gain() const override { return measuring > 0; }
+    double gain(double scale) const override {
+        double all = 1.0;
+        each([&](const auto& c) {
+            if constexpr (detail::measures_gain<std::remove_cvref_t<decltype(c)>>)
+                all = c.gain(scale);
+        });
+        return all;
+    }
+    std::size_t word_size() const override { return words; }
+    void give_word([[maybe_unused]] std::span<double> to) override {
+        each([&](auto& c) {
+            if constexpr (constexpr auto count = own_word<decltype(c)>; count > 0) {
+                const std::array<double, count> said = c.word();
+                std::ranges::copy(said, to.begin());
+                to = to.subspan(count);
+            }
+        });
+    }
+    void tell(const world_change& event, decisions& to) override {
+        auto now = event;
+        each([&](auto& c) {
+            using type = std::remove_cvref_t<decltype(c)>;
+            if constexpr (detail::hears_worlds<type>()) {
+                now.plan = &to.plan;
+                decide(c, to, heard(c, ctx_.rank(), event.step, "on_world", [&] { return c.on_world(now); }));
+            }
+        });
+    }
     void tell(const checkpoint_info& event) override { tell_all(event); }
     void tell(const fit_result& event) override { tell_all(event); }
 
@@ -145,6 +189,26 @@ public:
     void restore(const callback_state& saved) override { restore_states(callbacks_, {saved}); }
 
 private:
+    static constexpr std::size_t words = (detail::word_size_of<Callbacks>() + ... + 0);
+    static constexpr std::size_t measuring =
+        (std::size_t(detail::measures_gain<Callbacks>) + ... + 0);
+    static_assert(words <= 8, "the words of all callbacks have 8 numbers at most");
+    static_assert(measuring <= 1, "one callback at most may measure the gain");
+    template <class C>
+    static constexpr std::size_t own_word = detail::word_size_of<std::remove_cvref_t<C>>();
+
+    /// Hands each callback in its turn what it has said itself; of the words of all.
+    struct word_hand {
+        std::span<const double> rest;
+        explicit word_hand(const step_info& event) noexcept : rest(event.word) {}
+        explicit word_hand(const eval_info&) noexcept {}
+        void give(step_info& event, std::size_t count) noexcept {
+            event.word = rest.first(std::min(rest.size(), count));
+            rest = rest.subspan(event.word.size());
+        }
+        void give(eval_info&, std::size_t) noexcept {}
+    };
+
     template <class Call>
     void each(Call call) const {
         std::apply([&](auto&... c) { (call(c), ...); }, callbacks_);
@@ -152,11 +216,14 @@ private:
     /// What a callback throws says which, on which rank and at which step.
     template <class C, class Event, class Call>
     static auto heard(const C& c, const Event& event, const char* member, Call call) {
+        return heard(c, event.rank, step_of(event), member, call);
+    }
+    template <class C, class Call>
+    static auto heard(const C& c, int rank, std::uint64_t step, const char* member, Call call) {
         try {
             return call();
         } catch (...) {
-            callback_failed(fmt::format("{} of {}", member, rule_name_of(c)), event.rank,
-                            step_of(event));
+            callback_failed(fmt::format("{} of {}", member, rule_name_of(c)), rank, step);
         }
     }
     template <class Event>
@@ -166,23 +233,33 @@ private:
     template <class Event>
     void ask_all(Event event, decisions& to) {
         event.plan = &to.plan;
+        word_hand hand{event};
         each([&](auto& c) {
+            hand.give(event, own_word<decltype(c)>);
             const auto one =
                 heard(c, event, member_of(event), [&] { return detail::tell(c, event); });
-            if (one.act == action::stop) to.wanted = action::stop;
             using type = std::remove_cvref_t<decltype(c)>;
-            if constexpr (detail::plans<type>) {
-                const auto next = one.plan.value_or(to.plan);
-                const bool stops = one.act == action::stop;
-                if (next == to.plan && !stops) return;
-                to.made.push_back({rule_name_of(c), to.plan, next, stops, one.why});
-                to.plan = next;
-            }
+            if constexpr (detail::plans<type>)
+                decide(c, to, one);
+            else if (one.act == action::stop)
+                to.wanted = action::stop;
         });
+    }
+
+    /// What one callback decides.
+    template <class C>
+    static void decide(const C& c, decisions& to, const decision& one) {
+        if (one.act == action::stop) to.wanted = action::stop;
+        const auto next = one.plan.value_or(to.plan);
+        const bool stops = one.act == action::stop;
+        if (next == to.plan && !stops) return;
+        to.made.push_back({rule_name_of(c), to.plan, next, stops, one.why});
+        to.plan = next;
     }
 
     torch::nn::Module& module_;
     std::tuple<Callbacks...>& callbacks_;
+    const context& ctx_;
     Strategy strategy_;
 };
 

@@ -9,6 +9,7 @@
 #include <skein/torch/torch.hpp>
 #include <skein/train/build.hpp>
 #include <skein/train/detail/flat_taken.ipp>
+#include <skein/train/detail/gradient_watch.hpp>
 #include <skein/train/detail/square_sums.hpp>
 #include <skein/train/detail/taken_module.hpp>
 #include <skein/train/unit.hpp>
@@ -462,7 +463,7 @@ SKEIN_INLINE void flat_store::expect_gradients() {
     take_writes(/*always=*/false);
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     touched_.assign(segments_.size(), 0.0);
-    adds_ = false;
+    pass_.adds = false;
     for (const auto& f : fixed_)
         if (!f.is_buffer && f.parameter.requires_grad())
             throw error(
@@ -475,7 +476,7 @@ SKEIN_INLINE void flat_store::expect_gradients() {
 
 SKEIN_INLINE void flat_store::begin_pass(bool adds) {
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
-    adds_ = adds;
+    pass_.adds = adds;
 }
 
 SKEIN_INLINE void flat_store::settle_gradients(const flat_unit& unit) {
@@ -501,10 +502,12 @@ SKEIN_INLINE void flat_store::take_gradients(const flat_unit& unit, bool add) {
 
 SKEIN_INLINE void flat_store::passed(std::size_t i, bool has_gradient) {
     if (has_gradient) touched_[i] = 1.0;
-    if (adds_ && is_settled(segments_[i]))
+    if ((pass_.adds || pass_.watch != nullptr) && is_settled(segments_[i]))
         throw error(errc::not_supported,
-                    "not supported: a gradient became final twice in the backward pass of one "
-                    "logical shard")
+                    fmt::format("not supported: a gradient became final twice in the backward pass "
+                                "of one {}",
+                                pass_.watch != nullptr ? "micro-batch whose gradients are looked at"
+                                                       : "logical shard"))
             .with_where(segments_[i].name)
             .with_hint("a custom function runs a backward pass inside backward, over a weight that "
                        "is used outside of it too");
@@ -517,31 +520,16 @@ SKEIN_INLINE bool flat_store::is_settled(const flat_segment& s) const {
     return grad.defined() && !grad.is_sparse() && grad.const_data_ptr() == place_of(s);
 }
 
-/// A sum has the same bits here and between ranks, where nobody knows what is zero: zeros are added,
-/// too.
-SKEIN_INLINE void flat_store::add_to_place(at::Tensor& view, const at::Tensor& grad) {
-    if (!grad.defined())
-        view.add_(0.0);
-    else if (grad.is_sparse())
-        view.add_(at::zeros_like(view).add_(grad));
-    else
-        view.add_(grad);
-}
-
 SKEIN_INLINE void flat_store::settle(std::size_t i) {
     at::NoGradGuard no_grad;
     auto& s = segments_[i];
     if (is_settled(s)) return;
     auto& grad = s.parameter.mutable_grad();
     auto view = grad_view(s);
-    if (adds_)
-        add_to_place(view, grad);
-    else if (!grad.defined())
-        view.zero_();
-    else if (grad.is_sparse())
-        view.zero_().add_(grad);
+    if (pass_.watch != nullptr)
+        pass_.watch->put(i, grad, view, pass_.adds);
     else
-        view.copy_(grad);
+        detail::put_gradient(view, grad, pass_.adds);
     grad = view;
     if (own_grads_.defined() && s.padded > s.count) { // another unit was here
         const auto& u = units_[s.unit];

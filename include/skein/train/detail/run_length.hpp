@@ -6,6 +6,10 @@
 // A run has as many samples as its steps would have with the batch that it began with. Where the
 // schedule of the learning rate stands follows from them, in steps of that first batch. Steps of
 // one batch size all through come to exactly what max_steps or epochs say.
+//
+// Where a rule measures what a step is worth (train/steering.hpp), the run has as many steps of the
+// first batch, each counted by its worth: a step of four times the samples that is worth two counts as
+// two. Samples are then those of first batches, and passes over the data end no run.
 
 #include <skein/train/run_config.hpp>
 #include <skein/train/sampler.hpp>
@@ -32,15 +36,23 @@ public:
           epochs_(static_cast<std::uint64_t>(std::max<std::int64_t>(0, config.epochs))),
           last_(config.last), all_(steps * first_) {}
 
+    /// Steps count by their worth from here on.
+    void go_by_worth() noexcept { by_worth_ = true; }
+    [[nodiscard]] bool goes_by_worth() const noexcept { return by_worth_; }
+
     /// Takes a step of `count` samples where `asked` were wanted.
     void take(run_progress& to, std::uint64_t count, std::uint64_t asked) const noexcept {
+        to.units += counted(count, asked);
+    }
+    /// What such a step counts as: one that the end of an epoch cut short as whole first batches.
+    [[nodiscard]] std::uint64_t counted(std::uint64_t count, std::uint64_t asked) const noexcept {
         const auto whole = (count + first_ - 1) / first_ * first_;
-        to.units += count < asked ? std::min(asked, whole) : count;
+        return count < asked ? std::min(asked, whole) : count;
     }
 
     /// Samples since the beginning, for batches of so many from here on.
     [[nodiscard]] std::uint64_t units(const run_progress& at, std::uint64_t batch) const noexcept {
-        if (!by_epochs()) return at.units;
+        if (!by_epochs() || by_worth_) return at.units;
         if (last_ == last_batch::carry) return at.epoch * samples_ + at.within;
         const auto each = per_epoch();
         const auto begun = is_spent(at, batch) ? each : std::min(at.within, each - 1);
@@ -54,20 +66,24 @@ public:
     /// Epochs that are over.
     [[nodiscard]] std::uint64_t epochs_done(const run_progress& at,
                                             std::uint64_t batch) const noexcept {
+        if (by_worth_ && samples_ > 0) return at.units / std::max(first_, per_epoch());
         return at.epoch + (is_spent(at, batch) ? 1 : 0);
     }
 
     /// What the next step may have: fewer at the end of the run.
     [[nodiscard]] std::uint64_t most(const run_progress& at, std::uint64_t batch) const noexcept {
-        if (all_ == 0 || ends_with_epochs()) return batch;
+        if (all_ == 0 || by_worth_ || ends_with_epochs()) return batch;
         const auto seen = units(at, batch);
         return seen < all_ ? std::min(batch, all_ - seen) : batch;
     }
 
     /// Steps to the end with this batch; 0 as well when nobody knows.
-    [[nodiscard]] std::uint64_t steps_left(run_progress at, std::uint64_t batch) const noexcept {
+    ///   worth  of a step, where it counts: at least 1
+    [[nodiscard]] std::uint64_t steps_left(run_progress at, std::uint64_t batch,
+                                           std::uint64_t worth = 1) const noexcept {
         if (all_ == 0) return 0;
         const auto up = [](std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; };
+        if (by_worth_) return at.units < all_ ? up(all_ - at.units, worth) : 0;
         if (ends_with_epochs()) {
             const auto steps = [&](std::uint64_t left) {
                 return last_ == last_batch::drop ? left / batch : up(left, batch);
@@ -115,6 +131,7 @@ private:
     std::uint64_t first_, samples_, epochs_;
     last_batch last_;
     std::uint64_t all_; // samples of the run; 0: not known
+    bool by_worth_ = false;
 };
 
 } // namespace skein::train::detail

@@ -78,6 +78,7 @@ public:
         if (!saves_.notice().empty()) report_->note(saves_.notice());
         has_told_start_ = true;
         run_.parts->tell(start);
+        enter_plan();
         return due;
     }
     /// What lies behind the step of a checkpoint whose evaluation had failed: it is made now.
@@ -118,6 +119,10 @@ public:
         if (rewrites) write_last();
         if (news.before > 0) last_.worlds.push_back(report_->changed(run_.step, news));
     }
+
+    /// The plan of the steps in this world: what rules have asked for, what they decide for it, and
+    /// what of that it can hold. Asks no other rank, but with a stream whose end is not known.
+    void enter_plan();
 
     [[nodiscard]] run_saves& saves() noexcept { return saves_; }
     /// A checkpoint that is durable on all ranks, if there is one.
@@ -199,6 +204,8 @@ public:
                  .grad_norm = now.grad_norm,
                  .seconds = now.seconds,
                  .tokens_per_s = now.tokens_per_s,
+                 .batch = now.batch,
+                 .micro_batches = now.micro_batches,
                  .evaluated = evaluated.values,
                  .evaluated_arrays = evaluated.arrays,
                  .decided = events_};
@@ -269,6 +276,8 @@ private:
                       .grad_norm = last_.grad_norm,
                       .seconds = last_.seconds,
                       .tokens_per_s = last_.tokens_per_s,
+                      .batch = last_.batch,
+                      .micro_batches = last_.micro_batches,
                       .metrics = &run_.row.values,
                       .arrays = &run_.row.arrays};
         report_->step(now, last_.evaluated, last_.evaluated_arrays);
@@ -285,6 +294,8 @@ private:
                 .run_path = report_->path(),
                 .resumed_from = resumed_from,
                 .strategy = run_.parts->strategy_name(),
+                .optimizer = train::describe(run_.optimizer->options()).name,
+                .samples = run_.input->size(),
                 .epochs = epochs_text(config_, *run_.input),
                 .evaluations = evaluator_->names(),
                 .numbers = evaluator_->known(),
@@ -303,14 +314,13 @@ private:
         decisions to{.plan = run_.plan};
         run_.parts->tell(event, to);
         if (is_over_) return; // no step follows, nothing is saved
-        const plan_limits limits{ctx_.world_size(), run_.input->size(),
-                                 config_.scaling.logical_shards};
         for (const auto& each : to.made) {
             if (run_.stopped && each.from == each.to) continue; // it does stop
-            check_plan(each.to, limits, each.rule, run_.step);
+            check_plan(each.to, limits(), each.rule, run_.step);
             add_events(events_, each, run_.step);
         }
         if (to.plan != run_.plan) {
+            run_.asked = to.plan;
             run_.follow(to.plan);
             report_->set_total(run_.total);
         }
@@ -435,9 +445,9 @@ private:
             run_.feeder->rewind();
         require_same_shards(extra.value("logical_shards", 0), config_, found.path());
         run_.stop_wanted = extra.value("stop_wanted", false);
-        restore_plan(extra, found.path());
         restore_callbacks(*run_.parts, extra, found.path());
         run_.sums.restore(extra, found.path());
+        restore_plan(extra, found.path());
         restore_metrics(extra, found);
         if (run_.scale) restore_scale(*run_.scale, extra);
         if (run_.total > 0 && run_.step > run_.total)
@@ -452,17 +462,22 @@ private:
         return saved_end(extra, found.path());
     }
 
-    /// The plan of a checkpoint, when rules had changed it.
+    /// The plan of a checkpoint, when rules had changed it. Callbacks have their states.
     void restore_plan(const json& extra, const std::string& where) {
-        if (!extra.contains("plan")) return;
-        const auto saved = restored_plan(extra.at("plan"), config_, where);
-        const plan_limits limits{ctx_.world_size(), run_.input->size(),
-                                 config_.scaling.logical_shards};
-        check_plan(saved.plan, limits, "the checkpoint", run_.step);
-        run_.plan = saved.plan;
+        const bool is_saved = extra.contains("plan");
+        if (!is_saved && !run_.parts->measures_gain()) return;
+        loaded_plan saved{run_.asked, std::nullopt};
+        if (is_saved) saved = restored_plan(extra.at("plan"), config_, where);
+        if (!run_.parts->plans()) check_plan(saved.plan, limits(), "the checkpoint", run_.step);
+        run_.plan = run_.asked = saved.plan;
         run_.feeder->restore_plan(saved.plan, saved.units, run_.step);
         run_.total = run_.feeder->total();
-        notices_.push_back("the run goes on by the plan of its rules: " + to_string(saved.plan));
+        if (saved.plan != plan_of(config_) || (is_saved && !run_.parts->measures_gain()))
+            notices_.push_back("the run goes on by the plan of its rules: " +
+                               to_string(saved.plan));
+    }
+    [[nodiscard]] plan_limits limits() const {
+        return {ctx_.world_size(), run_.input->size(), config_.scaling.logical_shards};
     }
 
     void restore_metrics(const json& extra, const loaded_checkpoint& found) {
@@ -486,8 +501,8 @@ private:
             out["evaluates_average"] = average->options().evaluate;
         if (config_.scaling.logical_shards > 0)
             out["logical_shards"] = config_.scaling.logical_shards;
-        if (run_.plan != plan_of(config_) || run_.feeder->units())
-            out["plan"] = saved_plan(run_.plan, config_, run_.feeder->units());
+        if (run_.asked != plan_of(config_) || run_.feeder->units())
+            out["plan"] = saved_plan(run_.asked, config_, run_.feeder->units());
         if (!run_.sums.sums().empty()) out["epoch_sums"] = run_.sums.saved();
         if (!end_due_.empty())
             out["end_due"] = {{"schema", wire::schema_hash<carried_state>()}, {"state", end_due_}};
@@ -506,7 +521,7 @@ private:
         double all[] = {run_.stop_wanted && !run_.stopped && !run_.is_last() ? 1.0 : 0.0, decided,
                         -decided};
         all_reduce(ctx_, all, dist::reduce_op::max);
-        if (all[1] != -all[2]) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
+        if (all[1] != -all[2]) plans_differ(ctx_, run_, run_.step + 1);
         auto more = extra(all[0] > 0); // the first rank's is written
         if (!run_.training->empty()) more["train_metrics"] = run_.training->save();
         if (run_.input->is_stream()) more["stream"] = run_.feeder->saved_stream();
@@ -525,7 +540,7 @@ private:
         m.max("rss", peak_rss_bytes());
         double decided[] = {run_.decided(), -run_.decided()};
         run_.result.peak_rss_bytes = merge(ctx_, m, decided)[0].value;
-        if (decided[0] != -decided[1]) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
+        if (decided[0] != -decided[1]) plans_differ(ctx_, run_, run_.step + 1);
         run_.result.steps = run_.step;
         run_.result.total = run_.total;
         run_.result.seconds = seconds;

@@ -34,6 +34,12 @@ public:
     }
     void end_forward() { time_.forward += seconds_now() - std::exchange(forward_begun_, 0.0); }
 
+    /// A pass of a micro-batch is over.
+    ///   is_last  of the step, on this rank
+    void end_pass(bool is_last) {
+        if (!is_last) time_.early = time_.forward + time_.backward;
+    }
+
     /// Runs what waits for other ranks; the seconds that took.
     template <class Call>
     double waiting(Call call) {
@@ -61,7 +67,7 @@ public:
     }
     /// What was computed is thrown away.
     void forget_compute() noexcept {
-        time_.data = time_.forward = time_.backward = 0.0;
+        time_.data = time_.forward = time_.backward = time_.early = 0.0;
         forward_begun_ = 0.0;
     }
 

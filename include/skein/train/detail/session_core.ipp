@@ -61,6 +61,7 @@ public:
                                              .config = config_,
                                              .rate = request.rate,
                                              .plan = plan_of(config_),
+                                             .asked = plan_of(config_),
                                              .declared = *request.declared},
           row_(ctx_), clock_(ctx_) {
         guarded([&] {
@@ -78,6 +79,8 @@ public:
                 run_.parts->sum_by_shards(shards);
                 shards_.emplace(ctx_, shards, reported_, run_.parts->store());
             }
+            if (request.look.is_on)
+                run_.look.emplace(request.look, ctx_, *run_.parts, *run_.optimizer);
             between_.open();
             for (const auto& f : run_.parts->store().fixed())
                 if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
@@ -117,6 +120,8 @@ public:
         require_same(ctx_, data);
         settings_.insert(settings_.end(), data.begin(), data.end());
         run_.feeder.emplace(ctx_, config_, *run_.input);
+        if (run_.parts->measures_gain()) 
+            run_.feeder->go_by_gain([this](double times) { return run_.parts->gain(times); });
         run_.total = run_.feeder->total();
         if (place_ == nullptr) begin_here();
         if (place_ != nullptr) prepare_for_worlds();
@@ -204,6 +209,7 @@ public:
         clock_.begin_compute();
         run_.parts->begin_step();
         if (shards_) shards_->begin_step();
+        if (run_.look) run_.look->begin_step(micro_batches());
         phase_ = step_phase::drawn;
         return true;
     }
@@ -221,7 +227,9 @@ public:
                 if (micro_ > 0) run_.training->keep_shard(micro_ - 1);
                 shards_->begin(micro_);
             }
+            if (run_.look) run_.look->before_pass(shards_.has_value());
             run_.parts->begin_micro(micro_ + 1 == all);
+            if (run_.look) run_.look->begin_pass();
             phase_ = step_phase::computing;
             const auto at = micro_++;
             // finish_backward() sends what no hook has sent.
@@ -266,14 +274,24 @@ public:
         reported_.weigh(1.0); // no batch is in hand
         run_.feeder->look_ahead(run_.step);
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
+        if (run_.look) run_.look->end();
         // Whoever goes on in another world, with other ranks, has those behind shard 0.
         if (shards_ && shards_->has_buffers()) run_.parts->sync_buffers();
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
         run_.scheduled = run_.scheduled_rate(run_.step);
+        if (run_.parts->sets_rate())
+            run_.factor = run_.parts->rate(
+                {.step = run_.step + 1,
+                 .batch = drawn_->global_batch,
+                 .first_batch = static_cast<std::uint64_t>(config_.global_batch),
+                 .progress = run_.feeder->progress_steps(run_.step),
+                 .plan = &run_.plan});
         now_ = {.rank = ctx_.rank(),
                 .step = run_.step + 1,
-                .lr = run_.scheduled * run_.plan.rate_factor};
+                .lr = run_.scheduled * run_.plan.rate_factor * run_.factor,
+                .batch = drawn_->global_batch,
+                .micro_batches = run_.plan.micro_batches};
         const double mine = run_.parts->store().own_squared_norm();
         clock_.waiting([&] {
             divisor_ = scale();
@@ -296,6 +314,7 @@ public:
         const auto begin = seconds_now();
         const double scale = clip_to(now_.grad_norm, run_.plan.clip).scale * divisor_;
         if (!leaves_out) run_.optimizer->step(now_.lr, scale, present_, config_.clip_value);
+        if (run_.look) run_.look->end_step(!leaves_out);
         if (run_.scale) run_.scale->update(!overflowed());
         if (run_.scale && run_.scale->overflows() >= loss_scale::most_overflows)
             always_overflows(*run_.scale, run_.step + 1);
@@ -317,6 +336,7 @@ public:
         if (run_.training->shares()) run_.training->take_step();
         run_.step += 1;
         run_.feeder->commit(*drawn_, run_.step);
+        run_.factor = 1.0;
         reported_.clear();
         run_.stopped = row_.stops();
         run_.hurries = row_.hurries();
@@ -332,6 +352,8 @@ public:
         end_ = step_end::decide;
         if (run_.total > 0) run_.total = run_.feeder->total();
         run_.row = {row_.values(), {}};
+        run_.word = word_;
+        now_.word = run_.word;
         now_.metrics = &run_.row.values;
         now_.arrays = &run_.row.arrays;
     }
@@ -421,6 +443,7 @@ private:
         for (auto& [buffer, before] : buffers_) buffer.copy_(before);
         reported_ = reported_before_;
         run_.training->take_back();
+        if (run_.look) run_.look->forget();
         drawn_.reset();
         in_hand_ = nullptr;
         run_.feeder->rewind();
@@ -461,8 +484,10 @@ private:
         here.run("the backward pass",
                  [&] { loss.value.backward(at::full_like(loss.value, share)); });
         clock_.time().backward += seconds_now() - forward_end;
+        clock_.end_pass(micro_ == micro_batches());
         losses_.add(loss);
         if (shards_) shards_->add(loss);
+        if (run_.look) run_.look->weigh(loss.weight / static_cast<double>(drawn_->global_batch));
         passed_ += 1;
     }
     /// Of this rank in this step.
@@ -496,11 +521,16 @@ private:
         const double stop = stop_word();
         if (run_.parts->changes_batch())
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
+        if (run_.look) run_.look->add_to(row, shards_ ? &*shards_ : nullptr, divisor_);
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
+        word_.assign(run_.parts->word_size(), 0.0);
+        if (ctx_.is_first()) run_.parts->give_word(word_);
         row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
-                      run_.decided(), pauses, between_.saves().word(), now_, clock_);
+                      run_.decided(), pauses, between_.saves().word(), word_, now_, clock_);
+        now_.word = word_;
+        if (run_.look) run_.look->read(row_.values(), scale(), divisor_, now_);
         if (row_.saves() == save_word::failed) between_.saves().fail();
-        if (!row_.same_decisions()) plans_differ(ctx_, run_.plan, run_.left_out, run_.step + 1);
+        if (!row_.same_decisions()) plans_differ(ctx_, run_, run_.step + 1);
         if (!run_.scale && !is_finite() && !run_.parts->judges())
             not_finite(ctx_, losses_.mean(), now_);
         if (row_.most_norm() != row_.least_norm() && is_finite())
@@ -577,6 +607,7 @@ private:
     loss_sum losses_;
     double divisor_ = 1.0;
     step_info now_;
+    std::vector<double> word_; // of the callbacks, with the row
     row_exchange row_;
     std::optional<step_shards> shards_; // logical ones, when they are asked for
     std::vector<double> present_;       // by segment, when not all had a gradient; else empty

@@ -93,6 +93,10 @@ SKEIN_INLINE std::vector<spmd::setting> all_settings(const session_request& requ
     add_settings(all, "schedule", request.rate.describe(steps));
     add_settings(all, *request.declared);
     for (const auto& rule : request.rules) add_settings(all, "callback", rule);
+    if (const auto& look = request.look; look.is_on)
+        all.push_back({"look at gradients",
+                       fmt::format("{}{}", look.preconditioned ? "preconditioned" : "as they are",
+                                   look.differences ? ", with differences" : "")});
     const json described = parse_json(request.described->text()).value();
     for (const auto& [name, value] : described.items())
         all.push_back({"described " + name, dump_json(value)});

@@ -24,10 +24,9 @@
 
 namespace skein::train::detail {
 
-/// Collective, once it is known that they differ: says which rank has which plan.
-[[noreturn]] SKEIN_INLINE void plans_differ(const context& ctx, const step_plan& mine,
-                                            bool left_out, std::uint64_t step) {
-    const auto text = to_string(mine) + (left_out ? ", the step before left out" : "");
+/// Collective: says which of the ranks has which plan.
+[[noreturn]] SKEIN_INLINE void plans_differ(const context& ctx, const std::string& text,
+                                            std::uint64_t step) {
     const auto all = gather_bytes(ctx, as_bytes(text));
     std::size_t other = 0;
     while (other + 1 < all.size() && all[other] == all[0]) ++other;

@@ -3,6 +3,7 @@
 // The one exchange at the end of what a step computes: its row, and what the ranks decide with it.
 // Used by <skein/train/detail/session_core.ipp> alone.
 
+#include <skein/core/check.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/collective.hpp>
@@ -12,8 +13,12 @@
 #include <skein/train/detail/session_shards.ipp>
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
+
+#include <fmt/core.h>
 
 namespace skein::train::detail {
 
@@ -31,9 +36,10 @@ public:
     ///   shards       who has them by shard, in place of `reported`; or null
     ///   pauses       this rank wants a pause behind the step, for a change of the world
     ///   saves        how the save in flight stands here
-    void exchange(const report::metric_set& own, const report::metric_set& reported,
+    ///   word         of the callbacks; that of rank 0 counts. Also what rank 0 says, afterwards
+    void exchange(report::metric_set own, const report::metric_set& reported,
                   step_shards* shards, double stop, bool all_touched, double decided, bool pauses,
-                  save_word saves, step_info& now, step_clock& clock) {
+                  save_word saves, std::span<double> word, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
         double control[] = {stop,
                             all_touched ? 0.0 : 1.0,
@@ -48,15 +54,24 @@ public:
                             decided,
                             -decided,
                             pauses ? 1.0 : 0.0,
-                            static_cast<double>(saves)};
+                            static_cast<double>(saves),
+                            t.early};
+        for (std::size_t i = 0; i < word.size(); ++i) own.last(word_name(i), word[i]);
         values_.clear();
         clock.end_row(now);
         const double waited = clock.waiting([&] {
             values_ = shards != nullptr ? shards->merge(own, control)
                                         : names_.merge(ctx_, own, reported, control);
         });
+        take_word(word);
         now.loss = values_[0].value;
-        now.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
+        now.timing = {.data = control[4],
+                      .forward = control[5],
+                      .backward = control[6],
+                      .early = control[14],
+                      .exposed = control[7],
+                      .optimizer = control[8],
+                      .overlap = -control[9]};
         clock.begin_row(waited);
         stop_ = control[0];
         some_untouched_ = control[1] > 0.0;
@@ -70,6 +85,7 @@ public:
     [[nodiscard]] const std::vector<report::metric_value>& values() const noexcept {
         return values_;
     }
+    [[nodiscard]] std::vector<report::metric_value>& values() noexcept { return values_; }
     /// The gradient norms of all ranks: two numbers that are equal, or the ranks have come apart.
     [[nodiscard]] double least_norm() const noexcept { return least_; }
     [[nodiscard]] double most_norm() const noexcept { return most_; }
@@ -97,6 +113,18 @@ public:
     void rebind() noexcept { names_.forget(); }
 
 private:
+    [[nodiscard]] static std::string word_name(std::size_t i) { return fmt::format("{}{}", word_prefix, i); }
+    /// They are no columns.
+    void take_word(std::span<double> word) {
+        for (std::size_t i = 0; i < word.size(); ++i) {
+            const auto found =
+                std::ranges::find(values_, word_name(i), &report::metric_value::name);
+            SKEIN_CHECK(found != values_.end(), "a word comes back with the row");
+            word[i] = found->value;
+            values_.erase(found);
+        }
+    }
+
     const context& ctx_;
     shared_names names_; // of what ranks report
     std::vector<report::metric_value> values_;

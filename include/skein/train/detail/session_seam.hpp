@@ -16,6 +16,7 @@ struct session_request {
     std::vector<description> rules;    ///< its callbacks
     optimizer_options options;
     schedule rate;
+    gradient_look look{.is_on = false}; ///< what the callbacks want to see
 };
 
 } // namespace skein::train
@@ -68,6 +69,9 @@ public:
     virtual void rebind() = 0;
     /// Throws errc::not_supported when the strategy has no logical shards.
     virtual void sum_by_shards(int shards) = 0;
+    /// From now on a gradient that comes in pieces comes to its place as a whole.
+    ///   result  places are empty behind each pass: they are apart as it is
+    virtual bool wait_for_pieces() = 0;
 
     virtual void tell(const start_info& event) = 0;
     virtual void tell(const step_info& event, decisions& to) = 0;
@@ -80,6 +84,17 @@ public:
     /// Whether a callback may change the plan, and whether the samples of a step.
     [[nodiscard]] virtual bool plans() const = 0;
     [[nodiscard]] virtual bool changes_batch() const = 0;
+    /// Factors of the callbacks on the rate of a step, multiplied.
+    [[nodiscard]] virtual bool sets_rate() const = 0;
+    [[nodiscard]] virtual double rate(const rate_info& info) const = 0;
+    /// What a step of so many times the first batch is worth; 1 where no callback measures it.
+    [[nodiscard]] virtual bool measures_gain() const = 0;
+    [[nodiscard]] virtual double gain(double scale) const = 0;
+    /// Numbers of the words of all callbacks, one behind another. Of rank 0.
+    [[nodiscard]] virtual std::size_t word_size() const = 0;
+    virtual void give_word(std::span<double> to) = 0;
+    /// What they decide for a world, in their order; from to.plan.
+    virtual void tell(const world_change& event, decisions& to) = 0;
     virtual void tell(const checkpoint_info& event) = 0;
     virtual void tell(const fit_result& event) = 0;
     /// Why a callback wants the end, as it says; or empty.
@@ -137,13 +152,17 @@ template <class Loss, class Model, class Batch>
         return {value(), {}};
 }
 
-/// Names of the trainer's own numbers, in rows or beside them.
+/// With which names begin that travel in a row and are not in it.
+inline constexpr std::string_view taken_prefix = "gradient_squares/";
+inline constexpr std::string_view word_prefix = "word/"; ///< of a word of rank 0
+
+/// Names of the trainer's own numbers, in rows or beside them; what ends in a slash begins them.
 inline constexpr std::string_view taken_names[] = {
     "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
     "loss_scale",    "global_batch", "world",      "run_s",     "worker_s",    "worker_kinds",
-    "unix_s"};
+    "unix_s",        taken_prefix,   word_prefix};
 
 class session_core;
 

@@ -88,6 +88,8 @@ public:
         weights_.resize(mine_.size());
         weights_[*in_hand_] = loss.weight;
     }
+    /// The trainer's numbers of a micro-batch of this rank.
+    [[nodiscard]] report::metric_set& own_of(std::size_t micro) { return mine_.at(micro).own; }
     /// The weights of all shards, in their order. Collective.
     [[nodiscard]] double weight() {
         double all = 0.0;

@@ -7,11 +7,13 @@
 #include <skein/train/detail/epoch_sums.hpp>
 #include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
+#include <skein/train/detail/session_look.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/session_plan.ipp>
 #include <skein/train/loss_scale.hpp>
 #include <skein/train/run_result.hpp>
 
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -26,20 +28,24 @@ struct run_state {
     const context& ctx;
     const run_config& config;
     schedule rate;
-    step_plan plan; ///< in force
+    step_plan plan;  ///< in force: what was asked for, as far as the world holds it
+    step_plan asked; ///< asked for in steps
     const metrics_manager& declared;
     std::unique_ptr<session_parts> parts{};
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
+    std::optional<step_look> look{}; ///< when a callback looks at gradients
     std::optional<feeder> feeder{};
     std::optional<loss_scale> scale{}; ///< in float16
     std::optional<training_stage> training{};
-    epoch_sums sums{};       ///< of the steps that are committed
-    stage_numbers row{};     ///< of the step that was committed last
-    std::uint64_t total = 0; ///< steps of the run; 0: not known
-    std::uint64_t step = 0;  ///< finished
-    std::uint64_t epoch = 0; ///< of the step that was committed last
-    bool left_out = false;   ///< the step that was applied last, by a callback
+    epoch_sums sums{};          ///< of the steps that are committed
+    double factor = 1.0;        ///< of callbacks, on the rate of the step that was agreed on last
+    stage_numbers row{};        ///< of the step that was committed last
+    std::vector<double> word{}; ///< that rank 0 has given with it
+    std::uint64_t total = 0;    ///< steps of the run; 0: not known
+    std::uint64_t step = 0;     ///< finished
+    std::uint64_t epoch = 0;    ///< of the step that was committed last
+    bool left_out = false;      ///< the step that was applied last, by a callback
     bool stopped = false, stop_wanted = false, ended = false;
     std::string stop_reason{}; ///< a callback's of this rank
     std::optional<drawn_batch> upcoming{};
@@ -66,7 +72,8 @@ struct run_state {
     }
     /// What this rank has decided since the row before, as a number that float64 holds.
     [[nodiscard]] double decided() const noexcept {
-        const auto hash = hash_of(plan) ^ (left_out ? 1 : 0);
+        const auto applied = factor == 1.0 ? 0 : std::bit_cast<std::uint64_t>(factor);
+        const auto hash = hash_of(plan) ^ (left_out ? 1 : 0) ^ applied;
         return static_cast<double>(hash >> 12 ^ (hash & 0xfff));
     }
     void ask_stop(action wanted) {
@@ -75,6 +82,15 @@ struct run_state {
         if (parts && stop_reason.empty()) stop_reason = parts->stop_reason();
     }
 };
+
+/// Collective, once it is known that they differ: says which rank has which plan.
+[[noreturn]] SKEIN_INLINE void plans_differ(const context& ctx, const run_state& run,
+                                            std::uint64_t step) {
+    auto text = to_string(run.plan);
+    if (run.factor != 1.0) text += fmt::format(", rate of the step x {}", run.factor);
+    if (run.left_out) text += ", the step before left out";
+    plans_differ(ctx, text, step);
+}
 
 /// What a checkpoint is chosen by: this step's numbers; where the newest count, older ones, too.
 [[nodiscard]] SKEIN_INLINE std::map<std::string, double> chosen_by(

@@ -5,6 +5,7 @@
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
+#include <skein/goodput/gradient_noise.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/spmd/elastic_world.hpp>
 #include <skein/torch/torch.hpp>
@@ -12,6 +13,7 @@
 #include <skein/train/context.hpp>
 #include <skein/train/detail/world_word.hpp>
 #include <skein/train/reporter.hpp>
+#include <skein/train/step_plan.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -26,10 +28,15 @@ namespace skein::train::detail {
 struct last_row {
     std::uint64_t step = 0;
     double loss = 0.0, lr = 0.0, grad_norm = 0.0, seconds = 0.0, tokens_per_s = 0.0;
+    std::uint64_t batch = 0; ///< samples of the step
+    std::int64_t micro_batches = 1;
     std::vector<report::metric_value> values{}, evaluated{};
     std::vector<report::metric_array> arrays{}, evaluated_arrays{};
     std::vector<run_event> decided{};
-    std::vector<std::string> worlds{}; ///< rows of events.jsonl behind it
+    std::vector<std::string> worlds{};                ///< rows of events.jsonl behind it
+    std::vector<double> word{};                       ///< of callbacks on rank 0
+    std::vector<goodput::gradient_squares> squares{}; ///< for whoever is told the step here
+    bool squares_are_differenced = false;
 };
 
 /// From a rank that has state to those that have not.
@@ -44,6 +51,7 @@ struct carried_state {
     std::string stop_reason;
     double loss = 0.0, val_loss = 0.0, scheduled = 0.0;
     bool left_out = false;
+    step_plan plan{}; ///< in force
     std::uint64_t val_step = 0, first_step = 0, told_step = 0;
     std::vector<report::metric_value> late; ///< of an epoch of metrics whose end came late
     std::vector<report::metric_array> late_arrays;

@@ -35,6 +35,7 @@ SKEIN_INLINE carried_state between_steps::carried(step_end end) {
     out.told_at = told_at_;
     out.newest = newest_;
     out.left_out = run_.left_out;
+    out.plan = run_.plan;
     out.late = run_.training->late().values;
     out.late_arrays = run_.training->late().arrays;
     out.row = last_;
@@ -44,6 +45,7 @@ SKEIN_INLINE carried_state between_steps::carried(step_end end) {
     }
     out.row.values = run_.row.values;
     out.row.arrays = run_.row.arrays;
+    out.row.word = run_.word;
     return out;
 }
 
@@ -59,9 +61,11 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     else
         run_.feeder->rewind();
     run_.stop_wanted = saved.value("stop_wanted", false);
-    restore_plan(saved, where);
     restore_callbacks(*run_.parts, saved, where);
     run_.sums.restore(saved, where);
+    restore_plan(saved, where);
+    if (from.plan != run_.plan) run_.follow(from.plan);
+    run_.word = from.row.word;
     if (run_.scale) restore_scale(*run_.scale, saved);
     notices_.clear(); // of a resume
     run_.training->restore(saved, where);
@@ -89,6 +93,39 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     events_ = from.row.decided;
     if (!report_) report_.emplace(ctx_, config_, from.run_name, from.run_path);
     if (!std::exchange(has_told_start_, true)) run_.parts->tell(start_info_of({}));
+}
+
+SKEIN_INLINE void between_steps::enter_plan() {
+    if (!run_.parts->plans() || is_over_) return;
+    decisions to{.plan = run_.asked};
+    run_.parts->tell(
+        world_change{.rank = ctx_.rank(),
+                     .world_size = ctx_.world_size(),
+                     .hosts = (ctx_.world_size() + ctx_.local_size() - 1) / ctx_.local_size(),
+                     .step = run_.step,
+                     .first_batch = static_cast<std::uint64_t>(config_.global_batch),
+                     .samples = run_.input->size(),
+                     .shards = config_.scaling.logical_shards,
+                     .plan = &run_.asked},
+        to);
+    std::string rule = "world", why = fmt::format("{} workers", ctx_.world_size());
+    for (const auto& each : to.made) {
+        rule = each.rule;
+        if (!each.why.empty()) why = each.why;
+    }
+    const auto plan = fitted(to.plan, limits());
+    check_plan(plan, limits(), rule, run_.step);
+    std::vector<run_event> rows;
+    add_events(rows, {rule, run_.plan, plan, to.wanted == action::stop, why}, run_.step);
+    for (auto& row : rows) {
+        report_->decided(row);
+        last_.decided.push_back(std::move(row)); // whoever writes the row of the step, has them too
+    }
+    if (plan != run_.plan) {
+        run_.follow(plan);
+        report_->set_total(run_.total);
+    }
+    run_.ask_stop(to.wanted);
 }
 
 SKEIN_INLINE void session_core::prepare_for_worlds() { between_.prepare(); }
@@ -188,6 +225,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
         take_back();
     row_.rebind();
     if (shards_) shards_->rebind();
+    if (run_.look) run_.look->forget();
     take_state(plan, news);
     place_->release();
     run_.parts->publish();
@@ -201,6 +239,7 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
     const bool took = !plan.gives[static_cast<std::size_t>(ctx_.rank())];
     between_.enter(end_, took, news);
     end_step();
+    between_.enter_plan();
 }
 
 /// From those that have it to those that are behind or new.
@@ -240,6 +279,10 @@ SKEIN_INLINE carried_state session_core::carry() {
         out.row.grad_norm = now_.grad_norm;
         out.row.seconds = now_.seconds;
         out.row.tokens_per_s = now_.tokens_per_s;
+        out.row.batch = now_.batch;
+        out.row.micro_batches = now_.micro_batches;
+        if (now_.squares != nullptr) out.row.squares = *now_.squares;
+        out.row.squares_are_differenced = now_.squares_are_differenced;
     }
     return out;
 }
@@ -262,8 +305,13 @@ SKEIN_INLINE void session_core::adopt_row(const last_row& row) {
             .grad_norm = row.grad_norm,
             .seconds = row.seconds,
             .tokens_per_s = row.tokens_per_s,
+            .batch = row.batch,
+            .micro_batches = row.micro_batches,
             .metrics = &run_.row.values,
-            .arrays = &run_.row.arrays};
+            .arrays = &run_.row.arrays,
+            .word = run_.word,
+            .squares_are_differenced = row.squares_are_differenced};
+    if (run_.look && !row.squares.empty()) now_.squares = run_.look->keep(row.squares);
 }
 
 /// The context is in another generation of its world.
@@ -293,10 +341,12 @@ SKEIN_INLINE void session_core::rebind() {
     run_.upcoming.reset();
     row_.rebind();
     if (shards_) shards_->rebind();
+    if (run_.look) run_.look->forget();
     run_.feeder->rebind();
     between_.rebind(end_ != step_end::nothing);
     run_.ended = false; // the end of a stream is found again
     end_step();
+    between_.enter_plan();
 }
 
 } // namespace skein::train::detail

@@ -13,12 +13,22 @@
 
 namespace skein::train::detail {
 
+SKEIN_INLINE bool sharded_parallel::has_place(std::size_t segment) {
+    return !takes_turns_ || phase_ != phase::reducing ||
+           make_place(store_->segments()[segment].unit, /*wait=*/!gatherer_);
+}
+
+SKEIN_INLINE bool sharded_parallel::wait_for_pieces() {
+    store_->ask_before([this](std::size_t segment) {
+        const auto* const mark = mark_of_[segment];
+        return (mark == nullptr || mark->pending() <= 0) && has_place(segment);
+    });
+    return takes_turns_;
+}
+
 SKEIN_INLINE void sharded_parallel::sum_by_shards(int shards) {
     sums_ = std::make_unique<shard_sums>(*store_, shards, groups_->replicas);
-    // A gradient that comes in pieces is whole before it is added to that of another shard.
-    store_->ask_before([this](std::size_t segment) {
-        return mark_of_[segment] == nullptr || mark_of_[segment]->pending() <= 0;
-    });
+    (void)wait_for_pieces();
 }
 
 SKEIN_INLINE shard_sums::shard_sums(flat_store& store, int shards, dist::comm_thread* group)

@@ -109,6 +109,10 @@ public:
     /// each with the part that it has.
     void rebind();
 
+    /// A gradient that comes in pieces is whole before it comes to its place.
+    ///   result  units share places, which are empty behind each pass
+    bool wait_for_pieces();
+
     [[nodiscard]] std::size_t buckets() const noexcept;
     /// Units of the last step whose exchange began before the backward pass had ended.
     [[nodiscard]] std::size_t overlapped() const noexcept { return overlapped_; }
@@ -143,6 +147,7 @@ private:
     void broadcast(const at::Tensor& tensor);
     void ready(std::size_t segment);
     [[nodiscard]] bool make_place(std::size_t unit, bool wait);
+    [[nodiscard]] bool has_place(std::size_t segment);
     void send(std::size_t unit);
     void launch(std::size_t unit);
     void cross(std::size_t wait_until);
@@ -165,6 +170,7 @@ private:
     std::unique_ptr<shard_sums> sums_;        // of logical shards
     std::shared_ptr<unit_gatherer> gatherer_; // when parameters are gathered unit by unit
     bool one_copy_ = false, has_buffers_ = false, finished_ = false;
+    bool takes_turns_ = false; // units share places for their gradients
 
     std::vector<unit_state> states_;
     std::vector<std::shared_ptr<const unit_mark>> marks_; // of the module, each once

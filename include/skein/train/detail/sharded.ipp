@@ -130,10 +130,8 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
             const auto [seen, fresh] = latest.try_emplace(store_->units()[u].grads_at, u);
             if (!fresh) turn_[u] = std::exchange(seen->second, u);
         }
-        store_->ask_before([this](std::size_t segment) {
-            return phase_ != phase::reducing ||
-                   make_place(store_->segments()[segment].unit, /*wait=*/!gatherer_);
-        });
+        takes_turns_ = true;
+        store_->ask_before([this](std::size_t segment) { return has_place(segment); });
     }
     find_marks(module);
     cast_inputs(module, *store_, /*on=*/true);

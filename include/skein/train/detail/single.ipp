@@ -3,6 +3,7 @@
 // Bodies of <skein/train/single.hpp>.
 
 #include <skein/core/error.hpp>
+#include <skein/train/unit.hpp>
 
 #include <fmt/core.h>
 
@@ -22,6 +23,13 @@ SKEIN_INLINE void single_process::finish_backward() {
     store_.take_writes();
     if (store_.keeps_own_grads())
         for (const auto& u : store_.units()) store_.take_gradients(u, /*add=*/false);
+}
+
+SKEIN_INLINE bool single_process::wait_for_pieces() {
+    for (const auto& each : module_->modules(/*include_self=*/false))
+        if (dynamic_cast<const unit_mark*>(each.get()) != nullptr)
+            store_.ask_before([](std::size_t) { return false; });
+    return false;
 }
 
 SKEIN_INLINE void single_process::rebind() const {
