@@ -12,6 +12,7 @@
 #include <skein/models/conv_ctc.hpp>
 #include <skein/models/gpt2.hpp>
 #include <skein/models/llama.hpp>
+#include <skein/train/accumulator.hpp>
 #include <skein/train/build.hpp>
 #include <skein/train/detail/gradient_watch.hpp>
 #include <skein/train/detail/shard_sums.hpp>
@@ -38,6 +39,7 @@
 #include <skein/models/detail/conv_ctc.ipp>
 #include <skein/models/detail/gpt2.ipp>
 #include <skein/models/detail/llama.ipp>
+#include <skein/train/detail/accumulator.ipp>
 #include <skein/train/detail/build.ipp>
 #include <skein/train/detail/export_weights.ipp>
 #include <skein/train/detail/feed.ipp>

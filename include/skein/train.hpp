@@ -9,6 +9,7 @@
 #include <skein/report.hpp>
 #include <skein/skein.hpp>
 #include <skein/torch.hpp>
+#include <skein/train/accumulator.hpp>
 #include <skein/train/adaptive_batch.hpp>
 #include <skein/train/batch_growth.hpp>
 #include <skein/train/build.hpp>

@@ -38,6 +38,7 @@
 #include <functional>
 #include <initializer_list>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -214,6 +215,19 @@ public:
         for (const auto& [name, number] : numbers)
             report(number.kind, name, number.value, number.weight);
     }
+    /// For train/accumulator.hpp: a number of this rank for the sums of the epoch. It counts with the
+    /// step in hand; what is added behind a step that was taken back is part of none.
+    ///   errors  usage without a step in hand, and for a name that cannot be one
+    void accumulate(std::string_view name, double more);
+    /// The sums over all ranks and the steps of an epoch that are committed, and which epoch that is.
+    [[nodiscard]] const std::map<std::string, double>& epoch_sums() const noexcept;
+    [[nodiscard]] std::uint64_t epoch_of_sums() const noexcept;
+    /// Of the step in hand, else of the next one; from 0. Behind the last step: how many there were.
+    [[nodiscard]] std::uint64_t current_epoch() const noexcept;
+    /// Passes over the data that are finished.
+    [[nodiscard]] std::uint64_t finished_epochs() const noexcept;
+    /// Throws errc::usage when the run is not so many epochs long.
+    void require_epochs(std::int64_t count) const;
     /// Training ends after the step that agrees on it next, on all ranks.
     void request_stop() noexcept;
 

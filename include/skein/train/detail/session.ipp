@@ -2,12 +2,15 @@
 #pragma once
 // Bodies of <skein/train/session.hpp>.
 
+#include <skein/core/error.hpp>
+#include <skein/core/printable.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/detail/session_core.ipp>
 #include <skein/train/detail/session_ends.ipp>
 #include <skein/train/detail/session_worlds.ipp>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,7 +55,7 @@ SKEIN_INLINE session::~session() = default;
 SKEIN_INLINE void session::expect_weights() noexcept { core_->expect_weights(); }
 SKEIN_INLINE void session::request_stop() noexcept { core_->ask_stop(action::stop); }
 SKEIN_INLINE step_phase session::phase() const noexcept { return core_->phase(); }
-SKEIN_INLINE std::uint64_t session::finished() const noexcept { return core_->finished(); }
+SKEIN_INLINE std::uint64_t session::finished() const noexcept { return core_->now().step; }
 SKEIN_INLINE double session::micro_loss() const noexcept { return core_->micro_loss(); }
 SKEIN_INLINE void session::use_evaluation(std::string name, detail::sample_range data,
                                           const evaluation_options& how, detail::numbered_loss loss,
@@ -68,6 +71,41 @@ SKEIN_INLINE void session::report(report::metric_kind kind, std::string_view nam
 }
 SKEIN_INLINE void session::begin(std::unique_ptr<detail::input_source> input) {
     core_->guarded([&] { core_->begin(std::move(input)); });
+}
+SKEIN_INLINE void session::accumulate(std::string_view name, double more) {
+    const auto phase = core_->phase();
+    if (phase == step_phase::idle && core_->now().sums.is_taken_back()) return; // it comes again
+    core_->guarded([&] {
+        if (phase != step_phase::drawn && phase != step_phase::computing)
+            throw error(errc::usage,
+                        fmt::format("'{}' is added to without a step in hand", printable(name)))
+                .with_hint("add beside the micro-batches of a step: sums are those of steps");
+        if (name.empty()) throw error(errc::usage, "a sum without a name");
+        (void)core_->reported().sum(std::string(detail::sum_prefix) + std::string(name), more);
+    });
+}
+SKEIN_INLINE const std::map<std::string, double>& session::epoch_sums() const noexcept {
+    return core_->now().sums.sums();
+}
+SKEIN_INLINE std::uint64_t session::epoch_of_sums() const noexcept {
+    return core_->now().sums.epoch();
+}
+SKEIN_INLINE std::uint64_t session::current_epoch() const noexcept {
+    return core_->now().sums.drawn_epoch().value_or(finished_epochs());
+}
+SKEIN_INLINE std::uint64_t session::finished_epochs() const noexcept {
+    const auto& feeder = core_->now().feeder;
+    return feeder ? feeder->epochs_done() : 0;
+}
+SKEIN_INLINE void session::require_epochs(std::int64_t count) const {
+    const auto& config = core_->now().config;
+    if (count == config.epochs && count > 0) return;
+    throw error(errc::usage,
+                fmt::format("{} epochs of a run that is {} long", count,
+                            config.epochs > 0 ? fmt::format("{} epochs", config.epochs)
+                                              : fmt::format("{} steps", config.max_steps)))
+        .with_hint("run_config.epochs says how long a run is, for its schedule, too: give the loop "
+                   "the same number");
 }
 SKEIN_INLINE bool session::draw() {
     return core_->guarded([&] { return core_->draw(); });

@@ -451,6 +451,7 @@ private:
         require_same_shards(extra.value("logical_shards", 0), config_, found.path());
         run_.stop_wanted = extra.value("stop_wanted", false);
         restore_callbacks(*run_.parts, extra, found.path());
+        run_.sums.restore(extra, found.path());
         if (auto text = restore_plan(run_, extra, found.path()); !text.empty())
             notices_.push_back(std::move(text));
         restore_metrics(extra, found);
@@ -490,6 +491,7 @@ private:
             out["logical_shards"] = config_.scaling.logical_shards;
         if (run_.asked != plan_of(config_) || run_.feeder->units())
             out["plan"] = saved_plan(run_.asked, config_, run_.feeder->units());
+        if (!run_.sums.sums().empty()) out["epoch_sums"] = run_.sums.saved();
         if (!end_due_.empty())
             out["end_due"] = {{"schema", wire::schema_hash<carried_state>()}, {"state", end_due_}};
         for (const auto& each : run_.parts->states())

@@ -195,6 +195,7 @@ public:
         }
         between_.begin_step();
         drawn_ = std::move(run_.upcoming);
+        run_.sums.begin_step(drawn_->epoch);
         run_.upcoming.reset();
         run_.feeder->look_ahead(run_.step);
         micro_ = passed_ = 0;
@@ -259,7 +260,7 @@ public:
         if (loss.weight.defined() && !weighted_)
             throw error(errc::usage, "a weighted loss that was not expected")
                 .with_hint("call session.expect_weights() before the first step, on every rank");
-        pass(*std::exchange(in_hand_, nullptr), [&] { return loss; });
+        (void)in_world([&] { pass(*std::exchange(in_hand_, nullptr), [&] { return loss; }); });
     }
 
     /// Everything is summed over the ranks and decided; nothing is changed yet.
@@ -336,6 +337,7 @@ public:
         clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
         ends_epoch_ = run_.feeder->ends_epoch(*drawn_);
         run_.epoch = drawn_->epoch;
+        run_.sums.take_step(row_.values());
         drawn_.reset();
         phase_ = step_phase::idle;
         end_ = step_end::decide;
@@ -392,7 +394,7 @@ public:
     void ask_stop(action wanted) { run_.ask_stop(wanted); }
     report::metric_set& reported() noexcept { return reported_; }
     [[nodiscard]] step_phase phase() const noexcept { return phase_; }
-    [[nodiscard]] std::uint64_t finished() const noexcept { return run_.step; }
+    [[nodiscard]] const run_state& now() const noexcept { return run_; }
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
@@ -438,6 +440,7 @@ private:
         run_.feeder->rewind();
         clock_.forget_compute();
         phase_ = step_phase::idle;
+        run_.sums.take_back();
     }
 
     void expect(step_phase wanted, const char* call) const { require_phase(phase_, wanted, call); }

@@ -4,6 +4,7 @@
 // both work on.
 
 #include <skein/torch/torch.hpp>
+#include <skein/train/detail/epoch_sums.hpp>
 #include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_look.ipp>
@@ -37,6 +38,7 @@ struct run_state {
     std::optional<feeder> feeder{};
     std::optional<loss_scale> scale{}; ///< in float16
     std::optional<training_stage> training{};
+    epoch_sums sums{};          ///< of the steps that are committed
     double factor = 1.0;        ///< of callbacks, on the rate of the step that was agreed on last
     stage_numbers row{};        ///< of the step that was committed last
     std::vector<double> word{}; ///< that rank 0 has given with it

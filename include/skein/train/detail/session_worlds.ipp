@@ -62,6 +62,7 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
         run_.feeder->rewind();
     run_.stop_wanted = saved.value("stop_wanted", false);
     restore_callbacks(*run_.parts, saved, where);
+    run_.sums.restore(saved, where);
     (void)restore_plan(run_, saved, where);
     if (from.plan != run_.plan) run_.follow(from.plan);
     run_.word = from.row.word;
