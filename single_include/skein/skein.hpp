@@ -17867,6 +17867,78 @@ SKEIN_INLINE void link::come_back_too_late() noexcept {
 
 } // namespace skein::net
 
+// ======== skein/net/message.hpp
+// Messages of a protocol: aggregates with numbers, and a table of them.
+//
+//     struct sum_request { static constexpr std::uint16_t number = 1; std::vector<int> items; };
+//     using table = net::message_table<sum_request, sum_reply>;
+//     table::check(1, bytes);      // whether the bytes are a sum_request
+
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+/// An aggregate with a number, which is the same in all programs that speak of it.
+template <class T>
+concept message = wire::encodable<T> && requires {
+    { T::number } -> std::convertible_to<std::uint16_t>;
+};
+
+/// All messages of a protocol: numbers are unique, and each decoder is found by its number.
+template <message... Messages>
+struct message_table {
+    static constexpr std::array<std::uint16_t, sizeof...(Messages)> numbers{Messages::number...};
+
+    /// Decodes a body as the message of that number.
+    ///   errors  not_found (no such number), those of wire::decode
+    [[nodiscard]] static result<void> check(std::uint16_t number, byte_span body) {
+        static_assert(are_unique(), "two messages of a table have one number");
+        result<void> out(
+            error(errc::not_found, fmt::format("no message has the number {}", number)));
+        (void)((number == Messages::number && (out = check_one<Messages>(body), true)) || ...);
+        return out;
+    }
+
+private:
+    static consteval bool are_unique() {
+        for (std::size_t i = 0; i < numbers.size(); ++i) {
+            for (std::size_t k = 0; k < i; ++k) {
+                if (numbers[i] == numbers[k]) return false;
+            }
+        }
+        return true;
+    }
+    template <class T>
+    static result<void> check_one(byte_span body) {
+        auto read = wire::decode<T>(body);
+        if (!read) return read.error();
+        return {};
+    }
+};
+
+namespace detail {
+
+/// A decoded message, or an error that names it.
+template <class T>
+[[nodiscard]] T decode_message(byte_span body, std::string_view what) {
+    auto read = wire::decode<T>(body);
+    if (read) return std::move(*read);
+    throw error(errc::malformed,
+                fmt::format("the {} {} does not decode", what, type_name(typeid(T))))
+        .with_cause(read.error().what());
+}
+} // namespace detail
+} // namespace skein::net
+
 // ======== skein/net/request_budget.hpp
 // How much peers may have in progress at the request services of a process: counted for each peer
 // and over all, so that one which asks without end, or does not read its replies, takes nothing
@@ -18039,8 +18111,6 @@ SKEIN_INLINE std::optional<error> over_budget(request_hold::field what, std::siz
 
 // ======== skein/net/requests.hpp, continued
 #include <algorithm>
-#include <array>
-#include <concepts>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -18051,47 +18121,7 @@ SKEIN_INLINE std::optional<error> over_budget(request_hold::field what, std::siz
 #include <string_view>
 #include <utility>
 
-#include <fmt/core.h>
-
 namespace skein::net {
-
-/// An aggregate with a number, which is the same in all programs that speak of it.
-template <class T>
-concept message = wire::encodable<T> && requires {
-    { T::number } -> std::convertible_to<std::uint16_t>;
-};
-
-/// All messages of a protocol: numbers are unique, and each decoder is found by its number.
-template <message... Messages>
-struct message_table {
-    static constexpr std::array<std::uint16_t, sizeof...(Messages)> numbers{Messages::number...};
-
-    /// Decodes a body as the message of that number.
-    ///   errors  not_found (no such number), those of wire::decode
-    [[nodiscard]] static result<void> check(std::uint16_t number, byte_span body) {
-        static_assert(are_unique(), "two messages of a table have one number");
-        result<void> out(
-            error(errc::not_found, fmt::format("no message has the number {}", number)));
-        (void)((number == Messages::number && (out = check_one<Messages>(body), true)) || ...);
-        return out;
-    }
-
-private:
-    static consteval bool are_unique() {
-        for (std::size_t i = 0; i < numbers.size(); ++i) {
-            for (std::size_t k = 0; k < i; ++k) {
-                if (numbers[i] == numbers[k]) return false;
-            }
-        }
-        return true;
-    }
-    template <class T>
-    static result<void> check_one(byte_span body) {
-        auto read = wire::decode<T>(body);
-        if (!read) return read.error();
-        return {};
-    }
-};
 
 /// What a request layer asks of itself and of its peer.
 struct request_options {
@@ -18183,16 +18213,6 @@ class request_wire;
 struct request_place {
     request_hold running, bytes;
 };
-
-/// A decoded message, or an error that names it.
-template <class T>
-[[nodiscard]] T decode_message(byte_span body, std::string_view what) {
-    auto read = wire::decode<T>(body);
-    if (read) return std::move(*read);
-    throw error(errc::malformed,
-                fmt::format("the {} {} does not decode", what, type_name(typeid(T))))
-        .with_cause(read.error().what());
-}
 } // namespace detail
 
 class requests;
@@ -18201,6 +18221,7 @@ class requests;
 class request_service {
 public:
     using raw_handler = unique_function<task<byte_buffer>(byte_buffer, caller)>;
+    using plain_handler = unique_function<byte_buffer(byte_span)>;
     using waiting_caller = std::pair<std::weak_ptr<requests>, std::uint64_t>; ///< and its call
 
     /// Bounds of what is remembered of calls with a key.
@@ -18237,7 +18258,30 @@ public:
                 return told<M, F>(run, std::move(body), std::move(who));
             });
     }
-    void add(std::uint16_t number, std::string_view name, raw_handler handler);
+    /// The same in the read loop: `handler(M)` is a plain call that gives the reply, before the next
+    /// frame is read, so that all that comes to such handlers keeps its order. What came before and
+    /// has a task may begin later. No bound of handlers counts it; a call with a key is refused.
+    template <message M, message Reply, class F>
+    void on_at_once(F handler) {
+        add(M::number, type_name(typeid(M)), {},
+            [run = std::move(handler)](byte_span body) mutable {
+                const Reply reply = run(detail::decode_message<M>(body, "message"));
+                return wire::encode(reply);
+            });
+    }
+    /// One-way messages in the read loop: `handler(M)`. An error ends the link, as do bytes that are
+    /// no M.
+    template <message M, class F>
+    void on_tell_at_once(F handler) {
+        add(M::number, type_name(typeid(M)), {},
+            [run = std::move(handler)](byte_span body) mutable {
+                run(detail::decode_message<M>(body, "message"));
+                return byte_buffer();
+            });
+    }
+    /// One of both handlers.
+    void add(std::uint16_t number, std::string_view name, raw_handler handler,
+             plain_handler at_once = {});
 
     /// Requests of an older generation are refused from now on (those that name none are not).
     void fence(std::uint64_t generation) noexcept {
@@ -18285,6 +18329,7 @@ private:
     struct named_handler {
         std::string name;
         raw_handler run;
+        plain_handler at_once; ///< instead of it
     };
     bounds bounds_;
     std::map<std::uint16_t, named_handler> handlers_;
@@ -18332,8 +18377,6 @@ public:
     task<byte_buffer> call_raw(std::uint16_t number, byte_buffer body, request_call_options how);
     void tell_raw(std::uint16_t number, byte_buffer body, std::uint64_t generation);
 
-    /// Messages of other kinds on this link, as connection::set_handler; without it they end it.
-    void set_other_handler(unique_function<void(const frame_view&)> handler);
     /// Called once when the link has ended: nullptr = orderly, else why. At once if it has.
     void set_closed_handler(unique_function<void(const error*)> handler);
 
@@ -18398,6 +18441,8 @@ private:
     [[nodiscard]] bool speaks_for(std::uint64_t client) noexcept;
     void on_message(std::uint16_t kind, std::uint64_t id, byte_buffer body);
     void on_request(std::uint64_t id, byte_buffer body);
+    void run_at_once(std::uint64_t id, const detail::request_head& head, byte_span body,
+                     request_service::plain_handler& handler);
     void on_answer(std::uint64_t id, bool good, byte_buffer body);
     void refuse(std::uint64_t id, bool one_way, const error& why);
     void tell_unheard(const char* what, const error& why);
@@ -18419,7 +18464,6 @@ private:
     bool open_ = true, ended_ = false;
     std::uint64_t unheard_ = 0; ///< one-way messages that came to nothing
     std::optional<error> failure_;
-    unique_function<void(const frame_view&)> other_;
     detail::closed_news closed_;
 
     std::uint64_t last_call_ = 0;
@@ -18789,9 +18833,9 @@ SKEIN_INLINE request_service::request_service(bounds b, std::shared_ptr<request_
 SKEIN_INLINE request_service::~request_service() = default;
 
 SKEIN_INLINE void request_service::add(std::uint16_t number, std::string_view name,
-                                       raw_handler handler) {
-    const auto [at, fresh] =
-        handlers_.try_emplace(number, named_handler{std::string(name), std::move(handler)});
+                                       raw_handler handler, plain_handler at_once) {
+    const auto [at, fresh] = handlers_.try_emplace(
+        number, named_handler{std::string(name), std::move(handler), std::move(at_once)});
     SKEIN_CHECK(fresh, "message {} ({}) has a handler: {}", number, name, at->second.name);
 }
 
@@ -19065,7 +19109,6 @@ SKEIN_INLINE requests::handle requests::start(std::unique_ptr<detail::request_wi
     if (!raw->ended_) raw->below_->set_handler([made](const frame_view& f) { made->on_frame(f); });
     return handle(raw, [made](requests* r) {
         r->closed_.set(nullptr);
-        r->other_ = nullptr;
         r->abort(error(errc::closed, "the request layer was dropped without close()"));
     });
 }
@@ -19204,10 +19247,6 @@ SKEIN_INLINE void requests::on_frame(const frame_view& f) {
         on_message(f.kind, f.id, f.take_body());
         return;
     default:
-        if (other_) {
-            other_(f);
-            return;
-        }
         throw error(errc::malformed, fmt::format("a frame of kind {:#x} between requests", f.kind))
             .with_hint("the peer does not speak in requests");
     }
@@ -19297,6 +19336,7 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
                                  found->second.name, head.generation, service_->generation_)));
         return;
     }
+    if (found->second.at_once) return run_at_once(id, head, body, found->second.at_once);
     if (head.key != 0 && !one_way && !speaks_for(head.client)) {
         const error why(
             errc::permission_denied,
@@ -19332,6 +19372,26 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
     auto place = place_of(body.size());
     spawn(run(self_, id, std::move(body), std::move(who), one_way, &found->second.run, stop,
               std::move(place)));
+}
+
+SKEIN_INLINE void requests::run_at_once(std::uint64_t id, const detail::request_head& head,
+                                        byte_span body, request_service::plain_handler& handler) {
+    const auto service = service_; // the handler is its
+    body = body.subspan(detail::request_head::bytes);
+    if ((head.flags & detail::request_head::one_way) != 0) {
+        (void)handler(body);
+        return;
+    }
+    detail::request_outcome outcome;
+    try {
+        if (head.key != 0)
+            throw error(errc::not_supported, "a call with a key, of what is answered at once");
+        outcome.bytes = handler(body);
+        outcome.good = true;
+    } catch (...) {
+        outcome.bytes = wire::encode(to_error(std::current_exception(), errc::remote_exception));
+    }
+    answer(id, outcome);
 }
 
 SKEIN_INLINE task<void> requests::run(core self, std::uint64_t id, byte_buffer body, caller who,
@@ -19410,10 +19470,6 @@ SKEIN_INLINE void requests::on_end(const error* why) noexcept {
     if (parts_ == 0) release();
 }
 
-SKEIN_INLINE void requests::set_other_handler(unique_function<void(const frame_view&)> handler) {
-    other_ = std::move(handler);
-}
-
 SKEIN_INLINE void requests::set_closed_handler(unique_function<void(const error*)> handler) {
     if (ended_) {
         if (handler) handler(failure_ ? &*failure_ : nullptr);
@@ -19459,9 +19515,7 @@ SKEIN_INLINE task<void> requests::part(core self, task<void> work) {
 }
 
 SKEIN_INLINE void requests::release() noexcept {
-    loop_.post([last = std::move(self_)] {
-        if (last) last->other_ = nullptr;
-    });
+    loop_.post([last = std::move(self_)] {});
 }
 
 } // namespace skein::net
@@ -50343,7 +50397,7 @@ public:
     virtual void start(std::uint64_t worker) = 0;
     /// SIGKILL; nothing happens if it has ended.
     virtual void kill(std::uint64_t worker) = 0;
-    /// A frame of spmd/detail/elastic_protocol.hpp for it; dropped if it is not connected.
+    /// A message of spmd/detail/elastic_protocol.hpp for it; dropped if it is not connected.
     virtual void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) = 0;
     /// Its host has no part in the job, for this reason: it ends. Never the coordinator's own one.
     virtual void turn_out(const error& why) = 0;
@@ -50358,7 +50412,7 @@ public:
     virtual ~keeper_listener() = default;
 
     virtual void worker_started(std::uint64_t worker, std::int64_t pid) = 0;
-    /// A frame of it.
+    /// A message of it.
     virtual void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) = 0;
     /// Once for each start; nothing comes from it afterwards.
     virtual void worker_ended(std::uint64_t worker, const worker_end& how) = 0;
@@ -52791,34 +52845,21 @@ struct elastic_coordinator::view_group {
 } // namespace skein::spmd
 
 // ======== skein/spmd/detail/elastic_protocol.hpp
-// What a rank of an elastic job and its supervisor say to each other; frames of one connection
-// whose bodies are wire-encoded. The coordinator reads and writes them, supervisors pass them on.
+// What a rank of an elastic job and its supervisor tell each other: messages over net::requests, in
+// order. The coordinator reads and writes them, supervisors pass them on.
 
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 namespace skein::spmd::detail {
 
-/// Kinds of frames; of the rank unless said.
-namespace member_kind {
-inline constexpr std::uint16_t hello = 0x0201; ///< member_hello; the first frame
-inline constexpr std::uint16_t ask = 0x0202;   ///< member_ask
-inline constexpr std::uint16_t leave = 0x0203; ///< member_leave
-inline constexpr std::uint16_t fail = 0x0204;  ///< member_fail
-inline constexpr std::uint16_t done = 0x0205;  ///< member_done
-inline constexpr std::uint16_t begin = 0x0281; ///< of the supervisor: member_begin
-inline constexpr std::uint16_t wish = 0x0282;  ///< of the supervisor: member_wish
-inline constexpr std::uint16_t end = 0x0283;   ///< of the supervisor: member_end
-inline constexpr std::uint16_t hold = 0x0284;  ///< of the supervisor itself: member_hold
-} // namespace member_kind
-
+/// The first of a rank.
 struct member_hello {
+    static constexpr std::uint16_t number = 0x0201;
     std::uint64_t id = 0;
     std::int64_t pid = 0;
 };
@@ -52845,6 +52886,7 @@ inline error clipped(const error& why) {
 
 /// For the next world.
 struct member_ask {
+    static constexpr std::uint16_t number = 0x0202;
     std::uint8_t last = 0;        ///< a world_end
     std::uint64_t generation = 0; ///< of the world before; 0: there was none
     std::vector<setting> settings;
@@ -52852,17 +52894,23 @@ struct member_ask {
 };
 /// It was told to go, and would like to.
 struct member_leave {
+    static constexpr std::uint16_t number = 0x0203;
     std::string why;
 };
 /// Its training is done. Its group may not hear it: it may have ended with a loss.
 struct member_done {
+    static constexpr std::uint16_t number = 0x0205;
     std::uint64_t generation = 0; ///< of its last world
 };
 /// It fails, and with it the job.
-using member_fail = std::tuple<error>;
+struct member_fail {
+    static constexpr std::uint16_t number = 0x0204;
+    error why{errc::unknown, ""};
+};
 
-/// A view that has this rank, and the way into its group.
+/// Of the supervisor, as all below: a view that has this rank, and the way into its group.
 struct member_begin {
+    static constexpr std::uint16_t number = 0x0281;
     view now;
     std::int32_t rank = 0;
     std::string secret; ///< of the group, 64 hexadecimal digits
@@ -52871,25 +52919,31 @@ struct member_begin {
 };
 /// All that is wished now.
 struct member_wish {
+    static constexpr std::uint16_t number = 0x0282;
     bool change = false;          ///< ranks join or leave
     std::int32_t stop_signal = 0; ///< not 0: the job is to stop
 };
-/// Whether nobody knows that this view is the newest one.
+/// Of the supervisor itself: whether nobody knows that this view is the newest one.
 struct member_hold {
+    static constexpr std::uint16_t number = 0x0284;
     bool on = false;
 };
 /// No view has this rank any more: in order, or for this reason.
-using member_end = std::tuple<bool, error>;
+struct member_end {
+    static constexpr std::uint16_t number = 0x0283;
+    bool in_order = false;
+    error why{errc::unknown, ""};
+};
 
-/// Of one frame; a view of some thousand ranks fits in.
-inline constexpr std::size_t most_member_frame = std::size_t{4} << 20;
+/// What such a link is for.
+inline constexpr const char* purpose_of_members = "elastic-2";
+/// Of one message, so that none is cut and overtaken; a view of some thousand ranks fits in.
+inline constexpr std::size_t most_member_message = std::size_t{960} << 10;
 
-template <class Body>
-void say(net::connection& to, std::uint16_t kind, const Body& body) {
-    net::frame f;
-    f.kind = kind;
-    f.body = wire::encode(body);
-    to.send(std::move(f));
+[[nodiscard]] inline net::request_options in_order(std::size_t most_message) {
+    net::request_options o;
+    o.control_bytes = o.most_message = most_message;
+    return o;
 }
 
 } // namespace skein::spmd::detail
@@ -53104,8 +53158,8 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
     auto* const from = find(id);
     if (from == nullptr || from->has_ended) return;
     changed_.set();
-    if (kind == detail::member_kind::ask) return heard_ask(*from, body);
-    if (kind == detail::member_kind::leave) {
+    if (kind == detail::member_ask::number) return heard_ask(*from, body);
+    if (kind == detail::member_leave::number) {
         auto said = wire::decode<detail::member_leave>(body);
         // Its place stays empty, where the others are enough.
         if (!std::exchange(from->leaves, true)) target_ = std::max(target_ - 1, options_.least);
@@ -53113,13 +53167,13 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
         from->why = said ? detail::clipped(said->why) : std::string();
         return;
     }
-    if (kind == detail::member_kind::done) {
+    if (kind == detail::member_done::number) {
         auto said = wire::decode<detail::member_done>(body);
         return said ? heard_done(*from, said->generation) : kill(*from);
     }
-    if (kind == detail::member_kind::fail) {
+    if (kind == detail::member_fail::number) {
         auto said = wire::decode<detail::member_fail>(body);
-        return heard_failure(*from, said ? detail::clipped(std::get<0>(*said)) : said.error());
+        return heard_failure(*from, said ? detail::clipped(said->why) : said.error());
     }
     kill(*from); // nonsense
 }
@@ -53419,8 +53473,8 @@ SKEIN_INLINE void elastic_coordinator::kill(worker& which) {
     if (which.keeper != nullptr) which.keeper->kill(which.self.id);
 }
 SKEIN_INLINE void elastic_coordinator::send_end(worker& which, bool in_order, const error& why) {
-    which.keeper->tell(which.self.id, detail::member_kind::end,
-                       wire::encode(detail::member_end(in_order, why)));
+    which.keeper->tell(which.self.id, detail::member_end::number,
+                       wire::encode(detail::member_end{in_order, why}));
 }
 SKEIN_INLINE void elastic_coordinator::wake_at(time_point when) {
     wake_at_ = std::min(wake_at_, when);
@@ -53568,10 +53622,8 @@ SKEIN_INLINE void elastic_coordinator::wish() {
         if (w->told_change == change && w->told_stop == stop_signal_) continue;
         w->told_change = change;
         w->told_stop = stop_signal_;
-        detail::member_wish now;
-        now.change = change;
-        now.stop_signal = stop_signal_;
-        w->keeper->tell(w->self.id, detail::member_kind::wish, wire::encode(now));
+        w->keeper->tell(w->self.id, detail::member_wish::number,
+                        wire::encode(detail::member_wish{change, stop_signal_}));
     }
 }
 
@@ -53917,7 +53969,7 @@ SKEIN_INLINE void elastic_coordinator::begin_view(const view& before, const std:
         w->told_stop = 0;
         told.rank = w->rank;
         if (!w->has_ended)
-            w->keeper->tell(w->self.id, detail::member_kind::begin, wire::encode(told));
+            w->keeper->tell(w->self.id, detail::member_begin::number, wire::encode(told));
     }
     changed_.set();
 }
@@ -54226,6 +54278,9 @@ class children;
 } // namespace skein::proc
 
 namespace skein::spmd {
+namespace detail {
+struct member_hello;
+}
 
 /// What a keeper starts, and how long it waits for a sign of life.
 struct local_keeper_options : rank_program {
@@ -54276,7 +54331,8 @@ private:
     task<void> learn_silence();
     void look_at_silence(duration late);
     task<void> serve_one(std::shared_ptr<net::connection> link);
-    task<void> read_all(std::shared_ptr<net::connection> link, std::shared_ptr<worker> from);
+    [[nodiscard]] std::shared_ptr<worker> let_in(const detail::member_hello& hello,
+                                                 std::shared_ptr<net::connection> link);
     task<void> live(std::shared_ptr<worker> self);
     task<void> begin(std::shared_ptr<worker> self);
 
@@ -54310,7 +54366,8 @@ struct local_keeper::worker {
     std::uint64_t id = 0;
     std::unique_ptr<proc::child> process;
     std::shared_ptr<net::connection> link;
-    event unlinked; ///< what it said has been read
+    std::weak_ptr<net::requests> way; ///< over it
+    event unlinked;                   ///< what it said has been read
     bool kill_asked = false;
     bool was_silent = false;
     duration silent{}; ///< for so long, when it was looked at
@@ -54324,9 +54381,9 @@ SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of)
     net::connection_options o;
     o.secret = of.secret;
     o.self.name = "keeper";
-    o.self.purpose = "elastic";
+    o.self.purpose = purpose_of_members;
     o.alive = of.alive;
-    o.bounds.max_frame = most_member_frame;
+    o.bounds.max_frame = most_member_message;
     return o;
 }
 
@@ -54369,43 +54426,60 @@ SKEIN_INLINE task<void> local_keeper::serve() {
     co_await serving;
 }
 
-SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection> link) {
-    auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
-    auto first = co_await first_frame;
-    if (!first || first->kind != detail::member_kind::hello)
-        throw error(errc::malformed, "a worker says hello first");
-    auto hello = wire::decode<detail::member_hello>(first->body);
-    if (!hello) throw hello.error();
-    const auto found = workers_.find(hello->id);
+SKEIN_INLINE std::shared_ptr<local_keeper::worker> local_keeper::let_in(
+    const detail::member_hello& hello, std::shared_ptr<net::connection> link) {
+    const auto found = workers_.find(hello.id);
     if (found == workers_.end() || found->second->link || found->second->has_ended)
         throw error(errc::permission_denied,
                     fmt::format("pid {} says it is worker {}, which is none of ours or connected "
                                 "already",
-                                hello->pid, hello->id));
-    auto from = found->second;
-    from->link = link;
+                                hello.pid, hello.id));
+    const auto& from = found->second;
+    if (!from->process) to_->worker_started(hello.id, hello.pid); // it was faster than that news
+    from->link = std::move(link);
     from->limit = silence_.limit(loop::current().now());
-    link->allow_silence(from->limit, from->limit);
-    if (held_) tell(from->id, detail::member_kind::hold, wire::encode(detail::member_hold{true}));
-    auto reading = read_all(link, from);
-    auto how = as_result(std::move(reading));
-    const auto read = co_await how;
-    from->unlinked.set();
-    // Silent, or it speaks nonsense: it may be alive, and hold what others wait for.
-    if (!read && read.error().code() != errc::cancelled && !from->has_ended) {
-        from->was_silent = read.error().code() == errc::peer_lost;
-        kill(from->id);
-    }
+    from->link->allow_silence(from->limit, from->limit);
+    return from;
 }
 
-SKEIN_INLINE task<void> local_keeper::read_all(std::shared_ptr<net::connection> link,
-                                               std::shared_ptr<worker> from) {
-    for (;;) {
-        auto next = link->receive();
-        auto f = co_await next;
-        if (!f) co_return; // it is about to exit
-        to_->worker_said(from->id, f->kind, f->body);
+SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection> link) {
+    std::shared_ptr<worker> from;
+    event said;
+    net::requests::handle way;
+    const auto connect = [&] {
+        from->way = way;
+        if (held_)
+            tell(from->id, detail::member_hold::number, wire::encode(detail::member_hold{true}));
+        said.set();
+    };
+    const auto service = std::make_shared<net::request_service>();
+    service->on_tell_at_once<detail::member_hello>([&](const detail::member_hello& hello) {
+        from = let_in(hello, link);
+        if (way) connect();
+    });
+    for (const auto number : {detail::member_ask::number, detail::member_leave::number,
+                              detail::member_fail::number, detail::member_done::number})
+        service->add(number, "word of a worker", {}, [&, number](byte_span body) {
+            if (!from) throw error(errc::malformed, "a worker says hello first");
+            to_->worker_said(from->id, number, body);
+            return byte_buffer();
+        });
+    way = net::requests::over(link, service, detail::in_order(detail::most_member_message));
+    way->set_closed_handler([&](const error*) { said.set(); });
+    if (from) connect(); // its words came before
+    auto hello = said.wait_for(time_constants::lan().handshake_timeout);
+    (void)co_await hello;
+    if (!from) throw link->failure().value_or(error(errc::malformed, "a worker says hello first"));
+    auto hearing = as_result(link->wait_closed());
+    const auto heard = co_await hearing;
+    from->unlinked.set();
+    // Silent, or it speaks nonsense: it may be alive, and hold what others wait for.
+    if (heard && link->failure() && !from->has_ended) {
+        from->was_silent = link->failure()->code() == errc::peer_lost;
+        kill(from->id);
     }
+    auto closing = shield(way->close());
+    co_await closing;
 }
 
 /// What this host is able to, from its own delays and those of the workers that came back.
@@ -54453,18 +54527,14 @@ SKEIN_INLINE void local_keeper::kill(std::uint64_t id) {
 }
 
 SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_buffer body) {
-    if (kind == detail::member_kind::begin)
+    if (kind == detail::member_begin::number)
         if (auto told = wire::decode<detail::member_begin>(body);
             told && told->now.generation > newest_.generation)
             newest_ = std::move(told->now);
     const auto found = workers_.find(id);
     if (found == workers_.end()) return;
-    const auto& link = found->second->link;
-    if (!link || !link->is_open()) return;
-    net::frame f;
-    f.kind = kind;
-    f.body = std::move(body);
-    link->send(std::move(f));
+    const auto way = found->second->way.lock();
+    if (way && found->second->link->is_open()) way->tell_raw(kind, std::move(body), 0);
 }
 
 SKEIN_INLINE std::vector<view_member> local_keeper::running() const {
@@ -54483,7 +54553,7 @@ SKEIN_INLINE void local_keeper::kill_all() {
 SKEIN_INLINE void local_keeper::hold(bool on) {
     if (std::exchange(held_, on) == on) return;
     for (const auto& [id, w] : workers_)
-        tell(id, detail::member_kind::hold, wire::encode(detail::member_hold{on}));
+        tell(id, detail::member_hold::number, wire::encode(detail::member_hold{on}));
 }
 
 SKEIN_INLINE task<void> local_keeper::begin(std::shared_ptr<worker> self) {
@@ -54613,35 +54683,20 @@ private:
 
 
 // ======== skein/spmd/detail/keeper_protocol.hpp
-// What the supervisors of an elastic job say to its coordinator and hear from it; frames of one
-// connection whose bodies are wire-encoded.
+// What the supervisors of an elastic job say to its coordinator and hear from it: messages over
+// net::requests, in order.
 
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <tuple>
 #include <vector>
 
 namespace skein::spmd::detail {
 
-/// Kinds of frames; of a supervisor unless said.
-namespace keeper_kind {
-inline constexpr std::uint16_t hello = 0x0301;   ///< keeper_hello; the first frame
-inline constexpr std::uint16_t started = 0x0302; ///< keeper_started
-inline constexpr std::uint16_t said = 0x0303;    ///< keeper_frame: of a worker
-inline constexpr std::uint16_t ended = 0x0304;   ///< keeper_ended
-inline constexpr std::uint16_t leaves = 0x0305;  ///< member_leave: its host is told to go
-inline constexpr std::uint16_t scale = 0x0306;   ///< keeper_scale: of a tool, instead of hello
-inline constexpr std::uint16_t welcome = 0x0381; ///< of the coordinator: keeper_welcome
-inline constexpr std::uint16_t start = 0x0382;   ///< of the coordinator: keeper_order
-inline constexpr std::uint16_t kill = 0x0383;    ///< of the coordinator: keeper_order
-inline constexpr std::uint16_t tell = 0x0384;    ///< of the coordinator: keeper_frame
-inline constexpr std::uint16_t over = 0x0385;    ///< of the coordinator: keeper_over
-inline constexpr std::uint16_t scaled = 0x0387;  ///< of the coordinator: keeper_scale
-} // namespace keeper_kind
-
+/// The first of a supervisor: answered by keeper_welcome, or why its host has no part in the job.
 struct keeper_hello {
+    static constexpr std::uint16_t number = 0x0301;
     std::uint64_t id = 0;
     std::string host;
     std::string job; ///< as the user calls it
@@ -54651,38 +54706,52 @@ struct keeper_hello {
     view newest;                      ///< that this host knows of
 };
 struct keeper_started {
+    static constexpr std::uint16_t number = 0x0302;
     std::uint64_t worker = 0;
     std::int64_t pid = 0;
 };
+/// A message of a worker, or for one.
 struct keeper_frame {
+    static constexpr std::uint16_t number = 0x0303;
     std::uint64_t worker = 0;
     std::uint16_t kind = 0;
     byte_buffer body;
 };
 struct keeper_ended {
+    static constexpr std::uint16_t number = 0x0304;
     std::uint64_t worker = 0;
-    std::int32_t code = -1, signal = 0;
-    std::string how, last_words;
-    bool was_silent = false;
-    std::vector<result<bool>> not_started; ///< none, or one error
+    worker_end how;
 };
+/// Of a tool, instead of hello; answered by what holds then.
 struct keeper_scale {
+    static constexpr std::uint16_t number = 0x0306;
     std::string job;
     std::int32_t target = 0, least = 0, most = 0;
 };
 struct keeper_welcome {
-    std::string job;                 ///< of the attempt
+    static constexpr std::uint16_t number = 0x0381;
     std::vector<std::uint64_t> kept; ///< workers that go on; the others are killed
     bool is_spare = false;           ///< the job has places enough without this host
 };
-struct keeper_order {
+/// Of the coordinator, as all below.
+struct keeper_start {
+    static constexpr std::uint16_t number = 0x0382;
     std::uint64_t worker = 0;
 };
-/// In order, or why not; and the signal that has stopped the job, or 0.
-using keeper_over = std::tuple<bool, std::int32_t, error>;
+struct keeper_kill {
+    static constexpr std::uint16_t number = 0x0383;
+    std::uint64_t worker = 0;
+};
+/// The job, or this host's part of it: in order, or why not; and the signal that has stopped it.
+struct keeper_over {
+    static constexpr std::uint16_t number = 0x0385;
+    bool in_order = false;
+    std::int32_t signal = 0; ///< or 0
+    error why{errc::unknown, ""};
+};
 
-/// Of one frame: one for a worker, and what goes around it.
-inline constexpr std::size_t most_keeper_frame = most_member_frame + (std::size_t{1} << 16);
+/// Of one message: one for a worker, and what goes around it.
+inline constexpr std::size_t most_keeper_message = most_member_message + (std::size_t{32} << 10);
 
 } // namespace skein::spmd::detail
 
@@ -54703,45 +54772,60 @@ class network;
 namespace skein::spmd::detail {
 
 /// What a link of hosts whose ranks start again is for: no other supervisor has one by mistake.
-inline constexpr const char* purpose_of_hosts = "host-of-ranks";
+inline constexpr const char* purpose_of_hosts = "host-of-ranks-2";
 [[nodiscard]] net::connection_options host_link(const elastic_host_options& of);
 
-/// Another host's keeper, as the coordinator has it.
-class remote_keeper final : public elastic_keeper {
-public:
-    remote_keeper(std::shared_ptr<net::connection> link, const keeper_hello& of)
-        : link_(std::move(link)), id_(of.id), host_(of.host), places_(of.places) {}
-    [[nodiscard]] std::uint64_t id() const noexcept override { return id_; }
-    [[nodiscard]] const std::string& host() const noexcept override { return host_; }
-    [[nodiscard]] int places() const noexcept override { return places_; }
-    void start(std::uint64_t worker) override;
-    void kill(std::uint64_t worker) override;
-    void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
-    void turn_out(const error& why) override;
-    [[nodiscard]] net::connection& link() noexcept { return *link_; }
-    [[nodiscard]] std::shared_ptr<net::connection> shared_link() const { return link_; }
-
-    bool told_over = false; ///< this host's part
-
-private:
-    std::shared_ptr<net::connection> link_;
-    std::uint64_t id_;
-    std::string host_;
-    int places_;
-};
+class remote_keeper;
 
 /// What all connections to a coordinator are served with.
 struct keeper_door {
     elastic_coordinator* coordinator = nullptr;
     const elastic_host_options* options = nullptr;
     std::vector<remote_keeper*> there{};
-    std::string last_words{}; ///< set: the job is over for those that come now
     /// Told of a view that a host knows of and the coordinator does not; empty: such a host is one
     /// of an older job.
     std::function<void(const view&)> on_newer{};
 };
 /// One of them, until it ends.
 [[nodiscard]] task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link);
+
+/// Another host's keeper, as the coordinator has it, from the beginning of its link to the end.
+class remote_keeper final : public elastic_keeper {
+public:
+    /// Both must outlive it.
+    remote_keeper(keeper_door& at, net::connection& link) : door_(at), link_(link) {}
+    [[nodiscard]] std::uint64_t id() const noexcept override { return hello_.id; }
+    [[nodiscard]] const std::string& host() const noexcept override { return hello_.host; }
+    [[nodiscard]] int places() const noexcept override { return hello_.places; }
+    void start(std::uint64_t worker) override { say(keeper_start{worker}); }
+    void kill(std::uint64_t worker) override { say(keeper_kill{worker}); }
+    void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override {
+        say(keeper_frame{worker, kind, std::move(body)});
+    }
+    void turn_out(const error& why) override { say_over(false, 0, why); }
+    /// Of this host's part; only the first one is told.
+    void say_over(bool in_order, int signal, const error& why) {
+        if (!std::exchange(told_over_, true)) say(keeper_over{in_order, signal, why});
+    }
+    [[nodiscard]] std::shared_ptr<net::request_service> words();
+
+    net::requests::handle way{};
+    event news{}; ///< the coordinator has it, or it has ended
+    bool is_known = false;
+
+private:
+    [[nodiscard]] keeper_welcome let_in(keeper_hello hello);
+    void check_known() const;
+    template <class M>
+    void say(const M& what) {
+        if (link_.is_open()) way->tell(what);
+    }
+
+    keeper_door& door_;
+    net::connection& link_;
+    keeper_hello hello_;
+    bool told_over_ = false;
+};
 
 /// How following a coordinator came to its end.
 struct followed {
@@ -54766,11 +54850,17 @@ public:
     void worker_ended(std::uint64_t worker, const worker_end& how) override;
 
 private:
-    [[nodiscard]] std::optional<followed> handle(const net::frame& f);
+    [[nodiscard]] std::shared_ptr<net::request_service> orders(followed* how, event* ended);
+    task<void> obey(net::requests::handle way, followed* how, event* ended);
+    template <class M>
+    void say(const M& what) {
+        if (link_ && link_->is_open()) way_->tell(what);
+    }
 
     local_keeper& keeper_;
     const elastic_host_options& options_;
-    std::shared_ptr<net::connection> link_; ///< while it is open
+    std::shared_ptr<net::connection> link_; ///< to the coordinator that it follows
+    net::requests::handle way_;             ///< over it
     std::optional<std::string> leaves_;
 };
 
@@ -55093,14 +55183,13 @@ private:
     /// What ends the links of all others, each with how the job has ended.
     static task<void> tell_over(detail::keeper_door* door, const supervisor_outcome* how) {
         const error why = how->failure ? *how->failure : error(errc::closed, detail::done_in_order);
-        std::vector<std::shared_ptr<net::connection>> links;
-        for (auto* one : door->there) links.push_back(one->shared_link());
-        for (const auto& link : links)
-            if (link->is_open())
-                detail::say(*link, detail::keeper_kind::over,
-                            detail::keeper_over(!how->failure, how->stop_signal, why));
-        for (const auto& link : links) {
-            auto closed = shield(link->close());
+        std::vector<net::requests::handle> ways;
+        for (auto* one : door->there) {
+            one->say_over(!how->failure, how->stop_signal, why);
+            ways.push_back(one->way);
+        }
+        for (const auto& way : ways) {
+            auto closed = shield(way->close());
             co_await closed;
         }
     }
@@ -55110,12 +55199,8 @@ private:
             auto pause = sleep_for(time_constants::lan().last_word);
             co_await pause;
             for (auto* one : door->there)
-                if (job->has_drained(*one) && one->link().is_open() && !one->told_over) {
-                    one->told_over = true;
-                    detail::say(one->link(), detail::keeper_kind::over,
-                                detail::keeper_over(true, SIGTERM,
-                                                    error(errc::closed, "the host has left")));
-                }
+                if (job->has_drained(*one))
+                    one->say_over(true, SIGTERM, error(errc::closed, "the host has left"));
             if (job->has_drained(keeper_)) {
                 is_empty_and_leaves_ = true;
                 resign_.request();
@@ -55366,33 +55451,10 @@ SKEIN_INLINE net::connection_options host_link(const elastic_host_options& of) {
     o.secret = of.secret;
     o.self.name = of.host;
     o.self.host = of.host;
-    o.self.purpose = of.coordinator.are_hosts ? purpose_of_hosts : "elastic-host";
+    o.self.purpose = of.coordinator.are_hosts ? purpose_of_hosts : "elastic-host-2";
     o.alive = of.alive;
-    o.bounds.max_frame = most_keeper_frame;
+    o.bounds.max_frame = most_keeper_message;
     return o;
-}
-
-SKEIN_INLINE void say_over(net::connection& to, bool in_order, int signal, const error& why) {
-    if (to.is_open()) say(to, keeper_kind::over, keeper_over(in_order, signal, why));
-}
-
-SKEIN_INLINE void remote_keeper::start(std::uint64_t worker) {
-    if (link_->is_open()) say(*link_, keeper_kind::start, keeper_order{worker});
-}
-SKEIN_INLINE void remote_keeper::kill(std::uint64_t worker) {
-    if (link_->is_open()) say(*link_, keeper_kind::kill, keeper_order{worker});
-}
-SKEIN_INLINE void remote_keeper::tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) {
-    if (!link_->is_open()) return;
-    keeper_frame f;
-    f.worker = worker;
-    f.kind = kind;
-    f.body = std::move(body);
-    say(*link_, keeper_kind::tell, f);
-}
-
-SKEIN_INLINE void remote_keeper::turn_out(const error& why) {
-    if (!std::exchange(told_over, true)) say_over(*link_, false, 0, why);
 }
 
 // ---- the coordinator's end ----------------------------------------------------------------------
@@ -55427,112 +55489,98 @@ SKEIN_INLINE std::string spare_text(const coordinator_options& of, std::string_v
                        of.most, of.are_hosts ? "host" : "worker", of.most == 1 ? "" : "s", who);
 }
 
-SKEIN_INLINE void heard(elastic_coordinator& job, remote_keeper& from, const net::frame& f) {
-    if (f.kind == keeper_kind::started) {
-        const auto told = wire::decode<keeper_started>(f.body);
-        if (!told) throw told.error();
-        return job.worker_started(told->worker, told->pid);
-    }
-    if (f.kind == keeper_kind::said) {
-        const auto told = wire::decode<keeper_frame>(f.body);
-        if (!told) throw told.error();
-        return job.worker_said(told->worker, told->kind, told->body);
-    }
-    if (f.kind == keeper_kind::leaves) {
-        const auto told = wire::decode<member_leave>(f.body);
-        if (!told) throw told.error();
-        return job.drain(from, told->why);
-    }
-    if (f.kind != keeper_kind::ended)
-        throw error(errc::malformed, fmt::format("kind {} means nothing to a coordinator", f.kind));
-    const auto told = wire::decode<keeper_ended>(f.body);
-    if (!told) throw told.error();
-    worker_end how;
-    how.code = told->code;
-    how.signal = told->signal;
-    how.how = told->how;
-    how.last_words = told->last_words;
-    how.was_silent = told->was_silent;
-    if (!told->not_started.empty() && !told->not_started.front())
-        how.not_started = told->not_started.front().error();
-    job.worker_ended(told->worker, how);
+SKEIN_INLINE keeper_scale scale(const keeper_door& door, keeper_scale asked) {
+    const auto& o = door.options->coordinator;
+    if (!asked.job.empty() && asked.job != door.options->job)
+        throw error(errc::mismatch,
+                    fmt::format("this is job '{}', not '{}'", door.options->job, asked.job));
+    door.coordinator->set_target(asked.target);
+    return {door.options->job, door.coordinator->target(), o.least, o.most};
 }
 
-SKEIN_INLINE void answer_scale(keeper_door* door, net::connection& to, const net::frame& f) {
-    auto asked = wire::decode<keeper_scale>(f.body);
-    if (!asked) throw asked.error();
-    const auto& o = door->options->coordinator;
-    if (!asked->job.empty() && asked->job != door->options->job) {
-        const error why(errc::mismatch,
-                        fmt::format("this is job '{}', not '{}'", door->options->job, asked->job));
-        return say_over(to, false, 0, why);
+SKEIN_INLINE keeper_welcome remote_keeper::let_in(keeper_hello hello) {
+    auto& job = *door_.coordinator;
+    const auto& o = *door_.options;
+    if (is_known) throw error(errc::already_exists, "this supervisor has said hello");
+    if (const auto no = objection(hello, door_)) {
+        if (o.say) o.say(fmt::format("a host was refused: {}", no->text()));
+        throw *no;
     }
-    door->coordinator->set_target(asked->target);
-    asked->job = door->options->job;
-    asked->target = door->coordinator->target();
-    asked->least = o.least;
-    asked->most = o.most;
-    say(to, keeper_kind::scaled, *asked);
+    if (door_.on_newer && hello.newest.generation > job.newest().generation) {
+        door_.on_newer(hello.newest);
+        const error why(errc::aborted, "another host knows a newer view"); // it comes again
+        link_.abort(why);
+        throw why;
+    }
+    // It is back before its old link was found to be broken.
+    for (auto* other : door_.there)
+        if (other->id() == hello.id)
+            other->way->abort(error(errc::reset, "its supervisor has come again"));
+    hello_ = std::move(hello);
+    keeper_welcome welcome;
+    welcome.is_spare = has_places_enough(door_);
+    welcome.kept = job.add(*this, hello_.running);
+    door_.there.push_back(this);
+    if (o.say)
+        o.say(fmt::format("host {} has come{}{}{}", host(),
+                          o.coordinator.are_hosts ? "" : fmt::format(", with {} places", places()),
+                          welcome.is_spare ? "; " : "",
+                          welcome.is_spare ? spare_text(o.coordinator, "it") : ""));
+    is_known = true;
+    news.set();
+    return welcome;
 }
 
-SKEIN_INLINE task<void> read_keeper(keeper_door* door, remote_keeper* from) {
-    for (;;) {
-        auto next = from->link().receive();
-        auto f = co_await next;
-        if (!f) co_return;
-        heard(*door->coordinator, *from, *f);
-    }
+SKEIN_INLINE void remote_keeper::check_known() const {
+    if (!is_known) throw error(errc::malformed, "a supervisor says hello first");
+}
+
+SKEIN_INLINE std::shared_ptr<net::request_service> remote_keeper::words() {
+    auto all = std::make_shared<net::request_service>();
+    auto& job = *door_.coordinator;
+    all->on_at_once<keeper_hello, keeper_welcome>(
+        [this](keeper_hello m) { return let_in(std::move(m)); });
+    all->on_at_once<keeper_scale, keeper_scale>(
+        [this](keeper_scale m) { return scale(door_, std::move(m)); });
+    all->on_tell_at_once<keeper_started>([this, &job](keeper_started m) {
+        check_known();
+        job.worker_started(m.worker, m.pid);
+    });
+    all->on_tell_at_once<keeper_frame>([this, &job](const keeper_frame& m) {
+        check_known();
+        job.worker_said(m.worker, m.kind, m.body);
+    });
+    all->on_tell_at_once<keeper_ended>([this, &job](const keeper_ended& m) {
+        check_known();
+        job.worker_ended(m.worker, m.how);
+    });
+    all->on_tell_at_once<member_leave>([this, &job](const member_leave& m) {
+        check_known();
+        job.drain(*this, m.why);
+    });
+    return all;
 }
 
 SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link) {
-    auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
-    auto first = co_await first_frame;
-    if (!first) co_return;
-    if (first->kind == keeper_kind::scale) {
-        answer_scale(door, *link, *first);
-        auto closed = shield(link->close());
-        co_await closed;
-        co_return;
+    remote_keeper keeper(*door, *link);
+    keeper.way = net::requests::over(link, keeper.words(), in_order(most_keeper_message));
+    keeper.way->set_closed_handler([&](const error*) { keeper.news.set(); });
+    // Whoever is refused, and a tool, close it.
+    auto coming = as_result(keeper.news.wait_for(time_constants::lan().handshake_timeout));
+    const auto came = co_await coming;
+    if (keeper.is_known) {
+        auto hearing = as_result(link->wait_closed());
+        const auto heard = co_await hearing;
+        const auto lost = heard ? link->failure() : std::optional(heard.error());
+        const auto why = lost.value_or(error(errc::closed, "its supervisor has left"));
+        std::erase(door->there, &keeper);
+        door->coordinator->lose(keeper, why);
+        if (door->options->say && (lost || !door->options->coordinator.are_hosts))
+            door->options->say(fmt::format("host {} is gone: {}", keeper.host(), why.what()));
     }
-    auto hello = wire::decode<keeper_hello>(first->body);
-    if (!hello) throw hello.error();
-    if (const auto no = objection(*hello, *door)) {
-        if (door->options->say)
-            door->options->say(fmt::format("a host was refused: {}", no->text()));
-        say_over(*link, false, 0, *no);
-        auto closed = shield(link->close());
-        co_await closed;
-        co_return;
-    }
-    if (door->on_newer && hello->newest.generation > door->coordinator->newest().generation) {
-        door->on_newer(hello->newest); // its link ends, and it comes again
-        co_return;
-    }
-    // It is back before its old link was found to be broken.
-    for (auto* other : door->there)
-        if (other->id() == hello->id)
-            other->link().abort(error(errc::reset, "its supervisor has come again"));
-    remote_keeper keeper(link, *hello);
-    keeper_welcome welcome;
-    welcome.job = door->options->coordinator.job;
-    welcome.is_spare = has_places_enough(*door);
-    welcome.kept = door->coordinator->add(keeper, hello->running);
-    say(*link, keeper_kind::welcome, welcome);
-    door->there.push_back(&keeper);
-    if (door->options->say) {
-        const auto& job = door->options->coordinator;
-        door->options->say(fmt::format(
-            "host {} has come{}{}{}", keeper.host(),
-            job.are_hosts ? "" : fmt::format(", with {} places", keeper.places()),
-            welcome.is_spare ? "; " : "", welcome.is_spare ? spare_text(job, "it") : ""));
-    }
-    auto reading = as_result(read_keeper(door, &keeper));
-    const auto read = co_await reading;
-    std::erase(door->there, &keeper);
-    const error why = read ? error(errc::closed, "its supervisor has left") : read.error();
-    door->coordinator->lose(keeper, why);
-    if (door->options->say && !(read && door->options->coordinator.are_hosts))
-        door->options->say(fmt::format("host {} is gone: {}", keeper.host(), why.what()));
+    auto closed = shield(keeper.way->close());
+    co_await closed;
+    if (!came) throw came.error();
 }
 
 // ---- the other end ------------------------------------------------------------------------------
@@ -55541,6 +55589,26 @@ SKEIN_INLINE task<followed> follower::follow(net::network* via, net::address at)
     auto connecting = with_timeout(net::connection::connect(*via, at, host_link(options_)),
                                    time_constants::lan().reconnect_most);
     auto link = co_await connecting;
+    followed how;
+    event ended;
+    way_ = net::requests::over(link, orders(&how, &ended), in_order(most_keeper_message));
+    link_ = std::move(link);
+    const auto way = way_;
+    way->set_closed_handler([&](const error* why) {
+        if (why != nullptr && !how.is_over) how.why = *why;
+        ended.set();
+    });
+    auto obeying = as_result(obey(way, &how, &ended));
+    const auto obeyed = co_await obeying;
+    link_.reset();
+    way_.reset();
+    auto closed = shield(way->close());
+    co_await closed;
+    if (!obeyed) throw obeyed.error();
+    co_return how;
+}
+
+SKEIN_INLINE task<void> follower::obey(net::requests::handle way, followed* how, event* ended) {
     keeper_hello hello;
     hello.id = keeper_.id();
     hello.host = options_.host;
@@ -55550,95 +55618,55 @@ SKEIN_INLINE task<followed> follower::follow(net::network* via, net::address at)
     hello.most = options_.coordinator.most;
     hello.running = keeper_.running();
     hello.newest = keeper_.newest();
-    say(*link, keeper_kind::hello, hello);
-    link_ = link;
-    followed how;
-    try {
-        for (;;) {
-            auto next = link->receive();
-            auto f = co_await next;
-            if (!f) break;
-            if (auto over = handle(*f)) {
-                how = std::move(*over);
-                break;
-            }
-        }
-    } catch (const error& e) {
-        how.why = e;
+    const auto had = hello.running;
+    auto greeting = as_result(way->call<keeper_welcome>(std::move(hello)));
+    const auto welcome = co_await greeting;
+    if (!welcome) {
+        if (welcome.error().code() == errc::cancelled) throw welcome.error();
+        if (!link_->is_open()) co_return; // that says why
+        how->is_over = true;
+        how->why = welcome.error();
+        co_return;
     }
-    link_.reset();
-    auto closed = shield(link->close());
-    co_await closed;
-    if (how.why && how.why->code() == errc::cancelled) throw *how.why;
-    co_return how;
+    for (const auto& one : had) // orders may have come before this is read
+        if (std::find(welcome->kept.begin(), welcome->kept.end(), one.id) == welcome->kept.end())
+            keeper_.kill(one.id);
+    keeper_.hold(false);
+    if (welcome->is_spare && options_.say)
+        options_.say(spare_text(options_.coordinator, "this host"));
+    if (leaves_) leave(*leaves_);
+    auto waiting = ended->wait();
+    co_await waiting;
 }
 
-SKEIN_INLINE std::optional<followed> follower::handle(const net::frame& f) {
-    if (f.kind == keeper_kind::welcome) {
-        const auto told = wire::decode<keeper_welcome>(f.body);
-        if (!told) throw told.error();
-        for (const auto& one : keeper_.running())
-            if (std::find(told->kept.begin(), told->kept.end(), one.id) == told->kept.end())
-                keeper_.kill(one.id);
-        keeper_.hold(false);
-        if (told->is_spare && options_.say)
-            options_.say(spare_text(options_.coordinator, "this host"));
-        if (leaves_) leave(*leaves_);
-        return std::nullopt;
-    }
-    if (f.kind == keeper_kind::over) {
-        auto told = wire::decode<keeper_over>(f.body);
-        if (!told) throw told.error();
-        followed how;
-        how.is_over = true;
-        how.in_order = std::get<0>(*told);
-        how.stop_signal = std::get<1>(*told);
-        if (!how.in_order) how.why = std::get<2>(*told);
-        return how;
-    }
-    if (f.kind == keeper_kind::tell) {
-        auto told = wire::decode<keeper_frame>(f.body);
-        if (!told) throw told.error();
-        keeper_.tell(told->worker, told->kind, std::move(told->body));
-        return std::nullopt;
-    }
-    const auto told = wire::decode<keeper_order>(f.body);
-    if (!told) throw told.error();
-    if (f.kind == keeper_kind::start)
-        keeper_.start(told->worker);
-    else if (f.kind == keeper_kind::kill)
-        keeper_.kill(told->worker);
-    else
-        throw error(errc::malformed, fmt::format("kind {} means nothing to a supervisor", f.kind));
-    return std::nullopt;
+SKEIN_INLINE std::shared_ptr<net::request_service> follower::orders(followed* how, event* ended) {
+    auto all = std::make_shared<net::request_service>();
+    all->on_tell_at_once<keeper_start>([this](keeper_start m) { keeper_.start(m.worker); });
+    all->on_tell_at_once<keeper_kill>([this](keeper_kill m) { keeper_.kill(m.worker); });
+    all->on_tell_at_once<keeper_frame>(
+        [this](keeper_frame m) { keeper_.tell(m.worker, m.kind, std::move(m.body)); });
+    all->on_tell_at_once<keeper_over>([how, ended](const keeper_over& m) {
+        how->is_over = true;
+        how->in_order = m.in_order;
+        how->stop_signal = m.signal;
+        if (!m.in_order) how->why = m.why;
+        ended->set();
+    });
+    return all;
 }
 
 SKEIN_INLINE void follower::leave(const std::string& why) {
     leaves_ = why;
-    if (link_ && link_->is_open()) say(*link_, keeper_kind::leaves, member_leave{why});
+    say(member_leave{why});
 }
 SKEIN_INLINE void follower::worker_started(std::uint64_t worker, std::int64_t pid) {
-    if (link_ && link_->is_open()) say(*link_, keeper_kind::started, keeper_started{worker, pid});
+    say(keeper_started{worker, pid});
 }
 SKEIN_INLINE void follower::worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) {
-    if (!link_ || !link_->is_open()) return;
-    keeper_frame f;
-    f.worker = worker;
-    f.kind = kind;
-    f.body = to_buffer(body);
-    say(*link_, keeper_kind::said, f);
+    say(keeper_frame{worker, kind, to_buffer(body)});
 }
 SKEIN_INLINE void follower::worker_ended(std::uint64_t worker, const worker_end& how) {
-    if (!link_ || !link_->is_open()) return;
-    keeper_ended told;
-    told.worker = worker;
-    told.code = how.code;
-    told.signal = how.signal;
-    told.how = how.how;
-    told.last_words = how.last_words;
-    told.was_silent = how.was_silent;
-    if (how.not_started) told.not_started.emplace_back(*how.not_started);
-    say(*link_, keeper_kind::ended, told);
+    say(keeper_ended{worker, how});
 }
 
 } // namespace skein::spmd::detail
@@ -55653,21 +55681,13 @@ SKEIN_INLINE task<std::string> ask_to_scale(net::network& via, net::address endp
     auto connecting = with_timeout(net::connection::connect(via, endpoint, detail::host_link(o)),
                                    time_constants::lan().connect_timeout);
     auto link = co_await connecting;
-    detail::keeper_scale asking;
-    asking.job = std::move(job);
-    asking.target = workers;
-    detail::say(*link, detail::keeper_kind::scale, asking);
-    auto answering = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
-    auto answer = co_await answering;
-    auto closed = shield(link->close());
+    auto way = net::requests::over(std::move(link));
+    auto asking = as_result(
+        with_timeout(way->call<detail::keeper_scale>(detail::keeper_scale{std::move(job), workers}),
+                     time_constants::lan().handshake_timeout));
+    const auto said = co_await asking;
+    auto closed = shield(way->close());
     co_await closed;
-    if (!answer) throw error(errc::closed, "the coordinator has closed the link");
-    if (answer->kind == detail::keeper_kind::over) {
-        auto no = wire::decode<detail::keeper_over>(answer->body);
-        if (!no) throw no.error();
-        throw std::get<2>(*no);
-    }
-    const auto said = wire::decode<detail::keeper_scale>(answer->body);
     if (!said) throw said.error();
     co_return fmt::format("job {} wants {} workers now ({} to {} are possible)", said->job,
                           said->target, said->least, said->most);
@@ -55789,7 +55809,6 @@ private:
 namespace skein::net {
 class connection;
 class network;
-struct frame;
 } // namespace skein::net
 
 namespace skein::spmd::detail {
@@ -55848,10 +55867,15 @@ public:
     [[nodiscard]] net::connection& link() noexcept { return *link_; }
 
 private:
-    task<void> read_all();
+    [[nodiscard]] std::shared_ptr<net::request_service> words();
     task<void> watch_silence();
-    void handle(const net::frame& f);
-    void lose_link(error why);
+    template <class M>
+    void say(const M& what) {
+        if (way_ && link_->is_open()) way_->tell(what);
+    }
+    void heard_begin(member_begin told);
+    void lose_link(const error* why);
+    void tell_news();
     void break_world(int rank, const error& why);
     task<void> join(std::shared_ptr<elastic_place> into);
     task<void> until_useless(std::uint64_t generation, cancel_source stop);
@@ -55861,6 +55885,7 @@ private:
     elastic_client_options options_;
     elastic_wishes& wishes_;
     std::shared_ptr<net::connection> link_;
+    net::requests::handle way_;            ///< over it
     std::shared_ptr<elastic_place> place_; ///< the newest world that this rank has begun
     std::shared_ptr<elastic_place> old_;   ///< which has ended, until the next one begins
     std::optional<member_begin> newest_;   ///< that it was told of
@@ -55890,9 +55915,9 @@ SKEIN_INLINE task<void> elastic_client::connect() {
     net::connection_options o;
     o.secret = options_.secret;
     o.self.name = fmt::format("worker {}", options_.id);
-    o.self.purpose = "elastic";
+    o.self.purpose = purpose_of_members;
     o.self.pid = options_.pid;
-    o.bounds.max_frame = most_member_frame;
+    o.bounds.max_frame = most_member_message;
     // One that is stopped for a while is not lost: its death closes the socket, and the kernel ends
     // this process.
     o.alive = {net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
@@ -55902,8 +55927,9 @@ SKEIN_INLINE task<void> elastic_client::connect() {
     often.max_tries = 0;
     auto connecting = net::connect_patiently(network_, options_.door, o, often);
     link_ = co_await connecting;
-    say(*link_, member_kind::hello, member_hello{options_.id, options_.pid});
-    tasks_.spawn(read_all());
+    way_ = net::requests::over(link_, words(), in_order(most_member_message));
+    way_->set_closed_handler([this](const error* why) { lose_link(why); });
+    say(member_hello{options_.id, options_.pid});
     tasks_.spawn(watch_silence());
 }
 
@@ -55918,65 +55944,43 @@ SKEIN_INLINE task<void> elastic_client::watch_silence() {
     }
 }
 
-SKEIN_INLINE task<void> elastic_client::read_all() {
-    std::optional<error> why;
-    try {
-        for (;;) {
-            auto next = link_->receive();
-            auto f = co_await next;
-            if (!f) break;
-            handle(*f);
-        }
-    } catch (const error& e) {
-        why = e;
-    }
-    if (why && why->code() == errc::cancelled) co_return;
-    error lost(errc::peer_lost, "the supervisor is gone");
-    if (why) lost.with_cause(why->what());
-    lose_link(std::move(lost));
+/// What the supervisor says.
+SKEIN_INLINE std::shared_ptr<net::request_service> elastic_client::words() {
+    auto all = std::make_shared<net::request_service>();
+    all->on_tell_at_once<member_begin>([this](member_begin told) {
+        heard_begin(std::move(told));
+        tell_news();
+    });
+    all->on_tell_at_once<member_wish>([this](const member_wish& told) {
+        wishes_.change = told.change;
+        if (told.stop_signal != 0) wishes_.stop_signal = told.stop_signal;
+        tell_news();
+    });
+    all->on_tell_at_once<member_hold>([this](const member_hold& told) {
+        const std::lock_guard lock(wishes_.mutex);
+        wishes_.held = told.on;
+        wishes_.changed.notify_all();
+    });
+    all->on_tell_at_once<member_end>([this](member_end told) {
+        end_ = std::move(told);
+        if (!end_->in_order) break_world(-1, end_->why);
+        tell_news();
+    });
+    return all;
 }
 
-SKEIN_INLINE void elastic_client::handle(const net::frame& f) {
-    switch (f.kind) {
-    case member_kind::begin: {
-        auto told = wire::decode<member_begin>(f.body);
-        if (!told) throw told.error();
-        const auto rank = static_cast<std::size_t>(told->rank);
-        if (told->rank < 0 || rank >= told->now.members.size())
-            throw error(errc::malformed, fmt::format("rank {} in a world of {}", told->rank,
-                                                     told->now.members.size()));
-        wishes_.change = false;
-        const int lost = told->lost_rank;
-        const error why(errc::peer_lost,
-                        told->now.why.empty() ? "the world has changed" : told->now.why);
-        newest_ = std::move(*told);
-        break_world(lost, why);
-        break;
-    }
-    case member_kind::wish: {
-        const auto told = wire::decode<member_wish>(f.body);
-        if (!told) throw told.error();
-        wishes_.change = told->change;
-        if (told->stop_signal != 0) wishes_.stop_signal = told->stop_signal;
-        break;
-    }
-    case member_kind::hold: {
-        const auto told = wire::decode<member_hold>(f.body);
-        if (!told) throw told.error();
-        const std::lock_guard lock(wishes_.mutex);
-        wishes_.held = told->on;
-        wishes_.changed.notify_all();
-        break;
-    }
-    case member_kind::end: {
-        auto told = wire::decode<member_end>(f.body);
-        if (!told) throw told.error();
-        end_ = std::move(*told);
-        if (!std::get<0>(*end_)) break_world(-1, std::get<1>(*end_));
-        break;
-    }
-    default: throw error(errc::malformed, fmt::format("kind {} means nothing to a rank", f.kind));
-    }
+SKEIN_INLINE void elastic_client::heard_begin(member_begin told) {
+    if (told.rank < 0 || static_cast<std::size_t>(told.rank) >= told.now.members.size())
+        throw error(errc::malformed,
+                    fmt::format("rank {} in a world of {}", told.rank, told.now.members.size()));
+    wishes_.change = false;
+    const int lost = told.lost_rank;
+    const error why(errc::peer_lost, told.now.why.empty() ? "the world has changed" : told.now.why);
+    newest_ = std::move(told);
+    break_world(lost, why);
+}
+
+SKEIN_INLINE void elastic_client::tell_news() {
     changed_.wake_all();
     if (options_.on_news) options_.on_news();
 }
@@ -55986,33 +55990,28 @@ SKEIN_INLINE void elastic_client::break_world(int rank, const error& why) {
     if (place_) place_->losses.tell(rank, why);
 }
 
-SKEIN_INLINE void elastic_client::lose_link(error why) {
-    if (!lost_) lost_ = std::move(why);
+SKEIN_INLINE void elastic_client::lose_link(const error* why) {
+    lost_.emplace(errc::peer_lost, "the supervisor is gone");
+    if (why != nullptr) lost_->with_cause(why->what());
     break_world(-1, *lost_);
-    changed_.wake_all();
-    if (options_.on_news) options_.on_news();
+    tell_news();
 }
 
 SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end last,
                                                                        std::string why) {
     old_ = std::move(place_);
     std::uint64_t had = old_ ? old_->begin.now.generation : 0;
-    if (link_->is_open()) {
-        member_ask asking;
-        asking.last = static_cast<std::uint8_t>(old_ ? last : world_end::none);
-        asking.generation = had;
-        asking.settings = options_.settings;
-        asking.why = clipped(std::move(why));
-        say(*link_, member_kind::ask, asking);
-    }
+    const auto first = old_ ? last : world_end::none;
+    say(member_ask{static_cast<std::uint8_t>(first), had, options_.settings,
+                   clipped(std::move(why))});
     for (;;) {
         // Not sooner: others may not have paused yet, and would take it for a loss.
         if (old_ && (end_ || lost_ || last == world_end::broken ||
                      (newest_ && newest_->now.generation > had)))
             tasks_.spawn(drop(std::move(old_)));
         if (end_) {
-            if (std::get<0>(*end_)) co_return nullptr;
-            const auto& reason = std::get<1>(*end_);
+            if (end_->in_order) co_return nullptr;
+            const auto& reason = end_->why;
             if (reason.code() == errc::mismatch || reason.code() == errc::cancelled) throw reason;
             throw error(errc::aborted, "the job ends").with_cause(reason.what());
         }
@@ -56032,20 +56031,14 @@ SKEIN_INLINE task<std::shared_ptr<elastic_place>> elastic_client::next(world_end
             // What has come meanwhile.
             if (newest_->now.generation > had)
                 break_world(newest_->lost_rank, error(errc::peer_lost, newest_->now.why));
-            if (end_ && !std::get<0>(*end_)) break_world(-1, std::get<1>(*end_));
+            if (end_ && !end_->in_order) break_world(-1, end_->why);
             if (lost_) break_world(-1, *lost_);
             co_return into;
         }
         if (has_joined.error().code() == errc::cancelled && leaves_) throw has_joined.error();
         // It has not formed: somebody was lost. The supervisor makes the next one.
-        if (link_->is_open()) {
-            member_ask asking;
-            asking.last = static_cast<std::uint8_t>(world_end::broken);
-            asking.settings = options_.settings;
-            asking.generation = had;
-            asking.why = clipped(has_joined.error().what());
-            say(*link_, member_kind::ask, asking);
-        }
+        say(member_ask{static_cast<std::uint8_t>(world_end::broken), had, options_.settings,
+                       clipped(has_joined.error().what())});
     }
 }
 
@@ -56107,15 +56100,13 @@ SKEIN_INLINE task<void> elastic_client::drop(std::shared_ptr<elastic_place> whic
 }
 
 SKEIN_INLINE void elastic_client::ask_to_leave(const std::string& why) {
-    if (!link_ || !link_->is_open()) return;
-    say(*link_, member_kind::leave, member_leave{clipped(why)});
+    say(member_leave{clipped(why)});
 }
 
 SKEIN_INLINE task<void> elastic_client::leave() {
     leaves_ = true;
     const auto from = std::move(place_);
-    if (from && link_->is_open())
-        say(*link_, member_kind::done, member_done{from->begin.now.generation});
+    if (from) say(member_done{from->begin.now.generation});
     if (!from || !from->client) co_return;
     auto client = std::move(from->client);
     auto left = client->leave();
@@ -56126,7 +56117,7 @@ SKEIN_INLINE task<void> elastic_client::fail(error why) {
     leaves_ = true;
     why = clipped(why);
     const auto from = std::move(place_);
-    if (link_->is_open()) say(*link_, member_kind::fail, member_fail(why));
+    say(member_fail{why});
     if (!from || !from->client) co_return;
     auto client = std::move(from->client);
     auto failed = client->fail(std::move(why));
@@ -56137,8 +56128,9 @@ SKEIN_INLINE task<void> elastic_client::close() {
     leaves_ = true;
     for (auto* which : {&place_, &old_})
         if (*which) tasks_.spawn(drop(std::move(*which)));
-    if (link_) {
-        auto closed = shield(link_->close());
+    if (way_) {
+        way_->set_closed_handler(nullptr);
+        auto closed = shield(way_->close());
         co_await closed;
     }
     tasks_.cancel();

@@ -124,7 +124,7 @@ def refused():
                                 (["--max", "9999"], "a max of 9999 samples, the data set has 1600"),
                                 (["--lo", "9", "--hi", "8"], "9 to 8 samples of a rank at once"),
                                 (["--adam"], "the rate rule adascale does not suit the optimizer adamw"),
-                                (["--rule", "adamscale"], "the rate rule adamscale does not suit the optimizer sgd"),
+                                (["--rule", "adamscale"], "a look at preconditioned gradients with optimizer sgd"),
                                 (["--replay", cut], "cut, line 1"),
                                 (["--replay", pathlib.Path(folder, "none")], "none"),
                                 (["--replay", write_decisions(other, [(5, 32, 64)])], "goes from 32 to 64 there, here it is 64")):

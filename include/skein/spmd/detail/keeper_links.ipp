@@ -94,11 +94,10 @@ SKEIN_INLINE keeper_welcome remote_keeper::let_in(keeper_hello hello) {
     welcome.kept = job.add(*this, hello_.running);
     door_.there.push_back(this);
     if (o.say)
-        o.say(fmt::format(
-            "host {} has come{}{}{}", host(),
-            o.coordinator.are_hosts ? "" : fmt::format(", with {} places", places()),
-            welcome.is_spare ? "; " : "",
-            welcome.is_spare ? spare_text(o.coordinator, "it") : ""));
+        o.say(fmt::format("host {} has come{}{}{}", host(),
+                          o.coordinator.are_hosts ? "" : fmt::format(", with {} places", places()),
+                          welcome.is_spare ? "; " : "",
+                          welcome.is_spare ? spare_text(o.coordinator, "it") : ""));
     is_known = true;
     news.set();
     return welcome;
@@ -205,7 +204,8 @@ SKEIN_INLINE task<void> follower::obey(net::requests::handle way, followed* how,
         if (std::find(welcome->kept.begin(), welcome->kept.end(), one.id) == welcome->kept.end())
             keeper_.kill(one.id);
     keeper_.hold(false);
-    if (welcome->is_spare && options_.say) options_.say(spare_text(options_.coordinator, "this host"));
+    if (welcome->is_spare && options_.say)
+        options_.say(spare_text(options_.coordinator, "this host"));
     if (leaves_) leave(*leaves_);
     auto waiting = ended->wait();
     co_await waiting;

@@ -487,12 +487,7 @@ private:
                                                 : static_cast<int>(run_.plan.micro_batches));
     }
     /// Of the losses of all ranks. Collective.
-    [[nodiscard]] double whole_weight() {
-        if (shards_) return shards_->weight();
-        double all = losses_.weight;
-        all_reduce(ctx_, std::span(&all, 1), dist::reduce_op::sum);
-        return all;
-    }
+    [[nodiscard]] double whole_weight();
 
     // ---- what the ranks agree on -------------------------------------------------------------
 

@@ -102,6 +102,13 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     return std::max({1.0, double(ctx_.stop_signal()), by_job ? double(job->stop_signal()) : 0});
 }
 
+[[nodiscard]] SKEIN_INLINE double session_core::whole_weight() {
+    if (shards_) return shards_->weight();
+    double all = losses_.weight;
+    all_reduce(ctx_, std::span(&all, 1), dist::reduce_op::sum);
+    return all;
+}
+
 SKEIN_INLINE void session_core::prepare_for_worlds() { between_.prepare(); }
 
 /// Before a step is applied: a rank that joins gets the place of another one's stream.
