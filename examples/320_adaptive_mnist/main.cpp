@@ -129,6 +129,7 @@ int main(int argc, char** argv) {
         ->transform(CLI::CheckedTransformer(rules));
     app.add_option("--decide-every", o.batch.every_seconds, "seconds between decisions");
     app.add_option("--decide-steps", o.batch.every_steps, "and steps");
+    app.add_option("--smoothing", o.batch.smoothing, "of the averages of the noise, by step");
     app.add_option("--replay", o.batch.replay, "events.jsonl of a run: its decisions again");
     app.add_flag("--fixed", o.fixed, "the first batch all through");
     app.add_flag("--adam", o.adam, "AdamW in place of SGD with momentum");

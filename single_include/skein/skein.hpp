@@ -19314,6 +19314,7 @@ SKEIN_INLINE bool requests::speaks_for(std::uint64_t client) noexcept {
 }
 
 SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
+    if (!open_) return; // it closes: whoever the handlers are of may be about to go
     if (body.size() < detail::request_head::bytes) {
         throw error(errc::malformed, fmt::format("a request of {} bytes", body.size()));
     }
@@ -29671,6 +29672,7 @@ private:
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 namespace skein::goodput {
@@ -29709,14 +29711,16 @@ SKEIN_INLINE bool step_times::add(const step_shape& shape, double micro_seconds,
                                   double last_seconds) {
     const auto is_time = [](double seconds) { return seconds > 0 && std::isfinite(seconds); };
     if (!is_time(micro_seconds) || !is_time(last_seconds)) return false;
-    auto& of = sums_[{shape.nodes, shape.ranks, shape.micro_batch}];
+    const std::tuple key{shape.nodes, shape.ranks, shape.micro_batch};
+    auto& of = sums_[key];
     of.micro += micro_seconds;
     of.last += last_seconds;
     of.count += 1;
     if (of.count >= most_counted) of = {of.micro / 2, of.last / 2, of.count / 2};
-    if (sums_.size() > most_shapes)
-        sums_.erase(std::ranges::min_element(sums_, {},
-                                             [](const auto& each) { return each.second.count; }));
+    if (sums_.size() > most_shapes) // never the new one
+        sums_.erase(std::ranges::min_element(sums_, {}, [&](const auto& each) {
+            return each.first == key ? most_counted : each.second.count;
+        }));
     return true;
 }
 
@@ -54366,8 +54370,10 @@ struct local_keeper::worker {
     std::uint64_t id = 0;
     std::unique_ptr<proc::child> process;
     std::shared_ptr<net::connection> link;
-    std::weak_ptr<net::requests> way; ///< over it
-    event unlinked;                   ///< what it said has been read
+    std::weak_ptr<net::requests> way;                          ///< over it
+    std::vector<std::pair<std::uint16_t, byte_buffer>> unsaid; ///< before there was a way
+    event unlinked;                                            ///< what it said has been read
+    bool was_linked = false;                                   ///< there was a way
     bool kill_asked = false;
     bool was_silent = false;
     duration silent{}; ///< for so long, when it was looked at
@@ -54448,6 +54454,9 @@ SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection>
     net::requests::handle way;
     const auto connect = [&] {
         from->way = way;
+        from->was_linked = true;
+        for (auto& [number, body] : std::exchange(from->unsaid, {}))
+            tell(from->id, number, std::move(body));
         if (held_)
             tell(from->id, detail::member_hold::number, wire::encode(detail::member_hold{true}));
         said.set();
@@ -54533,8 +54542,18 @@ SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_
             newest_ = std::move(told->now);
     const auto found = workers_.find(id);
     if (found == workers_.end()) return;
-    const auto way = found->second->way.lock();
-    if (way && found->second->link->is_open()) way->tell_raw(kind, std::move(body), 0);
+    auto& to = *found->second;
+    const auto way = to.way.lock();
+    if (!to.link || !to.link->is_open()) return;
+    if (!way) {
+        if (to.way.expired() && !to.was_linked) to.unsaid.emplace_back(kind, std::move(body));
+        return;
+    }
+    try {
+        way->tell_raw(kind, std::move(body), 0);
+    } catch (const error& full) { // this worker is lost, and not the job
+        to.link->abort(full);
+    }
 }
 
 SKEIN_INLINE std::vector<view_member> local_keeper::running() const {
@@ -54809,6 +54828,12 @@ public:
     }
     [[nodiscard]] std::shared_ptr<net::request_service> words();
 
+    /// What was said before there was a way goes first.
+    void use(net::requests::handle over) {
+        way = std::move(over);
+        for (auto& each : std::exchange(unsaid_, {})) each();
+    }
+
     net::requests::handle way{};
     event news{}; ///< the coordinator has it, or it has ended
     bool is_known = false;
@@ -54818,13 +54843,23 @@ private:
     void check_known() const;
     template <class M>
     void say(const M& what) {
-        if (link_.is_open()) way->tell(what);
+        if (!link_.is_open()) return;
+        if (!way) { // frames that had come are handed out before anybody has it
+            unsaid_.push_back([this, what] { say(what); });
+            return;
+        }
+        try {
+            way->tell(what);
+        } catch (const error& full) { // this host is lost, and not the job
+            link_.abort(full);
+        }
     }
 
     keeper_door& door_;
     net::connection& link_;
     keeper_hello hello_;
     bool told_over_ = false;
+    std::vector<std::function<void()>> unsaid_;
 };
 
 /// How following a coordinator came to its end.
@@ -55563,7 +55598,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> remote_keeper::words() {
 
 SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link) {
     remote_keeper keeper(*door, *link);
-    keeper.way = net::requests::over(link, keeper.words(), in_order(most_keeper_message));
+    keeper.use(net::requests::over(link, keeper.words(), in_order(most_keeper_message)));
     keeper.way->set_closed_handler([&](const error*) { keeper.news.set(); });
     // Whoever is refused, and a tool, close it.
     auto coming = as_result(keeper.news.wait_for(time_constants::lan().handshake_timeout));
@@ -55580,6 +55615,8 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     }
     auto closed = shield(keeper.way->close());
     co_await closed;
+    if (std::erase(door->there, &keeper) > 0) // its hello came with the end
+        door->coordinator->lose(keeper, error(errc::closed, "its supervisor came too late"));
     if (!came) throw came.error();
 }
 

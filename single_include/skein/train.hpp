@@ -23870,6 +23870,10 @@ namespace skein::train::detail {
 ///   what  "on_eval of thrower"
 [[noreturn]] void callback_failed(const std::string& what, int rank, std::uint64_t step);
 
+/// What a callback multiplies by, if it is a finite number of at least 0.
+///   errors  usage, with the number
+[[nodiscard]] double require_factor(std::string_view what, double factor);
+
 /// State of a callback, by the name of its type.
 struct callback_state {
     std::string name, state;
@@ -26400,6 +26404,8 @@ public:
     ///   rewrites  the row of the last step is written again
     ///   why       the world changed; empty: nobody said
     void rebind(const start_info& start, bool rewrites, const std::string& why);
+    /// That the ranks of the world are on: as many on every rank.
+    [[nodiscard]] int hosts() const;
     /// This rank is the first of the new world and was not of the one before.
     [[nodiscard]] bool takes_over() const noexcept;
     /// A change of the world, behind the row of the step: a row of events.jsonl, which it gives.
@@ -27341,8 +27347,11 @@ SKEIN_INLINE reporter::~reporter() = default;
 SKEIN_INLINE void reporter::learn_workers() {
     const char* const said = std::getenv("SKEIN_WORKER_KIND");
     const auto kind = report::parse_worker_kind(said != nullptr ? said : "");
-    if (!kind)
-        throw error(errc::usage, std::string(kind.error().text())).with_hint(kind.error().hint());
+    if (!kind) // of who joins a run: it is refused, and the others go on
+        throw error(places_.empty() && !first_ && ctx_->elastic() != nullptr ? errc::mismatch
+                                                                             : errc::usage,
+                    std::string(kind.error().text()))
+            .with_hint(kind.error().hint());
     places_ =
         gather_bytes(*ctx_, as_bytes(fmt::format("{} {}\n{}", ::getpid(), ctx_->host(), *kind)));
     workers_ = {.all = static_cast<int>(places_.size()), .by_kind = {}};
@@ -27433,6 +27442,15 @@ SKEIN_INLINE void reporter::show(const start_info& start) {
             std::fflush(stdout);
         };
     show_ = std::make_unique<report::progress>(std::move(options));
+}
+
+SKEIN_INLINE int reporter::hosts() const {
+    std::set<std::string_view> all;
+    for (const auto& rank : places_) {
+        const auto text = as_text(rank);
+        all.insert(text.substr(std::min(text.size(), text.find(' ') + 1)));
+    }
+    return std::max(1, static_cast<int>(all.size()));
 }
 
 SKEIN_INLINE bool reporter::takes_over() const noexcept { return !first_ && ctx_->is_first(); }
@@ -28032,6 +28050,12 @@ private:
         return why;
     }
 };
+
+SKEIN_INLINE double require_factor(std::string_view what, double factor) {
+    if (factor >= 0 && std::isfinite(factor)) return factor;
+    throw error(errc::usage, fmt::format("{} is {}", what, factor))
+        .with_hint("a factor is a finite number that is not negative");
+}
 
 SKEIN_INLINE void callback_failed(const std::string& what, int rank, std::uint64_t step) {
     user_code{rank, step}.run(what, [] { throw; });
@@ -29971,13 +29995,22 @@ struct run_state {
         return scheduled * plan.rate_factor * factor;
     }
     /// From the next step on. Collective with a stream whose end is not known.
-    void follow(const step_plan& next) {
+    ///   behind  so many steps; one that is applied and not committed is one of them
+    void follow(const step_plan& next, std::uint64_t behind) {
         plan = next;
-        if (!feeder->follow(next, step)) return;
+        if (!feeder->follow(next, behind)) return;
         total = feeder->total();
         if (!upcoming) return;
-        upcoming = feeder->next(step);
+        upcoming = feeder->next(behind);
         ended = !upcoming;
+    }
+    /// A rule has asked for another plan than the one in force. What it has left as it is stays as it
+    /// was asked for, also where this world had cut it.
+    void ask_for(const step_plan& next) noexcept {
+        if (next.global_batch != plan.global_batch) asked.global_batch = next.global_batch;
+        if (next.micro_batches != plan.micro_batches) asked.micro_batches = next.micro_batches;
+        if (next.rate_factor != plan.rate_factor) asked.rate_factor = next.rate_factor;
+        if (next.clip != plan.clip) asked.clip = next.clip;
     }
     [[nodiscard]] plan_limits limits() const {
         return {ctx.world_size(), input->size(), config.scaling.logical_shards};
@@ -30013,16 +30046,18 @@ struct run_state {
 
 /// The plan of the steps in this world: what rules have asked for, what they decide for it, and what
 /// of that it can hold. Asks no other rank, but with a stream whose end is not known.
+///   hosts   that the ranks are on, alike on all
+///   behind  as for run_state::follow()
 ///   result  what is another one for that
-[[nodiscard]] SKEIN_INLINE std::vector<run_event> enter_plan(run_state& run) {
+[[nodiscard]] SKEIN_INLINE std::vector<run_event> enter_plan(run_state& run, int hosts,
+                                                             std::uint64_t behind) {
     std::vector<run_event> rows;
     if (!run.parts->plans()) return rows;
     decisions to{.plan = run.asked};
     run.parts->tell(world_change{.rank = run.ctx.rank(),
                                  .world_size = run.ctx.world_size(),
-                                 .hosts = (run.ctx.world_size() + run.ctx.local_size() - 1) /
-                                          run.ctx.local_size(),
-                                 .step = run.step,
+                                 .hosts = hosts,
+                                 .step = behind,
                                  .first_batch = static_cast<std::uint64_t>(run.config.global_batch),
                                  .samples = run.input->size(),
                                  .shards = run.config.scaling.logical_shards,
@@ -30034,9 +30069,9 @@ struct run_state {
         if (!each.why.empty()) why = each.why;
     }
     const auto plan = fitted(to.plan, run.limits());
-    check_plan(plan, run.limits(), rule, run.step);
-    add_events(rows, {rule, run.plan, plan, to.wanted == action::stop, why}, run.step);
-    if (plan != run.plan) run.follow(plan);
+    check_plan(plan, run.limits(), rule, behind);
+    add_events(rows, {rule, run.plan, plan, to.wanted == action::stop, why}, behind);
+    if (plan != run.plan) run.follow(plan, behind);
     run.ask_stop(to.wanted);
     return rows;
 }
@@ -30307,7 +30342,7 @@ public:
         if (!saves_.notice().empty()) report_->note(saves_.notice());
         has_told_start_ = true;
         run_.parts->tell(start);
-        enter_plan();
+        enter_plan(run_.step, false);
         return due;
     }
     /// What lies behind the step of a checkpoint whose evaluation had failed: it is made now.
@@ -30350,11 +30385,14 @@ public:
     }
 
     /// The plan of the steps in this world; what is another one than before is told.
-    void enter_plan() {
-        for (auto& row : detail::enter_plan(run_)) {
-            report_->decided(row);
+    ///   behind   as for run_state::follow()
+    ///   end_due  the row of that step is not written yet
+    void enter_plan(std::uint64_t behind, bool end_due) {
+        for (auto& row : detail::enter_plan(run_, report_->hosts(), behind)) {
             report_->set_total(run_.total);
-            last_.decided.push_back(std::move(row)); // whoever writes the step's row, has them too
+            if (!end_due) report_->decided(row);
+            // Whoever writes the step's row has them, too.
+            (end_due ? events_ : last_.decided).push_back(std::move(row));
         }
     }
 
@@ -30554,8 +30592,8 @@ private:
             add_events(events_, each, run_.step);
         }
         if (to.plan != run_.plan) {
-            run_.asked = to.plan;
-            run_.follow(to.plan);
+            run_.ask_for(to.plan);
+            run_.follow(to.plan, run_.step);
             report_->set_total(run_.total);
         }
         run_.ask_stop(to.wanted);
@@ -31747,7 +31785,7 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     restore_callbacks(*run_.parts, saved, where);
     run_.sums.restore(saved, where);
     (void)restore_plan(run_, saved, where);
-    if (from.plan != run_.plan) run_.follow(from.plan);
+    if (from.plan != run_.plan) run_.follow(from.plan, run_.step);
     run_.word = from.row.word;
     if (run_.scale) restore_scale(*run_.scale, saved);
     notices_.clear(); // of a resume
@@ -31902,8 +31940,8 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
     news.stall = seconds_now() - begin;
     const bool took = !plan.gives[static_cast<std::size_t>(ctx_.rank())];
     between_.enter(end_, took, news);
+    between_.enter_plan(run_.step, end_ != step_end::nothing);
     end_step();
-    between_.enter_plan();
 }
 
 /// From those that have it to those that are behind or new.
@@ -32009,8 +32047,8 @@ SKEIN_INLINE void session_core::rebind() {
     run_.feeder->rebind();
     between_.rebind(end_ != step_end::nothing);
     run_.ended = false; // the end of a stream is found again
+    between_.enter_plan(run_.step + (applied ? 1 : 0), applied || end_ != step_end::nothing);
     end_step();
-    between_.enter_plan();
 }
 
 } // namespace skein::train::detail
@@ -32413,6 +32451,9 @@ struct adaptive_batch_options {
     double every_seconds = 30.0;
     std::uint64_t every_steps = 50;
     double hysteresis = 1.05; ///< so much better must another batch be
+    /// Of the averages of the noise, by step of the first batch: how far back they look. Gradients are
+    /// large and little noisy at first, so a long memory (AdaptDL: 0.999) sees too little noise later.
+    double smoothing = 0.99;
     /// A run's events.jsonl, or a part of it: decisions are those in there, none is made here.
     std::string replay{};
     /// Seconds that pass; none: a steady clock.
@@ -32570,10 +32611,19 @@ SKEIN_INLINE adaptive_batch::adaptive_batch(adaptive_batch_options options)
                    "use 0 or a positive time");
     require_option(o.warm_up >= 0 && std::isfinite(o.warm_up), rule_name,
                    fmt::format("a warm-up of {} steps", o.warm_up), "use 0 or more");
+    require_option(o.smoothing > 0 && o.smoothing < 1, rule_name,
+                   fmt::format("a smoothing of {}", o.smoothing),
+                   "use a number between 0 and 1, e.g. 0.99");
+    noise_ = goodput::gradient_noise(1, o.smoothing);
     if (!o.replay.empty()) {
         posix_disk disk;
         const auto rows = disk.read_whole(o.replay, 256u << 20).value();
         replay_ = train::detail::read_batch_changes(as_text(rows), o.replay);
+        if (replay_.empty())
+            throw error(errc::malformed, "no decision of adaptive_batch")
+                .with_where(o.replay)
+                .with_hint(
+                    "a run without decisions is one with its first batch: leave the rule out");
     }
     looked_at_ = now();
 }
@@ -32588,6 +32638,7 @@ SKEIN_INLINE void adaptive_batch::describe(train::description& to) const {
         .add("every_seconds", options_.every_seconds)
         .add("every_steps", static_cast<std::int64_t>(options_.every_steps))
         .add("hysteresis", options_.hysteresis)
+        .add("smoothing", options_.smoothing)
         .add("replay", options_.replay);
 }
 
@@ -32662,7 +32713,7 @@ SKEIN_INLINE void adaptive_batch::measure(const train::step_info& s) {
 SKEIN_INLINE train::decision adaptive_batch::on_step(const train::step_info& s) {
     if (s.squares != nullptr) {
         if (s.squares->size() != noise_.groups())
-            noise_ = goodput::gradient_noise(s.squares->size());
+            noise_ = goodput::gradient_noise(s.squares->size(), options_.smoothing);
         (void)noise_.take(*s.squares,
                           static_cast<double>(s.batch) / static_cast<double>(first_batch_),
                           s.squares_are_differenced);
@@ -32719,6 +32770,8 @@ SKEIN_INLINE train::decision adaptive_batch::on_world(const train::world_change&
     shards_ = world.shards;
     first_batch_ = static_cast<std::int64_t>(world.first_batch);
     is_new_world_ = true;
+    word_ = {}; // one that nobody has heard was for another world
+    word_[0] = static_cast<double>(heard_);
     auto next = *world.plan;
     if (world.samples == 0)
         throw error(errc::not_supported, "not supported: adaptive_batch with a stream")
@@ -32728,6 +32781,13 @@ SKEIN_INLINE train::decision adaptive_batch::on_world(const train::world_change&
                     fmt::format("a max of {} samples, the run begins with {}", o.max, first_batch_))
             .with_where(std::string(rule_name))
             .with_hint("give it a larger max, or the run a smaller batch");
+    if (!o.accumulation && next.micro_batches > 1)
+        throw error(errc::usage, fmt::format("{} micro-batches of each rank, without accumulation",
+                                             next.micro_batches))
+            .with_where(std::string(rule_name))
+            .with_hint(
+                "allow accumulation, with a hi of what a rank can hold: the rule chooses how "
+                "many there are");
     const auto parts = static_cast<std::int64_t>(shards_ > 0 ? shards_ : ranks_);
     // What ranks can hold goes before what they should have at least.
     next.global_batch =
@@ -32851,7 +32911,7 @@ SKEIN_INLINE void adaptive_batch::restore(std::string_view saved) {
     }
     if (!right || !words.empty()) train::detail::no_state(rule_name, saved);
     try {
-        goodput::gradient_noise noise(m.sqr.size());
+        goodput::gradient_noise noise(m.sqr.size(), options_.smoothing);
         noise.restore(std::move(m));
         times_.restore(std::move(sums));
         noise_ = std::move(noise);
@@ -43370,8 +43430,8 @@ public:
     double rate(const rate_info& info) const override {
         double all = 1.0;
         each([&](const auto& c) {
-            all *=
-                heard(c, ctx_.rank(), info.step, "rate", [&] { return detail::rate_of(c, info); });
+            all *= heard(c, ctx_.rank(), info.step, "rate",
+                         [&] { return require_factor("rate", detail::rate_of(c, info)); });
         });
         return all;
     }
@@ -43379,7 +43439,9 @@ public:
         std::function<double(double)> out;
         each([&](const auto& c) {
             if constexpr (detail::measures_gain<std::remove_cvref_t<decltype(c)>>)
-                out = [&c](double scale) { return c.gain(scale); };
+                out = [&c](double scale) {
+                    return require_factor(rule_name_of(c) + "'s gain", c.gain(scale));
+                };
         });
         return out;
     }

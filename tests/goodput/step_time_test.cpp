@@ -167,4 +167,14 @@ TEST_CASE("a fit of one time that came for ever, of noise, and of impossible spe
     CHECK(std::isfinite(fit_error(fit(seen), seen)));
 }
 
+TEST_CASE("times of many shapes: the newest one is always kept, and one of the fewest steps goes") {
+    step_times times;
+    for (std::int64_t m = 1; m <= 200; ++m) {
+        const step_shape shape{.ranks = 2, .micro_batch = m};
+        for (int i = 0; i < 3; ++i) REQUIRE(times.add(shape, 0.01, 0.02));
+        CHECK(times.last_seconds(shape) > 0);
+        CHECK(times.state().size() <= step_times::most_shapes);
+    }
+}
+
 } // namespace step_time_test

@@ -192,6 +192,19 @@ TEST_CASE("adaptive batch: in another world the batch stays where ranks can hold
     CHECK(world.plan.global_batch == 200);
 }
 
+TEST_CASE("adaptive batch: a word that nobody has heard is not followed in the next world",
+          "[adaptive]") {
+    planted world{.trace = 1e6, .fixed = 0.100, .each = 1e-6, .ranks = 4};
+    adaptive_batch rule(world.with({.max = 1000, .hi = 200}));
+    world.start(rule);
+    while (rule.word()[0] < 1) world.run(rule, 1);
+    CHECK(rule.word()[1] > 200);
+    world.ranks = 1;
+    world.enter(rule);
+    world.run(rule, 1);
+    CHECK(world.plan == step_plan{.global_batch = 64});
+}
+
 TEST_CASE("adaptive batch: times of a machine that slept are left out, those of a slower one count",
           "[adaptive]") {
     planted world{.trace = 100.0, .fixed = 0.010, .each = 1e-5};
@@ -234,6 +247,7 @@ TEST_CASE("adaptive batch: what makes no sense is refused with what does", "[ada
     refused({.max = 64, .lo = 65}, "a lo of 65 samples with a max of 64");
     refused({.max = 64, .hysteresis = 0.5}, "a hysteresis of 0.5");
     refused({.max = 64, .every_seconds = std::numeric_limits<double>::quiet_NaN()}, "nan seconds");
+    refused({.max = 64, .smoothing = 1.0}, "a smoothing of 1");
     refused({.max = 64, .warm_up = -1}, "a warm-up of -1 steps");
 
     planted world;
@@ -252,6 +266,9 @@ TEST_CASE("adaptive batch: what makes no sense is refused with what does", "[ada
     says({.max = 60'001}, "sgd", "a max of 60001 samples, the data set has 60000");
     says({.max = 63}, "sgd", "a max of 63 samples, the run begins with 64");
     CHECK_NOTHROW(starts({.max = 64, .hi = 16, .accumulation = true}, "lion")); // nobody knows
+    world.asked.micro_batches = 4;
+    says({.max = 128}, "sgd", "4 micro-batches of each rank, without accumulation");
+    world.asked.micro_batches = 1;
     world.samples = 0;
     says({.max = 128}, "sgd", "not supported: adaptive_batch with a stream");
     world.samples = 60'000;
@@ -336,6 +353,9 @@ TEST_CASE("adaptive batch: decisions of a file are taken again, those of another
         CHECK_THAT(std::string(bad.what()), ContainsSubstring(what));
     };
     refused(row(5, "global_batch", 64, 128).substr(0, 50), "no row of events");
+    refused(R"({"step":3,"event":"world","workers":2})"
+            "\n",
+            "no decision of adaptive_batch");
     refused(row(5, "global_batch", 64, 0), "a decision without its numbers");
     refused(row(5, "global_batch", 64, 128) + row(4, "global_batch", 128, 64), "a step before");
     std::filesystem::remove(path);

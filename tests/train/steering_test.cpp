@@ -130,6 +130,31 @@ struct killer {
     }
 };
 
+struct half_at {
+    std::uint64_t step = 0;
+    decision on_step(const step_info& s) const {
+        if (s.step != step) return {};
+        auto next = *s.plan;
+        next.rate_factor *= 0.5;
+        return {.plan = next, .why = "a test"};
+    }
+};
+
+struct plan_watch {
+    std::int64_t* parts;
+    void on_step(const step_info& s) const { *parts = s.plan->micro_batches; }
+};
+
+struct no_gain {
+    static constexpr std::string_view rule_name = "no_gain";
+    [[nodiscard]] double gain(double) const { return std::nan(""); }
+    decision on_step(const step_info& s) const {
+        auto next = *s.plan;
+        next.global_batch = 24;
+        return {.plan = next, .why = "a test"};
+    }
+};
+
 /// Each rank is to have four samples.
 struct four_each {
     [[nodiscard]] decision on_world(const world_change& w) const {
@@ -283,6 +308,59 @@ TEST_CASE("steering: a plan that another number of ranks cannot hold is cut, whi
     CHECK_THAT(
         rest.events,
         ContainsSubstring("\"rule\":\"world\",\"what\":\"micro_batches\",\"from\":4,\"to\":3"));
+}
+
+TEST_CASE("steering: what a world has cut comes back, also behind another rule's decision",
+          "[train][adaptive]") {
+    scratch dir;
+    auto config = files_config(dir);
+    config.max_steps = 8;
+    config.accumulation = 3;
+    const auto make = [&](std::uint64_t kill) {
+        return [&config, kill](context& ctx) {
+            return sk::Trainer<sk::DDP<>, killer, sk::batch_growth, half_at>(
+                ctx, config, killer{kill},
+                sk::batch_growth({.at_steps = {1}, .max = 14, .more_micro_batches = true}),
+                half_at{5});
+        };
+    };
+    CHECK_THROWS_AS(train_with(1, config, constant_rate{1e-2}, make(4)), sk::error);
+    config.resume = resume_mode::latest;
+    CHECK_THROWS_AS(train_with(4, config, constant_rate{1e-2}, make(7)), sk::error); // cut to 3
+    std::int64_t parts = 0;
+    run_world(1, [&](context& ctx) {
+        auto net = make_net();
+        const numbers data{60};
+        sk::Trainer<sk::DDP<>, killer, sk::batch_growth, half_at, plan_watch> trainer(
+            ctx, config, killer{},
+            sk::batch_growth({.at_steps = {1}, .max = 14, .more_micro_batches = true}), half_at{5},
+            plan_watch{&parts});
+        (void)trainer.fit(net, sk::SGD{}, constant_rate{1e-2}, class_loss, data, numbers{6});
+    });
+    CHECK_THAT(text_of(config, "events.jsonl"),
+               ContainsSubstring("\"rate_factor\",\"from\":1.0,\"to\":0.5"));
+    CHECK(parts == 4);
+}
+
+TEST_CASE("steering: a rate or a gain that is no number is refused with the callback",
+          "[train][adaptive]") {
+    scratch dir;
+    const auto config = quiet_config(dir.path);
+    const auto says = [&](auto rule) {
+        auto ctx = context::single();
+        auto net = make_net();
+        const numbers data{60};
+        sk::Trainer<sk::DDP<>, decltype(rule)> trainer(ctx, config, rule);
+        try {
+            (void)trainer.fit(net, sk::SGD{}, constant_rate{1e-2}, class_loss, data, numbers{0});
+        } catch (const sk::error& why) {
+            return std::string(why.what());
+        }
+        return std::string();
+    };
+    CHECK_THAT(says(wavy{.also = std::nan("")}), ContainsSubstring("rate is nan"));
+    CHECK_THAT(says(wavy{.also = -1.0}), ContainsSubstring("rate is -1"));
+    CHECK_THAT(says(no_gain{}), ContainsSubstring("no_gain's gain is nan"));
 }
 
 TEST_CASE("steering: what a measured gain cannot have is refused by name", "[train][adaptive]") {

@@ -63,6 +63,9 @@ struct adaptive_batch_options {
     double every_seconds = 30.0;
     std::uint64_t every_steps = 50;
     double hysteresis = 1.05; ///< so much better must another batch be
+    /// Of the averages of the noise, by step of the first batch: how far back they look. Gradients are
+    /// large and little noisy at first, so a long memory (AdaptDL: 0.999) sees too little noise later.
+    double smoothing = 0.99;
     /// A run's events.jsonl, or a part of it: decisions are those in there, none is made here.
     std::string replay{};
     /// Seconds that pass; none: a steady clock.

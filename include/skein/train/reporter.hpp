@@ -102,6 +102,8 @@ public:
     ///   rewrites  the row of the last step is written again
     ///   why       the world changed; empty: nobody said
     void rebind(const start_info& start, bool rewrites, const std::string& why);
+    /// That the ranks of the world are on: as many on every rank.
+    [[nodiscard]] int hosts() const;
     /// This rank is the first of the new world and was not of the one before.
     [[nodiscard]] bool takes_over() const noexcept;
     /// A change of the world, behind the row of the step: a row of events.jsonl, which it gives.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 namespace skein::goodput {
@@ -45,14 +46,16 @@ SKEIN_INLINE bool step_times::add(const step_shape& shape, double micro_seconds,
                                   double last_seconds) {
     const auto is_time = [](double seconds) { return seconds > 0 && std::isfinite(seconds); };
     if (!is_time(micro_seconds) || !is_time(last_seconds)) return false;
-    auto& of = sums_[{shape.nodes, shape.ranks, shape.micro_batch}];
+    const std::tuple key{shape.nodes, shape.ranks, shape.micro_batch};
+    auto& of = sums_[key];
     of.micro += micro_seconds;
     of.last += last_seconds;
     of.count += 1;
     if (of.count >= most_counted) of = {of.micro / 2, of.last / 2, of.count / 2};
-    if (sums_.size() > most_shapes)
-        sums_.erase(std::ranges::min_element(sums_, {},
-                                             [](const auto& each) { return each.second.count; }));
+    if (sums_.size() > most_shapes) // never the new one
+        sums_.erase(std::ranges::min_element(sums_, {}, [&](const auto& each) {
+            return each.first == key ? most_counted : each.second.count;
+        }));
     return true;
 }
 

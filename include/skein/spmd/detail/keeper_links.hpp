@@ -66,6 +66,12 @@ public:
     }
     [[nodiscard]] std::shared_ptr<net::request_service> words();
 
+    /// What was said before there was a way goes first.
+    void use(net::requests::handle over) {
+        way = std::move(over);
+        for (auto& each : std::exchange(unsaid_, {})) each();
+    }
+
     net::requests::handle way{};
     event news{}; ///< the coordinator has it, or it has ended
     bool is_known = false;
@@ -75,13 +81,23 @@ private:
     void check_known() const;
     template <class M>
     void say(const M& what) {
-        if (link_.is_open()) way->tell(what);
+        if (!link_.is_open()) return;
+        if (!way) { // frames that had come are handed out before anybody has it
+            unsaid_.push_back([this, what] { say(what); });
+            return;
+        }
+        try {
+            way->tell(what);
+        } catch (const error& full) { // this host is lost, and not the job
+            link_.abort(full);
+        }
     }
 
     keeper_door& door_;
     net::connection& link_;
     keeper_hello hello_;
     bool told_over_ = false;
+    std::vector<std::function<void()>> unsaid_;
 };
 
 /// How following a coordinator came to its end.

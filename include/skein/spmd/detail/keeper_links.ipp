@@ -135,7 +135,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> remote_keeper::words() {
 
 SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link) {
     remote_keeper keeper(*door, *link);
-    keeper.way = net::requests::over(link, keeper.words(), in_order(most_keeper_message));
+    keeper.use(net::requests::over(link, keeper.words(), in_order(most_keeper_message)));
     keeper.way->set_closed_handler([&](const error*) { keeper.news.set(); });
     // Whoever is refused, and a tool, close it.
     auto coming = as_result(keeper.news.wait_for(time_constants::lan().handshake_timeout));
@@ -152,6 +152,8 @@ SKEIN_INLINE task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::con
     }
     auto closed = shield(keeper.way->close());
     co_await closed;
+    if (std::erase(door->there, &keeper) > 0) // its hello came with the end
+        door->coordinator->lose(keeper, error(errc::closed, "its supervisor came too late"));
     if (!came) throw came.error();
 }
 

@@ -29,8 +29,10 @@ struct local_keeper::worker {
     std::uint64_t id = 0;
     std::unique_ptr<proc::child> process;
     std::shared_ptr<net::connection> link;
-    std::weak_ptr<net::requests> way; ///< over it
-    event unlinked;                   ///< what it said has been read
+    std::weak_ptr<net::requests> way;                          ///< over it
+    std::vector<std::pair<std::uint16_t, byte_buffer>> unsaid; ///< before there was a way
+    event unlinked;                                            ///< what it said has been read
+    bool was_linked = false;                                   ///< there was a way
     bool kill_asked = false;
     bool was_silent = false;
     duration silent{}; ///< for so long, when it was looked at
@@ -111,6 +113,9 @@ SKEIN_INLINE task<void> local_keeper::serve_one(std::shared_ptr<net::connection>
     net::requests::handle way;
     const auto connect = [&] {
         from->way = way;
+        from->was_linked = true;
+        for (auto& [number, body] : std::exchange(from->unsaid, {}))
+            tell(from->id, number, std::move(body));
         if (held_)
             tell(from->id, detail::member_hold::number, wire::encode(detail::member_hold{true}));
         said.set();
@@ -196,8 +201,18 @@ SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_
             newest_ = std::move(told->now);
     const auto found = workers_.find(id);
     if (found == workers_.end()) return;
-    const auto way = found->second->way.lock();
-    if (way && found->second->link->is_open()) way->tell_raw(kind, std::move(body), 0);
+    auto& to = *found->second;
+    const auto way = to.way.lock();
+    if (!to.link || !to.link->is_open()) return;
+    if (!way) {
+        if (to.way.expired() && !to.was_linked) to.unsaid.emplace_back(kind, std::move(body));
+        return;
+    }
+    try {
+        way->tell_raw(kind, std::move(body), 0);
+    } catch (const error& full) { // this worker is lost, and not the job
+        to.link->abort(full);
+    }
 }
 
 SKEIN_INLINE std::vector<view_member> local_keeper::running() const {

@@ -91,10 +91,19 @@ SKEIN_INLINE adaptive_batch::adaptive_batch(adaptive_batch_options options)
                    "use 0 or a positive time");
     require_option(o.warm_up >= 0 && std::isfinite(o.warm_up), rule_name,
                    fmt::format("a warm-up of {} steps", o.warm_up), "use 0 or more");
+    require_option(o.smoothing > 0 && o.smoothing < 1, rule_name,
+                   fmt::format("a smoothing of {}", o.smoothing),
+                   "use a number between 0 and 1, e.g. 0.99");
+    noise_ = goodput::gradient_noise(1, o.smoothing);
     if (!o.replay.empty()) {
         posix_disk disk;
         const auto rows = disk.read_whole(o.replay, 256u << 20).value();
         replay_ = train::detail::read_batch_changes(as_text(rows), o.replay);
+        if (replay_.empty())
+            throw error(errc::malformed, "no decision of adaptive_batch")
+                .with_where(o.replay)
+                .with_hint(
+                    "a run without decisions is one with its first batch: leave the rule out");
     }
     looked_at_ = now();
 }
@@ -109,6 +118,7 @@ SKEIN_INLINE void adaptive_batch::describe(train::description& to) const {
         .add("every_seconds", options_.every_seconds)
         .add("every_steps", static_cast<std::int64_t>(options_.every_steps))
         .add("hysteresis", options_.hysteresis)
+        .add("smoothing", options_.smoothing)
         .add("replay", options_.replay);
 }
 
@@ -183,7 +193,7 @@ SKEIN_INLINE void adaptive_batch::measure(const train::step_info& s) {
 SKEIN_INLINE train::decision adaptive_batch::on_step(const train::step_info& s) {
     if (s.squares != nullptr) {
         if (s.squares->size() != noise_.groups())
-            noise_ = goodput::gradient_noise(s.squares->size());
+            noise_ = goodput::gradient_noise(s.squares->size(), options_.smoothing);
         (void)noise_.take(*s.squares,
                           static_cast<double>(s.batch) / static_cast<double>(first_batch_),
                           s.squares_are_differenced);
@@ -240,6 +250,8 @@ SKEIN_INLINE train::decision adaptive_batch::on_world(const train::world_change&
     shards_ = world.shards;
     first_batch_ = static_cast<std::int64_t>(world.first_batch);
     is_new_world_ = true;
+    word_ = {}; // one that nobody has heard was for another world
+    word_[0] = static_cast<double>(heard_);
     auto next = *world.plan;
     if (world.samples == 0)
         throw error(errc::not_supported, "not supported: adaptive_batch with a stream")
@@ -249,6 +261,13 @@ SKEIN_INLINE train::decision adaptive_batch::on_world(const train::world_change&
                     fmt::format("a max of {} samples, the run begins with {}", o.max, first_batch_))
             .with_where(std::string(rule_name))
             .with_hint("give it a larger max, or the run a smaller batch");
+    if (!o.accumulation && next.micro_batches > 1)
+        throw error(errc::usage, fmt::format("{} micro-batches of each rank, without accumulation",
+                                             next.micro_batches))
+            .with_where(std::string(rule_name))
+            .with_hint(
+                "allow accumulation, with a hi of what a rank can hold: the rule chooses how "
+                "many there are");
     const auto parts = static_cast<std::int64_t>(shards_ > 0 ? shards_ : ranks_);
     // What ranks can hold goes before what they should have at least.
     next.global_batch =
@@ -372,7 +391,7 @@ SKEIN_INLINE void adaptive_batch::restore(std::string_view saved) {
     }
     if (!right || !words.empty()) train::detail::no_state(rule_name, saved);
     try {
-        goodput::gradient_noise noise(m.sqr.size());
+        goodput::gradient_noise noise(m.sqr.size(), options_.smoothing);
         noise.restore(std::move(m));
         times_.restore(std::move(sums));
         noise_ = std::move(noise);

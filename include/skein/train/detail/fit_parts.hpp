@@ -140,8 +140,8 @@ public:
     double rate(const rate_info& info) const override {
         double all = 1.0;
         each([&](const auto& c) {
-            all *=
-                heard(c, ctx_.rank(), info.step, "rate", [&] { return detail::rate_of(c, info); });
+            all *= heard(c, ctx_.rank(), info.step, "rate",
+                         [&] { return require_factor("rate", detail::rate_of(c, info)); });
         });
         return all;
     }
@@ -149,7 +149,9 @@ public:
         std::function<double(double)> out;
         each([&](const auto& c) {
             if constexpr (detail::measures_gain<std::remove_cvref_t<decltype(c)>>)
-                out = [&c](double scale) { return c.gain(scale); };
+                out = [&c](double scale) {
+                    return require_factor(rule_name_of(c) + "'s gain", c.gain(scale));
+                };
         });
         return out;
     }

@@ -208,8 +208,11 @@ SKEIN_INLINE reporter::~reporter() = default;
 SKEIN_INLINE void reporter::learn_workers() {
     const char* const said = std::getenv("SKEIN_WORKER_KIND");
     const auto kind = report::parse_worker_kind(said != nullptr ? said : "");
-    if (!kind)
-        throw error(errc::usage, std::string(kind.error().text())).with_hint(kind.error().hint());
+    if (!kind) // of who joins a run: it is refused, and the others go on
+        throw error(places_.empty() && !first_ && ctx_->elastic() != nullptr ? errc::mismatch
+                                                                             : errc::usage,
+                    std::string(kind.error().text()))
+            .with_hint(kind.error().hint());
     places_ =
         gather_bytes(*ctx_, as_bytes(fmt::format("{} {}\n{}", ::getpid(), ctx_->host(), *kind)));
     workers_ = {.all = static_cast<int>(places_.size()), .by_kind = {}};
@@ -300,6 +303,15 @@ SKEIN_INLINE void reporter::show(const start_info& start) {
             std::fflush(stdout);
         };
     show_ = std::make_unique<report::progress>(std::move(options));
+}
+
+SKEIN_INLINE int reporter::hosts() const {
+    std::set<std::string_view> all;
+    for (const auto& rank : places_) {
+        const auto text = as_text(rank);
+        all.insert(text.substr(std::min(text.size(), text.find(' ') + 1)));
+    }
+    return std::max(1, static_cast<int>(all.size()));
 }
 
 SKEIN_INLINE bool reporter::takes_over() const noexcept { return !first_ && ctx_->is_first(); }

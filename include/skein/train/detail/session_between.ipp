@@ -78,7 +78,7 @@ public:
         if (!saves_.notice().empty()) report_->note(saves_.notice());
         has_told_start_ = true;
         run_.parts->tell(start);
-        enter_plan();
+        enter_plan(run_.step, false);
         return due;
     }
     /// What lies behind the step of a checkpoint whose evaluation had failed: it is made now.
@@ -121,11 +121,14 @@ public:
     }
 
     /// The plan of the steps in this world; what is another one than before is told.
-    void enter_plan() {
-        for (auto& row : detail::enter_plan(run_)) {
-            report_->decided(row);
+    ///   behind   as for run_state::follow()
+    ///   end_due  the row of that step is not written yet
+    void enter_plan(std::uint64_t behind, bool end_due) {
+        for (auto& row : detail::enter_plan(run_, report_->hosts(), behind)) {
             report_->set_total(run_.total);
-            last_.decided.push_back(std::move(row)); // whoever writes the step's row, has them too
+            if (!end_due) report_->decided(row);
+            // Whoever writes the step's row has them, too.
+            (end_due ? events_ : last_.decided).push_back(std::move(row));
         }
     }
 
@@ -325,8 +328,8 @@ private:
             add_events(events_, each, run_.step);
         }
         if (to.plan != run_.plan) {
-            run_.asked = to.plan;
-            run_.follow(to.plan);
+            run_.ask_for(to.plan);
+            run_.follow(to.plan, run_.step);
             report_->set_total(run_.total);
         }
         run_.ask_stop(to.wanted);

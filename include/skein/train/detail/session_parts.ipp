@@ -221,6 +221,12 @@ private:
     }
 };
 
+SKEIN_INLINE double require_factor(std::string_view what, double factor) {
+    if (factor >= 0 && std::isfinite(factor)) return factor;
+    throw error(errc::usage, fmt::format("{} is {}", what, factor))
+        .with_hint("a factor is a finite number that is not negative");
+}
+
 SKEIN_INLINE void callback_failed(const std::string& what, int rank, std::uint64_t step) {
     user_code{rank, step}.run(what, [] { throw; });
     std::terminate(); // not reached: a handler has something to throw on

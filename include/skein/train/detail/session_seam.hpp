@@ -28,6 +28,10 @@ namespace skein::train::detail {
 ///   what  "on_eval of thrower"
 [[noreturn]] void callback_failed(const std::string& what, int rank, std::uint64_t step);
 
+/// What a callback multiplies by, if it is a finite number of at least 0.
+///   errors  usage, with the number
+[[nodiscard]] double require_factor(std::string_view what, double factor);
+
 /// State of a callback, by the name of its type.
 struct callback_state {
     std::string name, state;

@@ -76,13 +76,22 @@ struct run_state {
         return scheduled * plan.rate_factor * factor;
     }
     /// From the next step on. Collective with a stream whose end is not known.
-    void follow(const step_plan& next) {
+    ///   behind  so many steps; one that is applied and not committed is one of them
+    void follow(const step_plan& next, std::uint64_t behind) {
         plan = next;
-        if (!feeder->follow(next, step)) return;
+        if (!feeder->follow(next, behind)) return;
         total = feeder->total();
         if (!upcoming) return;
-        upcoming = feeder->next(step);
+        upcoming = feeder->next(behind);
         ended = !upcoming;
+    }
+    /// A rule has asked for another plan than the one in force. What it has left as it is stays as it
+    /// was asked for, also where this world had cut it.
+    void ask_for(const step_plan& next) noexcept {
+        if (next.global_batch != plan.global_batch) asked.global_batch = next.global_batch;
+        if (next.micro_batches != plan.micro_batches) asked.micro_batches = next.micro_batches;
+        if (next.rate_factor != plan.rate_factor) asked.rate_factor = next.rate_factor;
+        if (next.clip != plan.clip) asked.clip = next.clip;
     }
     [[nodiscard]] plan_limits limits() const {
         return {ctx.world_size(), input->size(), config.scaling.logical_shards};
@@ -118,16 +127,18 @@ struct run_state {
 
 /// The plan of the steps in this world: what rules have asked for, what they decide for it, and what
 /// of that it can hold. Asks no other rank, but with a stream whose end is not known.
+///   hosts   that the ranks are on, alike on all
+///   behind  as for run_state::follow()
 ///   result  what is another one for that
-[[nodiscard]] SKEIN_INLINE std::vector<run_event> enter_plan(run_state& run) {
+[[nodiscard]] SKEIN_INLINE std::vector<run_event> enter_plan(run_state& run, int hosts,
+                                                             std::uint64_t behind) {
     std::vector<run_event> rows;
     if (!run.parts->plans()) return rows;
     decisions to{.plan = run.asked};
     run.parts->tell(world_change{.rank = run.ctx.rank(),
                                  .world_size = run.ctx.world_size(),
-                                 .hosts = (run.ctx.world_size() + run.ctx.local_size() - 1) /
-                                          run.ctx.local_size(),
-                                 .step = run.step,
+                                 .hosts = hosts,
+                                 .step = behind,
                                  .first_batch = static_cast<std::uint64_t>(run.config.global_batch),
                                  .samples = run.input->size(),
                                  .shards = run.config.scaling.logical_shards,
@@ -139,9 +150,9 @@ struct run_state {
         if (!each.why.empty()) why = each.why;
     }
     const auto plan = fitted(to.plan, run.limits());
-    check_plan(plan, run.limits(), rule, run.step);
-    add_events(rows, {rule, run.plan, plan, to.wanted == action::stop, why}, run.step);
-    if (plan != run.plan) run.follow(plan);
+    check_plan(plan, run.limits(), rule, behind);
+    add_events(rows, {rule, run.plan, plan, to.wanted == action::stop, why}, behind);
+    if (plan != run.plan) run.follow(plan, behind);
     run.ask_stop(to.wanted);
     return rows;
 }

@@ -64,7 +64,7 @@ SKEIN_INLINE void between_steps::adopt(const carried_state& from, std::uint64_t 
     restore_callbacks(*run_.parts, saved, where);
     run_.sums.restore(saved, where);
     (void)restore_plan(run_, saved, where);
-    if (from.plan != run_.plan) run_.follow(from.plan);
+    if (from.plan != run_.plan) run_.follow(from.plan, run_.step);
     run_.word = from.row.word;
     if (run_.scale) restore_scale(*run_.scale, saved);
     notices_.clear(); // of a resume
@@ -219,8 +219,8 @@ SKEIN_INLINE void session_core::enter_world(world_news news, double begin) {
     news.stall = seconds_now() - begin;
     const bool took = !plan.gives[static_cast<std::size_t>(ctx_.rank())];
     between_.enter(end_, took, news);
+    between_.enter_plan(run_.step, end_ != step_end::nothing);
     end_step();
-    between_.enter_plan();
 }
 
 /// From those that have it to those that are behind or new.
@@ -326,8 +326,8 @@ SKEIN_INLINE void session_core::rebind() {
     run_.feeder->rebind();
     between_.rebind(end_ != step_end::nothing);
     run_.ended = false; // the end of a stream is found again
+    between_.enter_plan(run_.step + (applied ? 1 : 0), applied || end_ != step_end::nothing);
     end_step();
-    between_.enter_plan();
 }
 
 } // namespace skein::train::detail
