@@ -19315,9 +19315,8 @@ SKEIN_INLINE bool requests::speaks_for(std::uint64_t client) noexcept {
 
 SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
     if (!open_) return; // it closes: whoever the handlers are of may be about to go
-    if (body.size() < detail::request_head::bytes) {
+    if (body.size() < detail::request_head::bytes)
         throw error(errc::malformed, fmt::format("a request of {} bytes", body.size()));
-    }
     const auto head = detail::request_head::decode(body.data());
     const bool one_way = (head.flags & detail::request_head::one_way) != 0;
     if (running_.contains(id)) throw error(errc::malformed, "two requests with one number");
