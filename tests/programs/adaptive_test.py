@@ -129,7 +129,7 @@ def refused():
                                 (["--rule", "adamscale"], "a look at preconditioned gradients with optimizer sgd"),
                                 (["--replay", cut], "cut, line 1"),
                                 (["--replay", pathlib.Path(folder, "none")], "none"),
-                                (["--replay", write_decisions(other, [(5, 32, 64)])], "goes from 32 to 64 there, here it is 64")):
+                                (["--replay", write_decisions(other, [(5, 32, 128)])], "goes from 32 to 128 there, here it is 64")):
             with Run(example(folder, *arguments)) as run:
                 code = run.wait()
                 run.check(code in (1, 2), f"{arguments}: exit code {code}")

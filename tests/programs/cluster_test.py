@@ -194,7 +194,7 @@ def refusals():
         check("a wrong resource", 2, "--resources", "join", c.address, "--resources", "cpu=lots")
         check("no token", 1, "no token.*skein head", "status", c.address, XDG_CONFIG_HOME=c.folder / "nobody")
         check("no such node", REFUSED, 'no node is called "zebra"; there are: "a"; skein status', "drain", "zebra", "--address", c.address)
-        check("no subcommand", 2, "there is no command start; the commands are head, join, status, dashboard, drain, stop, token, run, scale, job, checkpoint; see skein --help", "start")
+        check("no subcommand", 2, "there is no command start; the commands are head, join, status, dashboard, drain, stop, token, run, scale, job, checkpoint, report; see skein --help", "start")
         check("nothing", 2, "no command is given; the commands are head, ")
         check("an option of no command", 2, '--jsn; of options there are: .*"--json", "--jobs"', "status", "--jsn")
         check("an option before the command", 2, '--versoin; of options there are: "--help", "--version"', "--versoin", "status")
