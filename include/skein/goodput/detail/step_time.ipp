@@ -68,7 +68,7 @@ SKEIN_INLINE void step_times::restore(sums saved) {
     const auto is_right = [](const auto& each) {
         const auto [nodes, ranks, micro_batch] = each.first;
         const auto& of = each.second;
-        const auto is_time = [](double sum) { return sum > 0 && std::isfinite(sum); };
+        const auto is_time = [](double total) { return total > 0 && std::isfinite(total); };
         return nodes >= 1 && ranks >= nodes && micro_batch >= 1 && is_time(of.micro) &&
                is_time(of.last) && of.count >= 1 && of.count <= most_counted;
     };
