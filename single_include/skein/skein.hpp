@@ -54545,7 +54545,7 @@ SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_
     const auto way = to.way.lock();
     if (!to.link || !to.link->is_open()) return;
     if (!way) {
-        if (to.way.expired() && !to.was_linked) to.unsaid.emplace_back(kind, std::move(body));
+        if (!to.was_linked) to.unsaid.emplace_back(kind, std::move(body));
         return;
     }
     try {

@@ -23996,7 +23996,7 @@ template <class Loss, class Model, class Batch>
 }
 
 /// With which names begin that travel in a row and are not in it.
-inline constexpr std::string_view taken_prefix = "gradient_squares/";
+inline constexpr std::string_view squares_prefix = "gradient_squares/";
 inline constexpr std::string_view word_prefix = "word/"; ///< of a word of rank 0
 
 /// Names of the trainer's own numbers, in rows or beside them; what ends in a slash begins them.
@@ -24005,7 +24005,7 @@ inline constexpr std::string_view taken_names[] = {
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
     "loss_scale",    "global_batch", "world",      "run_s",     "worker_s",    "worker_kinds",
-    "unix_s",        taken_prefix,   word_prefix};
+    "unix_s",        squares_prefix, word_prefix};
 
 class session_core;
 
@@ -28133,6 +28133,18 @@ private:
     std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modules_;
 };
 
+/// Takes numbers out of a row that travel with it and are no columns, in their order.
+[[nodiscard]] SKEIN_INLINE std::vector<double> take_hidden(std::vector<report::metric_value>& row,
+                                                           std::string_view prefix) {
+    std::vector<double> taken;
+    std::erase_if(row, [&](const report::metric_value& m) {
+        const bool is_hidden = m.name.starts_with(prefix);
+        if (is_hidden) taken.push_back(m.value);
+        return is_hidden;
+    });
+    return taken;
+}
+
 // ---- what the ranks find out together -----------------------------------------------------------
 
 SKEIN_INLINE void require_phase(step_phase now, step_phase wanted, const char* call) {
@@ -29756,9 +29768,6 @@ namespace skein::train::detail {
 
 class step_look {
 public:
-    /// Names of what travels in the row: as the trainer's own, nobody can report them.
-    static constexpr std::string_view prefix = taken_prefix;
-
     step_look(const gradient_look& how, const context& ctx, session_parts& parts,
               const flat_optimizer& optimizer)
         : how_(how), ctx_(ctx), store_(parts.store()), optimizer_(optimizer),
@@ -29822,12 +29831,7 @@ public:
     ///   scale  of the losses; divisor: as above
     void read(std::vector<report::metric_value>& row, double scale, double divisor,
               step_info& now) {
-        std::vector<double> values;
-        std::erase_if(row, [&](const report::metric_value& m) {
-            const bool mine = m.name.starts_with(prefix);
-            if (mine) values.push_back(m.value);
-            return mine;
-        });
+        const auto values = take_hidden(row, squares_prefix);
         const auto count = static_cast<int>(values.at(0));
         squares_.clear();
         has_now_ = is_alone_ && how_.differences && count == 1;
@@ -29872,7 +29876,7 @@ private:
     };
 
     static std::string name(const char* what, std::size_t group) {
-        return fmt::format("{}{}/{}", prefix, what, group);
+        return fmt::format("{}{}/{}", squares_prefix, what, group);
     }
     static void add(report::metric_set& to, const pass_sums& sums) {
         to.sum(name("count", 0), sums.count);
@@ -30969,14 +30973,15 @@ public:
                             static_cast<double>(saves),
                             t.early};
         parts.ask_word(ctx_.is_first(), word_);
-        for (std::size_t i = 0; i < word_.size(); ++i) own.last(word_name(i), word_[i]);
+        for (std::size_t i = 0; i < word_.size(); ++i)
+            own.last(fmt::format("{}{}", word_prefix, i), word_[i]);
         values_.clear();
         clock.end_row(now);
         const double waited = clock.waiting([&] {
             values_ = shards != nullptr ? shards->merge(own, control)
                                         : names_.merge(ctx_, own, reported, control);
         });
-        take_word();
+        word_ = take_hidden(values_, word_prefix);
         now.word = word_;
         now.loss = values_[0].value;
         now.timing = {.data = control[4],
@@ -31029,20 +31034,6 @@ public:
     void rebind() noexcept { names_.forget(); }
 
 private:
-    [[nodiscard]] static std::string word_name(std::size_t i) {
-        return fmt::format("{}{}", word_prefix, i);
-    }
-    /// They are no columns.
-    void take_word() {
-        for (std::size_t i = 0; i < word_.size(); ++i) {
-            const auto found =
-                std::ranges::find(values_, word_name(i), &report::metric_value::name);
-            SKEIN_CHECK(found != values_.end(), "a word comes back with the row");
-            word_[i] = found->value;
-            values_.erase(found);
-        }
-    }
-
     const context& ctx_;
     shared_names names_; // of what ranks report
     std::vector<report::metric_value> values_;
@@ -31548,7 +31539,7 @@ private:
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         if (run_.look) run_.look->add_to(row, shards_ ? &*shards_ : nullptr, divisor_);
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
-        row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
+        row_.exchange(std::move(row), reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
                       run_.decided(), pauses, between_.saves().word(), *run_.parts, now_, clock_);
         if (run_.look) run_.look->read(row_.values(), scale(), divisor_, now_);
         if (row_.saves() == save_word::failed) between_.saves().fail();
@@ -32475,8 +32466,7 @@ public:
 
     void describe(train::description& to) const;
     [[nodiscard]] train::gradient_look look() const;
-    /// Throws errc::usage for a rate rule that does not suit the optimizer, a max below the first batch
-    /// or above the data; errc::not_supported with a stream.
+    /// Throws errc::usage for a rate rule that does not suit the optimizer, and a max above the data.
     void on_start(const train::start_info& s);
     [[nodiscard]] double gain(double scale) const { return goodput::gain_of(noise_.all(), scale); }
     [[nodiscard]] double rate(const train::rate_info& step) const;
@@ -32484,6 +32474,8 @@ public:
     /// seconds of a step, goodput by the one before}.
     [[nodiscard]] std::array<double, word_size> word();
     train::decision on_step(const train::step_info& s);
+    /// What the ranks of the world can hold. Throws errc::usage for a max below the first batch, and
+    /// for micro-batches without `accumulation`; errc::not_supported with a stream.
     train::decision on_world(const train::world_change& world);
 
     /// Gradients' averages, times, and what was decided last: numbers that read back to the same bits.

@@ -713,6 +713,32 @@ TEST_CASE("what is answered at once is in order with words, and is refused as an
     });
 }
 
+TEST_CASE("what comes while this end closes is not heard: its handlers may be about to go") {
+    sim::loop loop(3);
+    sim::network network(loop, sim::faults());
+    seen there;
+    const auto body = [](sim::network* network, seen* there) -> task<void> {
+        auto connecting = connect_pair(&network->host("a"), &network->host("b"),
+                                       net::address::sim("b", 1), options("a"), options("b"));
+        auto p = co_await connecting;
+        auto service = service_of(there);
+        auto client = net::requests::over(std::move(p.client));
+        auto server = net::requests::over(std::move(p.server), service);
+        client->tell(word_of("on its way"));
+        client->tell(add_of({1, 2}));
+        auto closing = server->close();
+        co_await closing;
+        auto closing_too = client->close();
+        co_await closing_too;
+        auto ending = service->close();
+        co_await ending;
+    };
+    loop.run(body(&network, &there));
+    CHECK(there.order.empty());
+    CHECK(there.runs == 0);
+    CHECK(network.open_streams() == 0);
+}
+
 TEST_CASE("words over the network of this host are heard in their order") {
     net::real_loop loop;
     net::real_network network(loop);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules that change the plan of a run, over ranks and resumes.
+#include <tests/support/csv_column.hpp>
 #include <tests/train/train_support.hpp>
 
 #include <skein/core/posix_disk.hpp>
@@ -23,6 +24,7 @@
 
 using namespace train_test;
 using Catch::Matchers::ContainsSubstring;
+using sk::test::csv_column;
 
 namespace session_plan_test {
 
@@ -164,22 +166,6 @@ void expect_same_after_kills(int world, run_config config, const outcome& whole,
     }
 }
 
-std::vector<double> column(const std::string& csv, const std::string& name) {
-    std::istringstream in(csv);
-    std::string line, field;
-    std::getline(in, line);
-    std::size_t at = 0;
-    std::istringstream header(line);
-    for (; std::getline(header, field, ',') && field != name; ++at) {}
-    std::vector<double> out;
-    while (std::getline(in, line)) {
-        std::istringstream row(line);
-        for (std::size_t i = 0; i <= at; ++i) std::getline(row, field, ',');
-        out.push_back(std::stod(field));
-    }
-    return out;
-}
-
 } // namespace
 
 TEST_CASE("a rate that a plateau has lowered is used by all ranks, and goes on after a resume") {
@@ -196,7 +182,7 @@ TEST_CASE("a rate that a plateau has lowered is used by all ranks, and goes on a
         // The first evaluation is the best; those of steps 6 and 10 are the second bad ones.
         for (int step = 1; step <= 14; ++step)
             rates.push_back(step <= 6 ? 1e-2 : step <= 10 ? 5e-3 : 2.5e-3);
-        CHECK(column(whole.csv, "lr") == rates);
+        CHECK(csv_column(whole.csv, "lr") == rates);
         CHECK_THAT(whole.csv, !ContainsSubstring("global_batch"));
         CHECK_THAT(whole.events,
                    ContainsSubstring("{\"step\":6,\"rule\":\"reduce_on_plateau\",\"what\":\"rate_"
@@ -228,12 +214,12 @@ TEST_CASE("a run whose batch grows sees each sample once an epoch, in the order 
                 // Also the batch that was made ahead before the decision is of the new size.
                 CHECK(sizes_of(whole, world)[1] == 12);
                 CHECK(sizes_of(whole, world)[2] == 24);
-                const auto batches = column(whole.csv, "global_batch");
+                const auto batches = csv_column(whole.csv, "global_batch");
                 CHECK(batches[0] == 12);
                 CHECK(batches[1] == 12);
                 CHECK(batches[2] == 24);
                 CHECK(batches.back() == 40);
-                const auto rates = column(whole.csv, "lr"); // in proportion
+                const auto rates = csv_column(whole.csv, "lr"); // in proportion
                 for (std::size_t i = 0; i < rates.size(); ++i)
                     CHECK(std::abs(rates[i] - 1e-2 * batches[i] / 12) < 1e-15);
                 CHECK_THAT(whole.events,
@@ -253,7 +239,7 @@ TEST_CASE("the schedule of a run whose batch grows goes by its samples, and so d
         config.last = last_batch::carry;
         const auto whole = train_on<numbers>(world, config, rate, plain_loss, killer{}, rule);
         // 4 steps of 12, 2 of 36, and the 12 that are left of 11 * 12
-        CHECK(column(whole.csv, "lr") ==
+        CHECK(csv_column(whole.csv, "lr") ==
               std::vector<double>{1.0, 1.0 / 2, 1.0 / 3, 1.0 / 4, 1.0 / 5, 1.0 / 8, 1.0 / 11});
         CHECK(order_of(whole, world).size() == 11 * 12);
         CHECK(whole.result.total == 7);
@@ -280,7 +266,7 @@ TEST_CASE("a stream follows the plan, too, with what was made ahead dropped") {
             wanted.resize(got.size());
             CHECK(got == wanted);
             if (epochs > 0) CHECK(got.size() == 180);
-            CHECK(column(whole.csv, "global_batch").back() == 40);
+            CHECK(csv_column(whole.csv, "global_batch").back() == 40);
             config.name = "resumed";
             CHECK_THROWS_AS(train_on<counting_stream>(world, config, constant_rate{1e-2},
                                                       plain_loss, killer{5}, rule),
@@ -310,7 +296,7 @@ TEST_CASE("a run that goes on in a world of another size keeps its plan and deci
         config.resume = resume_mode::latest;
         const auto rest = train(world, config, killer{}, rule);
         CHECK(rest.events == whole.events);
-        CHECK(column(rest.csv, "global_batch") == column(whole.csv, "global_batch"));
+        CHECK(csv_column(rest.csv, "global_batch") == csv_column(whole.csv, "global_batch"));
         const auto from = rest.result.first_step;
         CHECK(from == 6);
         CHECK(order_of(rest, world, from) == order_of(whole, 2, from));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What callbacks say of steps besides decisions: a rate for each, what it is worth, a word of rank 0, a
 // plan for another world.
+#include <tests/support/csv_column.hpp>
 #include <tests/train/train_support.hpp>
 
 #include <skein/train/batch_growth.hpp>
@@ -19,6 +20,7 @@
 
 using namespace train_test;
 using Catch::Matchers::ContainsSubstring;
+using sk::test::csv_column;
 
 namespace steering_test {
 
@@ -59,22 +61,6 @@ run_config files_config(const scratch& dir) {
     config.checkpoint.every = 1;
     config.checkpoint.keep_last = 100;
     return config;
-}
-
-std::vector<double> column(const std::string& csv, const std::string& name) {
-    std::istringstream in(csv);
-    std::string line, field;
-    std::getline(in, line);
-    std::size_t at = 0;
-    std::istringstream header(line);
-    for (; std::getline(header, field, ',') && field != name; ++at) {}
-    std::vector<double> out;
-    while (std::getline(in, line)) {
-        std::istringstream row(line);
-        for (std::size_t i = 0; i <= at; ++i) std::getline(row, field, ',');
-        out.push_back(std::stod(field));
-    }
-    return out;
 }
 
 /// Rank 0 knows how often it was asked; the others hear it.
@@ -189,7 +175,7 @@ TEST_CASE("steering: a step has the rate that callbacks give it", "[train][adapt
         const auto run = train_with(world, config, constant_rate{1e-2}, [&](context& ctx) {
             return sk::Trainer<sk::DDP<>, wavy, wavy>(ctx, config, wavy{}, wavy{.also = 2.0});
         });
-        CHECK(column(run.csv, "lr") == std::vector{4.5e-2, 2e-2, 4.5e-2, 2e-2});
+        CHECK(csv_column(run.csv, "lr") == std::vector{4.5e-2, 2e-2, 4.5e-2, 2e-2});
         CHECK(run.events.empty()); // it is no event
     }
 }
@@ -225,7 +211,7 @@ TEST_CASE("steering: a run goes by what its steps are worth", "[train][adaptive]
         };
         const auto whole = train_with(world, config, rate, make(0));
         CHECK(whole.result.steps == 2 + 14);
-        const auto rates = column(whole.csv, "lr");
+        const auto rates = csv_column(whole.csv, "lr");
         REQUIRE(rates.size() == 16);
         for (std::size_t step = 2; step < 16; ++step)
             CHECK_THAT(rates[step], Catch::Matchers::WithinRel(rate(2 + 2 * (step - 2)), 1e-9));
@@ -283,7 +269,7 @@ TEST_CASE("steering: in each world a rule says what its steps are", "[train][ada
     config.resume = resume_mode::latest;
     const auto rest = train_with(3, config, constant_rate{1e-2}, make(0));
     // The newest checkpoint is that of step 2. 72 samples: 16 of them by two ranks.
-    CHECK(column(rest.csv, "global_batch") == std::vector<double>{8, 8, 12, 12, 12, 12, 12});
+    CHECK(csv_column(rest.csv, "global_batch") == std::vector<double>{8, 8, 12, 12, 12, 12, 12});
 }
 
 TEST_CASE("steering: a plan that another number of ranks cannot hold is cut, which is an event",

@@ -87,8 +87,7 @@ public:
 
     void describe(train::description& to) const;
     [[nodiscard]] train::gradient_look look() const;
-    /// Throws errc::usage for a rate rule that does not suit the optimizer, a max below the first batch
-    /// or above the data; errc::not_supported with a stream.
+    /// Throws errc::usage for a rate rule that does not suit the optimizer, and a max above the data.
     void on_start(const train::start_info& s);
     [[nodiscard]] double gain(double scale) const { return goodput::gain_of(noise_.all(), scale); }
     [[nodiscard]] double rate(const train::rate_info& step) const;
@@ -96,6 +95,8 @@ public:
     /// seconds of a step, goodput by the one before}.
     [[nodiscard]] std::array<double, word_size> word();
     train::decision on_step(const train::step_info& s);
+    /// What the ranks of the world can hold. Throws errc::usage for a max below the first batch, and
+    /// for micro-batches without `accumulation`; errc::not_supported with a stream.
     train::decision on_world(const train::world_change& world);
 
     /// Gradients' averages, times, and what was decided last: numbers that read back to the same bits.

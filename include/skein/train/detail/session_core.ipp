@@ -509,7 +509,7 @@ private:
             row.last("global_batch", static_cast<double>(run_.plan.global_batch));
         if (run_.look) run_.look->add_to(row, shards_ ? &*shards_ : nullptr, divisor_);
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
-        row_.exchange(row, reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
+        row_.exchange(std::move(row), reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
                       run_.decided(), pauses, between_.saves().word(), *run_.parts, now_, clock_);
         if (run_.look) run_.look->read(row_.values(), scale(), divisor_, now_);
         if (row_.saves() == save_word::failed) between_.saves().fail();

@@ -67,9 +67,6 @@ namespace skein::train::detail {
 
 class step_look {
 public:
-    /// Names of what travels in the row: as the trainer's own, nobody can report them.
-    static constexpr std::string_view prefix = taken_prefix;
-
     step_look(const gradient_look& how, const context& ctx, session_parts& parts,
               const flat_optimizer& optimizer)
         : how_(how), ctx_(ctx), store_(parts.store()), optimizer_(optimizer),
@@ -133,12 +130,7 @@ public:
     ///   scale  of the losses; divisor: as above
     void read(std::vector<report::metric_value>& row, double scale, double divisor,
               step_info& now) {
-        std::vector<double> values;
-        std::erase_if(row, [&](const report::metric_value& m) {
-            const bool mine = m.name.starts_with(prefix);
-            if (mine) values.push_back(m.value);
-            return mine;
-        });
+        const auto values = take_hidden(row, squares_prefix);
         const auto count = static_cast<int>(values.at(0));
         squares_.clear();
         has_now_ = is_alone_ && how_.differences && count == 1;
@@ -183,7 +175,7 @@ private:
     };
 
     static std::string name(const char* what, std::size_t group) {
-        return fmt::format("{}{}/{}", prefix, what, group);
+        return fmt::format("{}{}/{}", squares_prefix, what, group);
     }
     static void add(report::metric_set& to, const pass_sums& sums) {
         to.sum(name("count", 0), sums.count);

@@ -303,6 +303,18 @@ private:
     std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modules_;
 };
 
+/// Takes numbers out of a row that travel with it and are no columns, in their order.
+[[nodiscard]] SKEIN_INLINE std::vector<double> take_hidden(std::vector<report::metric_value>& row,
+                                                           std::string_view prefix) {
+    std::vector<double> taken;
+    std::erase_if(row, [&](const report::metric_value& m) {
+        const bool is_hidden = m.name.starts_with(prefix);
+        if (is_hidden) taken.push_back(m.value);
+        return is_hidden;
+    });
+    return taken;
+}
+
 // ---- what the ranks find out together -----------------------------------------------------------
 
 SKEIN_INLINE void require_phase(step_phase now, step_phase wanted, const char* call) {

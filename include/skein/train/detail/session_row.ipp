@@ -3,7 +3,6 @@
 // The one exchange at the end of what a step computes: its row, and what the ranks decide with it.
 // Used by <skein/train/detail/session_core.ipp> alone.
 
-#include <skein/core/check.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/collective.hpp>
@@ -57,14 +56,15 @@ public:
                             static_cast<double>(saves),
                             t.early};
         parts.ask_word(ctx_.is_first(), word_);
-        for (std::size_t i = 0; i < word_.size(); ++i) own.last(word_name(i), word_[i]);
+        for (std::size_t i = 0; i < word_.size(); ++i)
+            own.last(fmt::format("{}{}", word_prefix, i), word_[i]);
         values_.clear();
         clock.end_row(now);
         const double waited = clock.waiting([&] {
             values_ = shards != nullptr ? shards->merge(own, control)
                                         : names_.merge(ctx_, own, reported, control);
         });
-        take_word();
+        word_ = take_hidden(values_, word_prefix);
         now.word = word_;
         now.loss = values_[0].value;
         now.timing = {.data = control[4],
@@ -117,20 +117,6 @@ public:
     void rebind() noexcept { names_.forget(); }
 
 private:
-    [[nodiscard]] static std::string word_name(std::size_t i) {
-        return fmt::format("{}{}", word_prefix, i);
-    }
-    /// They are no columns.
-    void take_word() {
-        for (std::size_t i = 0; i < word_.size(); ++i) {
-            const auto found =
-                std::ranges::find(values_, word_name(i), &report::metric_value::name);
-            SKEIN_CHECK(found != values_.end(), "a word comes back with the row");
-            word_[i] = found->value;
-            values_.erase(found);
-        }
-    }
-
     const context& ctx_;
     shared_names names_; // of what ranks report
     std::vector<report::metric_value> values_;

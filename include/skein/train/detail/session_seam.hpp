@@ -154,7 +154,7 @@ template <class Loss, class Model, class Batch>
 }
 
 /// With which names begin that travel in a row and are not in it.
-inline constexpr std::string_view taken_prefix = "gradient_squares/";
+inline constexpr std::string_view squares_prefix = "gradient_squares/";
 inline constexpr std::string_view word_prefix = "word/"; ///< of a word of rank 0
 
 /// Names of the trainer's own numbers, in rows or beside them; what ends in a slash begins them.
@@ -163,7 +163,7 @@ inline constexpr std::string_view taken_names[] = {
     "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
     "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
     "loss_scale",    "global_batch", "world",      "run_s",     "worker_s",    "worker_kinds",
-    "unix_s",        taken_prefix,   word_prefix};
+    "unix_s",        squares_prefix, word_prefix};
 
 class session_core;
 
