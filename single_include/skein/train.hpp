@@ -30485,6 +30485,7 @@ public:
                  .evaluated = evaluated.values,
                  .evaluated_arrays = evaluated.arrays,
                  .decided = events_};
+        if (run_.feeder->units()) report_->set_total(run_.total); // by what steps are worth now
         report_->step(now, evaluated.values, evaluated.arrays);
         for (const auto& event : events_)
             report_->decided(event); // before the rules' state is saved

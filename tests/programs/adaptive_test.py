@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -87,6 +88,8 @@ def own_decisions_again():
         base = pathlib.Path(folder)
         with Run(example(base, "--decide-every", 0, "--decide-steps", 10)) as run:
             ended(run)
+            counts = [(int(a), int(b)) for a, b in re.findall(r"adaptive +(\d+)/(\d+) ", run.stderr)]
+            run.check(counts and counts[-1][0] == counts[-1][1] and all(a <= b for a, b in counts), f"steps of how many? {counts}")
         events = base / "adaptive" / "events.jsonl"
         if not events.is_file() or "adaptive_batch" not in events.read_text():
             return print("no decision: a sample costs the same in every batch here")
