@@ -58,7 +58,9 @@ def write_run(folder, seed, world=lambda step: 1 + step % 3, steps=400):
 # ---- the forty lines -----------------------------------------------------------------------------
 
 def rows_of(run):
-    return [json.loads(line) for line in pathlib.Path(run, "metrics.jsonl").read_text().splitlines()]
+    """The whole rows: a run that goes on may have written half of its last line."""
+    text = pathlib.Path(run, "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 
 
 def money(row, prices):
