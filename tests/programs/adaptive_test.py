@@ -22,8 +22,8 @@ EXAMPLE = find_program("320_adaptive_mnist")
 CHANGES = [(10, 64, 128), (25, 128, 200), (40, 200, 72), (60, 72, 96), (80, 96, 64)]     # step, from, to
 
 
-def example(folder, *more, workers="2", name="adaptive"):
-    return [EXAMPLE, "--workers", workers, "--samples", "1600", "--test", "200", "--epochs", "6", "--plain", "--eval-every", "40",
+def example(folder, *more, workers="2", name="adaptive", samples="1600"):
+    return [EXAMPLE, "--workers", workers, "--samples", samples, "--test", "200", "--epochs", "6", "--plain", "--eval-every", "40",
             "--checkpoint-every", "20", "--runs-dir", folder, "--name", name, *more]
 
 
@@ -38,10 +38,20 @@ def result_of(run_folder):
     return (run_folder / "metrics.csv").read_bytes(), tensors(run_folder)
 
 
-def batches(run_folder):
+def column(run_folder, name):
     lines = (run_folder / "metrics.csv").read_text().splitlines()
-    at = lines[0].split(",").index("global_batch")
-    return [int(line.split(",")[at]) for line in lines[1:]]
+    at = lines[0].split(",").index(name)
+    return [float(line.split(",")[at]) for line in lines[1:]]
+
+
+def batches(run_folder):
+    return [int(size) for size in column(run_folder, "global_batch")]
+
+
+def plans(run_folder):
+    """The size of the batch from each step on at which it changes, by the run's own events."""
+    events = map(json.loads, (run_folder / "events.jsonl").read_text().splitlines())
+    return {event["step"]: event["to"] for event in events if event.get("what") == "global_batch"}
 
 
 def same_for_any_workers():
@@ -99,6 +109,48 @@ def own_decisions_again():
             print("batches:", sorted(set(batches(base / "adaptive"))))
 
 
+def decides_under_kills():
+    """Workers are lost and join while a rule decides by the clock every ten steps: the plans of all worlds make one chain."""
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
+        base = pathlib.Path(folder)
+        with Run(example(base, "--decide-every", 0, "--decide-steps", 10, "--max-failures", "1000", workers="1:3")) as run:
+            draw, worlds = random.Random(2), 0
+            while worlds < 6 and run.process.poll() is None:
+                run.wait_until(lambda: run.process.poll() is not None or (len(views(run)) > worlds and all(map(lives, views(run)[-1]))), "world")
+                if run.process.poll() is not None:
+                    break
+                worlds, at = len(views(run)), rows(base / "adaptive")
+                run.wait_until(lambda: run.process.poll() is not None or rows(base / "adaptive") > at + 12, "steps")
+                victims = [pid for pid in views(run)[-1] if lives(pid)]
+                if run.process.poll() is None and len(victims) > 1:
+                    os.kill(draw.choice(victims), signal.SIGKILL)
+            ended(run)
+        sizes, changes = batches(base / "adaptive"), plans(base / "adaptive")
+        run.check(worlds > 2, f"{worlds} worlds")
+        at = 64
+        for step, size in enumerate(sizes):
+            at = changes.get(step, at)
+            run.check(size == at, f"step {step}: {size} samples, {at} by the events {changes}")
+        print(f"{worlds} worlds, {len(changes)} changes of the batch, {len(sizes)} steps")
+
+
+def loss_does_not_jump():
+    """A larger batch with its rate does no harm: no mean of five losses behind a change is above that of the ten before by a fifth."""
+    with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
+        base = pathlib.Path(folder)
+        changes = [(50, 64, 128), (75, 128, 256), (100, 256, 512), (115, 512, 256), (130, 256, 64)]
+        replay = ["--replay", write_decisions(folder, changes)]
+        for name, more in (("sgd", []), ("adamw", ["--adam", "--rule", "adamscale", "--lr", "0.002"])):
+            with Run(example(base, *replay, *more, name=name, samples="4000")) as run:
+                ended(run)
+            losses = column(base / name, "loss")
+            for step, before, after in changes:
+                run.check(len(losses) > step + 5, f"{name}: {len(losses)} steps")
+                was, now = sum(losses[step - 10:step]) / 10, sum(losses[step:step + 5]) / 5
+                print(f"{name}: step {step}, {before} -> {after}: loss {was:.3f}, then {now:.3f}")
+                run.check(now <= 1.2 * was, f"{name}: a change from {before} to {after} at step {step} takes the loss from {was:.3f} to {now:.3f}")
+
+
 def accumulation():
     """A worker that may compute eight samples at once has 32 of them in four parts."""
     with tempfile.TemporaryDirectory(prefix="skein-test-") as folder:
@@ -141,5 +193,6 @@ def refused():
 
 
 if __name__ == "__main__":
-    run_cases([("the same for any workers", same_for_any_workers), ("own decisions again", own_decisions_again), ("accumulation", accumulation), ("cut", cut),
+    run_cases([("the same for any workers", same_for_any_workers), ("own decisions again", own_decisions_again),
+               ("decides under kills", decides_under_kills), ("loss does not jump", loss_does_not_jump), ("accumulation", accumulation), ("cut", cut),
                ("refused", refused)], sys.argv[1] if len(sys.argv) > 1 else None)
