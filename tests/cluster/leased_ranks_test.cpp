@@ -3,6 +3,7 @@
 
 #include <skein/cluster/leased_ranks.hpp>
 #include <skein/core/event.hpp>
+#include <skein/proc/gpus.hpp>
 #include <skein/sim/disk.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/meeting.hpp>
@@ -31,8 +32,11 @@ namespace leased_ranks_test {
 struct world {
     explicit world(test::sim_nodes& of) : c(of) {}
 
-    void add_node(int cpus) {
-        auto* const children = c.add_node(cpus).children.get();
+    void add_node(int cpus, std::vector<std::string> gpus = {}) {
+        auto how = c.agent_defaults();
+        how.offers.gpu = static_cast<int>(gpus.size());
+        how.gpu_names = std::move(gpus);
+        auto* const children = c.add_node(cpus, std::move(how)).children.get();
         children->add(spmd::rank_role,
                       [this, children](sim::process* self) { return live(this, children, self); });
     }
@@ -53,7 +57,10 @@ struct world {
         w->told[told.at("SKEIN_ATTEMPT") + "/" + told.at("SKEIN_RANK")] = told;
         w->hosts[told.at("SKEIN_RANK")] = self->host();
         w->begun.set();
-        for (const auto& [name, value] : self->started_with().env) w->env[name] = value;
+        for (const auto& [name, value] : self->started_with().env) {
+            w->env[name] = value;
+            if (name == proc::gpus_variable) w->gpus[told.at("SKEIN_RANK")] = value;
+        }
         const auto words = self->started_with().argv;
         for (std::size_t at = 1; at < words.size(); ++at) {
             const auto& word = words[at];
@@ -92,6 +99,7 @@ struct world {
         how.host = "trainer";
         how.pid = 7;
         how.incarnation = c.loop().random().next();
+        how.demand = demand;
         how.on_wait = std::move(on_wait);
         how.print = [this](std::vector<proc::worker_lines> some) {
             return keep(this, std::move(some));
@@ -125,6 +133,8 @@ struct world {
     std::map<std::string, std::map<std::string, std::string>> told; ///< by attempt/rank
     std::map<std::string, std::string> hosts;                       ///< by rank
     std::map<std::string, std::string> env;
+    std::map<std::string, std::string> gpus; ///< that it sees, by rank
+    sched::resources demand;                 ///< of each rank; empty: the default
     std::vector<std::string> lines;
     event begun; ///< another one of them
 };
@@ -222,6 +232,61 @@ TEST_CASE("ranks have places on the nodes, in a row on each, and end as their pr
         co_await closing;
         CHECK(w.lines.size() == 6);
         CHECK(std::count(w.lines.begin(), w.lines.end(), ranks[2]->name() + ": 1") == 1);
+    });
+}
+
+TEST_CASE("ranks of one node see each other's gpus, their own at the place of their local rank",
+          "[cluster][ranks]") {
+    with_nodes(5, {}, [](world& w) -> task<void> {
+        w.add_node(4, {"4", "5", "6", "7"});
+        w.demand.cpu = 1;
+        w.demand.gpu = 1;
+        const auto other = w.make(); // a training of one rank has one of the four
+        auto joining = other->open();
+        co_await joining;
+        auto taking = other->reserve(1);
+        (void)co_await taking;
+        children alone, ranks;
+        auto beginning = start_all(other.get(), 1, {"sleep", "1000000"}, &alone, 7);
+        co_await beginning;
+        auto begun = w.until_told(1);
+        co_await begun;
+        const auto its = w.gpus.at("0");
+        CHECK(its.size() == 1);
+
+        const auto places = w.make();
+        auto opening = places->open();
+        co_await opening;
+        auto reserving = places->reserve(3);
+        const auto where = co_await reserving;
+        REQUIRE(where.size() == 3);
+        auto starting = start_all(places.get(), 3, {"sleep", "1000000"}, &ranks);
+        co_await starting;
+        auto all = w.until_told(4);
+        co_await all;
+        CHECK(w.gpus.at("0") == w.gpus.at("1"));
+        CHECK(w.gpus.at("0") == w.gpus.at("2"));
+        CHECK(w.gpus.at("0").size() == 5); // "4,6,7"
+        CHECK_THAT(w.gpus.at("0"), !ContainsSubstring(its));
+        places->release();
+        auto closing = places->close();
+        co_await closing;
+
+        w.demand.gpu = 5;
+        const auto greedy = w.make();
+        auto entering = greedy->open();
+        co_await entering;
+        auto asking = as_result(greedy->reserve(1));
+        const auto none = co_await asking;
+        REQUIRE_FALSE(none);
+        CHECK(none.error().code() == errc::exhausted);
+        CHECK_THAT(none.error().text(),
+                   ContainsSubstring("asks for 5 gpus, and no node has as many: the most are 4, on"));
+        for (const auto* one : {&greedy, &other}) {
+            (*one)->release();
+            auto leaving = (*one)->close();
+            co_await leaving;
+        }
     });
 }
 

@@ -207,7 +207,8 @@ public:
     }
 
     /// Another host. Its agent starts; `cpus` of it.
-    node& add_node(int cpus = 2) {
+    node& add_node(int cpus = 2) { return add_node(cpus, agent_defaults()); }
+    node& add_node(int cpus, cluster::agent_options how) {
         auto made = std::make_unique<node>();
         made->host = "n" + std::to_string(nodes_.size() + 1);
         made->children = std::make_unique<sim::children>(
@@ -215,7 +216,7 @@ public:
         made->children->add(rt::worker_role, &worker_program);
         made->children->add(rt::space_server_role, &space_server_program);
         nodes_.push_back(std::move(made));
-        start_agent(*nodes_.back());
+        start_agent(*nodes_.back(), std::move(how));
         return *nodes_.back();
     }
     void start_agent(node& n) { start_agent(n, agent_defaults()); }

@@ -59,6 +59,10 @@ struct scaling_config {
     /// the run goes on while some are lost, leave or join; see train/elastic.hpp.
     worker_range workers = 1;
     int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
+    /// Whole gpus of each worker. On a cluster its ranks ask for them, and those of one node see one
+    /// list, where the gpus of local rank r begin at place r * gpus; on one host as many must be
+    /// visible. The framework itself computes on the CPU: they are for the model's own code.
+    int gpus = 0;
     /// The global batch is so many slices for any number of workers up to that, and a run has the
     /// same bits with each of them: see docs/training.md. A power of two; DDP only, with one
     /// micro-batch per slice. 0: as many slices as there are ranks and micro-batches.

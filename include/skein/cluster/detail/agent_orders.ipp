@@ -36,6 +36,23 @@ inline void add_variables(const std::vector<std::string>& all,
     }
 }
 
+/// What CUDA_VISIBLE_DEVICES of a rank says: its own gpus at the place of its local rank, and around
+/// them those of the other ranks of its training here, which NCCL wants to see. Of parts of gpus
+/// (MIG) a process sees one only: its own.
+[[nodiscard]] inline std::string gpus_of_rank(const start_worker_order& order,
+                                              const std::vector<std::string>& names) {
+    const auto& all = order.rank()->gpus_of_group;
+    const auto has_own = std::find(all.begin(), all.end(), order.gpus) != all.end();
+    const bool are_parts = !names.empty() && names.front().starts_with("MIG-");
+    if (!has_own || are_parts) return proc::gpus_by_name(sched::gpu_set(order.gpus), names);
+    std::string out;
+    for (const auto bits : all) {
+        const auto some = proc::gpus_by_name(sched::gpu_set(bits), names);
+        out += (out.empty() || some.empty() ? "" : ",") + some;
+    }
+    return out;
+}
+
 } // namespace detail
 
 /// On the head's host: where this host reaches the head it reaches the driver.
@@ -128,8 +145,11 @@ SKEIN_INLINE proc::child_options agent::state::what_to_start(const worker& w) co
     if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
         throw good.error();
     if (demand && (demand->gpu || total.gpu)) // a worker sees the gpus of its lease alone
-        child.env.emplace_back(proc::gpus_variable,
-                               proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
+        child.env.emplace_back(
+            proc::gpus_variable,
+            order.rank() != nullptr
+                ? detail::gpus_of_rank(order, how.gpu_names)
+                : proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
     if (const auto* const rank = order.rank()) {
         be_rank(*rank, secret, child);
         return child;

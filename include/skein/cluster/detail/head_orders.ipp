@@ -38,7 +38,8 @@ SKEIN_INLINE start_worker_order head::state::order_of(const detail::lease& l) co
     if (l.number == space_server_lease)
         m.kind = space_server_process{std::move(of), spaces.name_of(d.incarnation)};
     else if (l.rank.is_there())
-        m.kind = rank_process{std::move(of), l.rank, links.at(l.at->incarnation)->seen_from};
+        m.kind = rank_process{std::move(of), l.rank, links.at(l.at->incarnation)->seen_from,
+                              detail::gpus_of_group(l)};
     else
         m.kind = worker_process{std::move(of)};
     if (const auto* const job = job_behind(d)) {

@@ -245,6 +245,9 @@ private:
 
 /// The placement group out of whose room a lease is taken; nullptr: none.
 [[nodiscard]] lease_group* group_of(const lease& l);
+/// The gpus of each bundle of its group on the node that it has, in the order of bundles, as
+/// placed_bundle has them; empty: no group, or none of them has any.
+[[nodiscard]] std::vector<std::uint64_t> gpus_of_group(const lease& granted);
 /// The places where a lease may be; nothing: its group is not there, or not yet.
 [[nodiscard]] std::optional<sched::constraint> where_of(const lease& l);
 

@@ -316,6 +316,15 @@ SKEIN_INLINE lease_group* group_of(const lease& l) {
     return found == l.of->groups.end() ? nullptr : &found->second;
 }
 
+SKEIN_INLINE std::vector<std::uint64_t> gpus_of_group(const lease& granted) {
+    std::vector<std::uint64_t> all;
+    const auto* const g = group_of(granted);
+    if (g == nullptr || granted.at == nullptr) return all;
+    for (const auto& one : g->places)
+        if (one.node == granted.at->incarnation && one.gpus != 0) all.push_back(one.gpus);
+    return all;
+}
+
 SKEIN_INLINE std::optional<sched::constraint> where_of(const lease& l) {
     std::uint64_t number = 0;
     int bundle = -1;
@@ -342,6 +351,30 @@ SKEIN_INLINE void lease_table::ask_room(lease& l) {
     l.request = *asked;
 }
 
+/// A rank of a training asks for more gpus than any node has: waiting would not help. Nothing: one has
+/// as many, or there is none yet.
+[[nodiscard]] SKEIN_INLINE std::optional<error>
+too_many_gpus(const std::vector<sched::resources>& bundles,
+              const std::map<std::uint64_t, std::unique_ptr<lease_node>>& nodes) {
+    sched::amount asked, most;
+    for (const auto& one : bundles) asked = std::max(asked, one.gpu);
+    std::string with_most;
+    for (const auto& [incarnation, n] : nodes) {
+        if (n->total.gpu <= most) continue;
+        most = n->total.gpu;
+        with_most = n->name;
+    }
+    if (asked <= most || nodes.empty()) return std::nullopt;
+    return error(errc::exhausted,
+                 fmt::format("each rank asks for {} gpus, and no node has as many: {}",
+                             sched::to_string(asked),
+                             with_most.empty()
+                                 ? fmt::format("none of {} has any", nodes.size())
+                                 : fmt::format("the most are {}, on {}", sched::to_string(most),
+                                               with_most)))
+        .with_hint("ask for fewer by scaling.gpus, or let a node with more join first");
+}
+
 SKEIN_INLINE void lease_table::want_group(lease_holder& d, const known_group& what) {
     if (const auto known = d.groups.find(what.number); known != d.groups.end())
         return tell_group(known->second); // said again after a lost link, as may be the answer
@@ -366,6 +399,8 @@ SKEIN_INLINE void lease_table::want_group(lease_holder& d, const known_group& wh
         if (!read) return refuse(read.error());
         g.bundles.push_back(std::move(*read));
     }
+    if (d.has_ranks && what.placed.empty())
+        if (const auto why = too_many_gpus(g.bundles, nodes_)) return refuse(*why);
     if (what.placed.size() == what.bundles.size()) {
         g.places = what.placed;
         g.until = deadline_after(loop_.now(), options_.driver_grace);

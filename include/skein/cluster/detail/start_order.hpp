@@ -41,6 +41,9 @@ struct rank_process {
     /// By which the head sees the node, so that ranks of other nodes may reach this one there;
     /// empty: it is on the head's host, see driver_program.
     std::string node_host;
+    /// Bits of sched::gpu_set of each rank of its group on this node, in the order of local ranks:
+    /// all of them see all of these. Empty: they have none.
+    std::vector<std::uint64_t> gpus_of_group{};
 };
 
 struct space_server_process {

@@ -19,7 +19,7 @@ template <class Order, class Driver, class Server, class Rank, class Entry>
                     order.name, of.host, of.address, of.port, order.prints, of.env, server.space,
                     entry.job, entry.attempt, entry.command, order.variables, order.package,
                     order.submitted, of.job, rank.rank, rank.node_host, entry.first_line,
-                    entry.grace_ms);
+                    entry.grace_ms, rank.gpus_of_group);
 }
 
 } // namespace detail
@@ -69,7 +69,8 @@ SKEIN_INLINE result<void> codec<cluster::start_worker_order>::decode(
         order.kind = std::move(entry);
     else if (rank.rank.is_there())
         order.kind =
-            cluster::rank_process{std::move(of), std::move(rank.rank), std::move(rank.node_host)};
+            cluster::rank_process{std::move(of), std::move(rank.rank), std::move(rank.node_host),
+                                  std::move(rank.gpus_of_group)};
     else
         order.kind = cluster::worker_process{std::move(of)};
     return in.status();

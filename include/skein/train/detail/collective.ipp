@@ -88,6 +88,7 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
         {"clip", text(c.clip)},
         {"clip_value", text(c.clip_value)},
         {"scaling.threads", text(std::max(c.scaling.threads, 1))},
+        {"scaling.gpus", text(c.scaling.gpus)},
         {"scaling.logical_shards", text(c.scaling.logical_shards)},
         {"precision", c.precision},
         {"eval_every", text(c.eval_every)},

@@ -13,6 +13,7 @@
 #include <skein/dist/comm_thread.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/readable_fd.hpp>
+#include <skein/proc/gpus.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/standard_files.hpp>
 #include <skein/program/cluster_roles.hpp>
@@ -176,14 +177,38 @@ SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& co
     return options;
 }
 
+/// On this host workers share what this process sees; none is hidden from another.
+///   errors  usage: there are not as many gpus
+SKEIN_INLINE void require_gpus_here(const run_config& config) {
+    const auto asked = static_cast<std::size_t>(config.scaling.gpus) *
+                       static_cast<std::size_t>(std::max(config.scaling.workers.most, 1));
+    if (asked == 0) return;
+    const auto there = proc::visible_gpus().size();
+    if (asked <= there) return;
+    const char* const seen = std::getenv(proc::gpus_variable);
+    throw error(errc::usage,
+                fmt::format("{} workers with {} gpu{} each, on a host that shows this process {} "
+                            "of them{}",
+                            to_string(config.scaling.workers), config.scaling.gpus,
+                            config.scaling.gpus == 1 ? "" : "s", there,
+                            seen == nullptr ? std::string()
+                                            : fmt::format(" ({}={})", proc::gpus_variable, seen)))
+        .with_hint("set scaling.gpus to 0 to train on the CPU, use fewer workers, or name a "
+                   "cluster whose nodes have gpus by SKEIN_ADDRESS");
+}
+
 /// Which nodes of a cluster its ranks may have. Gives the folder for their runs, if they have any.
 SKEIN_INLINE std::string place_ranks(spmd::supervisor_options& options, const run_config& config) {
     const auto* const roles = program::roles_of_program();
     const auto named = spmd::process_environment()("SKEIN_ADDRESS").value_or("");
-    if (named.empty() || named == "local") return {};
+    if (named.empty() || named == "local") {
+        require_gpus_here(config);
+        return {};
+    }
     program::ranks_on_cluster where;
     sched::resources demand;
     demand.cpu = std::max(config.scaling.threads, 1);
+    demand.gpu = config.scaling.gpus;
     if (roles != nullptr)
         where = roles->ranks(demand, [config](const std::string& why) {
             say_note(config, why.empty() ? "there is room for all ranks" : "waiting: " + why);
@@ -193,6 +218,7 @@ SKEIN_INLINE std::string place_ranks(spmd::supervisor_options& options, const ru
                         "<skein/program/program.hpp>, or link skein::runtime";
     if (!where.children) {
         say_note(config, fmt::format("note: the ranks run on this host: {}", where.why_not));
+        require_gpus_here(config);
         return {};
     }
     options.children = std::move(where.children);

@@ -51,6 +51,7 @@ SKEIN_INLINE json config_json(const run_config& c) {
          {{"workers", c.scaling.workers.is_fixed() ? json(c.scaling.workers.most)
                                                    : json(to_string(c.scaling.workers))},
           {"threads", std::max(c.scaling.threads, 1)},
+          {"gpus", c.scaling.gpus},
           {"logical_shards", c.scaling.logical_shards}}},
         {"checkpoint",
          {{"enabled", saves.enabled},

@@ -133,6 +133,8 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
     if (config.scaling.threads < 0 || config.scaling.threads > 1024)
         refuse(fmt::format("scaling.threads = {}", config.scaling.threads),
                "use 0 (one) to 1024 per worker");
+    if (config.scaling.gpus < 0 || config.scaling.gpus > 64)
+        refuse(fmt::format("scaling.gpus = {}", config.scaling.gpus), "use 0 to 64 per worker");
     if (config.failure.max_failures < 0)
         refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
                "restarts before the job gives up: use 0 or more");
