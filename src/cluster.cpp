@@ -17,6 +17,7 @@
 #include <skein/cluster/detail/fair_shares.hpp>
 #include <skein/cluster/detail/git_files.hpp>
 #include <skein/cluster/detail/head_client.hpp>
+#include <skein/cluster/detail/head_keys.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/heard_output.hpp>
@@ -25,15 +26,18 @@
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/job_folders.hpp>
 #include <skein/cluster/detail/job_runner.hpp>
+#include <skein/cluster/detail/key_files.hpp>
 #include <skein/cluster/detail/lease_table.hpp>
 #include <skein/cluster/detail/leased_groups.hpp>
 #include <skein/cluster/detail/marked_processes.hpp>
 #include <skein/cluster/detail/namespaces.hpp>
 #include <skein/cluster/detail/node_loads.hpp>
 #include <skein/cluster/detail/node_table.hpp>
+#include <skein/cluster/detail/order_keys.hpp>
 #include <skein/cluster/detail/output_relay.hpp>
 #include <skein/cluster/detail/package_files.hpp>
 #include <skein/cluster/detail/package_service.hpp>
+#include <skein/cluster/detail/rights_gate.hpp>
 #include <skein/cluster/detail/sent_output.hpp>
 #include <skein/cluster/detail/start_failures.hpp>
 #include <skein/cluster/detail/start_order.hpp>
@@ -66,6 +70,7 @@
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_client.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
+#include <skein/cluster/detail/head_keys.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_link.ipp>
 #include <skein/cluster/detail/head_log.ipp>
@@ -83,6 +88,7 @@
 #include <skein/cluster/detail/job_progress.ipp>
 #include <skein/cluster/detail/job_runner.ipp>
 #include <skein/cluster/detail/jobs.ipp>
+#include <skein/cluster/detail/key_files.ipp>
 #include <skein/cluster/detail/lease_table.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_pool.ipp>
@@ -93,6 +99,7 @@
 #include <skein/cluster/detail/namespaces.ipp>
 #include <skein/cluster/detail/node_loads.ipp>
 #include <skein/cluster/detail/node_table.ipp>
+#include <skein/cluster/detail/order_keys.ipp>
 #include <skein/cluster/detail/output_relay.ipp>
 #include <skein/cluster/detail/package.ipp>
 #include <skein/cluster/detail/package_files.ipp>
@@ -100,6 +107,7 @@
 #include <skein/cluster/detail/package_scan.ipp>
 #include <skein/cluster/detail/package_service.ipp>
 #include <skein/cluster/detail/package_store.ipp>
+#include <skein/cluster/detail/rights_gate.ipp>
 #include <skein/cluster/detail/sent_output.ipp>
 #include <skein/cluster/detail/space_server.ipp>
 #include <skein/cluster/detail/start_failures.ipp>

@@ -224,8 +224,8 @@ public:
 private:
     static net::http_server_options options(cluster::head& of, const net::token& secret) {
         net::http_server_options how;
-        how.keys.view = http_key(secret, "view");
-        how.keys.submit = http_key(secret, "submit");
+        how.keys.view = http_key(secret, net::key_kind::view);
+        how.keys.submit = http_key(secret, net::key_kind::submit);
         how.cluster = how.keys.view.substr(0, 8);
         const auto at = of.local();
         if (!at.host.empty()) how.hosts.push_back(at.host);

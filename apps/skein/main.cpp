@@ -10,6 +10,7 @@
 //     skein checkpoint show runs/gpt       # verify, diff, export, average: without a cluster
 //     skein report cost --prices trainer=0.90,spot=0.27 runs/a runs/b
 //     skein token --file F                 # makes a token; a head makes its own
+//     skein token --for view               # a key of it, to look
 //
 // Exit codes: 0; 1 it failed here; 2 a wrong command line; 3 no cluster at that address, or it
 // refuses.
@@ -61,7 +62,7 @@ struct arguments {
     std::string address, token_file;
     program::head_program head;
     program::agent_program node;
-    std::string drained, space, new_token, key, lost_after;
+    std::string drained, space, new_token, key, key_for, lost_after;
     bool undo = false, forget = false, json = false, jobs = false;
 };
 
@@ -158,7 +159,9 @@ int stop(const arguments& args) {
 int open_dashboard(const arguments& args) {
     const auto how = reach(args, "skein dashboard");
     if (!args.key.empty()) {
-        fmt::print("{}\n", http_key(how.secret, args.key));
+        const auto of =
+            args.key == "view" ? skein::net::key_kind::view : skein::net::key_kind::submit;
+        fmt::print("{}\n", http_key(how.secret, of));
         return skein::exit_code::done;
     }
     return with_head([&] {
@@ -171,6 +174,18 @@ int open_dashboard(const arguments& args) {
 }
 
 int make_token(const arguments& args) {
+    if (!args.key_for.empty()) {
+        const auto key = cluster::make_key(args.key_for, args.token_file, args.new_token);
+        if (args.new_token.empty())
+            fmt::print("{}\n", key);
+        else
+            fmt::print("{} has the {} key: name it with --token-file or SKEIN_TOKEN_FILE\n",
+                       args.new_token, args.key_for);
+        return skein::exit_code::done;
+    }
+    if (!args.token_file.empty())
+        throw skein::error(skein::errc::usage, "--token-file: a new token comes from no other one")
+            .with_hint("--for submit or --for view makes a key of it; --file writes a new token");
     const auto made = cluster::make_token(args.new_token);
     if (args.new_token.empty()) // for SKEIN_TOKEN, or a file of mode 600
         fmt::print("{}\n", made);
@@ -196,7 +211,6 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     const auto command = [&](const char* name, const char* what, int (*does)(const arguments&)) {
         auto* const sub = app.add_subcommand(name, what);
         sub->callback([&chosen, &args, does] { chosen = [&args, does] { return does(args); }; });
-        if (does == &make_token) return sub;
         sub->add_option("--token-file", args.token_file,
                         "the cluster's token (default: SKEIN_TOKEN, SKEIN_TOKEN_FILE, else "
                         "~/.config/skein/token)");
@@ -282,10 +296,17 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
             return name.empty() ? "a namespace has 1 to 255 bytes" : "";
         });
 
-    command("token", "make a token and print it", &make_token)
+    auto* const token =
+        command("token", "make a token, or a key of one for less, and print it", &make_token);
+    token
         ->add_option("--file", args.new_token,
                      "write it into this new file instead, which only this user can read")
         ->check(not_empty);
+    token
+        ->add_option("--for", args.key_for,
+                     "a key of the cluster's token that is taken wherever that is, for jobs alone "
+                     "(submit), or to look (view)")
+        ->check(CLI::IsMember({"submit", "view"}));
 }
 
 /// What was not understood, and the options that a command, or the program itself, has.

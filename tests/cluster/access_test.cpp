@@ -151,6 +151,31 @@ TEST_CASE("a token is made where there is none, and never written over", "[clust
           errc::not_found);
 }
 
+TEST_CASE("a key is made of the token, and found wherever a token is", "[cluster][access]") {
+    const test::temporary_folder folder;
+    const no_settings none(folder.path);
+    const auto token = cluster::find_or_make_token("");
+    const auto text = cluster::make_key("view", "", "");
+    CHECK(text == token.derive({net::key_kind::view, 0}).to_text());
+    const auto file = folder / "view";
+    CHECK(cluster::make_key("view", "", file) == text);
+    CHECK(cluster::find_token(file).to_text() == text);
+    CHECK(error_of([&] { (void)cluster::make_key("view", "", file); }).code() ==
+          errc::already_exists);
+    CHECK(error_of([] { (void)cluster::make_key("head", "", ""); }).code() == errc::usage);
+    // Neither a head nor another key comes of it.
+    for (const auto& refused : {error_of([&] { (void)cluster::find_or_make_token(file); }),
+                                error_of([&] { (void)cluster::make_key("submit", file, ""); })}) {
+        CHECK(refused.code() == errc::permission_denied);
+        CHECK(refused.text().find(file + " is a view key") != std::string::npos);
+        CHECK(refused.text().find(text.substr(8, 8)) == std::string::npos);
+    }
+    ::setenv("SKEIN_TOKEN", text.c_str(), 1);
+    CHECK(cluster::find_token("").to_text() == text);
+    ::setenv("SKEIN_TOKEN", text.substr(0, 40).c_str(), 1);
+    CHECK(error_of([] { (void)cluster::find_token(""); }).code() == errc::malformed);
+}
+
 TEST_CASE("a token file that is named is the only one looked at", "[cluster][access]") {
     const test::temporary_folder folder;
     const no_settings none(folder.path);

@@ -70,13 +70,14 @@ struct world {
         return opened_storage{folder.path,
                               std::make_shared<package_store>(folder.path + "/files", 1 << 20)};
     });
-    net::token secret = net::token::generate(loop.random());
-    cluster::detail::job_folders folders{storage, secret, head};
-    cluster::detail::job_folders without{nullptr, secret, head};
+    net::token key = net::token::generate(loop.random()).derive({net::key_kind::attempt, 7});
+    cluster::detail::job_folders folders{storage, head};
+    cluster::detail::job_folders without{nullptr, head};
 
     static task<void> enter(world* w, cluster::detail::job_place* place, std::string package) {
-        auto opening = w->folders.open(place);
+        auto opening = w->folders.open(place, w->key);
         co_await opening;
+        CHECK(in_file(place->key->path()) == w->key.to_text());
         auto entering =
             w->folders.enter(place, place->storage + "/jobs/train-1", std::move(package));
         co_await entering;
@@ -93,7 +94,10 @@ struct world {
         CHECK(!one.in_storage);
     }
     [[nodiscard]] std::string in_folder(const std::string& name) const {
-        std::ifstream in(folder.path + "/jobs/train-1/" + name);
+        return in_file(folder.path + "/jobs/train-1/" + name);
+    }
+    [[nodiscard]] static std::string in_file(const std::string& path) {
+        std::ifstream in(path);
         return {std::istreambuf_iterator<char>(in), {}};
     }
 };
@@ -105,7 +109,8 @@ TEST_CASE("a job's folder has what the job has brought, and two processes of it 
     CHECK(w.in_folder("main.py") == content);
     CHECK(w.head.asked == 1);
     CHECK(w.head.pieces == 3);
-    CHECK(std::filesystem::exists(w.folder.path + "/token"));
+    CHECK(std::filesystem::is_empty(w.folder.path + "/keys")); // nobody is there any more
+    CHECK(!std::filesystem::exists(w.folder.path + "/token"));
     w.loop.run(world::enter_twice(&w, folder_of_one().id())); // the next attempt
     CHECK(w.head.asked == 1);
 }
@@ -125,7 +130,7 @@ task<void> be_refused(world* w) {
     CHECK(other.error().code() == errc::corrupt); // not the one that it was asked for
 
     cluster::detail::job_place nowhere;
-    auto opening = w->without.open(&nowhere);
+    auto opening = w->without.open(&nowhere, w->key);
     co_await opening;
     CHECK(nowhere.storage.empty());
     auto entering = as_result(w->without.enter(&nowhere, "/x", std::string(64, 'a')));

@@ -397,3 +397,81 @@ TEST_CASE("under simulation the handshake draws from the seed, so that a run can
     CHECK(first == hello_of(5));
     CHECK(first != hello_of(6));
 }
+
+TEST_CASE("who holds the token lets in the keys that it admits, and knows which they are") {
+    auto server = options("head");
+    const auto token = server.secret;
+    std::vector<net::key_name> asked;
+    server.admits = [&](const net::key_name& key) -> std::optional<error> {
+        asked.push_back(key);
+        if (key.number != 13) return std::nullopt;
+        return error(errc::permission_denied, "attempt 13 has ended").with_hint("begin another");
+    };
+    const auto with = [&](const net::token& secret) {
+        auto client = options("peer");
+        client.secret = secret;
+        return meet_real(client, server);
+    };
+    const auto key = [&](net::key_kind kind, std::uint64_t number) {
+        return token.derive({kind, number});
+    };
+    CHECK_FALSE(with(token).client);
+    CHECK_FALSE(with(key(net::key_kind::view, 0)).server);
+    CHECK_FALSE(with(key(net::key_kind::attempt, 7)).client);
+    CHECK(asked ==
+          std::vector<net::key_name>{{}, {net::key_kind::view, 0}, {net::key_kind::attempt, 7}});
+
+    const auto ended = with(key(net::key_kind::attempt, 13));
+    for (const auto& seen : {ended.client, ended.server}) {
+        REQUIRE(seen);
+        CHECK(seen->code() == errc::permission_denied);
+        CHECK(seen->text().find("attempt 13 has ended") != std::string::npos);
+        CHECK(seen->hint() == "begin another");
+    }
+    asked.clear(); // a key of another number, or another token's: it is not even asked for
+    CHECK(with(net::token::of_bytes({net::key_kind::attempt, 8},
+                                    key(net::key_kind::attempt, 7).bytes()))
+              .client->code() == errc::permission_denied);
+    CHECK(with(net::token::generate().derive({net::key_kind::view, 0})).server->code() ==
+          errc::permission_denied);
+    CHECK(asked.empty());
+}
+
+TEST_CASE("who holds one key takes that one alone, and a token takes no keys unless it says so") {
+    const auto token = options("x").secret;
+    auto a = options("a"), b = options("b");
+    a.secret = token.derive({net::key_kind::attempt, 7});
+    b.secret = a.secret;
+    CHECK_FALSE(meet_real(a, b).client);
+    for (const auto& other : {token, token.derive({net::key_kind::attempt, 8}),
+                              token.derive({net::key_kind::view, 0})}) {
+        b.secret = other;
+        for (const auto& e : {meet_real(a, b), meet_real(b, a)}) {
+            REQUIRE(e.client);
+            CHECK(e.client->code() == errc::permission_denied);
+            REQUIRE(e.server);
+            CHECK(e.server->code() == errc::permission_denied);
+        }
+    }
+    const auto e = meet_real(a, options("b"));
+    CHECK(
+        e.client->text().find("the peer takes the cluster's token here, we have an attempt key") !=
+        std::string::npos);
+    CHECK(
+        e.server->text().find("comes with an attempt key, and only the cluster's token is taken") !=
+        std::string::npos);
+}
+
+TEST_CASE("a hello names a key; the release before this one is refused by its version") {
+    net::detail::hello h;
+    h.fill(net::side::connecting, 4, system_random(), {net::key_kind::attempt, 0x1122334455667788});
+    CHECK(h.key() == net::key_name{net::key_kind::attempt, 0x1122334455667788});
+    const auto fault = net::detail::check_hello(h.raw, net::side::connecting);
+    REQUIRE(fault);
+    CHECK(fault->code() == errc::mismatch);
+    CHECK(fault->text().find("version 4, we speak 5") != std::string::npos);
+    const auto before = h.raw;
+    h.name({net::key_kind::view, 9});
+    CHECK(h.key() == net::key_name{net::key_kind::view, 9});
+    CHECK(std::equal(before.begin() + 24, before.end() - 4, h.raw.begin() + 24)); // the nonce
+}

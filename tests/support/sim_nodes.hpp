@@ -289,7 +289,7 @@ public:
     std::unique_ptr<driver> make_driver(const std::string& host, int workers = 0,
                                         cluster::leased_workers_options how = {}) {
         how.head = head_address();
-        how.secret = secret_;
+        if (how.secret.empty()) how.secret = secret_; // else: a key of it
         how.name = host;
         how.workers = workers;
         how.executable = "/app";

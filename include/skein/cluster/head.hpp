@@ -47,6 +47,10 @@ class network;
 class stream;
 } // namespace skein::net
 
+namespace skein::cluster::detail {
+class head_keys;
+} // namespace skein::cluster::detail
+
 namespace skein::cluster {
 
 class head_log;
@@ -175,6 +179,7 @@ public:
     void set_web(std::shared_ptr<head_web> by);
 
 private:
+    friend class detail::head_keys;
     struct state; // in detail/head_state.hpp
     std::unique_ptr<state> state_;
 };
@@ -184,6 +189,7 @@ private:
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_jobs.ipp>
+#include <skein/cluster/detail/head_keys.ipp>
 #include <skein/cluster/detail/head_leases.ipp>
 #include <skein/cluster/detail/head_nodes.ipp>
 #include <skein/cluster/detail/head_orders.ipp>

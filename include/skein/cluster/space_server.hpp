@@ -39,7 +39,7 @@ namespace skein::cluster {
 
 /// The boot message of a space server.
 struct space_server_order {
-    byte_buffer token{};           ///< of the cluster: it is a driver
+    byte_buffer key{};             ///< of its namespace, by which the head takes it in
     std::string head{};            ///< as the agent reaches it
     std::string space{};           ///< the namespace
     std::uint64_t incarnation = 0; ///< by which the head knows it

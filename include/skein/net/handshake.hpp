@@ -3,13 +3,15 @@
 // Mutual proof of the token, then the exchange of identities; before anything else is decoded.
 //
 //   connecting side                          accepting side
-//   hello: magic version role nonce   --->
+//   hello: magic version key role nonce --->
 //                                     <---   hello, proof
 //   status, proof, identity, mac      --->
 //                                     <---   status, identity, mac
 //
-// proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
-// keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
+// A hello names the key that its side holds (key_name.hpp), and the accepting side's the one that it
+// will use: that of the peer, which it derives from its token, or its own one. proof =
+// HMAC-SHA256(key, label of the role, both hellos): the nonces make it fresh, the label keeps a peer
+// from sending our own proof back. The key never travels. Before the peer's proof is
 // checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs,
 // but for one wrong bit. Each part carries a CRC, the identities their mac: what the way has
 // damaged is errc::corrupt and worth another try, and never taken for another token, build or
@@ -30,7 +32,7 @@ namespace skein::net {
 class admission;
 
 /// Both ends must have the same one, or the handshake refuses.
-inline constexpr std::uint16_t protocol_version = 4;
+inline constexpr std::uint16_t protocol_version = 5;
 /// Its hello had no checksum. One wrong bit makes no other version of ours of it.
 inline constexpr std::uint16_t version_without_checksum = 2;
 
@@ -45,7 +47,7 @@ inline constexpr std::size_t hello_bytes = 48;
 ///           end
 ///   place   of the stream at its acceptor, which hears when the peer's first message is whole
 ///   result  the peer's identity
-///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose,
+///   errors  permission_denied (token, or a key that opens nothing here), malformed (foreign bytes), mismatch (version, purpose,
 ///           build), corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
                          byte_span first = {}, admission* place = nullptr);
@@ -56,7 +58,7 @@ task<identity> handshake(stream& with, side mine, const connection_options& opti
 task<identity> authenticate(stream& with, side mine, connection_options options,
                             byte_buffer first = {}, admission* place = nullptr);
 
-/// A stream whose peer has proven the token.
+/// A stream whose peer has proven the token, or the key that peer.key names.
 struct authenticated_stream {
     std::unique_ptr<net::stream> stream;
     identity peer;

@@ -148,6 +148,9 @@ class request_service {
 public:
     using raw_handler = unique_function<task<byte_buffer>(byte_buffer, caller)>;
     using plain_handler = unique_function<byte_buffer(byte_span)>;
+    /// Sees each request before its handler, and before it is known whether there is one. Throws
+    /// what its caller is told instead; gives bytes that are handled in the stead of those that came.
+    using gate = unique_function<std::optional<byte_buffer>(std::uint16_t number, byte_span body)>;
     using waiting_caller = std::pair<std::weak_ptr<requests>, std::uint64_t>; ///< and its call
 
     /// Bounds of what is remembered of calls with a key.
@@ -209,6 +212,9 @@ public:
     void add(std::uint16_t number, std::string_view name, raw_handler handler,
              plain_handler at_once = {});
 
+    /// Of a service for one peer: who decides what that may ask for.
+    void set_gate(gate by) { gate_ = std::move(by); }
+
     /// Requests of an older generation are refused from now on (those that name none are not).
     void fence(std::uint64_t generation) noexcept {
         generation_ = std::max(generation_, generation);
@@ -249,6 +255,8 @@ private:
     /// may not.
     entry_ptr start_or_join(const detail::request_head& head, byte_buffer body, caller who,
                             raw_handler* handler, waiting_caller from, std::optional<error> full);
+    /// Asks the gate, which may put another message behind the head of the request.
+    [[nodiscard]] std::optional<error> judge(std::uint16_t number, byte_buffer& request);
     client& client_of(std::uint64_t number);
     void trim(client& c) noexcept;
 
@@ -258,6 +266,7 @@ private:
         plain_handler at_once; ///< instead of it
     };
     bounds bounds_;
+    gate gate_; ///< empty: all that has a handler may be asked for
     std::map<std::uint16_t, named_handler> handlers_;
     std::map<std::uint64_t, std::unique_ptr<client>> clients_;
     std::deque<std::uint64_t> client_order_;

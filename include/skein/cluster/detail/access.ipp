@@ -71,11 +71,12 @@ inline constexpr std::string_view token_sources =
                              "skein head prints where its own is, and makes it if there is none"
                            : why.hint());
     }
-    auto read = net::token::from_hex(text);
+    auto read = net::token::from_text(text);
     if (read) return *read;
     throw error(errc::malformed,
                 fmt::format("{}: token file {}: {}", from, path, read.error().text()))
-        .with_hint("skein head makes one when there is no file");
+        .with_hint(read.error().hint().empty() ? "skein head makes one when there is no file"
+                                               : read.error().hint());
 }
 
 } // namespace detail
@@ -92,10 +93,10 @@ SKEIN_INLINE net::token find_token(const std::string& file) {
     const auto read = spmd::process_environment();
     if (!file.empty()) return detail::token_in(file, "--token-file");
     if (const auto given = read(spmd::token_variable)) {
-        auto token = net::token::from_hex(*given);
+        auto token = net::token::from_text(*given);
         if (token) return *token;
         throw error(errc::malformed, fmt::format("SKEIN_TOKEN: {}", token.error().text()))
-            .with_hint("it is the text of the token file of the head's host");
+            .with_hint("it is the text of the token file of the head's host, or of a key");
     }
     if (const auto named = read("SKEIN_TOKEN_FILE"))
         return detail::token_in(*named, "SKEIN_TOKEN_FILE");
@@ -109,16 +110,30 @@ SKEIN_INLINE net::token find_token(const std::string& file) {
     return detail::token_in(where, "the token of this user");
 }
 
+namespace detail {
+
+/// From which keys can be derived.
+[[nodiscard]] inline net::token token_itself(net::token found, std::string_view who,
+                                             const std::string& file) {
+    if (!found.is_derived()) return found;
+    throw error(errc::permission_denied,
+                fmt::format("{} needs the cluster's token; in {} is {}", who, token_source(file),
+                            net::to_string(found.name().kind)))
+        .with_hint("name the token's file with --token-file, on the head's host");
+}
+
+} // namespace detail
+
 SKEIN_INLINE net::token find_or_make_token(const std::string& file) {
     if (!file.empty()) {
         if (!std::filesystem::exists(file)) spmd::detail::make_token_file(file);
-        return detail::token_in(file, "--token-file");
+        return detail::token_itself(detail::token_in(file, "--token-file"), "a head", file);
     }
     const auto where = token_source(file);
     const bool is_given = spmd::process_environment()(spmd::token_variable).has_value();
     if (!is_given && !where.empty() && !std::filesystem::exists(where))
         spmd::detail::make_token_file(where);
-    return find_token(file);
+    return detail::token_itself(find_token(file), "a head", file);
 }
 
 SKEIN_INLINE std::string make_token(const std::string& file) {
@@ -128,6 +143,21 @@ SKEIN_INLINE std::string make_token(const std::string& file) {
             .with_hint("a token that others know is not written over: name another file, or "
                        "delete this one");
     return detail::token_in(file, "--file").to_hex();
+}
+
+SKEIN_INLINE std::string make_key(std::string_view kind, const std::string& token_file,
+                                  const std::string& file) {
+    const auto of = kind == "submit" ? net::key_kind::submit : net::key_kind::view;
+    if (of == net::key_kind::view && kind != "view")
+        throw error(errc::usage, fmt::format("there is no key for {}", kind))
+            .with_hint("submit: jobs; view: to look");
+    const auto token = detail::token_itself(
+        find_token(token_file), fmt::format("who makes {}", net::to_string(of)), token_file);
+    const auto text = token.derive({of, 0}).to_text();
+    if (!file.empty() && !spmd::detail::make_token_file(file, text))
+        throw error(errc::already_exists, fmt::format("{} is there already", file))
+            .with_hint("name another file, or delete this one");
+    return text;
 }
 
 } // namespace skein::cluster

@@ -290,7 +290,7 @@ SKEIN_INLINE task<void> agent::state::send_last_words(state* self, worker* w) {
 /// What it needs on this node's disk.
 SKEIN_INLINE task<void> agent::state::prepare(state* self, worker* w) {
     if (w->order.job().empty()) co_return;
-    auto opening = self->folders.open(&w->place);
+    auto opening = self->folders.open(&w->place, detail::process_key(self->how.secret, w->order));
     co_await opening;
     if (!w->place.storage.empty()) self->marked.end_leftovers(w->place.storage);
     auto preparing = w->order.entry() != nullptr ? prepare_entry(self, w) : prepare_of_job(self, w);

@@ -5,11 +5,13 @@
 
 #include <skein/cluster/detail/agent_state.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/order_keys.hpp>
 #include <skein/core/backoff.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/net/offload.hpp>
 #include <skein/proc/gpus.hpp>
+#include <skein/spmd/meeting.hpp>
 
 #include <algorithm>
 #include <csignal>
@@ -96,7 +98,10 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
         child.env.emplace_back(std::move(name), std::move(value));
     };
     add("SKEIN_ADDRESS", to_string(how.head));
-    if (!w.place.token_file.empty()) add("SKEIN_TOKEN_FILE", w.place.token_file);
+    if (w.place.key != nullptr)
+        add("SKEIN_TOKEN_FILE", w.place.key->path());
+    else // not that of the agent
+        add(spmd::token_variable, detail::process_key(how.secret, order).value().to_text());
     add("PYTHONUNBUFFERED", "1"); // what a script prints is seen when it prints it
     for (const auto& v : order.variables) {
         const auto split = v.find('=');

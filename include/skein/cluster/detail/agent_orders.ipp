@@ -5,6 +5,7 @@
 #include <skein/cluster/detail/agent_state.hpp>
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/order_keys.hpp>
 #include <skein/cluster/space_server.hpp>
 #include <skein/proc/gpus.hpp>
 #include <skein/rt/worker_link.hpp>
@@ -66,12 +67,12 @@ SKEIN_INLINE net::address agent::state::driver_of(const driver_program& driver,
     return net::address::tcp(driver.host.empty() ? how.head.host : driver.host, port);
 }
 
-/// It is a driver: it has the cluster's token, and runs nothing of its program.
+/// It is a driver: it has a key of its own, and runs nothing of its program.
 SKEIN_INLINE proc::child_options agent::state::space_server_to_start(const worker& w) const {
     const auto& order = w.order;
     const auto& [of, space] = *order.space_server();
     space_server_order boot;
-    boot.token = to_buffer(how.secret.bytes());
+    boot.key = to_buffer(detail::process_key(how.secret, order).value().bytes());
     boot.head = to_string(how.head);
     boot.space = space;
     boot.incarnation = order.lease.driver;
@@ -94,7 +95,10 @@ SKEIN_INLINE proc::child_options agent::state::space_server_to_start(const worke
 SKEIN_INLINE void agent::state::add_job_environment(const worker& w,
                                                     proc::child_options& child) const {
     child.env.emplace_back("SKEIN_ADDRESS", to_string(how.head));
-    if (!w.place.token_file.empty()) child.env.emplace_back("SKEIN_TOKEN_FILE", w.place.token_file);
+    if (w.place.key != nullptr)
+        child.env.emplace_back("SKEIN_TOKEN_FILE", w.place.key->path());
+    else if (const auto key = detail::process_key(how.secret, w.order)) // not that of the agent
+        child.env.emplace_back(spmd::token_variable, key->to_text());
     detail::add_variables(w.order.variables, child.env);
     child.env.emplace_back("SKEIN_JOB", w.order.job());
     if (w.place.has_own_folder) child.env.emplace_back(detail::job_folder_variable, w.place.folder);
@@ -128,7 +132,7 @@ SKEIN_INLINE proc::child_options agent::state::what_to_start(const worker& w) co
     if (order.space_server() != nullptr) return space_server_to_start(w);
     if (order.entry() != nullptr) return entry_to_start(w);
     const auto& of = *order.driver();
-    const auto secret = detail::job_secret(how.secret, order.lease.driver);
+    const auto secret = detail::driver_secret(how.secret, order);
     const auto demand = sched::parse_resources(order.demand);
     const auto cpus = demand ? demand->cpu.in_steps() / sched::amount::steps : 1;
     proc::child_options child;

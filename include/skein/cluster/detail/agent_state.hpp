@@ -80,7 +80,7 @@ struct agent::state {
     detail::head_link head;
     head_way way{head};
     detail::sent_output output{way};
-    detail::job_folders folders{how.storage, how.secret, way};
+    detail::job_folders folders{how.storage, way};
     scope running; ///< the workers
 
     task<void> serve();

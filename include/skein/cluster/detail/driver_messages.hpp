@@ -4,6 +4,7 @@
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/detail/lease_messages.hpp>
+#include <skein/core/bytes.hpp>
 
 #include <cstdint>
 #include <string>
@@ -209,6 +210,7 @@ struct space_entered {
     std::string host;
     std::uint16_t port = 0;
     std::string address;
+    byte_buffer sealed; ///< its secret, for the key of who asks
 };
 
 /// A space server that the driver visits has ended.

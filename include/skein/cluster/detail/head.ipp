@@ -3,6 +3,7 @@
 // Part of the bodies of cluster/head.hpp: who comes and goes.
 
 #include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/cluster/detail/head_keys.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_state.hpp>
 #include <skein/cluster/detail/hello_checks.hpp>
@@ -50,17 +51,19 @@ namespace detail {
 
 SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
     : on_loop(on), how(std::move(given)),
-      door(via, how.listen, detail::cluster_link(how.secret, how.name, how.host, how.pid),
-           detail::head_links(on, how), net::link_table_bounds{65'536, 65'536},
-           detail::head_places()),
+      door(via, how.listen, detail::head_keys(*this).door(), detail::head_links(on, how),
+           net::link_table_bounds{65'536, 65'536}, detail::head_places()),
       leases(
           on, *this,
           {how.driver_grace, how.share_quantum, how.keep_grace, how.recall_grace, how.most_leases}),
       shares(on, leases), memory(on),
       nodes(on, memory, leases, *this,
             {how.node_grace, how.lost_after, how.look_every, how.times.suspect_after, how.news}),
-      since(on.now()),
-      spaces(on, *this, {how.times.space_settle, detail::space_fence(how), how.news}),
+      since(on.now()), spaces(on, *this,
+                              {how.times.space_settle, detail::space_fence(how), how.news,
+                               [this](std::uint64_t driver, std::uint64_t server) {
+                                   return detail::head_keys(*this).space_secret_for(driver, server);
+                               }}),
       jobs(on, memory, given_up, *this), waits(on, {leases, shares, nodes, jobs}, *this),
       packages(how.storage), runner(on, {jobs, memory, packages, given_up, leases}, *this,
                                     {how.runs, how.lost_after, how.times, how.news}) {
@@ -143,6 +146,7 @@ SKEIN_INLINE task<void> head::state::serve() {
 SKEIN_INLINE task<void> head::state::serve_link(state* self, net::link::handle l) {
     auto s = std::make_shared<detail::head_session>();
     s->incarnation = l->peer_incarnation();
+    s->key = l->peer().key;
     s->below = l;
     const auto service = self->service_of(s);
     const auto from = l->peer_host();
@@ -170,6 +174,7 @@ SKEIN_INLINE task<void> head::state::serve_link(state* self, net::link::handle l
 
 SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const session_ptr& s) {
     auto out = std::make_shared<net::request_service>(net::request_service::bounds(), in_progress);
+    out->set_gate(detail::head_keys(*this).gate(s->key, s->incarnation));
     const std::weak_ptr<detail::head_session> weak = s;
     out->on<node_hello, node_welcome>([this, weak](node_hello h, const net::caller&) {
         return on_node(this, weak.lock(), std::move(h));
@@ -285,8 +290,10 @@ SKEIN_INLINE void head::state::serve_tools(net::request_service& of) {
         [this](ask_status m, const net::caller& who) -> task<cluster_status> {
             return [](state* self, ask_status asked, std::string peer) -> task<cluster_status> {
                 detail::check_version(asked.version, peer);
-                co_return self->status(asked.past);
-            }(this, m, who.peer);
+                auto out = self->status(asked.past);
+                detail::keep_programs_of(out, asked.job);
+                co_return out;
+            }(this, std::move(m), who.peer);
         });
     of.on<ask_drain, drain_reply>([this](ask_drain m, const net::caller& who) -> task<drain_reply> {
         return [](state* self, ask_drain asked, std::string peer) -> task<drain_reply> {
@@ -442,6 +449,7 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
                     {{"job", h.name}, {"host", h.host}, {"pid", h.pid}});
     }
     d.session = s;
+    d.key = s->key;
     s->driver = &d;
     d.seen_from = s->seen_from;
     d.hello = std::move(h);

@@ -4,6 +4,7 @@
 // what it tells of jobs on its loop.
 
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/detail/order_keys.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/loop.hpp>
@@ -81,7 +82,9 @@ SKEIN_INLINE detail::lease_holder& head::state::make_attempt(std::uint64_t attem
 }
 
 SKEIN_INLINE void head::state::send_order(std::uint64_t node, const start_worker_order& order) {
-    links.at(node)->tell(order);
+    auto with_keys = order;
+    detail::seal_keys(with_keys, how.secret, links.at(node)->key);
+    links.at(node)->tell(with_keys);
 }
 
 SKEIN_INLINE bool head::state::has_followers() const {

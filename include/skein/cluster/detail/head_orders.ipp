@@ -3,6 +3,7 @@
 // Part of the bodies of cluster/head.hpp: what a node is told to start for a driver's lease.
 
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/detail/order_keys.hpp>
 #include <skein/cluster/detail/submitted_job.hpp>
 #include <skein/core/read_number.hpp>
 
@@ -42,11 +43,14 @@ SKEIN_INLINE start_worker_order head::state::order_of(const detail::lease& l) co
                               detail::gpus_of_group(l)};
     else
         m.kind = worker_process{std::move(of)};
+    m.keys.driver = d.key;
     if (const auto* const job = job_behind(d)) {
+        m.keys.attempt = d.key.kind == net::key_kind::attempt ? d.key.number : job->lease_of;
         m.package = job->what.package;
         m.submitted = job->submitted;
         m.variables = runner.variables_of(*job);
     }
+    detail::seal_keys(m, how.secret, links.at(l.at->incarnation)->key);
     return m;
 }
 

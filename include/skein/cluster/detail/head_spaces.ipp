@@ -46,6 +46,8 @@ SKEIN_INLINE std::uint64_t head::state::make_server(const driver_hello& by) {
     d.hello.program = by.program;
     d.hello.folder = by.folder;
     d.hello.build = by.build;
+    d.begun_by = by.job;
+    d.key = {net::key_kind::space_server, incarnation};
     d.away_until = deadline_after(on_loop.now(), how.times.start_timeout);
     leases.schedule().set_weight(d.holder->id(), 1);
     return incarnation;

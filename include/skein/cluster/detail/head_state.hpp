@@ -41,6 +41,7 @@ struct head_session {
     net::requests::handle way; ///< nullptr: it has ended
     std::string seen_from;     ///< the peer's host, as this one sees it; "": it is this one
     std::uint64_t incarnation = 0;
+    net::key_name key;
     known_node* node = nullptr;
     head_driver* driver = nullptr;
     package_uploads uploads;
@@ -66,6 +67,8 @@ struct head_driver {
     time_point away_until{};
     std::string seen_from; ///< see head_session
     call_counts calls;     ///< as it has told last
+    net::key_name key;     ///< with which it has come, or is to come
+    std::string begun_by;  ///< of a space server: the job of the driver that has asked for it
 
     [[nodiscard]] bool has_come() const noexcept {
         return hello.port != 0 || !hello.address.empty() || hello.has_ranks;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What an agent has of a job on its disk: the command in its folder, the token, and the tables that
-// a training writes there.
+// What an agent has of a job on its disk: the command in its folder, and the tables that a training
+// writes there.
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/detail/node_messages.hpp>
 #include <skein/core/bytes.hpp>
-#include <skein/net/token.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -56,10 +55,6 @@ void touch(const std::string& folder) noexcept;
 
 /// Of a table, that a head keeps.
 inline constexpr std::size_t most_rows_bytes = std::size_t{4} << 20;
-
-/// A file with the token that this user alone can read; made if it is not there.
-///   errors  io
-[[nodiscard]] std::string keep_token(const std::string& folder, const net::token& token);
 
 /// Reads what is appended to the newest NAME/metrics.csv below a folder, if that has been written
 /// since this was made. Reads in bounded pieces, on the caller's thread.

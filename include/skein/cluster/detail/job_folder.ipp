@@ -103,21 +103,6 @@ SKEIN_INLINE void touch(const std::string& folder) noexcept {
     (void)::utimensat(AT_FDCWD, folder.c_str(), nullptr, 0);
 }
 
-SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token& token) {
-    const auto path = folder + "/token";
-    const auto digits = token.to_hex();
-    const auto failed = [&] {
-        return error(errc::io, fmt::format("{} cannot be written: {}", path, errno_text(errno)));
-    };
-    static std::mutex one_at_a_time; // several processes of jobs may start at once
-    const std::lock_guard held(one_at_a_time);
-    file_beside fresh(path + ".new", 0600, left_over::removed);
-    if (!fresh || ::fchmod(fresh.get(), 0600) != 0 || !fresh.append(as_bytes(digits)) ||
-        !fresh.take_place(path))
-        throw failed();
-    return path;
-}
-
 SKEIN_INLINE table_reader::table_reader(std::string runs) : runs_(std::move(runs)) {
     ::clock_gettime(CLOCK_REALTIME_COARSE, &since_); // the clock of files
 }

@@ -4,13 +4,14 @@
 // is fetched from the head once and kept.
 //
 //     struct node : package_source { ... };          // asks the head
-//     job_folders folders(storage, secret, source);
+//     job_folders folders(storage, source);
 //     job_place place;
-//     auto opening = folders.open(&place);           // the storage, and the token of its user
+//     auto opening = folders.open(&place, key);      // the storage, and a file with the job's key
 //     auto entering = folders.enter(&place, folder_of_job(place.storage, order), package);
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/detail/job_messages.hpp>
+#include <skein/cluster/detail/key_files.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/sha256.hpp>
 #include <skein/core/task.hpp>
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -30,7 +32,8 @@ namespace skein::cluster::detail {
 
 /// Where a process of a job is on this node.
 struct job_place {
-    std::string storage, token_file; ///< empty: the node keeps no files of jobs
+    std::string storage;   ///< empty: the node keeps no files of jobs
+    key_files::handle key; ///< nullptr: the same, or there is no key for it
     std::string folder;
     bool has_own_folder = false; ///< one of the storage, which is removed some day
     bool in_storage = false;     ///< what is done for it now is done with this node's own storage
@@ -53,11 +56,13 @@ protected:
 class job_folders {
 public:
     /// `storage` may be nullptr. `source` must outlive it.
-    job_folders(std::shared_ptr<job_storage> storage, net::token secret, package_source& source)
-        : storage_(std::move(storage)), secret_(std::move(secret)), source_(source) {}
+    job_folders(std::shared_ptr<job_storage> storage, package_source& source)
+        : storage_(std::move(storage)), source_(source) {}
 
-    /// What jobs have of this node's disk, if they have something.
-    [[nodiscard]] task<void> open(job_place* place) { return open_storage(this, place); }
+    /// What jobs have of this node's disk, if they have something; with that key in a file.
+    [[nodiscard]] task<void> open(job_place* place, std::optional<net::token> key) {
+        return open_storage(this, place, key);
+    }
     /// That folder, and the package in it. Several processes of one job may come at once: the first
     /// one makes it.
     [[nodiscard]] task<void> enter(job_place* place, std::string folder, std::string package) {
@@ -65,7 +70,8 @@ public:
     }
 
 private:
-    static task<void> open_storage(job_folders* self, job_place* place);
+    static task<void> open_storage(job_folders* self, job_place* place,
+                                   std::optional<net::token> key);
     static task<void> enter_folder(job_folders* self, job_place* place, std::string folder,
                                    std::string package);
     static task<void> make(job_folders* self, job_place* place, std::string package);
@@ -73,7 +79,7 @@ private:
     static task<void> fetch_blob(job_folders* self, sha256_digest digest, std::uint64_t size);
 
     std::shared_ptr<job_storage> storage_;
-    net::token secret_;
+    key_files keys_;
     package_source& source_;
     std::map<std::string, std::shared_ptr<event>> being_laid_; ///< by folder, until it is
 };

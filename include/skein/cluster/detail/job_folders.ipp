@@ -15,15 +15,16 @@
 
 namespace skein::cluster::detail {
 
-SKEIN_INLINE task<void> job_folders::open_storage(job_folders* self, job_place* place) {
+SKEIN_INLINE task<void> job_folders::open_storage(job_folders* self, job_place* place,
+                                                  std::optional<net::token> key) {
     const auto kept = self->storage_;
     if (kept == nullptr) co_return;
-    auto opening = net::offload([kept, secret = self->secret_] {
+    auto opening = net::offload([kept, key, files = self->keys_]() mutable {
         const auto& folder = kept->get().folder;
-        return std::pair(folder, keep_token(folder, secret));
+        return std::pair(folder, key ? files.keep(folder, *key) : nullptr);
     });
     place->in_storage = true;
-    std::tie(place->storage, place->token_file) = co_await opening;
+    std::tie(place->storage, place->key) = co_await opening;
     place->in_storage = false;
 }
 

@@ -74,6 +74,8 @@ struct namespaces_options {
     duration settle{}; ///< a first head waits so long for space servers that live
     duration fence{};  ///< a space server whose end nobody saw has ended after that
     logging::level news = logging::level::info;
+    /// The secret of a space server for a driver, sealed with that one's key.
+    std::function<byte_buffer(std::uint64_t driver, std::uint64_t server)> secret_for{};
 };
 
 /// Belongs to one loop.
@@ -81,7 +83,7 @@ class namespaces {
 public:
     /// All must outlive it.
     namespaces(loop& on, space_drivers& drivers, namespaces_options options)
-        : loop_(on), drivers_(drivers), options_(options), begun_(on.now()) {}
+        : loop_(on), drivers_(drivers), options_(std::move(options)), begun_(on.now()) {}
 
     /// Answers enter_space over one link.
     ///   asker  the driver at its other end now; 0: it is none, or has gone

@@ -80,7 +80,11 @@ SKEIN_INLINE std::optional<space_entered> namespaces::entered(const enter_space&
     visits.push_back({m.space, space.server});
     return space_entered{space.server,
                          fmt::format("{} (pid {} at {})", hello.name, hello.pid, hello.host),
-                         *server->seen_from, hello.port, hello.address};
+                         *server->seen_from,
+                         hello.port,
+                         hello.address,
+                         options_.secret_for ? options_.secret_for(driver, space.server)
+                                             : byte_buffer()};
 }
 
 /// Who asks for one space server and no other hears when that lives no more.

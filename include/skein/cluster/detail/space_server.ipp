@@ -51,11 +51,12 @@ struct space_server::state {
                                                        event* stopping) {
         const auto& order = given.order;
         const auto at = net::address::parse(order.head);
-        if (!at || order.token.size() != net::token::size || order.space.empty())
+        if (!at || order.key.size() != net::token::size || order.space.empty())
             throw error(errc::malformed, "the boot message of this space server cannot be read");
         leased_workers_options o;
         o.head = *at;
-        o.secret = net::token::from_hex(to_hex(order.token)).value();
+        o.secret =
+            net::token::of_bytes({net::key_kind::space_server, order.incarnation}, order.key);
         o.name = std::filesystem::path(order.program).filename().string();
         o.executable = order.executable;
         o.program = order.program;

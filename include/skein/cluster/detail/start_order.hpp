@@ -9,6 +9,8 @@
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/detail/lease_messages.hpp>
+#include <skein/core/bytes.hpp>
+#include <skein/net/key_name.hpp>
 #include <skein/wire/codec.hpp>
 
 #include <cstdint>
@@ -59,6 +61,14 @@ struct entry_process {
     std::uint64_t grace_ms = 0;   ///< see job_request
 };
 
+/// Whose keys a process has, see detail/order_keys.hpp.
+struct order_keys {
+    net::key_name driver{};    ///< with which its driver has come
+    std::uint64_t attempt = 0; ///< of its job, which is no entry process; 0: of none
+    byte_buffer sealed_secret; ///< for a node without the token: of the driver and its workers
+    byte_buffer sealed_key;    ///< the same: of the process
+};
+
 /// An agent is to start a process.
 struct start_worker_order {
     static constexpr std::uint16_t number = 11;
@@ -70,6 +80,7 @@ struct start_worker_order {
     std::vector<std::string> variables; ///< "NAME=value", of the job
     std::string package;                ///< the folder that it runs in, see package.hpp
     std::int64_t submitted = 0;         ///< the job, in milliseconds since 1970
+    order_keys keys{};
     std::variant<worker_process, rank_process, space_server_process, entry_process> kind;
 
     [[nodiscard]] const rank_process* rank() const noexcept {

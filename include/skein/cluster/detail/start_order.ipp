@@ -19,7 +19,7 @@ template <class Order, class Driver, class Server, class Rank, class Entry>
                     order.name, of.host, of.address, of.port, order.prints, of.env, server.space,
                     entry.job, entry.attempt, entry.command, order.variables, order.package,
                     order.submitted, of.job, rank.rank, rank.node_host, entry.first_line,
-                    entry.grace_ms, rank.gpus_of_group);
+                    entry.grace_ms, order.keys, rank.gpus_of_group);
 }
 
 } // namespace detail

@@ -69,6 +69,7 @@ struct ask_status {
     static constexpr std::uint16_t number = 15;
     std::uint32_t version = cluster_version;
     bool past = false; ///< with the drivers that were there
+    std::string job;   ///< with the programs of this job alone; "": with all
 };
 
 /// What there is.

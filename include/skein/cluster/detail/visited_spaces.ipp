@@ -4,6 +4,7 @@
 
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/head_client.hpp>
+#include <skein/cluster/detail/order_keys.hpp>
 #include <skein/core/backoff.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/timeout.hpp>
@@ -61,7 +62,10 @@ SKEIN_INLINE rt::space_place visited_spaces::place_of(const std::string& space,
     out.address = there.address;
     out.head_host = how_.head.host;
     out.via = &network_;
-    out.secret = to_buffer(job_secret(how_.secret, there.space_server).bytes());
+    if (there.sealed.size() != net::token::size)
+        throw error(errc::malformed, "the head has sent no key for the namespace")
+            .with_hint("use one release of skein for head, nodes and programs");
+    out.secret = sealed(how_.secret, sealed_space, there.space_server, there.sealed);
     out.sealed = rt::seal_secret(job_secret(how_.secret, driver_.incarnation()), there.space_server,
                                  out.secret);
     return out;

@@ -7,6 +7,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/task.hpp>
+#include <skein/net/key_name.hpp>
 #include <skein/net/stream.hpp>
 
 #include <algorithm>
@@ -21,24 +22,40 @@ enum class side : std::uint16_t; // of handshake.hpp
 
 namespace skein::net::detail {
 
-enum class handshake_status : std::uint32_t { good = 0, token_differs = 1, build_differs = 2 };
+enum class handshake_status : std::uint32_t {
+    good = 0,
+    token_differs = 1,
+    build_differs = 2,
+    key_refused = 3, ///< the key is a good one and opens nothing here; the text says why
+};
 
-/// magic(8) version(2) zero(2) role(2) zero(2) nonce(28) crc of all before(4)
+/// magic(8) version(2) kind of the key(2) role(2) zero(2) its number(8) nonce(20) crc of all
+/// before(4)
 struct hello {
     static constexpr std::size_t bytes = 48; // hello_bytes
     static constexpr std::array<char, 8> magic = {'s', 'k', 'e', 'i', 'n', '\r', '\n', '\0'};
     static constexpr std::size_t sealed = bytes - 4; ///< the CRC covers so many
     std::array<std::byte, bytes> raw{};
 
-    void fill(side mine, std::uint16_t version, random_source& random) {
+    void fill(side mine, std::uint16_t version, random_source& random, const key_name& key = {}) {
         std::memcpy(raw.data(), magic.data(), magic.size());
         store_le(raw.data() + 8, version);
         store_le(raw.data() + 12, static_cast<std::uint16_t>(mine));
-        random.fill(mut_byte_span(raw).subspan(16, sealed - 16));
+        random.fill(mut_byte_span(raw).subspan(24, sealed - 24));
+        name(key);
+    }
+    /// Names another key; all else stays.
+    void name(const key_name& key) {
+        store_le(raw.data() + 10, static_cast<std::uint16_t>(key.kind));
+        store_le(raw.data() + 16, key.number);
         store_le(raw.data() + sealed, crc32c(byte_span(raw).first(sealed)));
     }
     [[nodiscard]] std::uint16_t version() const noexcept {
         return load_le<std::uint16_t>(raw.data() + 8);
+    }
+    [[nodiscard]] key_name key() const noexcept {
+        return {static_cast<key_kind>(load_le<std::uint16_t>(raw.data() + 10)),
+                load_le<std::uint64_t>(raw.data() + 16)};
     }
     [[nodiscard]] std::uint16_t role() const noexcept {
         return load_le<std::uint16_t>(raw.data() + 12);

@@ -30,8 +30,10 @@ namespace detail {
 /// One side's half of the secrets of a handshake.
 struct handshake_keys {
     sha256_digest connecting_proof, accepting_proof, session;
+    key_name name; ///< of the key
 
-    handshake_keys(const token& secret, const hello& connecting, const hello& accepting) {
+    handshake_keys(const token& secret, const hello& connecting, const hello& accepting)
+        : name(secret.name()) {
         const auto make = [&](std::string_view label) {
             return hmac_sha256(secret.bytes(), as_bytes(label), connecting.raw, accepting.raw);
         };
@@ -168,7 +170,7 @@ SKEIN_INLINE task<void> send_verdict(stream* to, handshake_status status, sha256
     verdict v;
     v.fill(status, proof, identity_bytes.size());
     byte_buffer out = to_buffer(byte_span(v.raw));
-    if (status != handshake_status::token_differs) {
+    if (status != handshake_status::token_differs) { // else: an identity, or why it is refused
         append(out, identity_bytes);
         append(out, mac);
     }
@@ -176,8 +178,8 @@ SKEIN_INLINE task<void> send_verdict(stream* to, handshake_status status, sha256
     co_await writing;
 }
 
-/// Reads the identity that follows a verdict: its length was checked, its MAC is.
-SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::size_t most,
+/// Reads what follows a verdict, an identity or an error; checks its MAC.
+SKEIN_INLINE task<byte_buffer> read_block(stream* from, std::size_t bytes, std::size_t most,
                                           side sender, const handshake_keys* keys) {
     if (bytes > most) {
         throw error(errc::too_large,
@@ -192,12 +194,54 @@ SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::
     if (!equal_constant_time(mac, keys->mac(sender, block))) {
         throw changed_on_the_way("identity"); // it has proven the token already
     }
+    co_return block;
+}
+
+/// The identity that follows a verdict, with the key that was proven.
+SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::size_t most,
+                                          side sender, const handshake_keys* keys) {
+    auto reading = read_block(from, bytes, most, sender, keys);
+    const auto block = co_await reading;
     identity peer;
     const auto decoded = wire::decode(block, peer);
     if (!decoded)
         throw error(errc::malformed, "the peer's identity does not decode")
             .with_cause(decoded.error().what());
+    peer.key = keys->name;
     co_return peer;
+}
+
+/// The key with which an accepting side meets a peer whose hello names that one; nothing: with none.
+SKEIN_INLINE std::optional<token> key_for(const connection_options& options,
+                                          const key_name& asked) {
+    const auto& own = options.secret;
+    if (asked == own.name()) return own;
+    if (own.is_derived() || options.admits == nullptr) return std::nullopt;
+    return own.derive(asked);
+}
+
+/// One side comes with another key than the other one has or takes.
+SKEIN_INLINE error other_key(const key_name& theirs, const key_name& ours, bool connecting) {
+    auto text = connecting ? fmt::format("the peer takes {} here, we have {}",
+                                         to_string(theirs.kind), to_string(ours.kind))
+                           : fmt::format("the peer comes with {}, and only {} is taken here",
+                                         to_string(theirs.kind), to_string(ours.kind));
+    if (theirs.kind == ours.kind)
+        text = fmt::format("the peer has {} of another number", to_string(theirs.kind));
+    return error(errc::permission_denied, std::move(text))
+        .with_hint("name the key that is meant with --token-file, SKEIN_TOKEN_FILE or SKEIN_TOKEN");
+}
+
+/// Why the accepting side refuses a key that was proven.
+SKEIN_INLINE task<void> throw_refusal(stream* from, std::size_t bytes, std::size_t most,
+                                      const handshake_keys* keys) {
+    auto reading = read_block(from, bytes, most, side::accepting, keys);
+    const auto block = co_await reading;
+    error told(errc::unknown, "");
+    if (!wire::decode(block, told))
+        throw error(errc::permission_denied, "the peer refuses this key, and its reason does not "
+                                             "decode");
+    throw error(errc::permission_denied, told.text()).with_hint(told.hint());
 }
 
 SKEIN_INLINE std::optional<error> check_peer(const connection_options& mine, const identity& peer) {
@@ -246,6 +290,10 @@ SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_opt
     if (v.status() == static_cast<std::uint32_t>(handshake_status::token_differs)) {
         throw token_refused(options->secret);
     }
+    if (v.status() == static_cast<std::uint32_t>(handshake_status::key_refused)) {
+        auto refused = throw_refusal(with, v.identity_bytes(), options->bounds.max_identity, keys);
+        co_await refused;
+    }
     auto reading = read_identity(with, v.identity_bytes(), options->bounds.max_identity,
                                  side::accepting, keys);
     identity peer = co_await reading;
@@ -285,6 +333,16 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
     auto reading = read_identity(with, v.identity_bytes(), options->bounds.max_identity,
                                  side::connecting, keys);
     identity peer = co_await reading;
+    if (options->admits) {
+        if (const auto refused = options->admits(peer.key)) {
+            auto why = wire::encode(*refused);
+            const auto mac = keys->mac(side::accepting, why);
+            auto telling =
+                send_verdict(with, handshake_status::key_refused, none, std::move(why), mac);
+            co_await telling;
+            throw *refused;
+        }
+    }
     const auto fault = check_peer(*options, peer);
     const auto mac = keys->mac(side::accepting, self);
     auto telling =
@@ -303,7 +361,7 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
     const bool connecting = mine == side::connecting;
     const side theirs = connecting ? side::accepting : side::connecting;
     detail::hello out, in;
-    out.fill(mine, protocol_version, loop::current().random());
+    out.fill(mine, protocol_version, loop::current().random(), options.secret.name());
     byte_buffer self = wire::encode(options.self);
 
     if (connecting) {
@@ -328,7 +386,17 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
         have += got;
     }
     if (place != nullptr) place->greeted();
-    const detail::handshake_keys keys(options.secret, connecting ? out : in, connecting ? in : out);
+    const auto shared =
+        connecting ? std::optional<token>(options.secret) : detail::key_for(options, in.key());
+    if (shared && !connecting) out.name(in.key());
+    if (!shared || in.key() != out.key()) {
+        if (!connecting) { // so that the peer can say it too
+            auto telling = detail::write_one(&with, out.raw);
+            co_await telling;
+        }
+        throw detail::other_key(in.key(), options.secret.name(), connecting);
+    }
+    const detail::handshake_keys keys(*shared, connecting ? out : in, connecting ? in : out);
     auto rest = connecting
                     ? detail::finish_connecting(&with, &options, &keys, std::move(self))
                     : detail::finish_accepting(&with, &options, &keys, std::move(self), out.raw);

@@ -70,7 +70,7 @@ SKEIN_INLINE link_answer link_tables::judge(const connection& over, const link_h
     if (h.generation <= known->generation_) {
         refuse(link_verdict::stale,
                fmt::format("generation {} after {}", h.generation, known->generation_));
-    } else if (over.peer().name != known->peer_.name) {
+    } else if (over.peer().name != known->peer_.name || over.peer().key != known->peer_.key) {
         refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
     } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
                (h.fresh && known->received_ != 0)) {

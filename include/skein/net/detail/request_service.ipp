@@ -43,6 +43,21 @@ SKEIN_INLINE void request_service::add(std::uint16_t number, std::string_view na
     SKEIN_CHECK(fresh, "message {} ({}) has a handler: {}", number, name, at->second.name);
 }
 
+SKEIN_INLINE std::optional<error> request_service::judge(std::uint16_t number,
+                                                         byte_buffer& request) {
+    if (!gate_) return std::nullopt;
+    constexpr auto head = detail::request_head::bytes;
+    try {
+        const auto instead = gate_(number, byte_span(request).subspan(head));
+        if (!instead) return std::nullopt;
+        request.resize(head);
+        append(request, *instead);
+        return std::nullopt;
+    } catch (const error& why) {
+        return why;
+    }
+}
+
 SKEIN_INLINE std::size_t request_service::remembered() const noexcept {
     std::size_t n = 0;
     for (const auto& [number, c] : clients_) n += c->calls.size();

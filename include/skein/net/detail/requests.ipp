@@ -306,6 +306,13 @@ SKEIN_INLINE void requests::refuse(std::uint64_t id, bool one_way, const error& 
     send(detail::failure_kind, id, wire::encode(why));
 }
 
+namespace detail {
+[[nodiscard]] inline error not_handled(std::uint16_t number) {
+    return error(errc::not_supported, fmt::format("message {} is not handled here", number))
+        .with_hint("the peer is of another version, or in another role");
+}
+} // namespace detail
+
 /// Keys are the caller's own: those of the peer's incarnation, or of the first name on a plain
 /// connection.
 SKEIN_INLINE bool requests::speaks_for(std::uint64_t client) noexcept {
@@ -322,15 +329,12 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
     const auto head = detail::request_head::decode(body.data());
     const bool one_way = (head.flags & detail::request_head::one_way) != 0;
     if (running_.contains(id)) throw error(errc::malformed, "two requests with one number");
+    const auto shut_out = service_ ? service_->judge(head.number, body) : std::nullopt;
+    if (shut_out) return refuse(id, one_way, *shut_out);
     const auto found =
         service_ ? service_->handlers_.find(head.number) : decltype(service_->handlers_.end()){};
-    if (!service_ || found == service_->handlers_.end()) {
-        refuse(
-            id, one_way,
-            error(errc::not_supported, fmt::format("message {} is not handled here", head.number))
-                .with_hint("the peer is of another version, or in another role"));
-        return;
-    }
+    if (!service_ || found == service_->handlers_.end())
+        return refuse(id, one_way, detail::not_handled(head.number));
     if (head.generation != 0 && head.generation < service_->generation_) {
         refuse(id, one_way,
                error(errc::aborted,

@@ -83,7 +83,7 @@ SKEIN_INLINE std::string read_token_file(const std::string& path) {
     return std::string(text, n > 0 ? static_cast<std::size_t>(n) : 0);
 }
 
-SKEIN_INLINE bool make_token_file(const std::string& path) {
+SKEIN_INLINE bool make_token_file(const std::string& path, const std::string& content) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
@@ -92,7 +92,7 @@ SKEIN_INLINE bool make_token_file(const std::string& path) {
         throw errno_error(errno, "make token file", path)
             .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
     }
-    const auto text = net::token::generate().to_hex() + "\n";
+    const auto text = (content.empty() ? net::token::generate().to_hex() : content) + "\n";
     errno = 0;
     const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
     // link() is the atomic "create with content": exactly one of several ranks succeeds.
@@ -113,15 +113,23 @@ SKEIN_INLINE std::string own_token_file(const variable_reader& read) {
     return home && !home->empty() ? *home + "/.config/skein/token" : std::string();
 }
 
+/// A key does as well as a token, since the ranks of a job have the same one: what it opens at a
+/// head means nothing to a group.
+[[nodiscard]] inline result<net::token> read_secret(std::string_view text) {
+    auto key = net::token::from_text(text);
+    if (!key) return key.error();
+    return net::token::of_bytes({}, key->bytes());
+}
+
 } // namespace detail
 
 SKEIN_INLINE net::token group_token(const variable_reader& read) {
-    if (const auto given = read(token_variable)) return net::token::from_hex(*given).value();
+    if (const auto given = read(token_variable)) return detail::read_secret(*given).value();
     std::string path;
     if (const auto file = read("SKEIN_TOKEN_FILE")) {
         path = *file;
         if (!std::filesystem::exists(path)) detail::make_token_file(path);
-        return net::token::from_hex(detail::read_token_file(path)).value();
+        return detail::read_secret(detail::read_token_file(path)).value();
     }
     path = detail::own_token_file(read);
     if (path.empty()) {
@@ -131,7 +139,7 @@ SKEIN_INLINE net::token group_token(const variable_reader& read) {
             .with_hint("set SKEIN_TOKEN to the same 64 hexadecimal digits for all ranks");
     }
     if (!std::filesystem::exists(path)) detail::make_token_file(path);
-    auto secret = net::token::from_hex(detail::read_token_file(path));
+    auto secret = detail::read_secret(detail::read_token_file(path));
     if (!secret) {
         throw error(errc::invalid_argument,
                     fmt::format("token file {}: {}", path, secret.error().text()))
