@@ -280,8 +280,9 @@ TEST_CASE("ranks of one node see each other's gpus, their own at the place of th
         const auto none = co_await asking;
         REQUIRE_FALSE(none);
         CHECK(none.error().code() == errc::exhausted);
-        CHECK_THAT(none.error().text(),
-                   ContainsSubstring("asks for 5 gpus, and no node has as many: the most are 4, on"));
+        CHECK_THAT(
+            none.error().text(),
+            ContainsSubstring("asks for 5 gpus, and no node has as many: the most are 4, on"));
         for (const auto* one : {&greedy, &other}) {
             (*one)->release();
             auto leaving = (*one)->close();

@@ -224,6 +224,31 @@ TEST_CASE("sums go on where a run is resumed, amid an epoch and at its end, with
     }
 }
 
+TEST_CASE("what is added between two epochs is refused, and counts in neither") {
+    scratch dir;
+    run_world(1, [&](context& ctx) {
+        sk::Trainer<sk::DDP<>> trainer(ctx, epoch_config(dir.path));
+        auto net = make_zoo(shape::plain);
+        const numbers data{samples};
+        auto session = trainer.open(net, sk::AdamW{}, constant_rate{1e-2});
+        accumulator a(session);
+        std::string why;
+        for (auto& epoch : remaining_epochs_until(session, epochs, data)) {
+            for (auto& step : epoch)
+                for (auto& micro : step) session.backward(zoo_loss(net, micro));
+            try {
+                a["test"] += 1.0;
+            } catch (const sk::error& e) {
+                why = e.what();
+            }
+            break;
+        }
+        expect(why.find("'test' is added to behind the last step of epoch 0") != std::string::npos);
+        expect(why.find("session.evaluate_on") != std::string::npos);
+        expect(a.synchronized().all().empty());
+    });
+}
+
 TEST_CASE("sums of fractions come back from a checkpoint to the same bits") {
     skein::train::detail::epoch_sums sums;
     sums.begin_step(4);

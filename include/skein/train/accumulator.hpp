@@ -30,6 +30,8 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/core.h>
+
 namespace skein::train {
 
 namespace detail {
@@ -121,7 +123,11 @@ private:
     void start() {
         if (of_->phase() == step_phase::applied) of_->commit(); // applied before a rebind()
         has_step_ = of_->draw();
+        enter();
+    }
+    void enter() {
         number_ = of_->current_epoch();
+        of_->enter_epoch(number_);
     }
     void go_on() {
         of_->complete();
@@ -170,7 +176,7 @@ public:
 private:
     void next() {
         if (!epoch_.is_over()) detail::left_epoch(epoch_.number_);
-        epoch_.number_ = of_->current_epoch();
+        epoch_.enter();
     }
     session* of_;
     epoch_view<Batch> epoch_;
@@ -190,6 +196,13 @@ template <class Data>
 }
 
 } // namespace skein::train
+
+/// AdaptDL's accumulators are read by name; here that is said of the sums.
+template <class Char>
+struct fmt::formatter<skein::train::accumulator::place, Char> {
+    static_assert(sizeof(Char) == 0, "an accumulator is written to by a[name]; what is read is "
+                                     "a.synchronized()[name]");
+};
 
 #if SKEIN_HEADER_ONLY
 #include <skein/train/detail/accumulator.ipp>

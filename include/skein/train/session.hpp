@@ -217,8 +217,11 @@ public:
     }
     /// For train/accumulator.hpp: a number of this rank for the sums of the epoch. It counts with the
     /// step in hand; what is added behind a step that was taken back is part of none.
-    ///   errors  usage without a step in hand, and for a name that cannot be one
+    ///   errors  usage without a step in hand, also behind the last one of an epoch's loop, and for a
+    ///           name that cannot be one
     void accumulate(std::string_view name, double more);
+    /// For loops over epochs: the steps of another one are none of this loop.
+    void enter_epoch(std::uint64_t epoch) noexcept { in_epoch_ = epoch; }
     /// The sums over all ranks and the steps of an epoch that are committed, and which epoch that is.
     [[nodiscard]] const std::map<std::string, double>& epoch_sums() const noexcept;
     [[nodiscard]] std::uint64_t epoch_of_sums() const noexcept;
@@ -279,6 +282,7 @@ public:
 
 private:
     std::unique_ptr<detail::session_core> core_;
+    std::optional<std::uint64_t> in_epoch_; // of a loop over epochs
 };
 
 template <class Batch>

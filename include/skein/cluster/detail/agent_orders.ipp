@@ -149,11 +149,10 @@ SKEIN_INLINE proc::child_options agent::state::what_to_start(const worker& w) co
     if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
         throw good.error();
     if (demand && (demand->gpu || total.gpu)) // a worker sees the gpus of its lease alone
-        child.env.emplace_back(
-            proc::gpus_variable,
-            order.rank() != nullptr
-                ? detail::gpus_of_rank(order, how.gpu_names)
-                : proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
+        child.env.emplace_back(proc::gpus_variable,
+                               order.rank() != nullptr
+                                   ? detail::gpus_of_rank(order, how.gpu_names)
+                                   : proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
     if (const auto* const rank = order.rank()) {
         be_rank(*rank, secret, child);
         return child;

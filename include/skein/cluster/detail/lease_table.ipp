@@ -353,9 +353,9 @@ SKEIN_INLINE void lease_table::ask_room(lease& l) {
 
 /// A rank of a training asks for more gpus than any node has: waiting would not help. Nothing: one has
 /// as many, or there is none yet.
-[[nodiscard]] SKEIN_INLINE std::optional<error>
-too_many_gpus(const std::vector<sched::resources>& bundles,
-              const std::map<std::uint64_t, std::unique_ptr<lease_node>>& nodes) {
+[[nodiscard]] SKEIN_INLINE std::optional<error> too_many_gpus(
+    const std::vector<sched::resources>& bundles,
+    const std::map<std::uint64_t, std::unique_ptr<lease_node>>& nodes) {
     sched::amount asked, most;
     for (const auto& one : bundles) asked = std::max(asked, one.gpu);
     std::string with_most;
@@ -368,10 +368,9 @@ too_many_gpus(const std::vector<sched::resources>& bundles,
     return error(errc::exhausted,
                  fmt::format("each rank asks for {} gpus, and no node has as many: {}",
                              sched::to_string(asked),
-                             with_most.empty()
-                                 ? fmt::format("none of {} has any", nodes.size())
-                                 : fmt::format("the most are {}, on {}", sched::to_string(most),
-                                               with_most)))
+                             with_most.empty() ? fmt::format("none of {} has any", nodes.size())
+                                               : fmt::format("the most are {}, on {}",
+                                                             sched::to_string(most), with_most)))
         .with_hint("ask for fewer by scaling.gpus, or let a node with more join first");
 }
 

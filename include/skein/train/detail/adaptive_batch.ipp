@@ -216,10 +216,12 @@ SKEIN_INLINE train::decision adaptive_batch::on_step(const train::step_info& s) 
     next.micro_batches = static_cast<std::int64_t>(word_[2]);
     begin_plan(next);
     return {.plan = next,
-            .why = fmt::format("noise scale {:.0f} samples; a step of {} is expected to take "
-                               "{:.3g} ms, one of {} takes {:.3g} ms; goodput x {:.2f}",
-                               word_[3], next.global_batch, word_[4] * 1e3, s.plan->global_batch,
-                               word_[5] * 1e3, word_[6])};
+            .why = fmt::format(
+                "{}; a step of {} is expected to take "
+                "{:.3g} ms, one of {} takes {:.3g} ms; goodput x {:.2f}",
+                std::isfinite(word_[3]) ? fmt::format("noise scale {:.0f} samples", word_[3])
+                                        : std::string("gradients are all noise"),
+                next.global_batch, word_[4] * 1e3, s.plan->global_batch, word_[5] * 1e3, word_[6])};
 }
 
 SKEIN_INLINE void adaptive_batch::begin_plan(const train::step_plan& plan) {

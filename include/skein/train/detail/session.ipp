@@ -80,6 +80,12 @@ SKEIN_INLINE void session::accumulate(std::string_view name, double more) {
             throw error(errc::usage,
                         fmt::format("'{}' is added to without a step in hand", printable(name)))
                 .with_hint("add beside the micro-batches of a step: sums are those of steps");
+        if (in_epoch_ && core_->now().sums.drawn_epoch() != in_epoch_)
+            throw error(errc::usage,
+                        fmt::format("'{}' is added to behind the last step of epoch {}",
+                                    printable(name), *in_epoch_))
+                .with_hint("add beside the micro-batches of a step: sums are those of steps; what "
+                           "an evaluation counts its loss reports (session.evaluate_on)");
         if (name.empty()) throw error(errc::usage, "a sum without a name");
         (void)core_->reported().sum(std::string(detail::sum_prefix) + std::string(name), more);
     });

@@ -267,9 +267,10 @@ public:
     void agree() {
         if (phase_ != step_phase::drawn) expect(step_phase::computing, "agree()");
         if (begin_micro() != nullptr || in_hand_ != nullptr || passed_ < drawn_->with_samples())
-            throw error(errc::usage,
-                        fmt::format("backward() was called for {} of {} micro-batches of step {}",
-                                    passed_, drawn_->with_samples(), run_.step + 1));
+            throw error(
+                errc::usage,
+                fmt::format("session.backward() was called for {} of {} micro-batches of step {}",
+                            passed_, drawn_->with_samples(), run_.step + 1));
         reported_.weigh(1.0); // no batch is in hand
         run_.feeder->look_ahead(run_.step);
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));

@@ -55,7 +55,9 @@ namespace skein::train::detail {
                     fmt::format("not supported: a look at preconditioned gradients with optimizer "
                                 "{}, which has no mean of squares",
                                 optimizer.name()))
-            .with_hint("train with Adam or AdamW, or look with .preconditioned = false");
+            .with_hint(
+                "train with Adam or AdamW; with another optimizer the rate of adaptive_batch "
+                "is adascale or linear, and a look of one's own .preconditioned = false");
     if (store.is_sharded())
         throw error(errc::not_supported,
                     fmt::format("not supported: a look at preconditioned gradients with {}, where "
