@@ -125,6 +125,13 @@ task<std::optional<error>> say(world* w, net::token key, std::uint64_t incarnati
     co_return got.error();
 }
 
+/// One that the table does not have.
+struct message_of_tomorrow {
+    static constexpr std::uint16_t number = 60'000;
+};
+static_assert(cluster::detail::all_have_rights(cluster::cluster_messages()));
+static_assert(!cluster::detail::all_have_rights(net::message_table<message_of_tomorrow>()));
+
 struct sample {
     std::uint16_t number;
     std::string name;
