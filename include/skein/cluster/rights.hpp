@@ -136,7 +136,8 @@ namespace detail {
 
 template <class... Messages>
 [[nodiscard]] consteval bool all_have_rights(net::message_table<Messages...>) {
-    return ((rights_of(Messages::number) != nullptr) && ...) && sizeof...(Messages) == rights.size();
+    return ((rights_of(Messages::number) != nullptr) && ...) &&
+           sizeof...(Messages) == rights.size();
 }
 
 } // namespace detail

@@ -70,8 +70,9 @@ SKEIN_INLINE result<token> token::from_text(std::string_view text) {
         return bad(fmt::format("the text of {} is cut, or its number is none", to_string(of)));
     const auto digits = from_hex(rest.substr(number_end + 1));
     if (!digits)
-        return bad(fmt::format("{} ends with {} hexadecimal digits, this one has {} characters there",
-                               to_string(of), 2 * size, rest.size() - number_end - 1));
+        return bad(
+            fmt::format("{} ends with {} hexadecimal digits, this one has {} characters there",
+                        to_string(of), 2 * size, rest.size() - number_end - 1));
     return of_bytes({of, number}, digits->bytes());
 }
 
