@@ -52,7 +52,7 @@ TEST_CASE("orders of all kinds travel as all fields in a row", "[cluster]") {
               std::string("10.0.0.2"), std::string(), std::uint16_t{7000}, true, std::string("A=1"),
               std::string(), std::string(), std::uint32_t{0}, strings(), strings{"B=2"},
               std::string("abc"), std::int64_t{9}, std::string("train-1"), none, std::string(),
-              std::uint64_t{1}, std::uint64_t{0}, order_keys(), std::vector<std::uint64_t>())));
+              std::uint64_t{1}, std::uint64_t{0}, cluster::order_keys(), std::vector<std::uint64_t>())));
     const auto entry = order(entry_process{"train-1", 2, {"python", "train.py"}, 11, 500});
     CHECK(wire::encode(entry) ==
           wire::encode(std::tuple(
@@ -61,7 +61,7 @@ TEST_CASE("orders of all kinds travel as all fields in a row", "[cluster]") {
               std::uint16_t{0}, true, std::string(), std::string(), std::string("train-1"),
               std::uint32_t{2}, strings{"python", "train.py"}, strings{"B=2"}, std::string("abc"),
               std::int64_t{9}, std::string(), none, std::string(), std::uint64_t{11},
-              std::uint64_t{500}, order_keys(), std::vector<std::uint64_t>())));
+              std::uint64_t{500}, cluster::order_keys(), std::vector<std::uint64_t>())));
 }
 
 TEST_CASE("an order is what it was when it arrives", "[cluster]") {

@@ -145,7 +145,7 @@ TEST_CASE("a tool of another release is told so, and changes nothing") {
     asked_cluster c;
     constexpr auto other = cluster::cluster_version + 1;
     for (const auto& refused :
-         {refusal_of<cluster::cluster_status>(c.how, cluster::ask_status{other}),
+         {refusal_of<cluster::cluster_status>(c.how, cluster::ask_status{other, false, {}}),
           refusal_of<cluster::drain_reply>(c.how, cluster::ask_drain{"a", true, other}),
           refusal_of<cluster::stop_reply>(c.how, cluster::ask_stop{other})}) {
         CHECK(refused.code() == errc::mismatch);

@@ -51,7 +51,7 @@ cp "$SKEIN_TOKEN_FILE" "{c.folder}/kept"; chmod 600 "{c.folder}/kept"
         assert "in " in said["token --for view"] and "is an attempt key" in said["token --for view"], said["token --for view"]
         status = json.loads(said["status --json"].rsplit("= ", 1)[0])
         assert [node["name"] for node in status["nodes"]] == ["n1"] and [job["job"] for job in status["jobs"]] == ["asks"], status
-        assert c.info("other")["state"] == "RUNNING" and c.node("n1")["state"] == "ready"
+        assert c.info("other")["state"] == "RUNNING" and not c.node("n1")["draining"]
 
         # The attempt has ended: its file is gone, and a copy of it opens nothing.
         kept = c.folder / "kept"

@@ -18,6 +18,7 @@
 #include <skein/core/config.hpp>
 #include <skein/cluster/messages.hpp>
 #include <skein/net/key_name.hpp>
+#include <skein/net/message.hpp>
 
 #include <algorithm>
 #include <array>
@@ -133,15 +134,15 @@ inline constexpr auto rights = [] {
 
 namespace detail {
 
-[[nodiscard]] consteval bool all_have_rights() {
-    return std::all_of(cluster_messages::numbers.begin(), cluster_messages::numbers.end(),
-                       [](std::uint16_t n) { return rights_of(n) != nullptr; }) &&
-           cluster_messages::numbers.size() == rights.size();
+template <class... Messages>
+[[nodiscard]] consteval bool all_have_rights(net::message_table<Messages...>) {
+    return ((rights_of(Messages::number) != nullptr) && ...) &&
+           sizeof...(Messages) == rights.size();
 }
 
 } // namespace detail
 
-static_assert(detail::all_have_rights(),
+static_assert(detail::all_have_rights(cluster_messages()),
               "each message of cluster_messages needs one row in cluster/rights.hpp: who may send "
               "it to a head, and about what");
 

@@ -41,7 +41,7 @@ struct hello {
         std::memcpy(raw.data(), magic.data(), magic.size());
         store_le(raw.data() + 8, version);
         store_le(raw.data() + 12, static_cast<std::uint16_t>(mine));
-        random.fill(mut_byte_span(raw).subspan(24, sealed - 24));
+        random.fill(mut_byte_span(raw).subspan(16, sealed - 16)); // the number takes 8 of these
         name(key);
     }
     /// Names another key; all else stays.

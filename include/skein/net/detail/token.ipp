@@ -60,20 +60,20 @@ SKEIN_INLINE result<token> token::from_text(std::string_view text) {
     const auto kind =
         std::find(key_kind_names.begin() + 1, key_kind_names.end(), text.substr(0, kind_end));
     if (kind == key_kind_names.end()) return bad("the text is of no kind of key that is known");
+    const auto of = static_cast<key_kind>(kind - key_kind_names.begin());
     const auto rest = text.substr(kind_end + 1);
     const auto number_end = std::min(rest.find('.'), rest.size());
     std::uint64_t number = 0;
     const auto* const last = rest.data() + number_end;
     const auto read = std::from_chars(rest.data(), last, number, 16);
     if (read.ec != std::errc() || read.ptr != last || number_end == rest.size())
-        return bad(fmt::format("the text of a {} key is cut, or its number is none", *kind));
+        return bad(fmt::format("the text of {} is cut, or its number is none", to_string(of)));
     const auto digits = from_hex(rest.substr(number_end + 1));
     if (!digits)
-        return bad(fmt::format("a {} key ends with {} hexadecimal digits, this one has {} "
-                               "characters there",
-                               *kind, 2 * size, rest.size() - number_end - 1));
-    return of_bytes({static_cast<key_kind>(kind - key_kind_names.begin()), number},
-                    digits->bytes());
+        return bad(
+            fmt::format("{} ends with {} hexadecimal digits, this one has {} characters there",
+                        to_string(of), 2 * size, rest.size() - number_end - 1));
+    return of_bytes({of, number}, digits->bytes());
 }
 
 SKEIN_INLINE std::string token::to_text() const {
