@@ -8,6 +8,7 @@
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/job_folders.hpp>
 #include <skein/cluster/detail/marked_processes.hpp>
+#include <skein/cluster/detail/result_sender.hpp>
 #include <skein/cluster/detail/sent_output.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
@@ -81,6 +82,7 @@ struct agent::state {
     head_way way{head};
     detail::sent_output output{way};
     detail::job_folders folders{how.storage, how.secret, way};
+    detail::result_sender results{head, how.storage};
     scope running; ///< the workers
 
     task<void> serve();
