@@ -41,6 +41,7 @@
 #include <skein/cluster/detail/sent_output.hpp>
 #include <skein/cluster/detail/start_failures.hpp>
 #include <skein/cluster/detail/start_order.hpp>
+#include <skein/cluster/detail/step_sender.hpp>
 #include <skein/cluster/detail/visited_spaces.hpp>
 #include <skein/cluster/detail/worker_news.hpp>
 #include <skein/cluster/digest_cache.hpp>
@@ -120,6 +121,7 @@
 #include <skein/cluster/detail/space_server.ipp>
 #include <skein/cluster/detail/start_failures.ipp>
 #include <skein/cluster/detail/start_order.ipp>
+#include <skein/cluster/detail/step_sender.ipp>
 #include <skein/cluster/detail/tools.ipp>
 #include <skein/cluster/detail/visited_spaces.ipp>
 #include <skein/cluster/detail/worker_news.ipp>

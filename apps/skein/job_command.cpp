@@ -349,7 +349,10 @@ std::string count_of(Count n, const char* what) {
 
 /// "attempt 2: 14 files, 3.2 MiB, from n1"
 std::string text_of_set(const cluster::stored_set& one) {
-    auto out = fmt::format("attempt {}: ", one.attempt);
+    const bool is_step = one.name.find('/') != one.name.npos;
+    auto out =
+        fmt::format("{}attempt {}: ", is_step ? skein::printable(one.name) + " of " : std::string(),
+                    one.attempt);
     if (!one.id.empty())
         out += fmt::format("{}, {}, from {}", count_of(one.files, "file"),
                            skein::binary_bytes(one.bytes), skein::printable(one.node));

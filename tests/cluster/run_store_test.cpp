@@ -5,6 +5,7 @@
 #include <skein/cluster/detail/fetched_files.hpp>
 #include <skein/cluster/detail/head_runs.hpp>
 #include <skein/cluster/detail/result_files.hpp>
+#include <skein/cluster/detail/step_sender.hpp>
 #include <skein/cluster/digest_cache.hpp>
 #include <skein/cluster/run_shelf.hpp>
 #include <skein/core/posix_disk.hpp>
@@ -433,6 +434,55 @@ TEST_CASE("nothing is written through a link, nor out of the folder", "[cluster]
     package_manifest link;
     link.entries.push_back({"a", 1, 0, 0, {}, "b"});
     CHECK(fault_of([&] { (void)parts::read_set(wire::encode(link)); }) == errc::malformed);
+}
+
+// ---- steps of trainings -------------------------------------------------------------------------
+
+TEST_CASE("a step is what has its whole name; it is snapped with the files of its run",
+          "[cluster][results]") {
+    const test::temporary_folder folder;
+    const auto job = folder.path + "/job", runs = job + "/runs", to = folder.path + "/beside/1";
+    write_file(runs + "/a/checkpoints/step-00000010/shard", "ten");
+    write_file(runs + "/a/checkpoints/step-00000009/shard", "nine");
+    write_file(runs + "/a/checkpoints/step-11.part-1/shard", "part");
+    write_file(runs + "/a/checkpoints/step-12.broken/shard", "broken");
+    write_file(runs + "/a/checkpoints/step-/shard", "none");
+    write_file(runs + "/a/metrics.csv", "table");
+    write_file(runs + "/a/.hidden", "hidden");
+    write_file(runs + "/b/other", "no steps");
+    const auto found = parts::find_steps(runs);
+    REQUIRE(found.size() == 2);
+    CHECK(found[0].set_name() == "a/step-00000009");
+    CHECK(found[1].step == 10);
+    CHECK(parts::find_steps(folder.path + "/nothing").empty());
+    CHECK(parts::step_of_set("a/step-00000010").step == 10);
+    for (const char* none :
+         {"attempt-1", "a/b", "a/step-", "a/step-1x", "step-1", "a/step-99999999999999999999"})
+        CHECK(parts::step_of_set(none).run.empty());
+
+    parts::snap_step(job, "runs", found[1], to);
+    fs::remove_all(runs + "/a/checkpoints/step-00000010");
+    write_file(runs + "/a/metrics.csv", "another table");
+    CHECK(text_of(to + "/runs/a/checkpoints/step-00000010/shard") == "ten");
+    CHECK(text_of(to + "/runs/a/metrics.csv") == "table");
+    const parts::result_question all{to, "runs", {}};
+    CHECK(paths_of(parts::find_results(all, nullptr, {}).files).size() == 2);
+    CHECK(fault_of([&] { parts::snap_step(job, "runs", found[1], to + "2"); }) == errc::not_found);
+}
+
+TEST_CASE("of a run's steps those are kept that its node has, and the two newest",
+          "[cluster][results]") {
+    const test::temporary_folder folder;
+    run_shelf on(folder.path + "/results", 1 << 20);
+    for (const char* name :
+         {"a/step-1", "b/step-1", "attempt-1", "a/step-2", "a/step-3", "a/step-4"})
+        (void)keep(on, "job", name, name, true);
+    on.keep_steps("job", "a/", {"a/step-1", "a/step-4"});
+    std::vector<std::string> names;
+    for (const auto& one : on.sets_of("job")) names.push_back(one.name);
+    CHECK(names ==
+          std::vector<std::string>{"a/step-1", "b/step-1", "attempt-1", "a/step-3", "a/step-4"});
+    on.keep_steps("nobody", "a/", {});
 }
 
 // ---- files that were read before ----------------------------------------------------------------

@@ -177,7 +177,48 @@ def no_room():
         c.end()
 
 
-CASES = [("fetched", fetched), ("in the way", in_the_way), ("bad ends", bad_ends), ("cut", cut), ("no room", no_room)]
+def steps():
+    """Checkpoints go to the head while the job runs; the next attempt, on a node without them, finds the newest there before it starts."""
+    with Jobs() as c:
+        go = c.cwd / "go"
+        script = c.folder_of("first", f"""cat runs/gpt/checkpoints/step-*/shard runs/gpt/metrics.csv 2>/dev/null
+ls runs/gpt/checkpoints 2>/dev/null
+test $SKEIN_JOB_ATTEMPT = 1 || exit 0
+mkdir -p runs/gpt/checkpoints/step-7.part
+echo step > runs/gpt/metrics.csv
+for n in 1 2 3 4 5; do
+    mkdir -p runs/gpt/checkpoints/step-0$n.part
+    head -c 2000000 /dev/zero | tr '\\0' $n > runs/gpt/checkpoints/step-0$n.part/large
+    echo shard $n > runs/gpt/checkpoints/step-0$n.part/shard
+    mv runs/gpt/checkpoints/step-0$n.part runs/gpt/checkpoints/step-0$n
+    rm -rf runs/gpt/checkpoints/step-0$((n - 2))
+    echo $n >> runs/gpt/metrics.csv
+    echo wrote $n
+    until test -e {go}$n; do sleep 0.02; done
+done
+kill -9 $$
+""")
+        c.job("submit", "--id", "one", "--no-wait", "--retries", "1", "--working-dir", script, "--", "./run.sh")
+        for n in range(1, 6):
+            c.wait_until(lambda: f"gpt/step-0{n} of attempt 1: 3 files" in c.job("status", "one")[0], f"step {n} at the head")
+            if n == 3:
+                out, err = c.job("fetch", "one")
+                assert (c.cwd / "one/runs/gpt/checkpoints/step-03/shard").read_text() == "shard 3\n" and "so far" in err[-1], (out, err)
+            if n == 5:
+                first = c.info("one")["node"]
+                c.tool("drain", first, "--address", c.address)
+                shown = c.job("status", "one")[0]
+                assert "step-04" in shown and "step-03" not in shown, shown    # as the training keeps them
+            (c.cwd / f"go{n}").touch()
+        c.until("one", "SUCCEEDED")
+        assert c.info("one")["node"] != first
+        said = c.job("logs", "one", "--attempt", "2")[0]
+        # The table is taken with the step: what is written beside it at that moment may be in it.
+        assert re.fullmatch(r"shard 5\nstep\n1\n2\n3\n4\n(5\n)?step-05\n", said), said
+        c.end()
+
+
+CASES = [("fetched", fetched), ("in the way", in_the_way), ("bad ends", bad_ends), ("cut", cut), ("no room", no_room), ("steps", steps)]
 
 if __name__ == "__main__":
     run_cases(CASES, sys.argv[1] if len(sys.argv) > 1 else None)

@@ -10,7 +10,7 @@
 //
 // Contents lie in a package_store of its own, so that files that jobs bring and what they leave
 // behind do not take each other's room. A set whose contents were removed for newer ones is still
-// named, and says so. What is held is not removed: the newest set of each job that lives.
+// named, and says so. What is held is not removed: of each job that lives the results of the newest attempt, and steps.
 //
 // Calls block and are safe on several threads at once.
 
@@ -46,7 +46,8 @@ public:
 
     [[nodiscard]] package_store& files() noexcept { return files_; }
     /// A set whose id is empty has no files, and says why by its trouble.
-    ///   holds   it is not removed before keep(), forget(), or another set of its job
+    ///   holds   it is not removed before keep(), forget(), or, without a slash in its name, another
+    ///           such set of its job
     ///   errors  not_found: not all of its files are here; disk_full, io
     void commit(const std::string& key, stored_set what, bool holds);
     /// The newest last.
@@ -58,6 +59,10 @@ public:
     [[nodiscard]] sha256_digest digest_of(const std::string& id, std::uint32_t entry);
     /// Drops a set; its files go when their room is needed.
     void drop(const std::string& key, const std::string& name);
+    /// Of the sets whose names begin with `run` those go that are neither in `keeps` nor one of the
+    /// two newest.
+    void keep_steps(const std::string& key, const std::string& run,
+                    const std::vector<std::string>& keeps);
     /// All of a job.
     void forget(const std::string& key);
     /// Lets go of what is held for others than those; forgets jobs that nobody knows.

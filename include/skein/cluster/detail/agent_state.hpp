@@ -10,6 +10,7 @@
 #include <skein/cluster/detail/marked_processes.hpp>
 #include <skein/cluster/detail/result_sender.hpp>
 #include <skein/cluster/detail/sent_output.hpp>
+#include <skein/cluster/detail/step_sender.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
@@ -83,6 +84,7 @@ struct agent::state {
     detail::sent_output output{way};
     detail::job_folders folders{how.storage, how.secret, way};
     detail::result_sender results{head, how.storage};
+    detail::step_sender steps{head, how.storage};
     scope running; ///< the workers
 
     task<void> serve();

@@ -44,6 +44,12 @@ public:
     head_runs(Asker* way, std::string job, lease_name lease = {})
         : way_(way), job_(std::move(job)), lease_(lease) {}
 
+    /// With the next commit(): of a run's steps only these and the two newest are kept.
+    void keep_of_run(const std::string& run, std::vector<std::string> keeps) {
+        run_ = run + "/";
+        keeps_ = std::move(keeps);
+    }
+
     [[nodiscard]] task<set_wanted> begin(package_manifest what) override {
         offer_set m;
         m.lease = lease_;
@@ -64,6 +70,8 @@ public:
         commit_set m;
         m.lease = lease_;
         m.what = std::move(what);
+        m.run = run_;
+        m.keeps = keeps_;
         return drop(way_->template ask<set_committed>(std::move(m)));
     }
     [[nodiscard]] task<std::vector<stored_set>> list() override {
@@ -112,6 +120,8 @@ private:
     Asker* way_;
     std::string job_;
     lease_name lease_;
+    std::string run_;
+    std::vector<std::string> keeps_;
 };
 
 /// Sends what a store lacks of files that lie in a folder.

@@ -64,6 +64,9 @@ struct commit_set {
     static constexpr std::uint16_t number = 104;
     lease_name lease;
     stored_set what; ///< node, attempt and when: as the head knows them
+    /// Not empty: of sets whose names begin so, only these and the two newest are kept.
+    std::string run;
+    std::vector<std::string> keeps{};
 };
 /// It is on the head's disk.
 struct set_committed {

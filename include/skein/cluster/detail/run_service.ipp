@@ -84,8 +84,10 @@ SKEIN_INLINE task<piece_taken> run_service::put(shelf_ptr shelf,
 SKEIN_INLINE task<set_committed> run_service::commit(shelf_ptr shelf,
                                                      std::shared_ptr<run_uploads> uploads,
                                                      std::string key, commit_set m) {
-    auto working = net::offload([shelf, key = std::move(key), what = std::move(m.what)] {
+    auto working = net::offload([shelf, key = std::move(key), what = std::move(m.what),
+                                 run = std::move(m.run), keeps = std::move(m.keeps)] {
         shelf->get().commit(key, what, true);
+        if (!run.empty()) shelf->get().keep_steps(key, run, keeps);
     });
     co_await working;
     uploads->pins.erase(m.lease);
@@ -151,6 +153,8 @@ SKEIN_INLINE void run_service::serve_nodes(net::request_service& service,
             const auto of = who(m.lease);
             auto& what = m.what;
             check_text("the name of a set", what.name, most_set_text);
+            check_text("the name of a run", m.run, most_set_text);
+            if (m.keeps.size() > run_shelf::most_sets) m.keeps.resize(run_shelf::most_sets);
             if (what.trouble.size() > most_set_text) what.trouble.resize(most_set_text);
             what.node = of.node;
             what.attempt = of.job->attempt;

@@ -85,7 +85,12 @@ SKEIN_INLINE void run_shelf::commit(const std::string& key, stored_set what, boo
     write(key, sets);
     auto& of = jobs_[key];
     of.sets = std::move(sets);
-    of.held.clear();
+    std::erase_if(of.held, [&](const auto& one) { // attempts give way to each other
+        const bool is_there = std::any_of(of.sets.begin(), of.sets.end(),
+                                          [&](const auto& set) { return set.name == one.first; });
+        return !is_there || one.first == what.name ||
+               (one.first.find('/') == one.first.npos && what.name.find('/') == what.name.npos);
+    });
     if (holds && !what.id.empty()) of.held.emplace(what.name, std::move(pin));
 }
 
@@ -137,6 +142,29 @@ SKEIN_INLINE void run_shelf::drop(const std::string& key, const std::string& nam
     std::erase_if(at->second.sets, [&](const stored_set& one) { return one.name == name; });
     at->second.held.erase(name);
     write(key, at->second.sets);
+}
+
+SKEIN_INLINE void run_shelf::keep_steps(const std::string& key, const std::string& run,
+                                        const std::vector<std::string>& keeps) {
+    const std::lock_guard held(mutex_);
+    const auto at = jobs_.find(key);
+    if (at == jobs_.end()) return;
+    auto& [sets, pins] = at->second;
+    std::size_t newer = 0;
+    std::vector<stored_set> left;
+    for (auto one = sets.rbegin(); one != sets.rend(); ++one) {
+        const bool is_step = one->name.starts_with(run);
+        const bool goes = is_step && newer++ >= 2 &&
+                          std::find(keeps.begin(), keeps.end(), one->name) == keeps.end();
+        if (goes)
+            pins.erase(one->name);
+        else
+            left.push_back(std::move(*one));
+    }
+    std::reverse(left.begin(), left.end());
+    const bool has_less = left.size() != sets.size();
+    sets = std::move(left);
+    if (has_less) write(key, sets);
 }
 
 SKEIN_INLINE void run_shelf::forget(const std::string& key) {
