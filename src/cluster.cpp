@@ -15,6 +15,7 @@
 #include <skein/cluster/detail/broken_links.hpp>
 #include <skein/cluster/detail/driver_waits.hpp>
 #include <skein/cluster/detail/fair_shares.hpp>
+#include <skein/cluster/detail/fetched_files.hpp>
 #include <skein/cluster/detail/git_files.hpp>
 #include <skein/cluster/detail/head_client.hpp>
 #include <skein/cluster/detail/head_keys.hpp>
@@ -37,12 +38,17 @@
 #include <skein/cluster/detail/output_relay.hpp>
 #include <skein/cluster/detail/package_files.hpp>
 #include <skein/cluster/detail/package_service.hpp>
+#include <skein/cluster/detail/result_files.hpp>
+#include <skein/cluster/detail/result_sender.hpp>
 #include <skein/cluster/detail/rights_gate.hpp>
+#include <skein/cluster/detail/run_service.hpp>
 #include <skein/cluster/detail/sent_output.hpp>
 #include <skein/cluster/detail/start_failures.hpp>
 #include <skein/cluster/detail/start_order.hpp>
+#include <skein/cluster/detail/step_sender.hpp>
 #include <skein/cluster/detail/visited_spaces.hpp>
 #include <skein/cluster/detail/worker_news.hpp>
+#include <skein/cluster/digest_cache.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/cluster/head_log.hpp>
 #include <skein/cluster/job_progress.hpp>
@@ -53,6 +59,9 @@
 #include <skein/cluster/package.hpp>
 #include <skein/cluster/package_scan.hpp>
 #include <skein/cluster/package_store.hpp>
+#include <skein/cluster/page_forward.hpp>
+#include <skein/cluster/results.hpp>
+#include <skein/cluster/run_shelf.hpp>
 #include <skein/cluster/space_server.hpp>
 #include <skein/cluster/tools.hpp>
 
@@ -64,8 +73,10 @@
 #include <skein/cluster/detail/agent_orders.ipp>
 #include <skein/cluster/detail/attempt_logs.ipp>
 #include <skein/cluster/detail/broken_links.ipp>
+#include <skein/cluster/detail/digest_cache.ipp>
 #include <skein/cluster/detail/driver_waits.ipp>
 #include <skein/cluster/detail/fair_shares.ipp>
+#include <skein/cluster/detail/fetched_files.ipp>
 #include <skein/cluster/detail/git_files.ipp>
 #include <skein/cluster/detail/head.ipp>
 #include <skein/cluster/detail/head_client.ipp>
@@ -107,11 +118,18 @@
 #include <skein/cluster/detail/package_scan.ipp>
 #include <skein/cluster/detail/package_service.ipp>
 #include <skein/cluster/detail/package_store.ipp>
+#include <skein/cluster/detail/page_forward.ipp>
+#include <skein/cluster/detail/result_files.ipp>
+#include <skein/cluster/detail/result_sender.ipp>
+#include <skein/cluster/detail/results.ipp>
 #include <skein/cluster/detail/rights_gate.ipp>
+#include <skein/cluster/detail/run_service.ipp>
+#include <skein/cluster/detail/run_shelf.ipp>
 #include <skein/cluster/detail/sent_output.ipp>
 #include <skein/cluster/detail/space_server.ipp>
 #include <skein/cluster/detail/start_failures.ipp>
 #include <skein/cluster/detail/start_order.ipp>
+#include <skein/cluster/detail/step_sender.ipp>
 #include <skein/cluster/detail/tools.ipp>
 #include <skein/cluster/detail/visited_spaces.ipp>
 #include <skein/cluster/detail/worker_news.ipp>

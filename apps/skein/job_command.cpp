@@ -6,13 +6,17 @@
 #include "time_option.hpp"
 
 #include <skein/cluster/access.hpp>
+#include <skein/cluster/detail/result_files.hpp>
+#include <skein/cluster/digest_cache.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/cluster/package_scan.hpp>
+#include <skein/cluster/results.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/notice.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/units.hpp>
+#include <skein/core/with_commas.hpp>
 #include <skein/proc/process.hpp>
 
 #include <algorithm>
@@ -25,6 +29,7 @@
 #include <string_view>
 
 #include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -221,10 +226,20 @@ std::vector<std::string> named_files(const job_arguments& args) {
     return out;
 }
 
-/// Lists and reads the folder; many files take a while.
-cluster::package_manifest read_folder(const job_arguments& args) {
+/// Files of so many bytes are read when they are sent, if nobody knows their digests.
+constexpr std::uint64_t large_file = std::uint64_t{1} << 20;
+
+/// Lists the folder, and reads its small files but those that are as they were the last time.
+cluster::package_manifest read_folder(const job_arguments& args, cluster::digest_cache& known) {
     progress_line shown;
     cluster::scan_options scan;
+    scan.known = [&](const struct stat& is) {
+        auto digest = known.find(is);
+        if (!digest && static_cast<std::uint64_t>(is.st_size) >= large_file) digest.emplace();
+        return digest;
+    };
+    scan.learned = [&](const struct stat& is, const skein::sha256_digest& digest,
+                       std::int64_t read_at) { known.learn(is, digest, read_at); };
     scan.always = named_files(args);
     scan.progress = [&](const cluster::scan_progress& now) {
         shown.say([&] {
@@ -236,12 +251,35 @@ cluster::package_manifest read_folder(const job_arguments& args) {
 
 /// Sends the folder.
 std::string send_folder(const cluster::tool_options& how, const job_arguments& args,
-                        const cluster::package_manifest& files) {
+                        const cluster::package_manifest& files, cluster::digest_cache& known) {
     progress_line shown;
-    return cluster::send_folder_now(
-        how, args.folder, files, [&](std::uint64_t sent, std::uint64_t all) {
+    auto id = cluster::send_folder_now(
+        how, args.folder, files,
+        [&](std::uint64_t sent, std::uint64_t all) {
             shown.say([&] { return sending_text(args.folder, sent, all); });
-        });
+        },
+        &known);
+    (void)known.save();
+    return id;
+}
+
+/// Patterns of --results travel in the environment: the job sees what is kept of it.
+void add_results(const job_arguments& args, cluster::job_request& to) {
+    std::string all;
+    for (const auto& one : args.results) {
+        if (const auto good = cluster::detail::check_result_pattern(one); !good)
+            throw error(errc::usage, "--results: " + good.error().text())
+                .with_hint(good.error().hint());
+        if (one.find('\n') != one.npos)
+            throw error(errc::usage, "--results: a name with a line end cannot be asked for")
+                .with_hint("name the folder that it is in");
+        all += (all.empty() ? "" : "\n") + one;
+    }
+    if (args.results.size() > cluster::detail::most_result_patterns)
+        throw error(errc::usage, fmt::format("--results may be given {} times at most",
+                                             cluster::detail::most_result_patterns))
+            .with_hint("one pattern may name many files: out/**");
+    if (!all.empty()) to.env.push_back(fmt::format("{}={}", cluster::results_variable, all));
 }
 
 int submit(const job_arguments& args) {
@@ -260,10 +298,12 @@ int submit(const job_arguments& args) {
     what.timeout_ms = read_time(args.limit, "--timeout");
     what.grace_ms = read_time(args.grace, "--grace");
     what.by = by_whom();
+    add_results(args, what);
     cluster::package_manifest files;
-    if (!args.folder.empty()) files = read_folder(args);
+    cluster::digest_cache known(args.folder.empty() ? "" : cluster::digest_cache::own_path());
+    if (!args.folder.empty()) files = read_folder(args, known);
     return with_head([&] {
-        if (!args.folder.empty()) what.package = send_folder(how, args, files);
+        if (!args.folder.empty()) what.package = send_folder(how, args, files, known);
         const auto taken = cluster::submit(how, what);
         if (!taken.not_durable.empty())
             say("skein job: a head that is started again will not know of it: {}\n",
@@ -301,6 +341,85 @@ int list(const job_arguments& args) {
     });
 }
 
+/// "3 files"
+template <class Count>
+std::string count_of(Count n, const char* what) {
+    return fmt::format("{} {}{}", skein::with_commas(n), what, n == 1 ? "" : "s");
+}
+
+/// "attempt 2: 14 files, 3.2 MiB, from n1"
+std::string text_of_set(const cluster::stored_set& one) {
+    const bool is_step = one.name.find('/') != one.name.npos;
+    auto out =
+        fmt::format("{}attempt {}: ", is_step ? skein::printable(one.name) + " of " : std::string(),
+                    one.attempt);
+    if (!one.id.empty())
+        out += fmt::format("{}, {}, from {}", count_of(one.files, "file"),
+                           skein::binary_bytes(one.bytes), skein::printable(one.node));
+    if (!one.trouble.empty()) out += (one.id.empty() ? "" : "; ") + skein::printable(one.trouble);
+    return out;
+}
+
+/// A head that keeps none says so; that is no failure of the question what a job does.
+std::vector<cluster::stored_set> sets_of(const cluster::tool_options& how,
+                                         const cluster::job_info& job) {
+    try {
+        return cluster::list_results(how, job.id).sets;
+    } catch (const error& why) {
+        cluster::stored_set none;
+        none.attempt = job.attempt;
+        none.trouble = why.text();
+        return {none};
+    }
+}
+
+int fetch(const job_arguments& args) {
+    const auto how = reach(args);
+    return with_head([&] {
+        if (args.list) {
+            const auto all = cluster::list_results(how, args.id);
+            const auto from = cluster::choose_results(args.id, all, args.attempt);
+            if (from.id.empty()) {
+                say("skein job: {} is {}, and nothing of it is kept yet\n", args.id,
+                    state_name(all.now));
+                return skein::exit_code::done;
+            }
+            const auto files = cluster::list_result_files(how, args.id, from.id);
+            for (const auto& one : files.entries)
+                fmt::print("{:>14} {}\n", skein::with_commas(one.size), skein::printable(one.path));
+            return skein::exit_code::done;
+        }
+        cluster::fetch_options what;
+        what.to = args.to.empty() ? args.id : args.to;
+        what.path = args.path;
+        what.attempt = args.attempt;
+        what.force = args.force;
+        progress_line shown;
+        what.told = [&](std::uint64_t here, std::uint64_t all) {
+            shown.say([&] {
+                return fmt::format("fetches {}: {}", skein::printable(what.to),
+                                   skein::binary_part(here, all));
+            });
+        };
+        const auto got = cluster::fetch_results(how, args.id, what);
+        const bool is_over = cluster::is_over(cluster::state_of(got.now));
+        if (got.from.id.empty()) {
+            say("skein job: {} is {}, and nothing of it is kept{}\n", args.id, state_name(got.now),
+                is_over ? "" : " yet");
+            return is_over ? skein::exit_code::failed : skein::exit_code::done;
+        }
+        fmt::print("{} of attempt {} in {}: {} fetched{}\n",
+                   count_of(got.files + got.there, "file"), got.from.attempt,
+                   skein::printable(what.to), skein::binary_bytes(got.bytes),
+                   got.there == 0 ? "" : fmt::format(", {} were there", got.there));
+        if (!got.from.trouble.empty())
+            say("skein job: not all of it: {}\n", skein::printable(got.from.trouble));
+        if (!is_over)
+            say("skein job: {} is {}: this is what is kept so far\n", args.id, state_name(got.now));
+        return skein::exit_code::done;
+    });
+}
+
 int status(const job_arguments& args) {
     const auto how = reach(args);
     return with_head([&] {
@@ -326,6 +445,7 @@ int status(const job_arguments& args) {
                                  job.left_out == 0
                                      ? ""
                                      : fmt::format(", {} of them were left out", job.left_out)));
+        for (const auto& one : sets_of(how, job)) row("results", text_of_set(one));
         if (!job.last_lines.empty()) fmt::print("  last lines:\n");
         for (const auto& line : job.last_lines) fmt::print("    {}\n", skein::printable(line));
         return skein::exit_code::done;
@@ -396,6 +516,11 @@ void declare_submit(CLI::App& sub, job_arguments& args) {
     sub.add_option("--pending-timeout", args.pending,
                    "it fails when no node has had room for so long: 90s, 15m, 2h");
     sub.add_option("--timeout", args.limit, "of each attempt, which is ended then");
+    sub.add_option("--results", args.results,
+                   "files of its folder that are kept at its end, beside its runs: 'out/*.txt', "
+                   "models; may be given again")
+        ->take_all()
+        ->allow_extra_args(false);
     sub.add_option("--grace", args.grace,
                    "from SIGTERM to the kill when it is to end: 30s, 5m (default: 2 s)");
     sub.add_flag("--no-wait", args.no_wait, "print its id, and leave it alone");
@@ -430,6 +555,12 @@ void declare_jobs(CLI::App& app, job_arguments& args, std::function<int()>& chos
     lines->add_option("--attempt", args.attempt, "of this attempt alone, the first is 1")
         ->excludes(follows);
     lines->add_option("--tail", args.tail, "the last N lines");
+    auto* const fetches = of_one("fetch", "bring back its runs and results", &fetch);
+    fetches->add_option("path", args.path, "this file, or what is in this folder (default: all)");
+    fetches->add_option("--to", args.to, "the folder for them (default: one with the job's id)");
+    fetches->add_option("--attempt", args.attempt, "of this attempt (default: the newest)");
+    fetches->add_flag("--force", args.force, "replace files that are there and differ");
+    fetches->add_flag("--list", args.list, "show which files there are, and fetch none");
     of_one("wait", "return when it has ended: 0 if it succeeded, else 1", &wait);
     of_one("stop", "end a job", &stop);
     of_one("delete", "forget a job that has ended", &forget);

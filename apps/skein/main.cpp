@@ -5,7 +5,7 @@
 //     skein join 10.0.0.1                  # on each other host
 //     skein status; skein drain node-2; skein stop --space prod; skein stop
 //     skein run --nnodes 1:4 --rdzv-endpoint node-1 ./train     # workers of an elastic job
-//     skein job submit --working-dir . -- ./train --workers 2     # list, status, logs, stop
+//     skein job submit --working-dir . -- ./train --workers 2     # list, status, logs, fetch, stop
 //     skein scale J 8 --rdzv-endpoint node-1
 //     skein checkpoint show runs/gpt       # verify, diff, export, average: without a cluster
 //     skein report cost --prices trainer=0.90,spot=0.27 runs/a runs/b
@@ -24,7 +24,9 @@
 #include "web.hpp"
 
 #include <skein/cluster/access.hpp>
+#include <skein/cluster/detail/serve_role.hpp>
 #include <skein/cluster/jobs.hpp>
+#include <skein/cluster/page_forward.hpp>
 #include <skein/cluster/tools.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
@@ -32,8 +34,11 @@
 #include <skein/core/known_names.hpp>
 #include <skein/core/notice.hpp>
 #include <skein/core/printable.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
 #include <skein/proc/standard_files.hpp>
 #include <skein/program/program.hpp>
+#include <skein/sched/resources.hpp>
 
 #include <CLI/CLI.hpp>
 
@@ -62,7 +67,9 @@ struct arguments {
     std::string address, token_file;
     program::head_program head;
     program::agent_program node;
-    std::string drained, space, new_token, key, key_for, lost_after;
+    std::string drained, space, new_token, key, key_for, lost_after, results_room;
+    std::uint16_t port = 0;
+    bool forwards = false;
     bool undo = false, forget = false, json = false, jobs = false;
 };
 
@@ -156,6 +163,22 @@ int stop(const arguments& args) {
     });
 }
 
+/// The page of a head on another host, at a port of this one.
+int forward(const arguments& args, const cluster::tool_options& how) {
+    const auto path = cluster::get_login_path(how);
+    skein::net::real_loop loop;
+    skein::net::real_network network(loop);
+    cluster::page_forward page(network, how, args.port != 0 ? args.port : how.head.port);
+    const auto at = page.local();
+    fmt::print("http://{}:{}{}\n", at.host == "::1" ? "[::1]" : at.host, at.port, path);
+    std::fflush(stdout);
+    skein::write_notice(fmt::format(
+        "skein dashboard: open it in a browser within five minutes; it works once. The page of {} "
+        "is at this port until Ctrl-C\n",
+        to_string(how.head)));
+    return loop.run(cluster::detail::serve_role(&loop, &page));
+}
+
 int open_dashboard(const arguments& args) {
     const auto how = reach(args, "skein dashboard");
     if (!args.key.empty()) {
@@ -164,6 +187,8 @@ int open_dashboard(const arguments& args) {
         fmt::print("{}\n", http_key(how.secret, of));
         return skein::exit_code::done;
     }
+    if (args.forwards || !how.head.is_loopback())
+        return with_head([&] { return forward(args, how); });
     return with_head([&] {
         const auto path = cluster::get_login_path(how);
         fmt::print("http://{}:{}{}\n", how.head.host, how.head.port, path);
@@ -206,6 +231,17 @@ std::uint64_t read_lost_after(const std::string& text) {
     return ms;
 }
 
+/// In bytes; 0 for "".
+std::uint64_t read_room(const std::string& text) {
+    constexpr std::uint64_t least = 1 << 20;
+    if (text.empty()) return 0;
+    const auto read = skein::sched::parse_resources("memory=" + text);
+    if (read && read->memory >= least) return read->memory;
+    throw skein::error(skein::errc::usage,
+                       fmt::format("--results-room {} is no size", skein::printable(text)))
+        .with_hint("with a unit, 1MiB at least: --results-room 50GiB");
+}
+
 /// Declares the subcommands; each sets `chosen`.
 void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     const auto command = [&](const char* name, const char* what, int (*does)(const arguments&)) {
@@ -228,6 +264,7 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
         how.token_file = a.token_file;
         how.web = web_of_this_program();
         how.lost_after = std::chrono::milliseconds(read_lost_after(a.lost_after));
+        how.results_bytes = read_room(a.results_room);
         return program::run_head(how);
     });
     head->add_option("--listen", args.head.listen,
@@ -248,7 +285,11 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
                      "(default: 30 s)")
         ->check(not_empty);
     head->add_option("--storage", args.head.storage,
-                     "a folder for the files that jobs bring (default: one in ~/.cache/skein)")
+                     "a folder for the files that jobs bring and leave behind (default: one in "
+                     "~/.cache/skein)")
+        ->check(not_empty);
+    head->add_option("--results-room", args.results_room,
+                     "of that, for what jobs leave behind: 50GiB (default: 8GiB)")
         ->check(not_empty);
 
     auto* const node = command("join", "be a node: start workers where a head says so", &join);
@@ -279,6 +320,11 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
                      "print instead the key with which scripts read (view) or change (submit) it "
                      "over HTTP, as Authorization: Bearer")
         ->check(CLI::IsMember({"view", "submit"}));
+    page->add_flag("--forward", args.forwards,
+                   "show it at a port of this host until Ctrl-C; without it only where the head is "
+                   "on another host");
+    page->add_option("--port", args.port,
+                     "that is tried first (default: that of the head; another one if it is taken)");
 
     auto* const draining = command("drain", "give a node no new workers", &drain);
     draining->add_option("node", args.drained, "its name, as skein status shows it")->required();

@@ -4,6 +4,8 @@
 //
 // The first byte chooses whether the rest is a message, a list of entries in text (kind, path and
 // link, a line each), or patterns of .skeinignore with a path behind the last line.
+#include <skein/cluster/detail/package_message.hpp>
+#include <skein/cluster/detail/result_files.hpp>
 #include <skein/cluster/package_scan.hpp>
 #include <skein/cluster/package_store.hpp>
 #include <skein/wire/decode.hpp>
@@ -135,6 +137,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         cluster::detail::ignore_rules rules(text.substr(0, text.size() - path.size()));
         const bool out = rules.leaves_out(path, false);
         claim(out == rules.leaves_out(path, false));
+        if (cluster::detail::check_result_pattern(path) && !path.ends_with('/'))
+            claim(check_package_path(path).has_value());
+        for (const auto& one : cluster::detail::read_result_patterns(text))
+            claim(!one.starts_with('/') && one.find("//") == one.npos);
         return 0;
     }
     package_manifest what;
@@ -149,6 +155,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         what = from_text(as_text(rest), data[0] % 4 == 1);
     }
     claim(what.id().size() == 64);
+    try { // as results of a job: files alone
+        for (const auto& one : cluster::detail::read_set(wire::encode(what)).entries)
+            claim(one.kind == 0 && !one.path.starts_with('/'));
+    } catch (const error&) {}
     lay_out(what);
     return 0;
 }

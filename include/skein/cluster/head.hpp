@@ -116,6 +116,8 @@ struct head_options {
     std::shared_ptr<head_log> log{};
     /// The files that jobs bring; nullptr: jobs that bring files are refused.
     std::shared_ptr<job_storage> storage{};
+    /// Of that storage, for what attempts of jobs leave behind.
+    std::uint64_t results_bytes = std::uint64_t{8} << 30;
     /// A folder that all nodes see: runs of trainings go there, so that their ranks may be on any.
     /// "": there is none; then the ranks of a training are all on the host that started it.
     std::string runs{};
@@ -171,6 +173,8 @@ public:
     [[nodiscard]] job_course course(const std::string& id) const;
     /// The same; of a job that has ended under another head also from its node.
     [[nodiscard]] task<job_table_text> find_job_table(std::string id);
+    /// What is kept of what its attempts have left behind, the newest last.
+    [[nodiscard]] task<std::vector<stored_set>> job_results(std::string id);
     [[nodiscard]] task<submit_reply> submit(job_request what);
     job_info end_job(const std::string& id, const std::string& by);
     void forget_job(const std::string& id);

@@ -36,6 +36,8 @@ class network;
 
 namespace skein::cluster {
 
+class digest_cache;
+
 /// "PENDING", "STARTING", "RUNNING", "RETRYING", "SUCCEEDED", "FAILED", "STOPPED".
 [[nodiscard]] std::string_view to_string(job_state state) noexcept;
 /// It will not change any more.
@@ -51,12 +53,16 @@ namespace skein::cluster {
 }
 
 /// Sends what the head lacks of a folder; gives the id of its package, for job_request.
-///   files   what scan_folder() has found there
+///   files   what scan_folder() has found there. Files whose digest is zeros are read now: once, if
+///           the head has no file of that size
 ///   told    bytes sent, of bytes that are missing; may block
-///   errors  those of ask_for_status and of read_package_file; exhausted, disk_full (the head's)
+///   known   learns digests of files that are read; nullptr: nobody does. Outlives the task
+///   errors  those of ask_for_status; aborted: a file has changed meanwhile; permission_denied, io;
+///           exhausted, disk_full (the head's)
 [[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
                                             package_manifest files,
-                                            std::function<void(std::uint64_t, std::uint64_t)> told);
+                                            std::function<void(std::uint64_t, std::uint64_t)> told,
+                                            digest_cache* known = nullptr);
 /// The head takes the job, and runs it when a node has room.
 ///   errors  those of ask_for_status; invalid_argument (what is wrong with it), already_exists (the
 ///           id), not_found (its package), exhausted (too many jobs wait)
@@ -100,7 +106,7 @@ struct log_question {
 /// send_folder(), blocking.
 [[nodiscard]] std::string send_folder_now(
     const tool_options& how, const std::string& folder, const package_manifest& files,
-    const std::function<void(std::uint64_t, std::uint64_t)>& told);
+    const std::function<void(std::uint64_t, std::uint64_t)>& told, digest_cache* known = nullptr);
 /// A path at the head's address that lets the browser which opens it see the cluster, once.
 ///   errors  those of ask_for_status; not_supported: that head answers no browsers
 [[nodiscard]] std::string get_login_path(const tool_options& how);

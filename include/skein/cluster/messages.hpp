@@ -35,16 +35,21 @@
 //     node -> head    node_load         once a second, how busy it is
 //     driver -> head  driver_calls      the same, how many calls it has made
 //
+// What attempts of jobs leave behind: see detail/run_messages.hpp; the page for a browser elsewhere:
+// detail/forward_messages.hpp.
+//
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
 
 #include <skein/core/config.hpp>
 #include <skein/cluster/detail/driver_messages.hpp>
+#include <skein/cluster/detail/forward_messages.hpp>
 #include <skein/cluster/detail/job_messages.hpp>
 #include <skein/cluster/detail/lease_messages.hpp>
 #include <skein/cluster/detail/load_messages.hpp>
 #include <skein/cluster/detail/node_messages.hpp>
 #include <skein/cluster/detail/output_messages.hpp>
+#include <skein/cluster/detail/run_messages.hpp>
 #include <skein/cluster/detail/tool_messages.hpp>
 #include <skein/net/requests.hpp>
 
@@ -61,6 +66,9 @@ using cluster_messages = net::message_table<
     output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
     stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
     ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, node_load,
-    driver_calls, ask_log, job_log, ask_node_log, node_log>;
+    driver_calls, ask_log, job_log, ask_node_log, node_log, offer_set, set_wanted, put_run_piece,
+    piece_taken, commit_set, set_committed, ask_sets, set_list, ask_set, set_found, ask_run_piece,
+    put_package_piece, ask_sizes, sizes_found, open_forward, forward_opened, forward_bytes,
+    forward_taken, take_forwarded, forwarded>;
 
 } // namespace skein::cluster

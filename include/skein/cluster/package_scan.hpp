@@ -19,13 +19,17 @@
 #include <skein/core/config.hpp>
 #include <skein/cluster/package.hpp>
 #include <skein/core/bytes.hpp>
+#include <skein/core/sha256.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
+
+#include <sys/stat.h>
 
 namespace skein::cluster {
 
@@ -44,6 +48,12 @@ struct scan_options {
     package_bounds bounds{};
     /// Asked to stop, it ends with errc::cancelled after a piece of a MiB.
     std::stop_token stop{};
+    /// Asked of each file before it is read: its digest, if that is known; then it is not read. Zeros
+    /// stand for one that is read when it is sent, see send_folder().
+    std::function<std::optional<sha256_digest>(const struct stat& is)> known{};
+    /// Told of each file that was read; `read_at`: before that, in nanoseconds since 1970.
+    std::function<void(const struct stat& is, const sha256_digest& digest, std::int64_t read_at)>
+        learned{};
     /// Told after each piece how much of the folder has been hashed, by the thread that scans; and
     /// of each 1,000 files how many were found before that.
     std::function<void(const scan_progress&)> progress{};

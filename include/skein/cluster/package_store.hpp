@@ -14,8 +14,8 @@
 // What is not pinned goes, longest unused first, when something new needs its room. Pins end with
 // the process: who starts again pins what it still needs before anything is added.
 //
-// Nothing is synced. What an earlier process has left is hashed when it is first asked for, and
-// counts as missing if it does not fit.
+// Nothing is synced before make_durable(). What an earlier process has left is hashed when it is
+// first asked for, and counts as missing if it does not fit.
 //
 // Calls block and are safe on several threads at once; run them on threads that may wait.
 
@@ -54,6 +54,8 @@ public:
     /// The blob is there.
     ///   errors  mismatch: other bytes than the digest or the size says, and it is gone; io
     void commit();
+    /// The same for one that begin() was not told the digest of.
+    void commit(const sha256_digest& as);
 
 private:
     friend class package_store;
@@ -115,6 +117,8 @@ public:
     /// Makes room for a blob and begins it. Two that write the same one do not disturb each other.
     ///   errors  exhausted: all room is pinned or being written; disk_full, io
     [[nodiscard]] blob_writer begin(const sha256_digest& digest, std::uint64_t size);
+    /// The same for one whose digest is known at its end.
+    [[nodiscard]] blob_writer begin(std::uint64_t size) { return begin(sha256_digest{}, size); }
     /// A whole blob at once.
     void put(const sha256_digest& digest, byte_span bytes);
     /// A piece of a blob, at most most_blob_piece; empty behind its end.
@@ -131,6 +135,12 @@ public:
     ///           disk_full, permission_denied, io; nothing is left of it
     void lay_out(const package_manifest& what, const std::string& target,
                  std::stop_token stop = {});
+
+    /// Returns when a power failure takes nothing of a package that is here, whole.
+    ///   errors  not_found: a file of it is not here; io
+    void make_durable(const package_manifest& what);
+    /// Those of these sizes of which there is a blob, whatever is in it.
+    [[nodiscard]] std::vector<std::uint64_t> sizes_here(const std::vector<std::uint64_t>& of) const;
 
     [[nodiscard]] store_usage usage() const;
 

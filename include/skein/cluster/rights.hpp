@@ -77,6 +77,10 @@ inline constexpr auto rights = [] {
         row<ask_package>("reading files of jobs",                     all,  none,   none,  none,  none),
         row<ask_blob>("reading files of jobs",                        all,  none,   none,  none,  none),
 
+        row<offer_set>("keeping what jobs leave behind",              all,  none,   none,  none,  none),
+        row<put_run_piece>("keeping what jobs leave behind",          all,  none,   none,  none,  none),
+        row<commit_set>("keeping what jobs leave behind",             all,  none,   none,  none,  none),
+
         row<driver_hello>("running a program on the cluster",         none, job,    space, none,  none),
         row<want_lease>("asking for workers",                         none, driver, driver, none, none),
         row<return_lease>("giving workers back",                      none, driver, driver, none, none),
@@ -93,10 +97,18 @@ inline constexpr auto rights = [] {
         row<ask_stop>("ending the cluster",                           none, none,   none,  none,  none),
         row<ask_stop_space>("ending a namespace",                     none, space,  none,  none,  none),
         row<ask_login>("opening the page of the cluster",             none, none,   none,  all,   none),
+        row<open_forward>("opening the page of the cluster",          none, none,   none,  all,   none),
+        row<forward_bytes>("opening the page of the cluster",         none, none,   none,  all,   none),
+        row<take_forwarded>("opening the page of the cluster",        none, none,   none,  all,   none),
 
         row<submit_job>("submitting a job",                           none, none,   none,  all,   none),
         row<offer_package>("sending files of a job",                  none, none,   none,  all,   none),
         row<put_blob>("sending files of a job",                       none, none,   none,  all,   none),
+        row<put_package_piece>("sending files of a job",              none, none,   none,  all,   none),
+        row<ask_sizes>("sending files of a job",                      none, none,   none,  all,   none),
+        row<ask_sets>("reading files that a job has left",            all,  job,    none,  all,   all),
+        row<ask_set>("reading files that a job has left",             all,  job,    none,  all,   all),
+        row<ask_run_piece>("reading files that a job has left",       all,  job,    none,  all,   all),
         row<ask_jobs>("looking at jobs",                              none, job,    none,  all,   all),
         row<follow_job>("reading lines of a job",                     none, job,    none,  all,   all),
         row<ask_log>("reading lines of a job",                        none, job,    none,  all,   all),
@@ -113,7 +125,10 @@ inline constexpr auto rights = [] {
         head_says<job_list>(), head_says<job_lines>(), head_says<stop_job_reply>(),
         head_says<package_wanted>(), head_says<blob_taken>(), head_says<package_found>(),
         head_says<blob_piece>(), head_says<login_reply>(), head_says<job_log>(),
-        head_says<ask_node_log>(), head_says<node_log>(),
+        head_says<ask_node_log>(), head_says<node_log>(), head_says<set_wanted>(),
+        head_says<piece_taken>(), head_says<set_committed>(), head_says<set_list>(),
+        head_says<set_found>(), head_says<sizes_found>(), head_says<forward_opened>(),
+        head_says<forward_taken>(), head_says<forwarded>(),
     };
 }();
 // clang-format on

@@ -41,6 +41,7 @@ struct head_program {
     time_span lost_after{};
     /// Makes what answers HTTP at its port; empty: nobody does.
     std::function<std::shared_ptr<cluster::head_web>(cluster::head&, const net::token&)> web{};
+    std::uint64_t results_bytes = 0; ///< see cluster::head_options; 0: its default
 };
 /// The life of a head: prints its join line, serves until SIGINT, SIGTERM, SIGHUP
 /// (its terminal was closed; not under nohup) or `skein stop`. Gives the exit code.

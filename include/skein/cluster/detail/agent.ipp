@@ -254,6 +254,14 @@ SKEIN_INLINE task<void> agent::state::live(state* self, lease_name lease) {
     what.lease = lease;
     auto sending = send_last_words(self, w);
     co_await sending;
+    if (what.started && w->order.entry() != nullptr) {
+        detail::results_deadline until{self->patience(), self->how.times.suspect_after,
+                                       &self->stopping, &self->leaving};
+        auto keeping = self->results.send(w->order, w->place,
+                                          w->asked_to_stop ? cancel_token() : w->stop.token(),
+                                          std::move(until));
+        co_await keeping;
+    }
     what.lines = w->printed->said.total();
     if (const auto words = w->printed->said.last_errors();
         !words.empty() && !w->asked_to_stop && w->order.rank() == nullptr)

@@ -63,6 +63,8 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
         auto entering =
             self->folders.enter(&place, detail::folder_of_job(place.storage, order), order.package);
         co_await entering;
+        auto bringing = self->steps.bring(order, place);
+        co_await bringing;
     } else {
         w->place.folder = order.folder;
         std::error_code none;
@@ -123,6 +125,7 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
 
 SKEIN_INLINE void agent::state::entry_runs(worker* w, scope& beside) {
     head.tell(entry_started{w->order.lease, w->process->pid()});
+    beside.spawn(steps.watch(w->order, w->place));
     if (w->table == nullptr) return;
     beside.spawn(watch_rows(this, w));
 }

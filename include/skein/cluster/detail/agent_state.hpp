@@ -8,7 +8,9 @@
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/job_folders.hpp>
 #include <skein/cluster/detail/marked_processes.hpp>
+#include <skein/cluster/detail/result_sender.hpp>
 #include <skein/cluster/detail/sent_output.hpp>
+#include <skein/cluster/detail/step_sender.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
@@ -81,6 +83,8 @@ struct agent::state {
     head_way way{head};
     detail::sent_output output{way};
     detail::job_folders folders{how.storage, way};
+    detail::result_sender results{head, how.storage};
+    detail::step_sender steps{head, how.storage};
     scope running; ///< the workers
 
     task<void> serve();

@@ -41,6 +41,23 @@ namespace detail {
     return o;
 }
 
+/// Finds attempts that the node at the other end of a link runs.
+[[nodiscard]] inline run_service::attempt_of attempts_of(std::weak_ptr<head_session> link,
+                                                         const job_book& jobs) {
+    return [link = std::move(link), &jobs](const lease_name& lease) {
+        const auto here = link.lock();
+        if (here == nullptr || here->node == nullptr)
+            throw error(errc::malformed, "results come from a peer that is no node");
+        const auto& leases = here->node->room->leases;
+        const auto found = leases.find(lease);
+        const auto job = found == leases.end() ? nullptr : jobs.find(found->second->of->attempt_of);
+        if (job == nullptr || job->lease_of != lease.driver)
+            throw error(errc::not_found,
+                        "that attempt of a job does not run on this node any more");
+        return running_attempt{job, here->node->name()};
+    };
+}
+
 /// A space server that nobody saw end has ended: agents without a head wait as long as this one.
 [[nodiscard]] inline duration space_fence(const head_options& how) {
     return std::max<duration>(how.times.space_fence,
@@ -65,8 +82,10 @@ SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
                                    return detail::head_keys(*this).space_secret_for(driver, server);
                                }}),
       jobs(on, memory, given_up, *this), waits(on, {leases, shares, nodes, jobs}, *this),
-      packages(how.storage), runner(on, {jobs, memory, packages, given_up, leases}, *this,
-                                    {how.runs, how.lost_after, how.times, how.news}) {
+      files{detail::package_service(how.storage),
+            detail::run_service(on, how.storage, how.results_bytes, jobs)},
+      runner(on, {jobs, memory, files.packages, given_up, leases}, *this,
+             {how.runs, how.lost_after, how.times, how.news}) {
     if (how.log) remember();
     introduce();
     memory.on_begun = [this] { introduce(); };
@@ -105,6 +124,7 @@ SKEIN_INLINE task<void> head::state::serve() {
     all.spawn(door.serve([this](net::link::handle l) { return serve_link(this, std::move(l)); }));
     scope looking, remembering;
     looking.spawn(watch(this));
+    looking.spawn(files.results.tidy());
     remembering.spawn(detail::head_memory::keep(&memory));
     std::exception_ptr failure;
     try {
@@ -168,6 +188,8 @@ SKEIN_INLINE task<void> head::state::serve_link(state* self, net::link::handle l
     co_await closing;
     auto done = shield(service->close());
     co_await done;
+    auto forwarded = shield(s->forwards.end());
+    co_await forwarded;
     s->below.reset();
     if (failure) std::rethrow_exception(failure);
 }
@@ -187,8 +209,13 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
     serve_spaces(*out, s);
     runner.serve(*out);
     jobs.serve(*out, std::shared_ptr<bool>(s, &s->hears_more));
-    packages.serve(*out, std::shared_ptr<detail::package_uploads>(s, &s->uploads));
+    files.packages.serve(*out, std::shared_ptr<detail::package_uploads>(s, &s->uploads));
+    files.results.serve_nodes(*out, std::shared_ptr<detail::run_uploads>(s, &s->results),
+                              detail::attempts_of(weak, jobs));
+    files.results.serve_tools(*out);
     serve_tools(*out);
+    detail::page_forwards::serve(*out, std::shared_ptr<detail::page_forwards>(s, &s->forwards),
+                                 [this] { return web; });
     return out;
 }
 

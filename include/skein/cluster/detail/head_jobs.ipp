@@ -121,6 +121,9 @@ SKEIN_INLINE job_course head::course(const std::string& id) const {
 SKEIN_INLINE task<job_table_text> head::find_job_table(std::string id) {
     return state_->jobs.find_table(std::move(id));
 }
+SKEIN_INLINE task<std::vector<stored_set>> head::job_results(std::string id) {
+    return state_->files.results.sets_of(std::move(id));
+}
 SKEIN_INLINE task<submit_reply> head::submit(job_request what) {
     submit_job asked;
     asked.what = std::move(what);

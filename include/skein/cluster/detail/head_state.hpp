@@ -5,6 +5,7 @@
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/driver_waits.hpp>
 #include <skein/cluster/detail/fair_shares.hpp>
+#include <skein/cluster/detail/head_forwards.hpp>
 #include <skein/cluster/detail/head_memory.hpp>
 #include <skein/cluster/detail/head_silence.hpp>
 #include <skein/cluster/detail/job_book.hpp>
@@ -15,6 +16,7 @@
 #include <skein/cluster/detail/node_table.hpp>
 #include <skein/cluster/detail/output_relay.hpp>
 #include <skein/cluster/detail/package_service.hpp>
+#include <skein/cluster/detail/run_service.hpp>
 #include <skein/cluster/detail/submitted_job.hpp>
 #include <skein/cluster/head.hpp>
 #include <skein/core/event.hpp>
@@ -45,6 +47,8 @@ struct head_session {
     known_node* node = nullptr;
     head_driver* driver = nullptr;
     package_uploads uploads;
+    run_uploads results;
+    page_forwards forwards;
     bool hears_more = false; ///< it follows a job, and has not heard all of it
 
     /// A message that is lost with the link; what it said is told again with the next hello. To one
@@ -105,7 +109,7 @@ struct head::state final : detail::output_readers,
     detail::left_attempts given_up;
     detail::job_book jobs;
     detail::driver_waits waits;
-    detail::package_service packages;
+    detail::job_files files;
     detail::job_runner runner;
     std::shared_ptr<head_web> web;
     detail::node_loads loads;

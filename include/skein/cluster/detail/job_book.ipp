@@ -3,6 +3,7 @@
 // Bodies of cluster/detail/job_book.hpp: what comes, goes, and becomes of it. See job_answers.ipp.
 
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/result_files.hpp>
 #include <skein/cluster/jobs.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/bytes.hpp>
@@ -41,6 +42,16 @@ inline void check_job_id(const std::string& id) {
             fmt::format("letters, digits, -, _ and . (not in front), {} at most", most_job_id));
 }
 
+inline void check_results(const std::string& patterns) {
+    const auto all = parts_of(patterns, '\n');
+    if (all.size() > most_result_patterns)
+        throw error(errc::invalid_argument,
+                    fmt::format("{} patterns of results, at most {} are taken", all.size(),
+                                most_result_patterns));
+    for (const auto& one : all)
+        if (const auto good = check_result_pattern(one); !good) throw good.error();
+}
+
 /// "NAME=value", and not one of those that say to a process who it is.
 inline void check_variable(const std::string& text) {
     const auto split = text.find('=');
@@ -53,6 +64,7 @@ inline void check_variable(const std::string& text) {
         throw error(errc::invalid_argument,
                     fmt::format("{} says to a job what it has: it cannot be set", printable(name)))
             .with_hint("choose another name; gpus are asked for with --gpus");
+    if (name == results_variable) check_results(text.substr(split + 1));
 }
 
 SKEIN_INLINE void job_book::check(const job_request& what) const {

@@ -3,6 +3,9 @@
 // The bodies of cluster/jobs.hpp.
 
 #include <skein/cluster/detail/ask_head.hpp>
+#include <skein/cluster/detail/file_sender.hpp>
+#include <skein/cluster/detail/source_file.hpp>
+#include <skein/cluster/digest_cache.hpp>
 #include <skein/cluster/package_scan.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -16,7 +19,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
+#include <vector>
+
+#include <fmt/format.h>
 
 namespace skein::cluster {
 
@@ -178,40 +185,132 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
 
 namespace detail {
 
-/// Piece by piece: the next one is read while the last one is on its way.
-inline task<std::string> send_over(net::requests::handle way, std::string folder,
-                                   std::shared_ptr<const package_manifest> files,
-                                   std::function<void(std::uint64_t, std::uint64_t)> told) {
-    offer_package offer;
-    offer.manifest = wire::encode(*files);
-    auto offering = way->template call<package_wanted>(std::move(offer));
-    const auto wanted = co_await offering;
-    std::map<std::string, const package_entry*> by_digest;
-    for (const auto& one : files->entries) by_digest.emplace(to_hex(one.digest), &one);
-    std::uint64_t all = 0, sent = 0;
-    for (const auto& digest : wanted.missing)
-        if (const auto one = by_digest.find(digest); one != by_digest.end())
-            all += one->second->size;
-    for (const auto& digest : wanted.missing) {
-        const auto one = by_digest.find(digest);
-        if (one == by_digest.end()) continue;
-        const auto& entry = *one->second;
-        for (std::uint64_t at = 0; at == 0 || at < entry.size; at += most_blob_piece) {
-            auto reading = net::offload([&folder, &entry, at] {
-                return read_package_file(folder, entry, at, most_blob_piece);
-            });
-            put_blob piece;
-            piece.digest = digest;
-            piece.size = entry.size;
-            piece.offset = at;
-            piece.bytes = co_await reading;
-            piece.is_last = at + most_blob_piece >= entry.size;
-            sent += piece.bytes.size();
-            auto putting = way->template call<blob_taken>(std::move(piece));
-            (void)co_await putting;
-            if (told) told(sent, all);
-        }
+/// A folder on its way over one link.
+struct folder_sending {
+    net::requests::handle way;
+    std::string folder;
+    package_manifest files;
+    digest_cache* known = nullptr;
+    std::function<void(std::uint64_t, std::uint64_t)> told;
+    std::uint64_t sent = 0, all = 0;
+
+    [[nodiscard]] static bool is_unknown(const package_entry& e) noexcept {
+        return e.kind == static_cast<std::uint8_t>(entry_kind::file) && e.size > 0 &&
+               e.digest == sha256_digest{};
     }
+    void learn(const file_sender::sent& what, std::int64_t read_at) const {
+        if (known != nullptr) known->learn(what.status, what.digest, read_at);
+    }
+};
+
+inline task<void> put_over(net::requests::handle way, run_piece piece) {
+    put_package_piece m;
+    m.file = piece.file;
+    m.size = piece.size;
+    m.offset = piece.offset;
+    m.bytes = std::move(piece.bytes);
+    m.is_last = piece.is_last;
+    m.digest = std::move(piece.digest);
+    auto putting = way->template call<piece_taken>(std::move(m));
+    (void)co_await putting;
+}
+
+/// Sends some files, and says what they were; in their manifest they have that digest, or had it.
+inline task<void> send_entries(folder_sending* self, std::vector<package_entry*> which) {
+    file_sender sender([way = self->way](run_piece m) { return put_over(way, std::move(m)); },
+                       [self](std::size_t bytes) {
+                           self->sent += bytes;
+                           if (self->told) self->told(self->sent, self->all);
+                       });
+    std::unique_ptr<error> why;
+    for (auto* const entry : which) {
+        const auto began = digest_cache::now();
+        file_sender::opener open = [folder = self->folder, path = entry->path] {
+            return std::make_shared<source_file>(folder, path);
+        };
+        auto sending = as_result(sender.send(std::move(open)));
+        const auto sent = co_await sending;
+        const bool was_unknown = folder_sending::is_unknown(*entry);
+        if (!sent)
+            why = std::make_unique<error>(sent.error());
+        else if (sent->bytes != entry->size || (!was_unknown && sent->digest != entry->digest))
+            why = std::make_unique<error>(
+                error(errc::aborted, fmt::format("{}/{} has changed while the folder was sent",
+                                                 self->folder, entry->path))
+                    .with_hint("wait until nobody writes there, or name it in .skeinignore"));
+        if (why) break;
+        entry->digest = sent->digest;
+        self->learn(*sent, began);
+    }
+    auto finishing = as_result(sender.finish());
+    const auto finished = co_await finishing;
+    if (why) throw *why;
+    if (!finished) throw finished.error();
+}
+
+/// Files whose digests nobody knows: those that the head cannot have are sent as they are read, the
+/// others are read first.
+inline task<void> send_unknown(folder_sending* self) {
+    std::vector<package_entry*> unknown;
+    std::set<std::uint64_t> sizes;
+    for (auto& one : self->files.entries)
+        if (folder_sending::is_unknown(one)) {
+            unknown.push_back(&one);
+            sizes.insert(one.size);
+        }
+    if (unknown.empty()) co_return;
+    ask_sizes asked;
+    asked.sizes.assign(sizes.begin(), sizes.end());
+    auto asking = self->way->template call<sizes_found>(std::move(asked));
+    const auto found = co_await asking;
+    const std::set<std::uint64_t> there(found.sizes.begin(), found.sizes.end());
+    std::vector<package_entry*> to_send;
+    for (auto* const entry : unknown) {
+        if (!there.contains(entry->size)) {
+            to_send.push_back(entry);
+            self->all += entry->size;
+            continue;
+        }
+        auto reading = net::offload([folder = self->folder, path = entry->path] {
+            const source_file file(folder, path);
+            sha256 hash;
+            for (std::uint64_t at = 0; at < file.size(); at += most_blob_piece)
+                hash.update(file.read(at, most_blob_piece));
+            file.check_unchanged();
+            file_sender::sent out;
+            out.status = file.status();
+            out.bytes = file.size();
+            out.digest = hash.finish();
+            return out;
+        });
+        const auto began = digest_cache::now();
+        const auto read = co_await reading;
+        entry->size = read.bytes;
+        entry->digest = read.digest;
+        self->learn(read, began);
+    }
+    auto sending = send_entries(self, std::move(to_send));
+    co_await sending;
+}
+
+/// What was sent may be removed for others before the folder is offered: then it is sent again.
+inline task<std::string> send_over(folder_sending* self) {
+    auto reading = send_unknown(self);
+    co_await reading;
+    offer_package offer;
+    offer.manifest = wire::encode(self->files);
+    auto offering = self->way->template call<package_wanted>(std::move(offer));
+    const auto wanted = co_await offering;
+    std::map<std::string, package_entry*> by_digest;
+    for (auto& one : self->files.entries) by_digest.emplace(to_hex(one.digest), &one);
+    std::vector<package_entry*> missing;
+    for (const auto& digest : wanted.missing)
+        if (const auto one = by_digest.find(digest); one != by_digest.end()) {
+            missing.push_back(one->second);
+            self->all += one->second->size;
+        }
+    auto sending = send_entries(self, std::move(missing));
+    co_await sending;
     co_return wanted.id;
 }
 
@@ -219,23 +318,27 @@ inline task<std::string> send_over(net::requests::handle way, std::string folder
 
 SKEIN_INLINE task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
                                            package_manifest files,
-                                           std::function<void(std::uint64_t, std::uint64_t)> told) {
+                                           std::function<void(std::uint64_t, std::uint64_t)> told,
+                                           digest_cache* known) {
     auto reaching = detail::reach_head(&via, how);
-    const auto way = co_await reaching;
-    auto all = std::make_shared<const package_manifest>(std::move(files));
-    auto sending =
-        as_result(detail::send_over(way, std::move(folder), std::move(all), std::move(told)));
+    detail::folder_sending on_its_way;
+    on_its_way.way = co_await reaching;
+    on_its_way.folder = std::move(folder);
+    on_its_way.files = std::move(files);
+    on_its_way.told = std::move(told);
+    on_its_way.known = known;
+    auto sending = as_result(detail::send_over(&on_its_way));
     const auto sent = co_await sending;
-    auto closing = shield(way->close());
+    auto closing = shield(on_its_way.way->close());
     co_await closing;
     co_return sent.value();
 }
 
 SKEIN_INLINE std::string send_folder_now(
     const tool_options& how, const std::string& folder, const package_manifest& files,
-    const std::function<void(std::uint64_t, std::uint64_t)>& told) {
+    const std::function<void(std::uint64_t, std::uint64_t)>& told, digest_cache* known) {
     return detail::ask_now(
-        [&](net::network& via) { return send_folder(via, how, folder, files, told); });
+        [&](net::network& via) { return send_folder(via, how, folder, files, told, known); });
 }
 SKEIN_INLINE std::string get_login_path(const tool_options& how) {
     return detail::ask_now([&](net::network& via) {

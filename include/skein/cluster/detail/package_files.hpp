@@ -43,6 +43,7 @@ struct kept_file {
     std::uint64_t bytes = 0;
     std::uint64_t used = 0;   ///< its place in package_files::unpinned; 0: it is pinned
     bool is_verified = false; ///< this process has written or hashed it
+    bool is_durable = false;  ///< and synced
 };
 
 /// The state of one store. Members that say so are called with `mutex` held.

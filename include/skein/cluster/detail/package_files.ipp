@@ -107,7 +107,7 @@ SKEIN_INLINE void package_files::add(const kept_name& name, std::uint64_t size, 
         bytes -= at->second.bytes;
         unpinned.erase(at->second.used);
     }
-    at->second = {size, 0, is_verified};
+    at->second = {size, 0, is_verified, false};
     bytes += size;
     if (!pins.contains(name)) {
         at->second.used = ++uses;

@@ -4,6 +4,7 @@
 
 #include <skein/cluster/detail/git_files.hpp>
 #include <skein/cluster/detail/ignore_rules.hpp>
+#include <skein/cluster/digest_cache.hpp>
 #include <skein/core/known_names.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/printable.hpp>
@@ -355,7 +356,14 @@ SKEIN_INLINE void folder_scan::check_bounds() const {
 }
 
 SKEIN_INLINE sha256_digest folder_scan::hash(const found& what) {
+    if (how_.known) {
+        if (const auto digest = how_.known(what.is)) {
+            hashed_ += static_cast<std::uint64_t>(what.is.st_size);
+            return *digest;
+        }
+    }
     const auto path = whole(what.path);
+    const auto began = how_.learned ? digest_cache::now() : 0;
     const auto changed = [&] {
         return error(errc::aborted, fmt::format("{} has changed while the folder was read", path))
             .with_hint("wait until nobody writes there, or name it in .skeinignore");
@@ -392,7 +400,9 @@ SKEIN_INLINE sha256_digest folder_scan::hash(const found& what) {
     }
     if (::fstat(file.get(), &now) != 0) throw errno_error(errno, "look at", path);
     if (!is_same(now) || got != static_cast<std::uint64_t>(now.st_size)) throw changed();
-    return sum.finish();
+    const auto digest = sum.finish();
+    if (how_.learned) how_.learned(now, digest, began);
+    return digest;
 }
 
 SKEIN_INLINE package_entry folder_scan::entry_of(const found& what) {

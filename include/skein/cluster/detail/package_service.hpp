@@ -4,7 +4,8 @@
 // run them.
 //
 // A link offers a folder (its manifest), is told which files are missing, and sends these in pieces,
-// the next one when the one before is kept. What was offered is held until the link has ended; what
+// several under way. Files that the head cannot have, for it has none of their size, may come before
+// that, with their digests behind them. What was offered is held until the link has ended; what
 // a job needs for as long as the job may start. All that touches the disk runs on the pool.
 //
 //     package_service packages(storage);          // nullptr: jobs that bring files are refused
@@ -13,6 +14,7 @@
 //     job.files = co_await holding;
 
 #include <skein/core/config.hpp>
+#include <skein/cluster/detail/coming_files.hpp>
 #include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/messages.hpp>
 #include <skein/cluster/package_store.hpp>
@@ -40,6 +42,7 @@ struct package_upload {
 struct package_uploads {
     std::vector<package_pin> pins;
     std::map<std::string, std::shared_ptr<package_upload>> writers; ///< by digest
+    std::shared_ptr<coming_files> coming = std::make_shared<coming_files>();
 };
 
 /// Belongs to one loop. Requests that it has begun may outlive it.
@@ -64,6 +67,10 @@ private:
                                       std::shared_ptr<package_uploads> uploads, offer_package m);
     static task<blob_taken> put(std::shared_ptr<job_storage> storage,
                                 std::shared_ptr<package_uploads> uploads, put_blob m);
+    static task<piece_taken> put_piece_of(std::shared_ptr<job_storage> storage,
+                                          std::shared_ptr<package_uploads> uploads,
+                                          put_package_piece m);
+    static task<sizes_found> find_sizes(std::shared_ptr<job_storage> storage, ask_sizes m);
     static task<package_found> find(std::shared_ptr<job_storage> storage, std::string package);
     static task<blob_piece> read(std::shared_ptr<job_storage> storage, ask_blob m);
 

@@ -75,6 +75,39 @@ SKEIN_INLINE task<blob_taken> package_service::put(std::shared_ptr<job_storage> 
     co_return blob_taken();
 }
 
+SKEIN_INLINE task<piece_taken> package_service::put_piece_of(
+    std::shared_ptr<job_storage> storage, std::shared_ptr<package_uploads> uploads,
+    put_package_piece m) {
+    run_piece piece;
+    piece.file = m.file;
+    piece.size = m.size;
+    piece.offset = m.offset;
+    piece.bytes = std::move(m.bytes);
+    piece.is_last = m.is_last;
+    piece.digest = std::move(m.digest);
+    store_opener open = [kept = need(std::move(storage))]() -> package_store& {
+        return *kept->get().packages;
+    };
+    auto putting = put_piece(uploads->coming, std::move(open), std::move(piece));
+    uploads.reset();
+    co_await putting;
+    co_return piece_taken();
+}
+
+inline constexpr std::size_t most_asked_sizes = 100'000;
+
+SKEIN_INLINE task<sizes_found> package_service::find_sizes(std::shared_ptr<job_storage> storage,
+                                                           ask_sizes m) {
+    if (m.sizes.size() > most_asked_sizes)
+        throw error(errc::too_large, fmt::format("{} sizes at once", m.sizes.size()));
+    auto looking = net::offload([kept = need(storage), sizes = std::move(m.sizes)] {
+        return kept->get().packages->sizes_here(sizes);
+    });
+    sizes_found out;
+    out.sizes = co_await looking;
+    co_return out;
+}
+
 SKEIN_INLINE task<package_found> package_service::find(std::shared_ptr<job_storage> storage,
                                                        std::string package) {
     auto reading = net::offload([kept = need(storage), id = package] {
@@ -116,6 +149,14 @@ SKEIN_INLINE void package_service::serve(net::request_service& service,
         [storage = storage_, here](put_blob m, const net::caller& who) {
             return put(storage, here(who), std::move(m));
         });
+    service.on<put_package_piece, piece_taken>(
+        [storage = storage_, here](put_package_piece m, const net::caller& who) {
+            return put_piece_of(storage, here(who), std::move(m));
+        });
+    service.on<ask_sizes, sizes_found>([storage = storage_](ask_sizes m, const net::caller& who) {
+        check_version(m.version, who.peer);
+        return find_sizes(storage, std::move(m));
+    });
     service.on<ask_package, package_found>([storage = storage_](ask_package m, const net::caller&) {
         return find(need(storage), std::move(m.id));
     });

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -35,6 +36,10 @@ SKEIN_INLINE blob_writer::~blob_writer() = default;
 SKEIN_INLINE void blob_writer::append(byte_span bytes) { file_->append(bytes); }
 SKEIN_INLINE std::uint64_t blob_writer::bytes() const noexcept { return file_->got; }
 SKEIN_INLINE void blob_writer::commit() { file_->commit(); }
+SKEIN_INLINE void blob_writer::commit(const sha256_digest& as) {
+    file_->name.digest = as;
+    file_->commit();
+}
 
 SKEIN_INLINE package_pin& package_pin::operator=(package_pin&& other) noexcept {
     package_pin taken(std::move(other)); // and at its end lets go of what was held here
@@ -190,6 +195,43 @@ SKEIN_INLINE void package_store::lay_out(const package_manifest& what, const std
         return file;
     };
     detail::lay_out_tree(what, target, open, stop);
+}
+
+SKEIN_INLINE void package_store::make_durable(const package_manifest& what) {
+    auto names = detail::blobs_of(what);
+    names.push_back({true, {}});
+    (void)from_hex(what.id(), names.back().digest);
+    std::erase_if(names, [&](const detail::kept_name& name) {
+        const std::lock_guard held(files_->mutex);
+        const auto at = files_->all.find(name);
+        return at != files_->all.end() && at->second.is_durable;
+    });
+    std::set<std::string> folders;
+    for (const auto& name : names) {
+        const auto path = files_->path_of(name);
+        const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+        if (!file && errno == ENOENT) throw detail::no_blob(name.digest, files_->folder);
+        if (!file || ::fdatasync(file.get()) != 0) throw errno_error(errno, "sync", path);
+        folders.insert(parent_path(path));
+    }
+    if (!folders.empty()) folders.insert(join_path(files_->folder, "blobs"));
+    posix_disk disk;
+    for (const auto& each : folders)
+        if (auto done = disk.sync_dir(each); !done) throw error(done.error());
+    const std::lock_guard held(files_->mutex);
+    for (const auto& name : names)
+        if (const auto at = files_->all.find(name); at != files_->all.end())
+            at->second.is_durable = true;
+}
+
+SKEIN_INLINE std::vector<std::uint64_t> package_store::sizes_here(
+    const std::vector<std::uint64_t>& of) const {
+    const std::set<std::uint64_t> asked(of.begin(), of.end());
+    std::set<std::uint64_t> out;
+    const std::lock_guard held(files_->mutex);
+    for (const auto& [name, file] : files_->all)
+        if (!name.is_manifest && asked.contains(file.bytes)) out.insert(file.bytes);
+    return {out.begin(), out.end()};
 }
 
 SKEIN_INLINE store_usage package_store::usage() const {

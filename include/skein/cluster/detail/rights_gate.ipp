@@ -67,6 +67,9 @@ inline void limit(ask_status& m, const key_holder& who) { who.own_job_only(m.job
 inline void limit(ask_jobs& m, const key_holder& who) { who.own_job_only(m.id); }
 inline void limit(follow_job& m, const key_holder& who) { who.own_job_only(m.id); }
 inline void limit(ask_log& m, const key_holder& who) { who.own_job_only(m.id); }
+inline void limit(ask_sets& m, const key_holder& who) { who.own_job_only(m.job); }
+inline void limit(ask_set& m, const key_holder& who) { who.own_job_only(m.job); }
+inline void limit(ask_run_piece& m, const key_holder& who) { who.own_job_only(m.job); }
 inline void limit(stop_job& m, const key_holder& who) { who.own_job_only(m.id); }
 inline void limit(ask_stop_space& m, const key_holder& who) {
     if (!who.facts.has_begun(who.job, m.space))

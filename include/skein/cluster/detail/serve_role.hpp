@@ -2,6 +2,7 @@
 #pragma once
 // The life of a process that is a head, or an agent.
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/stop_signals.hpp>

@@ -228,6 +228,7 @@ SKEIN_INLINE int run_head(const head_program& how) {
     o.storage = detail::storage_of(how.storage, fmt::format("head-{}", o.listen.port));
     if (!how.runs.empty()) o.runs = detail::folder_for_runs(how.runs);
     if (how.lost_after > duration(0)) o.lost_after = how.lost_after;
+    if (how.results_bytes != 0) o.results_bytes = how.results_bytes;
     net::real_loop loop;
     net::real_network network(loop);
     const auto runs = o.runs;
@@ -315,7 +316,7 @@ namespace detail {
 }
 
 inline int head_of(const program::cluster_flags& flags) {
-    return run_head({flags.listen, flags.token_file, flags.state, {}, {}, {}, {}});
+    return run_head({flags.listen, flags.token_file, flags.state, {}, {}, {}, {}, 0});
 }
 inline int join_of(const program::cluster_flags& flags) {
     agent_program how;
