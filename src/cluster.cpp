@@ -12,7 +12,9 @@
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/attempt_logs.hpp>
+#include <skein/cluster/detail/agent_drain.hpp>
 #include <skein/cluster/detail/broken_links.hpp>
+#include <skein/cluster/detail/drains.hpp>
 #include <skein/cluster/detail/driver_waits.hpp>
 #include <skein/cluster/detail/fair_shares.hpp>
 #include <skein/cluster/detail/git_files.hpp>
@@ -34,6 +36,7 @@
 #include <skein/cluster/detail/output_relay.hpp>
 #include <skein/cluster/detail/package_files.hpp>
 #include <skein/cluster/detail/package_service.hpp>
+#include <skein/cluster/detail/room_elsewhere.hpp>
 #include <skein/cluster/detail/sent_output.hpp>
 #include <skein/cluster/detail/start_failures.hpp>
 #include <skein/cluster/detail/start_order.hpp>
@@ -54,12 +57,14 @@
 
 #include <skein/cluster/detail/access.ipp>
 #include <skein/cluster/detail/agent.ipp>
+#include <skein/cluster/detail/agent_drain.ipp>
 #include <skein/cluster/detail/agent_entries.ipp>
 #include <skein/cluster/detail/agent_load.ipp>
 #include <skein/cluster/detail/agent_logs.ipp>
 #include <skein/cluster/detail/agent_orders.ipp>
 #include <skein/cluster/detail/attempt_logs.ipp>
 #include <skein/cluster/detail/broken_links.ipp>
+#include <skein/cluster/detail/drains.ipp>
 #include <skein/cluster/detail/driver_waits.ipp>
 #include <skein/cluster/detail/fair_shares.ipp>
 #include <skein/cluster/detail/git_files.ipp>
@@ -83,6 +88,7 @@
 #include <skein/cluster/detail/job_progress.ipp>
 #include <skein/cluster/detail/job_runner.ipp>
 #include <skein/cluster/detail/jobs.ipp>
+#include <skein/cluster/detail/lease_recalls.ipp>
 #include <skein/cluster/detail/lease_table.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_pool.ipp>
@@ -100,6 +106,7 @@
 #include <skein/cluster/detail/package_scan.ipp>
 #include <skein/cluster/detail/package_service.ipp>
 #include <skein/cluster/detail/package_store.ipp>
+#include <skein/cluster/detail/room_elsewhere.ipp>
 #include <skein/cluster/detail/sent_output.ipp>
 #include <skein/cluster/detail/space_server.ipp>
 #include <skein/cluster/detail/start_failures.ipp>

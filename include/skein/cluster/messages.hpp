@@ -35,10 +35,17 @@
 //     node -> head    node_load         once a second, how busy it is
 //     driver -> head  driver_calls      the same, how many calls it has made
 //
+// A node that drains is to be empty, by a deadline if there is one; ask_drain is answered with what
+// becomes of each lease there.
+//
+//     driver -> head  lease_leaves, or keep_lease with the reason
+//     node -> head    node_leaves       it is about to be taken away
+//
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
 
 #include <skein/core/config.hpp>
+#include <skein/cluster/detail/drain_messages.hpp>
 #include <skein/cluster/detail/driver_messages.hpp>
 #include <skein/cluster/detail/job_messages.hpp>
 #include <skein/cluster/detail/lease_messages.hpp>
@@ -61,6 +68,6 @@ using cluster_messages = net::message_table<
     output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
     stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
     ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, node_load,
-    driver_calls, ask_log, job_log, ask_node_log, node_log>;
+    driver_calls, ask_log, job_log, ask_node_log, node_log, lease_leaves, node_leaves>;
 
 } // namespace skein::cluster
