@@ -2,7 +2,7 @@
 # The program `skein`: head, nodes and tools of a cluster. Installed as the component `cli`.
 set(skein_cli_sources apps/skein/main.cpp apps/skein/run_command.cpp
     apps/skein/rank_options.cpp apps/skein/job_command.cpp apps/skein/checkpoint_command.cpp
-    apps/skein/report_command.cpp)
+    apps/skein/report_command.cpp apps/skein/drain_command.cpp)
 if(skein_no_etcd)
   list(APPEND skein_cli_sources apps/skein/no_etcd.cpp)
 else()

@@ -12,7 +12,9 @@
 #include <skein/cluster/access.hpp>
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/attempt_logs.hpp>
+#include <skein/cluster/detail/agent_drain.hpp>
 #include <skein/cluster/detail/broken_links.hpp>
+#include <skein/cluster/detail/drains.hpp>
 #include <skein/cluster/detail/driver_waits.hpp>
 #include <skein/cluster/detail/fair_shares.hpp>
 #include <skein/cluster/detail/fetched_files.hpp>
@@ -41,6 +43,7 @@
 #include <skein/cluster/detail/result_files.hpp>
 #include <skein/cluster/detail/result_sender.hpp>
 #include <skein/cluster/detail/rights_gate.hpp>
+#include <skein/cluster/detail/room_elsewhere.hpp>
 #include <skein/cluster/detail/run_service.hpp>
 #include <skein/cluster/detail/sent_output.hpp>
 #include <skein/cluster/detail/start_failures.hpp>
@@ -67,6 +70,7 @@
 
 #include <skein/cluster/detail/access.ipp>
 #include <skein/cluster/detail/agent.ipp>
+#include <skein/cluster/detail/agent_drain.ipp>
 #include <skein/cluster/detail/agent_entries.ipp>
 #include <skein/cluster/detail/agent_load.ipp>
 #include <skein/cluster/detail/agent_logs.ipp>
@@ -74,6 +78,7 @@
 #include <skein/cluster/detail/attempt_logs.ipp>
 #include <skein/cluster/detail/broken_links.ipp>
 #include <skein/cluster/detail/digest_cache.ipp>
+#include <skein/cluster/detail/drains.ipp>
 #include <skein/cluster/detail/driver_waits.ipp>
 #include <skein/cluster/detail/fair_shares.ipp>
 #include <skein/cluster/detail/fetched_files.ipp>
@@ -100,6 +105,7 @@
 #include <skein/cluster/detail/job_runner.ipp>
 #include <skein/cluster/detail/jobs.ipp>
 #include <skein/cluster/detail/key_files.ipp>
+#include <skein/cluster/detail/lease_recalls.ipp>
 #include <skein/cluster/detail/lease_table.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>
 #include <skein/cluster/detail/leased_pool.ipp>
@@ -123,6 +129,7 @@
 #include <skein/cluster/detail/result_sender.ipp>
 #include <skein/cluster/detail/results.ipp>
 #include <skein/cluster/detail/rights_gate.ipp>
+#include <skein/cluster/detail/room_elsewhere.ipp>
 #include <skein/cluster/detail/run_service.ipp>
 #include <skein/cluster/detail/run_shelf.ipp>
 #include <skein/cluster/detail/sent_output.ipp>

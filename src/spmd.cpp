@@ -20,6 +20,7 @@
 #include <skein/spmd/group.hpp>
 #include <skein/spmd/host_share.hpp>
 #include <skein/spmd/joined_group.hpp>
+#include <skein/spmd/leave_notices.hpp>
 #include <skein/spmd/local_keeper.hpp>
 #include <skein/spmd/loss_listeners.hpp>
 #include <skein/spmd/meeting.hpp>
@@ -46,6 +47,7 @@
 #include <skein/spmd/detail/host_share.ipp>
 #include <skein/spmd/detail/joined_group.ipp>
 #include <skein/spmd/detail/keeper_links.ipp>
+#include <skein/spmd/detail/leave_notices.ipp>
 #include <skein/spmd/detail/local_keeper.ipp>
 #include <skein/spmd/detail/loss_listeners.ipp>
 #include <skein/spmd/detail/meeting.ipp>

@@ -3,7 +3,7 @@
 //
 //     skein head --listen 10.0.0.1         # prints how nodes join and programs run
 //     skein join 10.0.0.1                  # on each other host
-//     skein status; skein drain node-2; skein stop --space prod; skein stop
+//     skein status; skein drain node-2 --within 30s; skein stop --space prod; skein stop
 //     skein run --nnodes 1:4 --rdzv-endpoint node-1 ./train     # workers of an elastic job
 //     skein job submit --working-dir . -- ./train --workers 2     # list, status, logs, fetch, stop
 //     skein scale J 8 --rdzv-endpoint node-1
@@ -12,10 +12,11 @@
 //     skein token --file F                 # makes a token; a head makes its own
 //     skein token --for view               # a key of it, to look
 //
-// Exit codes: 0; 1 it failed here; 2 a wrong command line; 3 no cluster at that address, or it
+// Exit codes: 0; 1 it failed here, or a node is not empty in time; 2 a wrong command line; 3 no cluster at that address, or it
 // refuses.
 
 #include "checkpoint_command.hpp"
+#include "drain_command.hpp"
 #include "job_command.hpp"
 #include "report_command.hpp"
 #include "run_command.hpp"
@@ -67,10 +68,11 @@ struct arguments {
     std::string address, token_file;
     program::head_program head;
     program::agent_program node;
-    std::string drained, space, new_token, key, key_for, lost_after, results_room;
+    drain_arguments drained;
+    std::string space, new_token, key, key_for, lost_after, results_room, notice_within;
     std::uint16_t port = 0;
     bool forwards = false;
-    bool undo = false, forget = false, json = false, jobs = false;
+    bool json = false, jobs = false;
 };
 
 int tell(const std::exception& why, int code) {
@@ -105,6 +107,9 @@ int join(const arguments& args) {
     how.head = args.address;
     how.token_file = args.token_file;
     if (!how.head.empty()) (void)cluster::parse_head_address(how.head);
+    skein::spmd::check_leave_notices(how.notices);
+    if (const auto ms = read_time(args.notice_within, "--notice-within"); ms != 0)
+        how.notice_within = std::chrono::milliseconds(ms);
     (void)cluster::find_token(how.token_file);
     return with_head([&] { return program::run_agent(how); });
 }
@@ -119,32 +124,9 @@ int show_status(const arguments& args) {
 }
 
 int drain(const arguments& args) {
+    check_drain(args.drained);
     const auto how = reach(args, "skein drain");
-    return with_head([&] {
-        const auto now = args.forget ? cluster::forget_node(how, args.drained)
-                                     : cluster::drain_node(how, args.drained, !args.undo);
-        if (args.forget)
-            fmt::print("node {} is forgotten\n", args.drained);
-        else if (now.missing)
-            fmt::print("node {} is missing; it takes {} when it comes\n", args.drained,
-                       args.undo ? "workers" : "no workers");
-        else if (args.undo)
-            fmt::print("node {} takes new workers again\n", args.drained);
-        else
-            fmt::print("node {} takes no new workers; {} there\n", args.drained,
-                       now.workers == 1 ? "1 still runs"
-                                        : fmt::format("{} still run", now.workers));
-        if (!now.not_durable.empty())
-            skein::write_notice(
-                fmt::format("skein drain: a head that is started again will not know of it: {}\n",
-                            skein::printable(now.not_durable)));
-        if (now.open == 0 && !now.missing)
-            skein::write_notice(fmt::format(
-                "skein drain: it was the last one: no node takes workers now, and what programs "
-                "ask for waits; skein join adds a node, skein drain {} --undo takes this back\n",
-                args.drained));
-        return skein::exit_code::done;
-    });
+    return with_head([&] { return run_drain(args.drained, how); });
 }
 
 int stop(const arguments& args) {
@@ -308,6 +290,17 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
                      "~/.cache/skein)")
         ->check(not_empty);
 
+    node->add_option("--notice-file", args.node.notices.file,
+                     "its node is drained when this file appears: the host is about to be taken "
+                     "away")
+        ->check(not_empty);
+    node->add_option("--notice-url", args.node.notices.url,
+                     "the same when this http address answers 200, as EC2's spot/instance-action")
+        ->check(not_empty);
+    node->add_option("--notice-within", args.notice_within,
+                     "so long after that it is there: 30s, 2m (default: 2m)")
+        ->check(not_empty);
+
     auto* const status = command("status", "who is in the cluster", &show_status);
     status->add_option("address", args.address, where)->check(not_empty);
     status->add_flag("--json", args.json, "one JSON object");
@@ -326,11 +319,8 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
     page->add_option("--port", args.port,
                      "that is tried first (default: that of the head; another one if it is taken)");
 
-    auto* const draining = command("drain", "give a node no new workers", &drain);
-    draining->add_option("node", args.drained, "its name, as skein status shows it")->required();
-    auto* const undo = draining->add_flag("--undo", args.undo, "it takes workers again");
-    draining->add_flag("--forget", args.forget, "a node that is missing is no more listed")
-        ->excludes(undo);
+    auto* const draining = command("drain", "give a node no new workers, and empty it", &drain);
+    declare_drain(*draining, args.drained);
     draining->add_option("--address", args.address, where)->check(not_empty);
 
     auto* const stopping = command("stop", "end the cluster: workers, nodes, head", &stop);

@@ -13,6 +13,7 @@
 #include <skein/spmd/group.hpp>
 #include <skein/spmd/host_share.hpp>
 #include <skein/spmd/joined_group.hpp>
+#include <skein/spmd/leave_notices.hpp>
 #include <skein/spmd/local_keeper.hpp>
 #include <skein/spmd/loss_listeners.hpp>
 #include <skein/spmd/meeting.hpp>

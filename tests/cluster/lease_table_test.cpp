@@ -74,7 +74,7 @@ TEST_CASE("a lease that was asked back comes, or is kept and may be asked for ag
     w.leases.recall(l, "others wait");
     CHECK(w.leases.is_coming(l));
     CHECK(w.head.last<lease_recalled>().why == "others wait");
-    w.leases.keep(w.leases.holder(app), 1);
+    w.leases.answered(w.leases.holder(app), 1, leave_word::stays, {});
     CHECK_FALSE(w.leases.is_coming(l));
     CHECK(l.keep_until > w.loop.now());
 }

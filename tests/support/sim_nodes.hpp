@@ -150,6 +150,8 @@ public:
     cluster::log_bounds head_log_bounds;
     time_constants agent_times;
     sched::resources agent_offers; ///< of each node, beside its cpus and memory
+    /// What an agent of that host is started with besides.
+    std::function<void(cluster::agent_options&, const std::string& host)> dress_agent;
     cluster::agent_options agent_defaults() {
         cluster::agent_options o;
         o.head = head_address();
@@ -219,7 +221,11 @@ public:
         start_agent(*nodes_.back(), std::move(how));
         return *nodes_.back();
     }
-    void start_agent(node& n) { start_agent(n, agent_defaults()); }
+    void start_agent(node& n) {
+        auto how = agent_defaults();
+        if (dress_agent) dress_agent(how, n.host);
+        start_agent(n, std::move(how));
+    }
     void start_agent(node& n, cluster::agent_options how) {
         how.host = n.host;
         how.pid = 1;

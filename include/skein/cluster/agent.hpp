@@ -79,6 +79,10 @@ struct agent_options {
     std::shared_ptr<proc::host_watch> watch{};
     /// Whose numbers the head is told with that; nullptr: none. Outlives the agent.
     const metric_registry* numbers = nullptr;
+    /// Waits until this host is about to be taken away, and gives the sign that says so; it is
+    /// called once. Empty: there are none. See spmd/leave_notices.hpp.
+    unique_function<task<std::string>()> until_notice{};
+    time_span notice_within = std::chrono::minutes(2); ///< from that sign on the host is there
     /// Told of each welcome: the node's name.
     unique_function<void(const std::string& name)> on_joined{};
 };

@@ -94,6 +94,8 @@ public:
     /// The next of those that were reserved. Its end says also that it could not be started.
     [[nodiscard]] task<std::unique_ptr<proc::child>> start(proc::child_options how) override;
     void release() override;
+    /// A node of theirs is drained with a deadline, and others have room for all of them.
+    void on_leave(std::function<void(const std::string& why)> tell) override;
     [[nodiscard]] task<void> close() override;
 
 private:

@@ -35,6 +35,12 @@
 //     node -> head    node_load         once a second, how busy it is
 //     driver -> head  driver_calls      the same, how many calls it has made
 //
+// A node that drains is to be empty, by a deadline if there is one; ask_drain is answered with what
+// becomes of each lease there.
+//
+//     driver -> head  lease_leaves, or keep_lease with the reason
+//     node -> head    node_leaves       it is about to be taken away
+//
 // What attempts of jobs leave behind: see detail/run_messages.hpp; the page for a browser elsewhere:
 // detail/forward_messages.hpp.
 //
@@ -42,6 +48,7 @@
 // they say.
 
 #include <skein/core/config.hpp>
+#include <skein/cluster/detail/drain_messages.hpp>
 #include <skein/cluster/detail/driver_messages.hpp>
 #include <skein/cluster/detail/forward_messages.hpp>
 #include <skein/cluster/detail/job_messages.hpp>
@@ -69,6 +76,6 @@ using cluster_messages = net::message_table<
     driver_calls, ask_log, job_log, ask_node_log, node_log, offer_set, set_wanted, put_run_piece,
     piece_taken, commit_set, set_committed, ask_sets, set_list, ask_set, set_found, ask_run_piece,
     put_package_piece, ask_sizes, sizes_found, open_forward, forward_opened, forward_bytes,
-    forward_taken, take_forwarded, forwarded>;
+    forward_taken, take_forwarded, forwarded, lease_leaves, node_leaves>;
 
 } // namespace skein::cluster

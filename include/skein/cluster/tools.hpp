@@ -20,6 +20,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace skein::net {
@@ -53,6 +54,21 @@ struct tool_options {
 ///   errors  those of ask_for_status; not_found: no node has this name
 [[nodiscard]] task<drain_reply> ask_to_drain(net::network& via, tool_options how, std::string node,
                                              bool on = true);
+/// How a node is to be emptied.
+struct drain_wish {
+    std::string node{};
+    std::optional<time_span> within{}; ///< nothing: what runs there may take as long as it takes
+    bool force = false;                ///< then what is left there is ended
+};
+/// The same, by a deadline: drivers hear of it, trainings start elsewhere, and entry processes of
+/// jobs are told to end in time for their grace, where others have room for them. Asked once more,
+/// the new deadline counts. The answer lists all that is there, with what becomes of it.
+///   errors  those of ask_to_drain
+[[nodiscard]] task<drain_reply> ask_to_drain(net::network& via, tool_options how, drain_wish what);
+/// How far the drain of a node has come; nothing changes.
+///   errors  those of ask_to_drain
+[[nodiscard]] task<drain_reply> ask_about_drain(net::network& via, tool_options how,
+                                                std::string node);
 /// A node that is missing is no more remembered.
 ///   errors  those of ask_to_drain; invalid_argument: it is there
 [[nodiscard]] task<drain_reply> ask_to_forget(net::network& via, tool_options how,
@@ -72,6 +88,10 @@ struct tool_options {
 /// ask_to_drain(), blocking.
 [[nodiscard]] drain_reply drain_node(const tool_options& how, const std::string& node,
                                      bool on = true);
+/// The same, by a deadline.
+[[nodiscard]] drain_reply drain_node(const tool_options& how, const drain_wish& what);
+/// ask_about_drain(), blocking.
+[[nodiscard]] drain_reply look_at_drain(const tool_options& how, const std::string& node);
 /// ask_to_forget(), blocking.
 drain_reply forget_node(const tool_options& how, const std::string& node);
 /// ask_to_stop(), blocking.

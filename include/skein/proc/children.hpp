@@ -40,6 +40,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -206,6 +207,9 @@ public:
     [[nodiscard]] virtual children_door door();
     /// All that were reserved have ended.
     virtual void release() {}
+    /// Calls back, on the loop, whenever those that were reserved are to give their places back, and
+    /// says why. They have others after that: end them, release() and reserve() again.
+    virtual void on_leave(std::function<void(const std::string& why)> tell) { (void)tell; }
     /// After everything else, also after a failed open(). Suspends until what they have printed is
     /// out, for some seconds at most: a reader may have stopped.
     [[nodiscard]] virtual task<void> close() { co_return; }

@@ -13,6 +13,7 @@
 #include <skein/core/config.hpp>
 #include <skein/core/time.hpp>
 #include <skein/program/cluster_roles.hpp>
+#include <skein/spmd/leave_notices.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -58,6 +59,8 @@ struct agent_program {
         resources{}; ///< "ssd=1,cpu=8"; cpus, gpus and memory that are not named are measured
     std::vector<std::string> labels{}; ///< "zone=a"
     std::string storage{}; ///< the folder for jobs and their files; empty: one in the user's cache
+    spmd::leave_notices notices{}; ///< with them the node drains itself
+    time_span notice_within{};     ///< see cluster::agent_options; 0: its default
 };
 /// The life of an agent: joins, serves until SIGINT, SIGTERM, `skein stop`. Gives the exit code.
 ///   errors  usage, those of find_token and of agent::serve

@@ -99,9 +99,10 @@ public:
     /// Driver: the labels of the worker on that connection, if they were not known when it came.
     void set_labels(const net::channel& wire, const std::vector<std::string>& labels);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what
-    /// runs there has ended. False: it stays, for it has actors, or it has gone already.
+    /// runs there has ended. Gives why it stays: the actors that it has, or that it has gone
+    /// already; "": it has left.
     ///   errors  cancelled: it takes new work again
-    [[nodiscard]] task<bool> retire(std::shared_ptr<net::channel> wire);
+    [[nodiscard]] task<std::string> retire(std::shared_ptr<net::channel> wire);
     /// Worker: executes the driver's calls until it has gone; then cancels and awaits what runs.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::channel> wire,
                                           proc::claims page = {});

@@ -14,6 +14,7 @@
 #include <skein/net/address.hpp>
 #include <skein/net/token.hpp>
 #include <skein/spmd/elastic_coordinator.hpp>
+#include <skein/spmd/leave_notices.hpp>
 #include <skein/spmd/supervisor.hpp>
 #include <skein/spmd/view.hpp>
 #include <skein/spmd/view_register.hpp>
@@ -27,15 +28,6 @@
 #include <vector>
 
 namespace skein::spmd {
-
-/// Signs that this host will be taken away. Each is looked at once a second.
-struct leave_notices {
-    std::string file{}; ///< that appears; empty: none
-    /// "http://169.254.169.254/latest/meta-data/spot/instance-action": answers 200 from then on, as
-    /// EC2 does. Empty: none.
-    std::string url{};
-    time_span every = std::chrono::seconds(1);
-};
 
 /// A job, and this host's part in it. As it is: this program, of one host.
 struct elastic_run_options : supervision {

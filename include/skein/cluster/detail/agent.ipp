@@ -80,6 +80,7 @@ SKEIN_INLINE task<void> agent::state::serve() {
     scope beside;
     beside.spawn(watch_orphans(this));
     beside.spawn(tell_load(this));
+    beside.spawn(detail::watch_notices(&drain, &head, &how.until_notice, how.notice_within));
     std::exception_ptr failure;
     try {
         auto joining = head.keep();
@@ -121,7 +122,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> agent::state::make_service() 
     out->on_tell<take_output>(
         [this](const take_output& m, const net::caller&) { output.send(m.driver); });
     out->on_tell<node_drains>(
-        [this](const node_drains& m, const net::caller&) { draining = m.on; });
+        [this](const node_drains& m, const net::caller&) { drain.hear(m, on_loop.now()); });
     out->on<ask_node_log, node_log>(
         [this](ask_node_log m, const net::caller&) { return read_log(this, std::move(m)); });
     out->on_tell<leave_cluster>([this](const leave_cluster& m, const net::caller&) {
@@ -138,7 +139,7 @@ SKEIN_INLINE node_hello agent::state::hello() const {
     h.pid = how.pid;
     h.resources = sched::to_string(total);
     h.labels = how.labels;
-    h.draining = draining;
+    drain.add_to(h, on_loop.now());
     h.again = head.was_welcomed();
     h.alone_ms = static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::milliseconds>(duration(how.orphan_grace)).count());

@@ -4,6 +4,7 @@
 
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/attempt_logs.hpp>
+#include <skein/cluster/detail/agent_drain.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/job_folders.hpp>
@@ -72,8 +73,8 @@ struct agent::state {
     std::map<lease_name, std::unique_ptr<worker>> workers;
     std::vector<ended_lease> untold;                           ///< ends while there was no link
     std::deque<std::pair<time_point, ended_lease>> entry_ends; ///< until when each head hears them
-    detail::marked_processes marked{children};     ///< what entry processes have started
-    bool draining = false;                         ///< what the head has said last
+    detail::marked_processes marked{children}; ///< what entry processes have started
+    detail::agent_drain drain;
     bool leaving = false;                          ///< the link to the head has ended for good
     bool has_joined = false, is_abandoned = false; ///< see agent_options::leaves_alone
     bool is_orphaned = false;                      ///< no head for long: its workers end

@@ -3,6 +3,7 @@
 // Between a driver and the head: leases, placement groups, namespaces; see cluster/messages.hpp.
 
 #include <skein/core/config.hpp>
+#include <skein/cluster/detail/drain_messages.hpp>
 #include <skein/cluster/detail/lease_messages.hpp>
 #include <skein/core/bytes.hpp>
 
@@ -132,6 +133,7 @@ struct lease_ended {
     std::int32_t code = -1;
     std::int32_t signal = 0;
     bool of_node = false;
+    bool is_drained = false; ///< its process was ended because its node is to be empty
 };
 
 /// The head asks for it back: its node is drained, or others have had less than their share for
@@ -141,12 +143,17 @@ struct lease_recalled {
     std::uint64_t lease = 0;
     std::string why;
     bool withdrawn = false; ///< it is not asked back any more
+    /// Its node is to be empty after so long; no_deadline: when what runs there has ended.
+    std::int64_t within_ms = no_deadline;
+    /// Of a rank: why there is no room for all ranks of its group on other nodes; "": there is.
+    std::string no_room;
 };
 
 /// A lease that was asked back is kept: its worker has actors.
 struct keep_lease {
     static constexpr std::uint16_t number = 22;
     std::uint64_t lease = 0;
+    std::string why; ///< for people
 };
 
 /// All that runs on a lease waits for calls that it has made, or no longer: its cpus are free

@@ -85,7 +85,9 @@ SKEIN_INLINE head::state::state(loop& on, net::network& via, head_options given)
       files{detail::package_service(how.storage),
             detail::run_service(on, how.storage, how.results_bytes, jobs)},
       runner(on, {jobs, memory, files.packages, given_up, leases}, *this,
-             {how.runs, how.lost_after, how.times, how.news}) {
+             {how.runs, how.lost_after, how.times, how.news}),
+      drained(on, {nodes, leases, jobs, runner, memory, spaces}, *this,
+              {how.times.shutdown_grace, how.news}) {
     if (how.log) remember();
     introduce();
     memory.on_begun = [this] { introduce(); };
@@ -117,6 +119,7 @@ SKEIN_INLINE void head::state::remember() {
         std::any_of(missing.begin(), missing.end(), [](const auto& n) { return !n.left; }))
         spaces.had_head();
     if (runner.remember()) spaces.had_head();
+    drained.remember();
 }
 
 SKEIN_INLINE task<void> head::state::serve() {
@@ -142,9 +145,8 @@ SKEIN_INLINE task<void> head::state::serve() {
     } catch (...) {
         failure = std::current_exception();
     }
-    over = true;
+    phase = failure ? detail::head_phase::crashed : detail::head_phase::over;
     leases.close();
-    crashed = failure != nullptr;
     looking.cancel();
     runner.cancel();
     door.close();
@@ -175,7 +177,7 @@ SKEIN_INLINE task<void> head::state::serve_link(state* self, net::link::handle l
     self->sessions.push_back(s);
     std::exception_ptr failure;
     try {
-        if (self->over) throw error(errc::closed, "the cluster was stopped");
+        if (self->is_closed()) throw error(errc::closed, "the cluster was stopped");
         auto ended = s->below->wait_closed();
         co_await ended;
     } catch (...) {
@@ -183,7 +185,8 @@ SKEIN_INLINE task<void> head::state::serve_link(state* self, net::link::handle l
     }
     self->ended(s);
     const auto way = std::exchange(s->way, nullptr);
-    if (self->crashed) way->abort(error(errc::aborted, "the head was cancelled"));
+    if (self->phase == detail::head_phase::crashed)
+        way->abort(error(errc::aborted, "the head was cancelled"));
     auto closing = shield(way->close());
     co_await closing;
     auto done = shield(service->close());
@@ -239,8 +242,12 @@ SKEIN_INLINE void head::state::serve_drivers(net::request_service& of, const ses
         leases.give_back(*d.holder, m.lease, m.at_once);
         leases.pump();
     }));
-    of.on_tell<keep_lease>(as_driver(
-        [this](detail::head_driver& d, const keep_lease& m) { leases.keep(*d.holder, m.lease); }));
+    of.on_tell<keep_lease>(as_driver([this](detail::head_driver& d, const keep_lease& m) {
+        leases.answered(*d.holder, m.lease, leave_word::stays, m.why);
+    }));
+    of.on_tell<lease_leaves>(as_driver([this](detail::head_driver& d, const lease_leaves& m) {
+        leases.answered(*d.holder, m.lease, m.moves ? leave_word::moves : leave_word::ends, m.why);
+    }));
     of.on_tell<lease_blocked>(as_driver([this](detail::head_driver& d, const lease_blocked& m) {
         leases.block(*d.holder, m);
         leases.pump();
@@ -304,6 +311,10 @@ SKEIN_INLINE void head::state::serve_nodes(net::request_service& of, const sessi
         const auto& job = found->second->of->attempt_of;
         if (!job.empty()) runner.runs(job, m.lease.driver, m.pid);
     }));
+    of.on_tell<node_leaves>(as_node([this](detail::known_node& n, const node_leaves& m) {
+        drained.on_notice(n, m);
+        leases.pump();
+    }));
     of.on_tell<job_rows>(as_node([this](const detail::known_node& n, const job_rows& m) {
         const auto found = n.room->leases.find(m.lease);
         if (found == n.room->leases.end() || found->second->of->attempt_of.empty()) return;
@@ -325,7 +336,7 @@ SKEIN_INLINE void head::state::serve_tools(net::request_service& of) {
     of.on<ask_drain, drain_reply>([this](ask_drain m, const net::caller& who) -> task<drain_reply> {
         return [](state* self, ask_drain asked, std::string peer) -> task<drain_reply> {
             detail::check_version(asked.version, peer);
-            auto reply = self->nodes.drain(asked);
+            auto reply = self->drained.ask(asked);
             auto keeping = self->memory.kept(); // who is told that it is so may rely on it
             reply.not_durable = co_await keeping;
             co_return reply;
@@ -357,7 +368,7 @@ SKEIN_INLINE void head::state::serve_tools(net::request_service& of) {
 
 SKEIN_INLINE void head::state::ended(const session_ptr& s) noexcept {
     std::erase(sessions, s);
-    if (crashed) return; // nobody is told anything
+    if (phase == detail::head_phase::crashed) return; // nobody is told anything
     const bool left = s->below->ending() == net::link_end::orderly;
     if (s->node != nullptr) link_ended(*std::exchange(s->node, nullptr), left);
     if (s->driver == nullptr) return;
@@ -365,8 +376,8 @@ SKEIN_INLINE void head::state::ended(const session_ptr& s) noexcept {
     d.session = nullptr;
     output.link_ended(d.incarnation);
     d.away_until = deadline_after(on_loop.now(), how.driver_grace);
-    if (left || over) {
-        leave(d, over ? job_end::stopped : job_end::left);
+    if (left || is_closed()) {
+        leave(d, is_closed() ? job_end::stopped : job_end::left);
     } else {
         const auto& why = s->below->failure();
         logging::warn("head", "a driver is away",
@@ -406,6 +417,7 @@ SKEIN_INLINE void head::state::look() {
     runner.look();
     leases.take_groups_over();
     leases.pump();
+    drained.look();
     nodes.empty_draining();
     waits.lend_entries();
     leases.pump();
@@ -482,6 +494,8 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     d.hello = std::move(h);
     d.holder->name = d.hello.name;
     d.holder->job = d.hello.job;
+    d.holder->host = d.hello.host;
+    d.holder->pid = d.hello.pid;
     d.holder->has_ranks = d.hello.has_ranks;
     self->memory.driver_came(d.incarnation, d.hello.name, d.hello.host, d.hello.pid, d.hello.space);
     self->spaces.came(d.incarnation, d.hello.space, std::exchange(d.hello.visits, {}));

@@ -92,7 +92,13 @@ public:
     void end(std::uint64_t lease, bool at_once);
     void set_blocked(std::uint64_t lease, bool on);
     /// Tells the head that a lease which it has asked back cannot be given back.
-    void keep(std::uint64_t lease) { tell_unless_stopping(keep_lease{lease}); }
+    void keep(std::uint64_t lease, std::string why) {
+        tell_unless_stopping(keep_lease{lease, std::move(why)});
+    }
+    /// The same, that it will be.
+    void leave(std::uint64_t lease, bool moves, std::string why) {
+        tell_unless_stopping(lease_leaves{lease, moves, std::move(why)});
+    }
     void want_group(known_group group);
     void drop_group(std::uint64_t group);
     /// The head drops it with the driver, or the next hello does.

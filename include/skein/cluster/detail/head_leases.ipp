@@ -75,7 +75,9 @@ SKEIN_INLINE void head::state::on_ended(const ended_lease& what, detail::known_n
         nodes.worked(from);
     else if (what.of_node)
         nodes.failed(from, what.how.substr(0, 1024));
-    leases.end(l, what.started, what.how.substr(0, 4096), what);
+    auto why = what.how.substr(0, 4096);
+    if (l.is_forced) why = fmt::format("its node {} is drained, by force: {}", from.name(), why);
+    leases.end(l, what.started, why, what);
 }
 
 /// Takes over a lease that a node holds. False: nobody wants it; its room is taken until its worker

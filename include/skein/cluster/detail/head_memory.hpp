@@ -54,6 +54,8 @@ struct node_record {
     bool draining = false;
     bool left = false;           ///< in order; kept because it is drained
     std::int64_t gone_since = 0; ///< seconds since 1970; 0: it is there
+    std::int64_t drained_by = 0; ///< milliseconds since 1970; 0: its drain has no deadline
+    bool drain_force = false;    ///< then what is left there is ended
 };
 /// Nobody remembers the node any more.
 struct node_forgotten_record {
@@ -142,7 +144,8 @@ public:
     [[nodiscard]] const node_record* find_node(const std::string& name) const;
     void node_came(node_record n);
     void node_went(const std::string& name, bool left);
-    void node_drains(const std::string& name, bool on);
+    ///   by, force  see node_record
+    void node_drains(const std::string& name, bool on, std::int64_t by = 0, bool force = false);
     void forget_node(const std::string& name);
     [[nodiscard]] std::vector<missing_node> missing() const;
 

@@ -278,6 +278,10 @@ SKEIN_INLINE void head_memory::node_came(node_record n) {
     n.left = false;
     n.gone_since = 0;
     missing_since_.erase(n.name);
+    if (const auto* const known = find_node(n.name); known != nullptr && n.draining) {
+        n.drained_by = known->drained_by;
+        n.drain_force = known->drain_force;
+    }
     n.resources = n.resources.size() > most_offers ? "" : n.resources;
     std::size_t labels = 0;
     for (const auto& l : n.labels) labels += l.size();
@@ -308,10 +312,13 @@ SKEIN_INLINE void head_memory::node_went(const std::string& name, bool left) {
     forget_node(std::string(oldest->first));
 }
 
-SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on) {
+SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on, std::int64_t by,
+                                           bool force) {
     const auto found = nodes_.find(name);
     if (found == nodes_.end()) return;
     found->second.draining = on; // one that has left was kept for that alone, see look()
+    found->second.drained_by = on ? by : 0;
+    found->second.drain_force = on && force;
     missing_since_[name] = loop_.exact_now();
     note(found->second);
 }

@@ -28,7 +28,9 @@ SKEIN_INLINE bool head::state::has_died(std::uint64_t node) const {
 }
 
 SKEIN_INLINE void head::state::tell_drains(std::uint64_t node, bool on) {
-    links.at(node)->tell(node_drains{on});
+    auto told = drained.message_for(*nodes.find(node)->room);
+    told.on = on;
+    links.at(node)->tell(told);
 }
 
 SKEIN_INLINE void head::state::tell_size() {
@@ -68,8 +70,9 @@ SKEIN_INLINE task<node_welcome> head::state::on_node(state* self, session_ptr s,
     auto& n = self->enter(s, h);
     s->node = &n;
     n.alone_ms = h.alone_ms;
+    self->drained.on_hello(n, h);
     if (n.room->draining != h.draining)
-        s->tell(node_drains{n.room->draining}); // it was lost with a link
+        s->tell(self->drained.message_for(*n.room)); // it was lost with a link
     node_welcome out;
     out.name = n.name();
     out.lost_after_ms = self->nodes.lost_after_ms();

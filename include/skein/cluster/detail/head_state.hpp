@@ -3,6 +3,7 @@
 // What a head knows: sessions, nodes, drivers, jobs, leases.
 
 #include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/cluster/detail/drains.hpp>
 #include <skein/cluster/detail/driver_waits.hpp>
 #include <skein/cluster/detail/fair_shares.hpp>
 #include <skein/cluster/detail/head_forwards.hpp>
@@ -36,6 +37,12 @@ namespace skein::cluster {
 namespace detail {
 
 struct head_driver;
+
+enum class head_phase : std::uint8_t {
+    serves,
+    over,   ///< it ends, and has told all that are there
+    crashed ///< it ends, and nobody is told anything
+};
 
 /// One link to a node, a driver or a tool.
 struct head_session {
@@ -111,10 +118,11 @@ struct head::state final : detail::output_readers,
     detail::driver_waits waits;
     detail::job_files files;
     detail::job_runner runner;
+    detail::drains drained;
     std::shared_ptr<head_web> web;
     detail::node_loads loads;
     call_counts calls_of_gone; ///< of drivers that are no more
-    bool over = false, crashed = false;
+    detail::head_phase phase = detail::head_phase::serves;
 
     // head.ipp: who comes and goes
     task<void> serve();
@@ -161,7 +169,7 @@ struct head::state final : detail::output_readers,
     // head_spaces.ipp: what namespaces ask for
     void serve_spaces(net::request_service& of, const session_ptr& s);
     [[nodiscard]] std::optional<driver_now> find_driver(std::uint64_t driver) const override;
-    [[nodiscard]] bool is_closed() const override { return over; }
+    [[nodiscard]] bool is_closed() const override { return phase != detail::head_phase::serves; }
     std::uint64_t make_server(const driver_hello& by) override;
     void start_server(std::uint64_t driver) override;
     [[nodiscard]] bool is_out_of_reach(std::uint64_t driver) const override;

@@ -53,7 +53,8 @@ SKEIN_INLINE job_info job_book::info_of(const submitted_job& job,
         const auto& of = held_up == nullptr ? all : *held_up;
         if (const auto waits = of.find(job.what.id); waits != of.end()) out.reason = waits->second;
     }
-    if (job.is_stopping && !is_over(job.state)) out.reason = "it is being stopped";
+    if (job.is_stopping && !is_over(job.state))
+        out.reason = is_moving(job) ? job.stops_for : "it is being stopped";
     if (is_over(job.state) && !is_over(job.shown)) out.reason = "it has just ended";
     out.command = job.what.command;
     out.by = job.what.by;

@@ -305,8 +305,9 @@ SKEIN_INLINE job_ptr job_of_record(const job_record& r) {
     job->shown = job->state;
     job->not_counted = r.not_counted;
     job->is_stopping = r.is_stopping;
-    job->stops_as = r.stops_as == static_cast<std::uint8_t>(job_state::failed) ? job_state::failed
-                                                                               : job_state::stopped;
+    job->stops_as = job_state::stopped;
+    for (const auto as : {job_state::failed, job_state::retrying})
+        if (r.stops_as == static_cast<std::uint8_t>(as)) job->stops_as = as;
     job->stops_for = r.stops_for;
     job->placed_on = r.placed_on;
     job->said.begin_at(r.lines_before);

@@ -98,6 +98,9 @@ public:
     }
     /// Ends it; ended() comes when nothing of it runs any more.
     void stop(submitted_job& job, job_state as, std::string reason);
+    /// Ends its attempt, which counts neither as a failure nor as a retry; the next one begins where
+    /// there is room then.
+    void move(submitted_job& job, std::string why);
     /// Takes the jobs that the log has: those that wait begin anew, those that ran are expected with
     /// their nodes. False: none is expected.
     bool remember();
@@ -138,6 +141,8 @@ private:
     static task<stop_job_reply> on_stop(job_runner* self, stop_job asked, std::string peer);
     static task<void> order_when_kept(job_runner* self, std::uint64_t attempt,
                                       start_worker_order order);
+    static task<void> end_when_kept(job_runner* self, std::uint64_t attempt);
+    void moved(submitted_job& job);
     static task<void> end_each(job_runner* self);
     static task<void> show_each_end(job_runner* self);
     [[nodiscard]] job_ptr add(job_request what, package_pin files);

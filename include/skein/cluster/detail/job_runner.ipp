@@ -205,8 +205,13 @@ SKEIN_INLINE void job_runner::ended(const std::string& id, bool started, const s
     job.signal = end.signal;
     if (end.lines >= job.next_line) // the rest did not come in time
         job.said.skip(end.lines + 1 - std::exchange(job.next_line, end.lines + 1));
-    if (job.is_stopping) return over(job, job.stops_as, job.stops_for);
+    const bool was_moving = is_moving(job);
+    if (job.is_stopping && !was_moving) return over(job, job.stops_as, job.stops_for);
+    job.is_stopping = false;
     if (started && end.code == 0 && !end.was_asked) return over(job, job_state::succeeded, "");
+    if (was_moving && !started && (!is_ordered || end.was_asked)) return begin_again(job);
+    // It was asked, or its node has gone: it did not end by itself.
+    if (was_moving && (end.was_asked || (end.code < 0 && end.signal == 0))) return moved(job);
     if (!started && end.of_node) return put_off(job, why);
     // The order was not sent, or its node says that it never came: nobody's fault. Nor is one that
     // its agent did not start because it ends. Once it was sent, who is lost with it has begun it.
@@ -243,7 +248,7 @@ SKEIN_INLINE void job_runner::over(submitted_job& job, job_state as, std::string
 }
 
 SKEIN_INLINE void job_runner::stop(submitted_job& job, job_state as, std::string reason) {
-    if (is_over(job.state) || job.is_stopping) return;
+    if (is_over(job.state) || (job.is_stopping && !is_moving(job))) return;
     job.is_stopping = true;
     job.stops_as = as;
     job.stops_for = std::move(reason);
@@ -251,6 +256,37 @@ SKEIN_INLINE void job_runner::stop(submitted_job& job, job_state as, std::string
         return over(job, job.stops_as, job.stops_for);
     book_.note(job);
     stop_entry(job.lease_of);
+}
+
+SKEIN_INLINE void job_runner::move(submitted_job& job, std::string why) {
+    if (is_over(job.state) || job.is_stopping) return;
+    if (leases_.find({job.lease_of, entry_lease}) == nullptr) return; // between attempts
+    job.is_stopping = true;
+    job.stops_as = job_state::retrying;
+    job.stops_for = std::move(why);
+    book_.change(job, job.state, job.reason); // who follows it hears of it
+    book_.note(job);
+    writing_.spawn(end_when_kept(this, job.lease_of));
+}
+
+/// A head that did not know why it has ended would count it.
+SKEIN_INLINE task<void> job_runner::end_when_kept(job_runner* self, std::uint64_t attempt) {
+    auto keeping = as_result(self->memory_.kept());
+    const auto kept = co_await keeping;
+    if (kept) self->stop_entry(attempt);
+}
+
+/// Its attempt has left its node. One of which nothing has begun is the same one again.
+SKEIN_INLINE void job_runner::moved(submitted_job& job) {
+    const auto why = std::exchange(job.stops_for, {});
+    ++job.not_counted;
+    job.last_lines = job.said.last(20);
+    job.retry_at = loop_.now();
+    book_.remember_attempt(job, why);
+    book_.change(job, job_state::retrying,
+                 fmt::format("attempt {} has left {}: {}", job.attempt, job.node, why));
+    if (!given_up_.may_run(job.lease_of, loop_.now())) begin(job);
+    book_.note(job);
 }
 
 SKEIN_INLINE void job_runner::stop_entry(std::uint64_t attempt) {

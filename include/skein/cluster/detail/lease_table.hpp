@@ -24,6 +24,7 @@
 #include <skein/core/config.hpp>
 #include <skein/cluster/detail/driver_messages.hpp>
 #include <skein/cluster/detail/lease_messages.hpp>
+#include <skein/core/function.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/time.hpp>
 #include <skein/sched/scheduler.hpp>
@@ -72,6 +73,11 @@ struct lease {
     bool drained = false;            ///< its driver may have heard that it was recalled for a drain
     time_point keep_until{};   ///< it is not asked back before: granted just now, or it has actors
     time_point actors_until{}; ///< for its own driver neither: it has actors
+    // Of a node that drains, see drains.hpp:
+    leave_word word = leave_word::none; ///< what becomes of it
+    std::string word_why;               ///< in words
+    bool waits_for_room = false;        ///< it stays for want of room elsewhere alone
+    bool is_forced = false;             ///< its process was ended for the drain
 };
 
 /// A placement group.
@@ -93,6 +99,8 @@ struct lease_holder {
     std::uint64_t incarnation = 0; ///< of the driver
     std::uint32_t weight = 1;      ///< of its fair share
     std::string name, job;         ///< as people know it; the job that it came out of
+    std::string host;              ///< these: of the driver, once it has come
+    std::int64_t pid = 0;
     std::map<std::uint64_t, std::unique_ptr<lease>> leases;
     std::map<std::uint64_t, lease_group> groups;
     bool has_ranks = false; ///< it has ranks started, and no workers
@@ -110,6 +118,7 @@ struct lease_node {
     std::vector<std::string> labels;
     std::map<lease_name, lease*> leases;
     bool draining = false;
+    time_point drained_by = time_point::max(); ///< it is to be empty then; max: some time
 
     [[nodiscard]] sched::place_id place() const noexcept { return sched::place_id(incarnation); }
 };
@@ -155,6 +164,10 @@ public:
     /// All must outlive it.
     lease_table(loop& on, lease_events& events, lease_options options);
 
+    /// Why there is no room on other nodes for all of a rank's group; "": there is. Empty: nobody
+    /// knows.
+    unique_function<std::string(const lease& rank)> no_room_for{};
+
     // ---- what there is
     [[nodiscard]] const auto& holders() const noexcept { return holders_; } ///< by incarnation
     [[nodiscard]] const auto& nodes() const noexcept { return nodes_; }     ///< by incarnation
@@ -181,8 +194,8 @@ public:
     // ---- what a driver asks for and gives back
     void want(lease_holder& d, const want_lease& what);
     void give_back(lease_holder& d, std::uint64_t number, bool at_once = false);
-    /// The driver was asked for a lease back, and cannot give it.
-    void keep(lease_holder& d, std::uint64_t number);
+    /// The driver was asked for a lease back: it can give it, or not.
+    void answered(lease_holder& d, std::uint64_t number, leave_word word, const std::string& why);
     void block(lease_holder& d, const lease_blocked& what);
     void want_group(lease_holder& d, const known_group& what);
     void drop_group(lease_holder& d, std::uint64_t number);
@@ -254,5 +267,6 @@ private:
 } // namespace skein::cluster::detail
 
 #if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/lease_recalls.ipp>
 #include <skein/cluster/detail/lease_table.ipp>
 #endif

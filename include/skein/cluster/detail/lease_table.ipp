@@ -146,7 +146,7 @@ SKEIN_INLINE void lease_table::end(lease& l, bool started, const std::string& wh
     auto& d = *l.of;
     events_.tell_driver(d.incarnation,
                         lease_ended{l.number, started, why, news.lines, news.is_lasting, news.code,
-                                    news.signal, news.of_node});
+                                    news.signal, news.of_node, l.is_forced});
     events_.lease_ends(l, why);
     const auto submitted_as = d.attempt_of;
     const bool was_ordered = l.is_ordered;
@@ -196,16 +196,6 @@ SKEIN_INLINE void lease_table::give_back(lease_holder& d, std::uint64_t number, 
     erase(l);
 }
 
-SKEIN_INLINE void lease_table::keep(lease_holder& d, std::uint64_t number) {
-    const auto found = d.leases.find(number);
-    if (found == d.leases.end()) return;
-    found->second->keep_until = deadline_after(loop_.now(), options_.keep_grace);
-    found->second->actors_until = found->second->keep_until;
-    found->second->drained = false;
-    not_recalled(*found->second);
-    pump();
-}
-
 SKEIN_INLINE void lease_table::block(lease_holder& d, const lease_blocked& what) {
     const auto found = d.leases.find(what.lease);
     if (found == d.leases.end()) return;
@@ -222,30 +212,6 @@ SKEIN_INLINE void lease_table::stop(lease& l, bool at_once) {
     l.state = lease_state::stopping;
     (void)schedule_.set_leaving(l.request);
     events_.stop_process(l, at_once);
-}
-
-SKEIN_INLINE bool lease_table::is_coming(const lease& l) const {
-    return l.recalled_at != time_point{} &&
-           loop_.now() < deadline_after(l.recalled_at, options_.recall_grace);
-}
-
-SKEIN_INLINE void lease_table::recall(lease& l, const std::string& why) {
-    if (l.state != lease_state::granted || is_coming(l) || !events_.is_connected(l.of->incarnation))
-        return;
-    l.recalled_at = loop_.now();
-    l.drained = l.drained || l.at->draining;
-    (void)schedule_.set_leaving(l.request); // others may count on its room
-    events_.tell_driver(l.of->incarnation, lease_recalled{l.number, why, false});
-}
-
-SKEIN_INLINE void lease_table::not_recalled(lease& l) {
-    l.recalled_at = {};
-    if (l.state == lease_state::granted) (void)schedule_.set_leaving(l.request, false);
-}
-
-SKEIN_INLINE void lease_table::tell_withdrawn(const lease& l) {
-    if (l.drained && l.state == lease_state::granted)
-        events_.tell_driver(l.of->incarnation, lease_recalled{l.number, {}, true});
 }
 
 SKEIN_INLINE void lease_table::pump() {

@@ -194,6 +194,7 @@ SKEIN_INLINE void leased_workers::state::take_back_withdrawn() {
 
 SKEIN_INLINE task<void> leased_workers::state::retire(state* self, lease_ptr l, std::string why) {
     bool left = false, goes_on = false;
+    std::string stays;
     for (bool once_more = true; std::exchange(once_more, false);) {
         l->retirement.emplace();
         auto asking = as_result(with_cancel(l->retirement->token(), self->driver.retire(l->wire)));
@@ -201,12 +202,13 @@ SKEIN_INLINE task<void> leased_workers::state::retire(state* self, lease_ptr l, 
         const bool was_withdrawn = l->retirement->requested();
         l->retirement.reset();
         if (!outcome && !was_withdrawn) throw outcome.error();
-        left = outcome && *outcome;
+        left = outcome && outcome->empty();
+        stays = outcome ? *outcome : std::string();
         goes_on = !outcome && l->is_withdrawn;
         once_more = !outcome && !goes_on; // it was asked back again meanwhile
     }
     l->retiring = l->is_withdrawn = false;
-    if (!left && !goes_on && l->wire) self->head.keep(l->number);
+    if (!left && !goes_on && l->wire) self->head.keep(l->number, std::move(stays));
     logging::debug("cluster",
                    left      ? "a worker was given back"
                    : goes_on ? "a worker is not asked back any more"

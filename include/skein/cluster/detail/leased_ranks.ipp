@@ -115,7 +115,9 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     event stopping, changed;
     duration ranks_lost_after = detail::ranks_lost_after; ///< or when this head's nodes wait longer
     detail::head_client head;
-    std::optional<error> over; ///< the link to the head has ended for good
+    std::optional<error> over;                         ///< the link to the head has ended for good
+    std::function<void(const std::string& why)> leave; ///< see on_leave
+    bool is_leaving = false;                           ///< it was told to
     std::optional<std::string> runs;
     bool this_host_only = false; ///< the head is reached there alone
     std::map<std::uint64_t, lease_ptr> leases;
@@ -233,9 +235,15 @@ SKEIN_INLINE void leased_ranks::state::on_granted(const lease_granted& m) {
     if (!std::exchange(l.is_granted, true)) l.name += " on " + m.node_name;
 }
 
-/// It ends with the training.
+/// All ranks of a training leave together, or none.
 SKEIN_INLINE void leased_ranks::state::on_recalled(const lease_recalled& m) {
-    if (!m.withdrawn) head.keep(m.lease);
+    if (m.withdrawn || !leases.contains(m.lease)) return;
+    if (m.within_ms < 0 || !leave)
+        return head.keep(m.lease, "the training goes on until it ends; with a deadline it saves "
+                                  "and starts elsewhere");
+    if (!m.no_room.empty() && !is_leaving) return head.keep(m.lease, m.no_room);
+    head.leave(m.lease, true, "the training saves at its next step, and starts elsewhere");
+    if (!std::exchange(is_leaving, true)) leave(m.why);
 }
 
 SKEIN_INLINE void leased_ranks::state::on_group_placed(const group_placed& m) {
@@ -307,6 +315,10 @@ SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
     const auto found = leases.find(m.lease);
     if (found == leases.end()) return;
     const auto l = found->second;
+    if (m.is_drained) {
+        if (leave) leave(m.how);
+        return end(l, {proc::exit_status(), {}, m.how, false, true});
+    }
     if (!m.started || (m.code < 0 && m.signal == 0))
         return end(
             l,
@@ -458,6 +470,11 @@ SKEIN_INLINE void leased_ranks::release() {
     const auto all = state_->leases;
     for (const auto& [number, l] : all) state_->ask_to_end(*l, true);
     state_->drop_group();
+    state_->is_leaving = false;
+}
+
+SKEIN_INLINE void leased_ranks::on_leave(std::function<void(const std::string& why)> tell) {
+    state_->leave = std::move(tell);
 }
 
 SKEIN_INLINE task<void> leased_ranks::close() {

@@ -252,7 +252,8 @@ SKEIN_INLINE void leased_workers::state::on_ended(const lease_ended& m) {
 }
 
 SKEIN_INLINE void leased_workers::state::on_recalled(const lease_recalled& m) {
-    if (m.lease == space_server_lease && !m.withdrawn) head.keep(m.lease);
+    if (m.lease == space_server_lease && !m.withdrawn)
+        head.keep(m.lease, "the actors of its namespace cannot move");
     const auto found = leases.find(m.lease);
     if (found == leases.end() || stopping.is_set()) return;
     const auto l = found->second;
@@ -260,6 +261,7 @@ SKEIN_INLINE void leased_workers::state::on_recalled(const lease_recalled& m) {
     if (m.withdrawn) return take_back_withdrawn();
     if (l->wire) {
         if (!std::exchange(l->retiring, true)) later.spawn(retire(this, l, m.why));
+        head.leave(m.lease, false, "when the calls that run there have ended");
         return;
     }
     if (l->beside != 0) return refuse_beside(*l, m.why);

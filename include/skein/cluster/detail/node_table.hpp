@@ -103,7 +103,8 @@ public:
     ///   left  the node has said goodbye
     void remove(known_node& n, const std::string& why, bool left);
     ///   errors  not_found; invalid_argument: it is there, and cannot be forgotten
-    [[nodiscard]] drain_reply drain(const ask_drain& asked);
+    ///   is_remembered  over the node's end, too
+    [[nodiscard]] drain_reply drain(const ask_drain& asked, bool is_remembered = true);
     /// A process could not be started on the node, for a reason of the node's own: it rests.
     void failed(known_node& n, const std::string& why);
     /// A process was started on the node: its pauses begin anew.
@@ -130,6 +131,8 @@ private:
     std::uint64_t changes_ = 0;
 };
 
+/// No node has this name, with those that there are.
+[[nodiscard]] error not_a_node(const node_table& nodes, const std::string& name);
 /// What is wrong with its names and labels is wrong at the node: it does not try again.
 ///   errors  invalid_argument
 void check_words(const node_hello& h);

@@ -160,7 +160,7 @@ struct submitted_job {
     time_point retry_at{};      ///< retrying, or pending without a lease
     /// It was told to end: what it is then, and why.
     bool is_stopping = false;
-    job_state stops_as = job_state::stopped;
+    job_state stops_as = job_state::stopped; ///< retrying: see is_moving()
     std::string stops_for;
 
     package_pin files; ///< as long as it is not over
@@ -179,6 +179,11 @@ struct submitted_job {
     std::deque<past_attempt> failed; ///< the newest ones, at most most_past_attempts
     wait_queue news;                 ///< lines, or another state
 };
+
+/// Its attempt is told to end so that the next one begins on another node.
+[[nodiscard]] inline bool is_moving(const submitted_job& job) noexcept {
+    return job.is_stopping && job.stops_as == job_state::retrying;
+}
 
 /// What is to be said of some of them, by id.
 using texts_by_job = std::map<std::string, std::string>;

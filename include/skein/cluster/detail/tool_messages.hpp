@@ -3,8 +3,10 @@
 // What tools ask a head, and its answers; see cluster/messages.hpp.
 
 #include <skein/core/config.hpp>
+#include <skein/cluster/detail/drain_messages.hpp>
 #include <skein/cluster/detail/lease_messages.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -94,7 +96,10 @@ struct ask_drain {
     std::string node;
     bool on = true; ///< false: it takes new workers again
     std::uint32_t version = cluster_version;
-    bool forget = false; ///< instead: a node that is missing is no more remembered
+    bool forget = false;                  ///< instead: a node that is missing is no more remembered
+    bool look = false;                    ///< instead: what is left there; nothing changes
+    std::int64_t within_ms = no_deadline; ///< it is to be empty after so long
+    bool force = false;                   ///< then what is left there is ended
 };
 
 /// The answer to ask_drain.
@@ -104,7 +109,13 @@ struct drain_reply {
     std::uint32_t open = 0;    ///< nodes that take new workers now, of all
     bool missing = false;      ///< the node is not there; it is drained when it comes
     std::string not_durable;   ///< why a head that is started again will not know of it
+    bool draining = false;
+    bool force = false;
+    std::int64_t left_ms = no_deadline; ///< until its deadline; 0: that is over
+    std::vector<drained_lease> leases;  ///< that are there; of many the first most_drained_listed
 };
+
+inline constexpr std::size_t most_drained_listed = 1000;
 
 /// The cluster is to end.
 struct ask_stop {

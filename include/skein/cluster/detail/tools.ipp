@@ -4,6 +4,7 @@
 
 #include <skein/cluster/detail/ask_head.hpp>
 
+#include <chrono>
 #include <utility>
 
 namespace skein::cluster {
@@ -16,6 +17,22 @@ SKEIN_INLINE task<cluster_status> ask_for_status(net::network& via, tool_options
 SKEIN_INLINE task<drain_reply> ask_to_drain(net::network& via, tool_options how, std::string node,
                                             bool on) {
     return detail::ask_head<drain_reply>(&via, std::move(how), ask_drain{std::move(node), on});
+}
+SKEIN_INLINE task<drain_reply> ask_to_drain(net::network& via, tool_options how, drain_wish what) {
+    ask_drain asked;
+    asked.node = std::move(what.node);
+    asked.force = what.force;
+    if (what.within)
+        asked.within_ms =
+            std::chrono::duration_cast<std::chrono::milliseconds>(duration(*what.within)).count();
+    return detail::ask_head<drain_reply>(&via, std::move(how), std::move(asked));
+}
+SKEIN_INLINE task<drain_reply> ask_about_drain(net::network& via, tool_options how,
+                                               std::string node) {
+    ask_drain asked;
+    asked.node = std::move(node);
+    asked.look = true;
+    return detail::ask_head<drain_reply>(&via, std::move(how), std::move(asked));
 }
 SKEIN_INLINE task<drain_reply> ask_to_forget(net::network& via, tool_options how,
                                              std::string node) {
@@ -39,6 +56,12 @@ SKEIN_INLINE cluster_status get_status(const tool_options& how, bool past) {
 }
 SKEIN_INLINE drain_reply drain_node(const tool_options& how, const std::string& node, bool on) {
     return detail::ask_now([&](net::network& via) { return ask_to_drain(via, how, node, on); });
+}
+SKEIN_INLINE drain_reply drain_node(const tool_options& how, const drain_wish& what) {
+    return detail::ask_now([&](net::network& via) { return ask_to_drain(via, how, what); });
+}
+SKEIN_INLINE drain_reply look_at_drain(const tool_options& how, const std::string& node) {
+    return detail::ask_now([&](net::network& via) { return ask_about_drain(via, how, node); });
 }
 SKEIN_INLINE drain_reply forget_node(const tool_options& how, const std::string& node) {
     return detail::ask_now([&](net::network& via) { return ask_to_forget(via, how, node); });

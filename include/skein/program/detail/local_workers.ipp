@@ -404,7 +404,7 @@ private:
     task<void> retire(sched::demand_id demand, std::shared_ptr<net::connection> wire) {
         auto asked = as_result(driver_.retire(std::move(wire)));
         const auto left = co_await asked;
-        if (!left || !*left)
+        if (!left || !left->empty())
             co_await sleep_for(how_.times.idle_worker); // it is ending, or has actors
         if (const auto own = demands_.find(demand); own != demands_.end())
             own->second.leaving = false; // else its group has gone

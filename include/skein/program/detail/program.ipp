@@ -287,6 +287,11 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
     };
     net::real_loop loop;
     net::real_network network(loop);
+    if (how.notices.are_there())
+        o.until_notice = [&network, signs = how.notices] {
+            return spmd::until_leave_notice(network, signs);
+        };
+    if (duration(how.notice_within) > duration(0)) o.notice_within = how.notice_within;
     proc::local_children children(loop);
     cluster::agent a(loop, network, children, std::move(o));
     return loop.run(cluster::detail::serve_role(&loop, &a));

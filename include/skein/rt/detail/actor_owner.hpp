@@ -109,6 +109,9 @@ public:
     /// nullptr: it has ended, or is none of this program.
     [[nodiscard]] const actor_entry* find(actor_id id) const;
     [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
+    /// Those of which this holds, in order.
+    template <class Holds>
+    [[nodiscard]] std::vector<actor_id> ids_of(Holds holds) const;
     /// The program ends: nothing is made again.
     void close() noexcept { closing_ = true; }
 
@@ -184,8 +187,6 @@ public:
 
 private:
     [[nodiscard]] actor_entry* entry_of(actor_id id) { return const_cast<actor_entry*>(find(id)); }
-    template <class Holds>
-    [[nodiscard]] std::vector<actor_id> ids_of(Holds holds) const;
     void reply_handle(peer& to, slot_id slot, actor_id id);
     void on_find(peer& from, slot_id slot, byte_span body);
     void on_snapshot(const peer& from, byte_span body);

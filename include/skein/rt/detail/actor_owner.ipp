@@ -54,7 +54,6 @@ SKEIN_INLINE const actor_entry* actor_owner::find(actor_id id) const {
     return at != entries_.end() ? &at->second : nullptr;
 }
 
-/// The actors of which this holds, in order.
 template <class Holds>
 std::vector<actor_id> actor_owner::ids_of(Holds holds) const {
     std::vector<actor_id> out;

@@ -169,12 +169,31 @@ SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::channel>& wire) co
            ((*found)->room.actors == 0 && !(*found)->room.spent && !has_calls(**found));
 }
 
-SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
+namespace detail {
+
+/// "actor 3 (counter), 2 more cannot move"
+template <class Title>
+[[nodiscard]] std::string who_stays(const actor_owner& all, const peer& at, Title title) {
+    constexpr std::size_t most = 3;
+    const auto there = all.ids_of([&](const actor_entry& one) { return one.where == &at; });
+    std::string out;
+    for (std::size_t i = 0; i < std::min(there.size(), most); ++i)
+        out += (i == 0 ? "" : ", ") + title(there[i]);
+    if (there.size() > most) out += fmt::format(", {} more", there.size() - most);
+    return out.empty() ? "an actor is being made there" : out + " cannot move";
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<std::string> runtime::retire(std::shared_ptr<net::channel> wire) {
     const auto found = std::find_if(state_->links.begin(), state_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
-    if (found == state_->links.end() || !(*found)->up || (*found)->room.actors > 0 ||
-        (*found)->room.spent)
-        co_return false;
+    if (found == state_->links.end() || !(*found)->up) co_return std::string("it has gone");
+    if ((*found)->room.actors > 0) {
+        const auto title = [this](actor_id id) { return actor_title(id); };
+        co_return detail::who_stays(state_->actors, **found, title);
+    }
+    if ((*found)->room.spent) co_return std::string("its process ends by itself");
     auto l = *found;
     state_->dispatch.retire(l->room, true);
     if (state_->dispatch.waits()) pump_leases();
@@ -197,10 +216,10 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
         pump();
         throw;
     }
-    if (!l->up) co_return false;
+    if (!l->up) co_return std::string("it has gone");
     auto goodbye = wire->close();
     co_await goodbye;
-    co_return true;
+    co_return std::string();
 }
 
 SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire,

@@ -66,67 +66,6 @@ SKEIN_INLINE std::string find_program(const std::string& name) {
         .with_hint("name its path, as ./" + name);
 }
 
-/// "http://host:port/path" in parts; empty host: it is none.
-struct http_place {
-    std::string host, path = "/";
-    std::uint16_t port = 80;
-};
-SKEIN_INLINE http_place parse_http(const std::string& url) {
-    constexpr std::string_view begin = "http://";
-    http_place at;
-    if (!url.starts_with(begin))
-        throw error(errc::invalid_argument, fmt::format("'{}' is no http:// address", url));
-    auto rest = std::string_view(url).substr(begin.size());
-    const auto slash = rest.find('/');
-    if (slash != std::string_view::npos) at.path = std::string(rest.substr(slash));
-    const auto where = net::address::parse(
-        fmt::format("tcp:{}{}", rest.substr(0, slash),
-                    rest.substr(0, slash).find(':') == std::string_view::npos ? ":80" : ""));
-    if (!where) throw where.error();
-    at.host = where->host;
-    at.port = where->port;
-    return at;
-}
-
-/// The answer's status and body, of which the first 4 KiB are read.
-SKEIN_INLINE task<std::pair<int, std::string>> ask_http(net::network* via, const http_place* at,
-                                                        std::string request) {
-    auto connecting = via->connect(net::address::tcp(at->host, at->port));
-    auto stream = co_await connecting;
-    const std::array<byte_span, 1> bytes{as_bytes(request)};
-    auto writing = stream->write_all(bytes);
-    co_await writing;
-    std::string all;
-    std::array<std::byte, 4096> part{};
-    while (all.size() < part.size()) {
-        auto reading = stream->read_some(part);
-        const auto n = co_await reading;
-        if (n == 0) break;
-        all.append(reinterpret_cast<const char*>(part.data()), n);
-    }
-    int status = 0;
-    if (all.starts_with("HTTP/1.") && all.size() > 12) status = std::atoi(all.c_str() + 9);
-    const auto body = all.find("\r\n\r\n");
-    co_return std::pair(status, body == std::string::npos ? std::string() : all.substr(body + 4));
-}
-
-/// One question, as EC2 wants it: with a token where it gives one.
-SKEIN_INLINE task<bool> is_told_to_go(net::network* via, const http_place* at) {
-    auto tokening =
-        ask_http(via, at,
-                 fmt::format("PUT /latest/api/token HTTP/1.0\r\nHost: {}\r\nContent-Length: 0\r\n"
-                             "X-aws-ec2-metadata-token-ttl-seconds: 60\r\n\r\n",
-                             at->host));
-    const auto token = co_await tokening;
-    const auto with = token.first == 200 && token.second.find_first_of("\r\n") == std::string::npos
-                          ? fmt::format("X-aws-ec2-metadata-token: {}\r\n", token.second)
-                          : std::string();
-    auto asking = ask_http(
-        via, at, fmt::format("GET {} HTTP/1.0\r\nHost: {}\r\n{}\r\n", at->path, at->host, with));
-    const auto answer = co_await asking;
-    co_return answer.first == 200;
-}
-
 /// In the names of the sockets at which jobs without an endpoint are asked; the process follows.
 inline constexpr std::string_view job_door = "job";
 
@@ -148,8 +87,7 @@ public:
             if (!std::exchange(stops, true) && options_.on_stop) options_.on_stop();
             host_->stop(signal);
         }));
-        if (!options_.notices.file.empty()) beside.spawn(watch_file());
-        if (!options_.notices.url.empty()) beside.spawn(watch_url());
+        if (options_.notices.are_there()) beside.spawn(watch_notices());
         std::exception_ptr failure;
         supervisor_outcome how;
         try {
@@ -218,25 +156,10 @@ private:
             alive->suspect_after = alive->dead_after = options_.silence;
         o.keeper.most_silence = options_.silence;
     }
-    task<void> watch_file() {
-        std::error_code ignored;
-        while (!std::filesystem::exists(options_.notices.file, ignored)) {
-            auto pause = sleep_for(options_.notices.every);
-            co_await pause;
-        }
-        host_->leave(fmt::format("{} is there", options_.notices.file));
-    }
-    task<void> watch_url() {
-        const auto at = parse_http(options_.notices.url);
-        for (;;) {
-            auto asking = as_result(
-                with_timeout(is_told_to_go(&network_, &at), time_constants::lan().reconnect_most));
-            const auto told = co_await asking;
-            if (told && *told) break;
-            auto pause = sleep_for(options_.notices.every);
-            co_await pause;
-        }
-        host_->leave(fmt::format("{} says so", options_.notices.url));
+    task<void> watch_notices() {
+        auto waiting = until_leave_notice(network_, options_.notices);
+        const auto why = co_await waiting;
+        host_->leave(why);
     }
 
     elastic_run_options options_;
@@ -284,7 +207,7 @@ SKEIN_INLINE void check_host_run(const elastic_run_options& options) {
         throw error(
             errc::invalid_argument,
             fmt::format("{} workers at the start of a job of {} to {}", start, least, most));
-    if (!options.notices.url.empty()) (void)parse_http(options.notices.url);
+    check_leave_notices(options.notices);
 }
 
 } // namespace detail

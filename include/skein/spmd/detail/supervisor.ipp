@@ -84,6 +84,7 @@ public:
             if (again) kill_now_ = true;
             begin_to_stop(signal);
         }));
+        children_->on_leave([this](const std::string& why) { begin_to_move(why); });
         std::exception_ptr failure;
         try {
             auto attempts = run_attempts();
@@ -142,6 +143,12 @@ private:
             outcome_.failure = co_await attempted;
             auto& failure = outcome_.failure;
             outcome_.is_lasting = failure && (lasting_ || is_lasting(failure->code()));
+            const auto moved = std::exchange(moves_for_, {});
+            if (!moved.empty() && stop_signal_ == 0 && !outcome_.is_lasting) {
+                failure.reset(); // it has left its places: the next one has others
+                last_failure_ = moved.substr(0, 1000);
+                continue;
+            }
             if (!failure || stop_signal_ != 0 || outcome_.is_lasting) co_return;
             if (failures.is_again(*failure)) co_return;
             if (outcome_.restarts >= options_.max_failures) {
@@ -212,7 +219,7 @@ private:
         for (int r = 0; r < options_.workers && !failed && (now.meets || !now.group); ++r) {
             try {
                 if (broken_off_) throw error(*broken_off_);
-                if (stop_signal_ != 0)
+                if (stop_signal_ != 0 || !moves_for_.empty())
                     throw error(errc::cancelled, "stopped while the workers were starting");
                 auto starting =
                     start_rank(&now, r, where[static_cast<std::size_t>(r)], at, group.secret);
@@ -414,14 +421,15 @@ private:
                     kill(now->ranks[static_cast<std::size_t>(now->group->culprit)]);
             }
             // After a good end the ranks may go on working, as long as nobody asks them to stop.
-            if (!limit && stop_signal_ != 0)
+            const int ending = asks_with();
+            if (!limit && ending != 0)
                 limit =
                     time + (now->meets ? options_.times.stop_grace : options_.times.silent_grace);
-            if (stop_signal_ != 0 && !told_to_stop_) {
+            if (ending != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
                 if (!now->meets) ask_all_to_end(*now);
                 for (auto& r : now->ranks)
-                    if (now->meets && r.running) r.process->signal(stop_signal_);
+                    if (now->meets && r.running) r.process->signal(ending);
             }
             now->changed.reset();
             if (kill_now_ || (limit && time >= *limit)) {
@@ -440,7 +448,7 @@ private:
     }
     /// As soon as the culprit's end is known, if it is one of ours.
     void tell_of_failure(const attempt& now) {
-        if (!options_.on_failing || broken_off_ || stop_signal_ != 0) return;
+        if (!options_.on_failing || broken_off_ || asks_with() != 0) return;
         const int culprit = now.group->culprit;
         if (culprit >= 0 && !now.group->reported &&
             now.ranks[static_cast<std::size_t>(culprit)].running)
@@ -491,10 +499,23 @@ private:
         stopping_.request();
         if (current_ != nullptr) current_->changed.set();
     }
-    /// The signal by which the ranks are asked to stop, or 0.
+    /// The ranks of this attempt leave their places, as if they were asked to stop, and those of the
+    /// next one have others.
+    void begin_to_move(const std::string& why) {
+        if (current_ == nullptr || stop_signal_ != 0 || !moves_for_.empty()) return;
+        moves_for_ = why.empty() ? "its places are asked back" : why;
+        if (options_.say)
+            options_.say(moves_for_ + ": the ranks save at the next step, and start elsewhere");
+        current_->changed.set();
+    }
+    /// What the ranks are asked to end with, or 0.
+    [[nodiscard]] int asks_with() const {
+        return stop_signal_ != 0 ? stop_signal_ : moves_for_.empty() ? 0 : SIGTERM;
+    }
+    /// The same, as soon as it has come.
     [[nodiscard]] int stop_asked() const {
         const int signal = requests_.signal();
-        return signal != 0 ? signal : stop_signal_;
+        return signal != 0 ? signal : asks_with();
     }
 
     supervisor_options options_;
@@ -504,6 +525,7 @@ private:
     net::stop_watch requests_;
     supervisor_outcome outcome_;
     std::string last_failure_; ///< of the attempt before; empty: this is the first
+    std::string moves_for_;    ///< why this attempt leaves its places; empty: it does not
     attempt* current_ = nullptr;
     int stop_signal_ = 0;
     bool told_to_stop_ = false;

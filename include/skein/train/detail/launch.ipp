@@ -173,6 +173,7 @@ SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& co
             without_trace(why.what()), restart, most));
     };
     options.on_stop = [&] { say_stopping(config); };
+    options.say = [&config](const std::string& line) { say_note(config, line); };
     options.threads = std::max(config.scaling.threads, 1);
     return options;
 }
