@@ -35,6 +35,9 @@
 //     node -> head    node_load         once a second, how busy it is
 //     driver -> head  driver_calls      the same, how many calls it has made
 //
+//     driver -> head  loosen_group
+//     tool -> head    ask_scale, which is passed on: head -> driver scale_training
+//
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
 
@@ -46,6 +49,7 @@
 #include <skein/cluster/detail/node_messages.hpp>
 #include <skein/cluster/detail/output_messages.hpp>
 #include <skein/cluster/detail/tool_messages.hpp>
+#include <skein/cluster/detail/training_messages.hpp>
 #include <skein/net/requests.hpp>
 
 namespace skein::cluster {
@@ -61,6 +65,7 @@ using cluster_messages = net::message_table<
     output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
     stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
     ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, node_load,
-    driver_calls, ask_log, job_log, ask_node_log, node_log>;
+    driver_calls, ask_log, job_log, ask_node_log, node_log, loosen_group, ask_scale, scale_reply,
+    scale_training, training_scaled>;
 
 } // namespace skein::cluster

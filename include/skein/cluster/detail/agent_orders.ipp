@@ -9,6 +9,7 @@
 #include <skein/proc/gpus.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/sched/task_environment.hpp>
+#include <skein/spmd/elastic_keeper.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/meeting.hpp>
 #include <skein/wire/encode.hpp>
@@ -92,7 +93,9 @@ SKEIN_INLINE void agent::state::be_rank(const rank_process& order, const net::to
     std::vector<std::pair<std::string, std::string>> place;
     detail::add_variables(rank.place, place);
     std::map<std::string, std::string> mine(place.begin(), place.end());
-    mine[spmd::group_variable] = to_string(driver_of(order.of, rank.port));
+    const auto* const door =
+        mine.contains(spmd::elastic_id_variable) ? spmd::elastic_variable : spmd::group_variable;
+    mine[door] = to_string(driver_of(order.of, rank.port));
     mine[spmd::token_variable] = detail::group_secret(secret, rank.attempt).to_hex();
     // Names of hosts need not be known to each other, as those of containers; addresses work.
     auto here = order.node_host;

@@ -5,6 +5,7 @@
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/detail/head_trainings.hpp>
 #include <skein/cluster/detail/hello_checks.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
@@ -184,6 +185,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
     jobs.serve(*out, std::shared_ptr<bool>(s, &s->hears_more));
     packages.serve(*out, std::shared_ptr<detail::package_uploads>(s, &s->uploads));
     serve_tools(*out);
+    detail::serve_trainings(this, *out, s);
     return out;
 }
 
