@@ -67,6 +67,7 @@
 #include <skein/cluster/run_shelf.hpp>
 #include <skein/cluster/space_server.hpp>
 #include <skein/cluster/tools.hpp>
+#include <skein/cluster/training_scale.hpp>
 
 #include <skein/cluster/detail/access.ipp>
 #include <skein/cluster/detail/agent.ipp>
@@ -138,5 +139,6 @@
 #include <skein/cluster/detail/start_order.ipp>
 #include <skein/cluster/detail/step_sender.ipp>
 #include <skein/cluster/detail/tools.ipp>
+#include <skein/cluster/detail/training_scale.ipp>
 #include <skein/cluster/detail/visited_spaces.ipp>
 #include <skein/cluster/detail/worker_news.ipp>

@@ -80,6 +80,7 @@ inline skein::ordered_json json_of(const cluster::job_info& job) {
         out["worlds"] = job.worlds;
         out["last_change"] = job.last_change;
     }
+    if (!job.workers.empty()) out["elastic"] = job.workers;
     return out;
 }
 

@@ -101,6 +101,33 @@ std::string demand_of(const job_arguments& args) {
     return sched::to_string(*read);
 }
 
+/// What its training has where the program says nothing itself, as variables of the job.
+void add_scaling(const job_arguments& args, std::vector<std::string>& env) {
+    if (args.worker_cpus < 0 || args.worker_gpus < 0)
+        throw error(errc::usage, "--cpus-per-worker and --gpus-per-worker cannot be negative");
+    if (args.elastic.empty() && (args.worker_cpus > 0 || args.worker_gpus > 0))
+        throw error(errc::usage, "--cpus-per-worker and --gpus-per-worker: of which workers")
+            .with_hint("say how many: --elastic 1:4, or --elastic 4 for a fixed number");
+    if (args.elastic.empty()) return;
+    int least = 0, most = 0, end = 0;
+    const auto* const text = args.elastic.c_str();
+    const bool is_range = std::sscanf(text, "%d:%d%n", &least, &most, &end) == 2;
+    if (!is_range && std::sscanf(text, "%d%n", &least, &end) == 1) most = least;
+    if (end == 0 || text[end] != '\0' || least < 1 || most > 4096)
+        throw error(errc::usage, fmt::format("--elastic {} is no number of workers",
+                                             skein::printable(args.elastic)))
+            .with_hint("the fewest and the most: --elastic 1:4");
+    if (least > most)
+        throw error(errc::usage,
+                    fmt::format("--elastic {}: the fewest are more than the most", args.elastic))
+            .with_hint(fmt::format("--elastic {}:{}", most, least));
+    env.push_back("SKEIN_TRAIN_WORKERS=" + args.elastic);
+    if (args.worker_cpus > 0)
+        env.push_back(fmt::format("SKEIN_TRAIN_CPUS={:.4f}", args.worker_cpus));
+    if (args.worker_gpus > 0)
+        env.push_back(fmt::format("SKEIN_TRAIN_GPUS={:.4f}", args.worker_gpus));
+}
+
 /// "me@laptop"
 std::string by_whom() {
     const auto* const who = ::getpwuid(::getuid());
@@ -290,7 +317,8 @@ int submit(const job_arguments& args) {
     if (what.command.empty())
         throw error(errc::usage, "no command is given: it stands behind --")
             .with_hint("skein job submit --working-dir . -- ./train --workers 2");
-    what.env = args.env;
+    add_scaling(args, what.env);
+    what.env.insert(what.env.end(), args.env.begin(), args.env.end());
     what.demand = demand_of(args);
     what.label = args.on;
     what.retries = args.retries;
@@ -437,6 +465,7 @@ int status(const job_arguments& args) {
         row("by", skein::printable(job.by));
         row("node", skein::printable(job.node));
         row("attempt", fmt::format("{} of {}", job.attempt, job.retries + 1 + job.not_counted));
+        row("workers", skein::printable(job.workers));
         if (job.worlds > 1) row("worlds", worlds_text(job));
         row("end", end_text(job));
         row("submitted", date_text(job.submitted / 1000));
@@ -511,6 +540,10 @@ void declare_submit(CLI::App& sub, job_arguments& args) {
     sub.add_option("--gpus", args.gpus, "of its node that it takes");
     sub.add_option("--memory", args.memory, "of its node that it takes: 4GiB");
     sub.add_option("--resources", args.resources, "others that it takes: ssd=1");
+    sub.add_option("--elastic", args.elastic,
+                   "MIN:MAX workers of its training on all nodes, if its program names none");
+    sub.add_option("--cpus-per-worker", args.worker_cpus, "of their nodes (default: 1)");
+    sub.add_option("--gpus-per-worker", args.worker_gpus, "of their nodes");
     sub.add_option("--on", args.on, "a label of its node: zone=a, node=n1");
     sub.add_option("--retries", args.retries, "attempts after the first one");
     sub.add_option("--pending-timeout", args.pending,

@@ -14,8 +14,8 @@ namespace skein_program {
 /// What they are asked, as it was typed.
 struct job_arguments {
     std::string address, token_file, id, folder, memory, resources, on, pending, limit, grace;
-    std::string to, path;
-    double cpus = 1, gpus = 0;
+    std::string to, path, elastic;
+    double cpus = 1, gpus = 0, worker_cpus = 0, worker_gpus = 0;
     std::uint32_t retries = 0, attempt = 0;
     std::uint64_t tail = 0;
     std::vector<std::string> env, results, command;

@@ -5,6 +5,7 @@
 #include "rank_options.hpp"
 
 #include <skein/cluster/access.hpp>
+#include <skein/cluster/training_scale.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/notice.hpp>
@@ -34,6 +35,7 @@
 namespace skein_program {
 namespace {
 
+namespace cluster = skein::cluster;
 namespace spmd = skein::spmd;
 using skein::errc;
 using skein::error;
@@ -290,15 +292,28 @@ int run(run_arguments args, std::vector<std::string> command) {
     return exit_code_of(outcome);
 }
 
+/// One that was submitted to a cluster.
+int scale_job(const run_arguments& args) {
+    cluster::tool_options how;
+    how.head = cluster::head_address_or_own(cluster::find_head_address(args.address));
+    how.secret = cluster::find_token(args.token_file);
+    how.name = "skein scale";
+    fmt::print("{}\n", cluster::scale_training_of(how, args.job, args.target));
+    return skein::exit_code::done;
+}
+
 int scale(run_arguments args) {
     args.etcd.user = variable("SKEIN_ETCD_USER");
     args.etcd.password = variable("SKEIN_ETCD_PASSWORD");
     const auto pid = read_number(args.job);
+    const bool is_of_cluster = !cluster::find_head_address(args.address).empty();
+    if (args.endpoint.empty() && !pid && !is_etcd(args) && is_of_cluster) return scale_job(args);
     if (args.endpoint.empty() && (!pid || is_etcd(args)))
         throw error(errc::usage, fmt::format("skein scale {} {}: no --rdzv-endpoint HOST:PORT",
                                              args.job, args.target))
             .with_hint("as the job's skein run has it; a program that was started alone, as "
-                       "./train --workers 1:4, is named by its process id");
+                       "./train --workers 1:4, is named by its process id, and a job of a cluster "
+                       "by its id, with --address");
     const auto secret = read_token(args);
     std::string said;
     if (args.endpoint.empty())
@@ -446,13 +461,16 @@ void declare_run(CLI::App& app, run_arguments& args, std::function<int()>& chose
     auto* const scaling = app.add_subcommand("scale", "another number of workers for a job");
     scaling
         ->add_option("job", args.job,
-                     "its --rdzv-id; of a program that was started alone, on this host, without "
-                     "--rdzv-endpoint: its process id")
+                     "its --rdzv-id; without --rdzv-endpoint: the id of a job of the cluster, or "
+                     "the process id of a program that was started alone, on this host")
         ->required();
     scaling->add_option("workers", args.target, "that are wanted")
         ->required()
         ->check(CLI::Range(1, std::numeric_limits<int>::max()));
     declare_meeting(*scaling, args);
+    scaling->add_option("--address", args.address,
+                        "of the head of the job's cluster (default: SKEIN_ADDRESS, else this "
+                        "host)");
     scaling->callback([&chosen, &args] { chosen = [&args] { return scale(args); }; });
 }
 

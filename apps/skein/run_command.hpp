@@ -21,7 +21,7 @@ struct etcd_arguments {
 /// What they are asked, as it was typed.
 struct run_arguments {
     std::string hosts = "1", workers = "1", backend = "embedded", endpoint, job, settings;
-    std::string local_address, token_file, notice_file, notice_url;
+    std::string address, local_address, token_file, notice_file, notice_url;
     std::string redirects, tee, log_folder, shown_ranks, master_host;
     int max_restarts = 3, target = 0, stop_grace = 0, master_port = 0;
     bool standalone = false;

@@ -10,6 +10,10 @@
 // the ranks of a world that works have the same state; no step is applied again, and no run begins
 // again, while a rank lives that has applied it; losses are counted as they are; the job ends, well
 // or for a reason that was put there, and no process is left.
+//
+// elastic_places: the same where workers wait for places and are asked to give them back: nobody
+// leaves for that where too few would stay, and whoever may leave does so between two steps.
+#include "sim/placed_later.hpp"
 #include "sim/scenario.hpp"
 
 #include <skein/core/awaitable.hpp>
@@ -582,10 +586,12 @@ private:
 class stage final : public spmd::keeper_listener {
 public:
     stage(sim::world& w, spmd::coordinator_options how, spmd::local_keeper_options keep,
-          const std::string& host)
-        : w_(w), options_(how), children(w.network, host),
-          truth(w, [this](const spmd::view& next) { look_at(next); }),
-          keeper(w.network.host("boss"), children, std::move(keep)),
+          const std::string& host, bool waits_for_places)
+        : w_(w), options_(how), is_placed_later_(waits_for_places), children(w.network, host),
+          places(w, children), truth(w, [this](const spmd::view& next) { look_at(next); }),
+          keeper(w.network.host("boss"),
+                 waits_for_places ? static_cast<proc::children&>(places) : children,
+                 std::move(keep)),
           coordinator(w.network.host("boss"), truth, watched(std::move(how))) {
         aim_at(options_.start > 0 ? options_.start : options_.most);
         children.add(spmd::rank_role, &worker_program);
@@ -599,11 +605,15 @@ public:
         coordinator.worker_started(id, pid);
     }
     void worker_said(std::uint64_t id, std::uint16_t kind, byte_span body) override {
-        if (kind == spmd::detail::member_leave::number && asked_.insert(id).second)
-            aim_at(target - 1);
+        const bool leaves = kind == spmd::detail::member_leave::number;
+        if (leaves && asked_.insert(id).second && !is_placed_later_) aim_at(target - 1);
         if (kind == spmd::detail::member_fail::number) failed_.insert(id);
         if (kind == spmd::detail::member_ask::number) note_ask(id, body);
         coordinator.worker_said(id, kind, body);
+    }
+    void worker_place(std::uint64_t id, const proc::place_news& news) override {
+        if (news.what == proc::place_news::kind::asked_back) asked_back_.insert(id);
+        coordinator.worker_place(id, news);
     }
     void worker_ended(std::uint64_t id, const spmd::worker_end& how) override;
 
@@ -643,9 +653,11 @@ private:
 
     sim::world& w_;
     spmd::coordinator_options options_;
+    bool is_placed_later_;
 
 public:
     sim::children children;
+    placed_later places;
     far_register truth;
     spmd::local_keeper keeper;
     spmd::elastic_coordinator coordinator;
@@ -653,7 +665,7 @@ public:
 
 private:
     spmd::view newest_;
-    std::set<std::uint64_t> asked_, failed_, ended_, were_members_;
+    std::set<std::uint64_t> asked_, failed_, ended_, were_members_, asked_back_;
     std::set<std::uint64_t> have_state_; ///< for certain, as the coordinator knows it
     int failures_ = 0, bad_ends_ = 0, broken_ = 0;
     int lowest_target_ = 1000;
@@ -669,7 +681,9 @@ void stage::look_at(const spmd::view& next) {
     look_at_members(next);
     const auto size = static_cast<int>(next.members.size());
     // The only place is left by one whose state another one gets first.
-    const bool hands_on = options_.most == 1 && asked_.contains(next.members.front().id) &&
+    const bool hands_on = options_.most == 1 &&
+                          (asked_.contains(next.members.front().id) ||
+                           asked_back_.contains(next.members.front().id)) &&
                           were_members_.contains(next.members.front().id);
     if (size > options_.most + (hands_on ? 1 : 0) || size < (stop_signal != 0 ? 1 : options_.least))
         now->blame(fmt::format("a view of {} members", size));
@@ -697,7 +711,7 @@ void stage::look_at_members(const spmd::view& next) {
         const auto lives = now->living.find(m.id);
         const bool may_go = lives == now->living.end() || lives->second->was_dropped ||
                             ended_.contains(m.id) || asked_.contains(m.id) ||
-                            failed_.contains(m.id);
+                            asked_back_.contains(m.id) || failed_.contains(m.id);
         if (!may_go && static_cast<int>(next.members.size()) < lowest_target_)
             now->blame(
                 fmt::format("worker {} lives, and is in view {} no more", m.id, next.generation));
@@ -778,6 +792,10 @@ rank* stage::any_rank() {
 /// One thing that somebody does to the job.
 task<void> stage::act() {
     auto* const one = any_rank();
+    if (is_placed_later_ && w_.chance(0.4)) {
+        w_.chance(0.7) ? places.ask_back() : places.undo();
+        co_return;
+    }
     switch (w_.below(12)) {
     case 0:
     case 1:
@@ -827,6 +845,8 @@ task<void> stage::drive() {
         w_.check(now->violation.empty(), now->violation);
     }
     now->calm = true;
+    places.calm();
+    if (w_.chance(0.5)) places.undo(); // else they leave when others have come
     w_.network.stop_faults();
     children.stop_faults();
 }
@@ -852,6 +872,8 @@ task<void> stage::run() {
     beside.cancel();
     auto joined = shield(as_result(beside.join()));
     const auto ended = co_await joined;
+    auto ending = places.end_all();
+    co_await ending;
     w_.network.stop_faults();
     w_.check(now->violation.empty(), now->violation);
     if (failure) std::rethrow_exception(failure);
@@ -907,7 +929,7 @@ bool stage::is_expected(const error& why) const {
     return says("fewer than") && bad_ends_ > 6; // a long pause before the next start
 }
 
-task<void> scenario(sim::world& w) {
+task<void> play(sim::world& w, bool waits_for_places) {
     history seen;
     now = &seen;
     seen.w = &w;
@@ -938,7 +960,8 @@ task<void> scenario(sim::world& w) {
     keep.door = net::address::sim("boss", 0);
     keep.secret = net::token::generate(w.loop.random());
     const auto host = keep.host;
-    stage job(w, how, std::move(keep), host);
+    if (waits_for_places) keep.places *= 2; // others come for those that leave
+    stage job(w, how, std::move(keep), host, waits_for_places);
     seen.children = &job.children;
     auto& faults = job.children.faults();
     faults = sim::child_faults::draw(w.loop.random());
@@ -950,6 +973,15 @@ task<void> scenario(sim::world& w) {
     w.loop.trace(seen.ids.size());
 }
 
-const sim::scenario registered("elastic", &scenario);
+task<void> on_one_host(sim::world& w) {
+    auto playing = play(w, false);
+    co_await playing;
+}
+task<void> in_places(sim::world& w) {
+    auto playing = play(w, true);
+    co_await playing;
+}
+
+const sim::scenario registered("elastic", &on_one_host), places("elastic_places", &in_places);
 
 } // namespace elastic_world

@@ -488,7 +488,7 @@
                 j.training ? tile("Training", j.training, j.stopped_by || "") : null,
                 j.attempt > 0 ? tile("Attempt", number(j.attempt), attempt_of) : null,
                 nodes.length > 1 ? tile("Nodes", number(nodes.length), "see below") : j.node ? tile("Node", node_link(j.node)) : null,
-                is_number(j.workers) || ranks.length ? tile("Ranks", number(j.workers ?? ranks.length)) : null,
+                is_number(j.workers) || ranks.length ? tile("Ranks", number(j.workers ?? ranks.length), j.elastic ? `of ${j.elastic.split(" of ")[1]}` : "") : null,
                 j.worlds > 1 ? tile("Worlds", number(j.worlds), j.last_change || "") : null,
                 j.ended ? tile("Exit", j.signal ? String(j.signal) : number(j.exit_code)) : null),
             j.reason || j.message ? element("p", { text: j.reason || j.message }) : null,

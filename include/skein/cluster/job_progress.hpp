@@ -31,6 +31,7 @@ struct job_progress {
     /// Starts of all its ranks in this attempt; of elastic ranks the worlds they were in. 0: not said.
     std::uint32_t worlds = 0;
     std::string last_change{}; ///< why the last of them began; empty: it was the first
+    std::string range{};       ///< of elastic ranks how many there may be: "1:4"
 };
 
 /// The table of numbers that a job's newest training has written, as far as it has come.

@@ -15,6 +15,9 @@
 // Ranks connect to the group's server in the supervisor, and to each other directly. When the head
 // is away they go on. One of them or its node is lost: the supervisor ends the attempt, and the
 // next one has a placement group of its own, where there is room then.
+//
+// Workers of an elastic training come and go: each is a lease of its own, a demand that waits for
+// room as long as it takes, and is asked back. docs/design/0046-leased-workers.md
 
 #include <skein/core/config.hpp>
 #include <skein/core/constants.hpp>
@@ -73,7 +76,8 @@ struct leased_ranks_options {
     proc::print_lines print{};
     /// Told why ranks wait for room, of each reason once; empty text: they have it.
     std::function<void(const std::string& why)> on_wait{};
-    std::string runs{}; ///< their SKEIN_RUNS_DIR; empty: the folder of the cluster
+    std::string runs{};       ///< their SKEIN_RUNS_DIR; empty: the folder of the cluster
+    bool come_and_go = false; ///< they are workers of an elastic training
 };
 
 /// Belongs to the supervisor's loop.
@@ -96,6 +100,8 @@ public:
     void release() override;
     /// A node of theirs is drained with a deadline, and others have room for all of them.
     void on_leave(std::function<void(const std::string& why)> tell) override;
+    [[nodiscard]] bool are_placed_later() const noexcept override;
+    void set_scaler(std::function<std::string(int many)> scaler) override;
     [[nodiscard]] task<void> close() override;
 
 private:

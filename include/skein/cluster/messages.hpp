@@ -35,6 +35,9 @@
 //     node -> head    node_load         once a second, how busy it is
 //     driver -> head  driver_calls      the same, how many calls it has made
 //
+//     driver -> head  loosen_group
+//     tool -> head    ask_scale, which is passed on: head -> driver scale_training
+//
 // A node that drains is to be empty, by a deadline if there is one; ask_drain is answered with what
 // becomes of each lease there.
 //
@@ -58,6 +61,7 @@
 #include <skein/cluster/detail/output_messages.hpp>
 #include <skein/cluster/detail/run_messages.hpp>
 #include <skein/cluster/detail/tool_messages.hpp>
+#include <skein/cluster/detail/training_messages.hpp>
 #include <skein/net/requests.hpp>
 
 namespace skein::cluster {
@@ -76,6 +80,7 @@ using cluster_messages = net::message_table<
     driver_calls, ask_log, job_log, ask_node_log, node_log, offer_set, set_wanted, put_run_piece,
     piece_taken, commit_set, set_committed, ask_sets, set_list, ask_set, set_found, ask_run_piece,
     put_package_piece, ask_sizes, sizes_found, open_forward, forward_opened, forward_bytes,
-    forward_taken, take_forwarded, forwarded, lease_leaves, node_leaves>;
+    forward_taken, take_forwarded, forwarded, lease_leaves, node_leaves, loosen_group, ask_scale,
+    scale_reply, scale_training, training_scaled>;
 
 } // namespace skein::cluster

@@ -89,6 +89,7 @@ inline constexpr auto rights = [] {
         row<lease_leaves>("telling what leaves a node",               none, driver, driver, none, none),
         row<lease_blocked>("telling that workers wait",               none, driver, driver, none, none),
         row<want_group>("asking for a placement group",               none, driver, driver, none, none),
+        row<loosen_group>("loosening a placement group",              none, driver, driver, none, none),
         row<drop_group>("dropping a placement group",                 none, driver, driver, none, none),
         row<output_printed>("taking what workers print",              none, driver, driver, none, none),
         row<driver_calls>("telling calls of a program",               none, driver, driver, none, none),
@@ -114,6 +115,7 @@ inline constexpr auto rights = [] {
         row<ask_jobs>("looking at jobs",                              none, job,    none,  all,   all),
         row<follow_job>("reading lines of a job",                     none, job,    none,  all,   all),
         row<ask_log>("reading lines of a job",                        none, job,    none,  all,   all),
+        row<ask_scale>("scaling a job",                               none, job,    none,  all,   none),
         row<stop_job>("stopping a job",                               none, job,    none,  all,   none),
 
         head_says<node_welcome>(), head_says<driver_welcome>(), head_says<lease_granted>(),
@@ -130,7 +132,8 @@ inline constexpr auto rights = [] {
         head_says<ask_node_log>(), head_says<node_log>(), head_says<set_wanted>(),
         head_says<piece_taken>(), head_says<set_committed>(), head_says<set_list>(),
         head_says<set_found>(), head_says<sizes_found>(), head_says<forward_opened>(),
-        head_says<forward_taken>(), head_says<forwarded>(),
+        head_says<forward_taken>(), head_says<forwarded>(), head_says<scale_reply>(),
+        head_says<scale_training>(), head_says<training_scaled>(),
     };
 }();
 // clang-format on

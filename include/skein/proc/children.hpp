@@ -34,6 +34,7 @@
 #include <skein/net/address.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/net/token.hpp>
+#include <skein/proc/place_news.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/shared_memory.hpp>
 
@@ -77,6 +78,8 @@ struct child_options {
     /// Added to what it inherits. Other users of the host may read it: no secrets.
     std::vector<std::pair<std::string, std::string>> env{};
     time_span stop_grace{}; ///< from its SIGTERM to the kill, where not we but its host counts
+    /// Told of its place, where children::are_placed_later(); may be empty.
+    place_listener on_place{};
 };
 
 /// How a child ended.
@@ -135,6 +138,8 @@ public:
     virtual void signal_group(int number) noexcept { signal(number); }
     /// Ends it now, with all that it has started and that did not leave its process group.
     virtual void kill() noexcept = 0;
+    /// Its place was asked back, and it stays there for this reason.
+    virtual void keep_place(const std::string& why) noexcept { (void)why; }
 
     /// What it takes now; zeros when it has ended.
     [[nodiscard]] virtual process_usage usage() = 0;
@@ -190,6 +195,13 @@ public:
     /// and that has ended, is none. Reads /proc once, however many marks there are: a millisecond
     /// for a hundred processes.
     virtual void signal_marked(std::span<marked_signal* const> all) { (void)all; }
+
+    /// Whether start() gives a child before there is room for it; place_news tells when there is.
+    [[nodiscard]] virtual bool are_placed_later() const noexcept { return false; }
+
+    /// Who is asked from outside for another number of children that belong together; gives what to
+    /// say of it, or throws.
+    virtual void set_scaler(std::function<std::string(int many)> scaler) { (void)scaler; }
 
     /// What the host offers to all children together. May read files: ask once.
     [[nodiscard]] virtual host_resources resources() { return {}; }

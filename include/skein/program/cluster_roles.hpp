@@ -94,9 +94,9 @@ struct cluster_roles {
     int (*help)(const spmd::launch_environment& where);
     /// Asks the cluster, if there is one, so it may block for a second. All but places() throws
     /// nothing.
-    ///   demand   of each rank
-    ///   on_wait  see cluster::leased_ranks_options
-    ranks_on_cluster (*ranks)(const sched::resources& demand,
+    ///   demand       of each rank
+    ///   come_and_go, on_wait  see cluster::leased_ranks_options
+    ranks_on_cluster (*ranks)(const sched::resources& demand, bool come_and_go,
                               std::function<void(const std::string& why)> on_wait);
     /// The whole life of a namespace's space server, with the boot message of this process; gives
     /// the exit code.

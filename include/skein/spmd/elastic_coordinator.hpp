@@ -60,7 +60,8 @@ struct coordinator_options : job_rules {
     int max_refusals = 3;
     net::address
         groups{}; ///< where the groups of views listen; port 0, or a Unix name to begin with
-    std::string advertise{}; ///< the host in the groups' addresses; empty: as they listen
+    /// The host in the groups' addresses; empty: as they listen; "*": as each worker's keeper.
+    std::string advertise{};
     net::keep_alive alive = group_options{}.alive; ///< of the groups
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
     /// The newest view that this host has heard of. The job goes on from it if the register holds an
@@ -110,12 +111,14 @@ public:
     void set_target(int workers);
 
     void worker_started(std::uint64_t worker, std::int64_t pid) override;
+    void worker_place(std::uint64_t worker, const proc::place_news& news) override;
     void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) override;
     void worker_ended(std::uint64_t worker, const worker_end& how) override;
 
 private:
     enum class stage : std::uint8_t;
     struct worker;
+    struct places; ///< who waits for one, and whose is asked back
     struct view_group;
     /// What speaks against a host.
     struct host_record {
@@ -154,7 +157,6 @@ private:
     [[nodiscard]] bool is_own(const worker& which) const;
     [[nodiscard]] bool has_proved_itself(const worker& of);
     [[nodiscard]] bool is_closed(const elastic_keeper& keeper) const;
-    [[nodiscard]] int refusals_that_last() const;
 
     // What is to be done.
     void look(time_point now);

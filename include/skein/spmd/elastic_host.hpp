@@ -72,6 +72,9 @@ public:
     void kill_all();
     /// This host is told to go: as stop(SIGTERM).
     void leave(const std::string& why);
+    /// As ask_to_scale(), of the coordinator that this host is.
+    ///   errors  not_found: it is none now
+    [[nodiscard]] std::string scale(int workers);
 
 private:
     class impl;

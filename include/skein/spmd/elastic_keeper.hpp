@@ -6,6 +6,7 @@
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
+#include <skein/proc/place_news.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -44,11 +45,19 @@ public:
     [[nodiscard]] virtual const std::string& host() const noexcept = 0;
     /// At most so many workers run at once.
     [[nodiscard]] virtual int places() const noexcept = 0;
+    /// Whether a worker is started where there is room, and may wait for that: nothing is known of
+    /// its host before keeper_listener::worker_place() tells it.
+    [[nodiscard]] virtual bool places_later() const noexcept { return false; }
 
     /// Starts a worker with this id, which was never used before.
     virtual void start(std::uint64_t worker) = 0;
     /// SIGKILL; nothing happens if it has ended.
     virtual void kill(std::uint64_t worker) = 0;
+    /// Its place was asked back, and it stays for this reason.
+    virtual void keep_place(std::uint64_t worker, const std::string& why) {
+        (void)worker;
+        (void)why;
+    }
     /// A message of spmd/detail/elastic_protocol.hpp for it; dropped if it is not connected.
     virtual void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) = 0;
     /// Its host has no part in the job, for this reason: it ends. Never the coordinator's own one.
@@ -64,6 +73,11 @@ public:
     virtual ~keeper_listener() = default;
 
     virtual void worker_started(std::uint64_t worker, std::int64_t pid) = 0;
+    /// Of one that is placed later.
+    virtual void worker_place(std::uint64_t worker, const proc::place_news& news) {
+        (void)worker;
+        (void)news;
+    }
     /// A message of it.
     virtual void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) = 0;
     /// Once for each start; nothing comes from it afterwards.

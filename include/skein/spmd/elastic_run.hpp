@@ -47,6 +47,8 @@ struct elastic_run_options : supervision {
     /// After which a worker, or a host, is lost. Zero: 1 s, of a worker on a busy host up to 10 s.
     time_span silence{};
     leave_notices notices{};
+    /// Makes where the workers run, as in supervisor_options; empty: on this host.
+    std::function<std::shared_ptr<proc::children>(loop& on, net::network& via)> children{};
     std::function<void(net::address)> on_listening{}; ///< at the coordinator; its address
 };
 

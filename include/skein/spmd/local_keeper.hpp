@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The keeper of the workers of this host: children of this process, each with one connection to
-// it. A worker that is silent is killed: it may hold what others wait for.
+// The keeper of workers that this process starts, each with one connection to it: its children on
+// this host, or leases on the nodes of a cluster, wherever proc::children has them. A worker that is
+// silent is killed: it may hold what others wait for.
 
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
@@ -71,8 +72,10 @@ public:
     [[nodiscard]] std::uint64_t id() const noexcept override { return options_.id; }
     [[nodiscard]] const std::string& host() const noexcept override { return options_.host; }
     [[nodiscard]] int places() const noexcept override { return options_.places; }
+    [[nodiscard]] bool places_later() const noexcept override;
     void start(std::uint64_t worker) override;
     void kill(std::uint64_t worker) override;
+    void keep_place(std::uint64_t worker, const std::string& why) override;
     void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
     void turn_out(const error&) override {} // it lives in the coordinator's process
 

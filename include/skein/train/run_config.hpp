@@ -53,20 +53,28 @@ struct worker_range {
 /// Reads that; for option parsers. Anything else sets failbit.
 std::istream& operator>>(std::istream& from, worker_range& to);
 
+/// SKEIN_TRAIN_WORKERS, which `skein job submit --elastic` sets for its job; else 1. What is no number
+/// of workers gives one that no run takes.
+[[nodiscard]] worker_range default_workers();
+/// SKEIN_TRAIN_CPUS and SKEIN_TRAIN_GPUS, likewise; else 0.
+[[nodiscard]] double default_cpus();
+[[nodiscard]] double default_gpus();
+
 /// How many processes, and how much of the machine each takes.
 struct scaling_config {
     /// Local processes, when no launcher has set up a world already. {1, 4}: from one to four, and
     /// the run goes on while some are lost, leave or join; see train/elastic.hpp.
-    worker_range workers = 1;
+    worker_range workers = default_workers();
     int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
-    /// Whole gpus of each worker. On a cluster its ranks ask for them, and those of one node see one
-    /// list, where the gpus of local rank r begin at place r * gpus; on one host as many must be
-    /// visible. The framework itself computes on the CPU: they are for the model's own code.
-    int gpus = 0;
     /// The global batch is so many slices for any number of workers up to that, and a run has the
     /// same bits with each of them: see docs/training.md. A power of two; DDP only, with one
     /// micro-batch per slice. 0: as many slices as there are ranks and micro-batches.
     int logical_shards = 0;
+    double cpus = default_cpus(); ///< of each rank on a cluster's node; 0: as many as threads
+    /// Whole gpus of each worker. On a cluster its ranks ask for them, and those of one node see one
+    /// list, where the gpus of local rank r begin at place r * gpus; on one host as many must be
+    /// visible. The framework itself computes on the CPU: they are for the model's own code.
+    double gpus = default_gpus();
 };
 
 /// Which value of a metric is the best.

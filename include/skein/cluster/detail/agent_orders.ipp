@@ -10,6 +10,7 @@
 #include <skein/proc/gpus.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/sched/task_environment.hpp>
+#include <skein/spmd/elastic_keeper.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/meeting.hpp>
 #include <skein/wire/encode.hpp>
@@ -44,8 +45,13 @@ inline void add_variables(const std::vector<std::string>& all,
                                               const std::vector<std::string>& names) {
     const auto& all = order.rank()->gpus_of_group;
     const auto has_own = std::find(all.begin(), all.end(), order.gpus) != all.end();
+    // Elastic workers leave one by one, and others may have the gpu of one that has left.
+    const auto& place = order.rank()->rank.place;
+    const auto comes_and_goes = std::any_of(place.begin(), place.end(), [](const auto& v) {
+        return v.starts_with(spmd::elastic_id_variable);
+    });
     const bool are_parts = !names.empty() && names.front().starts_with("MIG-");
-    if (!has_own || are_parts) return proc::gpus_by_name(sched::gpu_set(order.gpus), names);
+    if (!has_own || are_parts || comes_and_goes) return proc::gpus_by_name(sched::gpu_set(order.gpus), names);
     std::string out;
     for (const auto bits : all) {
         const auto some = proc::gpus_by_name(sched::gpu_set(bits), names);
@@ -113,7 +119,9 @@ SKEIN_INLINE void agent::state::be_rank(const rank_process& order, const net::to
     std::vector<std::pair<std::string, std::string>> place;
     detail::add_variables(rank.place, place);
     std::map<std::string, std::string> mine(place.begin(), place.end());
-    mine[spmd::group_variable] = to_string(driver_of(order.of, rank.port));
+    const auto* const door =
+        mine.contains(spmd::elastic_id_variable) ? spmd::elastic_variable : spmd::group_variable;
+    mine[door] = to_string(driver_of(order.of, rank.port));
     mine[spmd::token_variable] = detail::group_secret(secret, rank.attempt).to_hex();
     // Names of hosts need not be known to each other, as those of containers; addresses work.
     auto here = order.node_host;

@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/head_keys.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/head_state.hpp>
+#include <skein/cluster/detail/head_trainings.hpp>
 #include <skein/cluster/detail/hello_checks.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
@@ -219,6 +220,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head::state::service_of(const
     serve_tools(*out);
     detail::page_forwards::serve(*out, std::shared_ptr<detail::page_forwards>(s, &s->forwards),
                                  [this] { return web; });
+    detail::serve_trainings(this, *out, s);
     return out;
 }
 

@@ -62,6 +62,9 @@ public:
     virtual void on_recalled(const lease_recalled& m) = 0;
     virtual void on_cluster_changed(const cluster_changed&) {}
     virtual void on_space_lost(const space_lost&) {}
+    /// Gives what to say of it.
+    ///   errors  whatever is wrong with that wish
+    [[nodiscard]] virtual std::string on_scale(int workers);
 
 protected:
     head_events() = default;
@@ -101,6 +104,8 @@ public:
     }
     void want_group(known_group group);
     void drop_group(std::uint64_t group);
+    /// The leases in it are leases of their own from now on.
+    void loosen_group(std::uint64_t group);
     /// The head drops it with the driver, or the next hello does.
     void forget_group(std::uint64_t group) { groups_.erase(group); }
 

@@ -2,6 +2,8 @@
 #pragma once
 // The bodies of cluster/detail/head_client.hpp.
 
+#include <skein/sched/demands.hpp>
+
 #include <vector>
 
 namespace skein::cluster::detail {
@@ -110,6 +112,11 @@ SKEIN_INLINE std::shared_ptr<net::request_service> head_client::make_service() {
         if (leases_.contains(m.lease)) events_.on_waits(m);
     });
     serve_groups(*out);
+    out->on_at_once<scale_training, training_scaled>([this](const scale_training& m) {
+        training_scaled reply;
+        reply.said = events_.on_scale(m.workers);
+        return reply;
+    });
     out->on_tell<space_lost>(
         [this](const space_lost& m, const net::caller&) { events_.on_space_lost(m); });
     out->on_tell<lease_recalled>(
@@ -182,6 +189,22 @@ SKEIN_INLINE void head_client::want_group(known_group group) {
 SKEIN_INLINE void head_client::tell(asked_group& g) {
     const auto& k = g.known;
     g.is_told = tell_unless_stopping(cluster::want_group{k.number, k.strategy, k.bundles});
+}
+
+SKEIN_INLINE std::string head_events::on_scale(int) {
+    throw error(errc::not_supported, "not supported: another number of workers for a training "
+                                     "whose number is fixed")
+        .with_hint("start it with a range: --workers 1:4");
+}
+
+SKEIN_INLINE void head_client::loosen_group(std::uint64_t group) {
+    for (auto& [number, l] : leases_) {
+        std::uint64_t of = 0;
+        int bundle = -1;
+        if (sched::parse_group_label(l.wish.label, of, bundle) && of == group) l.wish.label.clear();
+    }
+    groups_.erase(group);
+    tell_unless_stopping(cluster::loosen_group{group});
 }
 
 SKEIN_INLINE void head_client::drop_group(std::uint64_t group) {

@@ -161,7 +161,9 @@ SKEIN_INLINE void head::state::reconcile(detail::head_driver& d, const driver_he
         const auto found = d.holder->leases.find(k.number);
         if (found != d.holder->leases.end()) {
             auto& l = *found->second;
-            l.label = k.label; // news, if a node has told of it alone
+            if (const auto* const g = k.label.empty() ? detail::group_of(l) : nullptr)
+                leases.loosen_group(*d.holder, g->number); // that was lost with a link
+            l.label = k.label;                             // news, if a node has told of it alone
             l.own = k.own;
             // A lease that was granted while its driver was away, or before this head's time: its
             // labels are news.

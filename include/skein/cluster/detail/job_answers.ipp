@@ -72,6 +72,7 @@ SKEIN_INLINE job_info job_book::info_of(const submitted_job& job,
     out.last_lines = job.last_lines;
     out.worlds = job.told.worlds;
     out.last_change = job.told.last_change;
+    out.workers = job.told.workers;
     return out;
 }
 

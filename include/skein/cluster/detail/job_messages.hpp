@@ -63,6 +63,7 @@ struct job_info {
     std::vector<std::string> last_lines; ///< the last ones of an attempt that failed
     std::uint32_t worlds = 0;            ///< of its training, see job_progress
     std::string last_change;
+    std::string workers; ///< the same: "3 of 1:4", of those that come and go
 };
 
 /// Something is to be run.

@@ -64,6 +64,7 @@ SKEIN_INLINE void add_told(job_progress& to, std::string_view told) {
     if (worlds && *worlds >= 1 && *worlds <= std::numeric_limits<std::uint32_t>::max())
         to.worlds = static_cast<std::uint32_t>(*worlds);
     to.last_change = text("last_change");
+    to.range = text("range").substr(0, 64);
 }
 
 SKEIN_INLINE std::optional<double> time_left(const job_progress& now) {

@@ -199,6 +199,8 @@ public:
     void block(lease_holder& d, const lease_blocked& what);
     void want_group(lease_holder& d, const known_group& what);
     void drop_group(lease_holder& d, std::uint64_t number);
+    /// Its leases are leases of their own from now on, where they are.
+    void loosen_group(lease_holder& d, std::uint64_t number);
 
     // ---- what becomes of a lease
     lease& add(lease_holder& d, std::uint64_t number, const sched::resources& demand);
@@ -239,7 +241,6 @@ private:
     void granted(const sched::grant& g);
     void create(lease_group& g);
     void on_group(const sched::notice& n);
-    void tell_group(const lease_group& g);
     void adopt(lease_group& g);
     [[nodiscard]] bool adopt_bundle(lease_group& g, std::size_t bundle,
                                     std::vector<lease*>& inside);

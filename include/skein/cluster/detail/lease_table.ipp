@@ -342,7 +342,10 @@ SKEIN_INLINE void lease_table::ask_room(lease& l) {
 
 SKEIN_INLINE void lease_table::want_group(lease_holder& d, const known_group& what) {
     if (const auto known = d.groups.find(what.number); known != d.groups.end())
-        return tell_group(known->second); // said again after a lost link, as may be the answer
+        return known->second.placed // said again after a lost link, as may be the answer
+                   ? events_.tell_driver(d.incarnation,
+                                         group_placed{what.number, known->second.places})
+                   : void();
     const auto refuse = [&](const error& why) {
         events_.tell_driver(d.incarnation, group_refused{what.number, why.what()});
     };
@@ -395,6 +398,40 @@ SKEIN_INLINE void lease_table::drop_group(lease_holder& d, std::uint64_t number)
     close_groups(d);
 }
 
+SKEIN_INLINE void lease_table::loosen_group(lease_holder& d, std::uint64_t number) {
+    const auto found = d.groups.find(number);
+    if (found == d.groups.end()) return;
+    std::vector<lease*> inside;
+    for (const auto& [n, l] : d.leases)
+        if (group_of(*l) == &found->second) inside.push_back(l.get());
+    for (auto* l : inside) {
+        l->label.clear();
+        if (!l->request) continue;
+        if (!schedule_.cancel(l->request)) (void)schedule_.release(l->request);
+        l->request = {};
+    }
+    if (found->second.id) (void)schedule_.remove_group(found->second.id);
+    d.groups.erase(found);
+    for (auto* l : inside) { // nothing is granted in between: their room is free
+        if (l->state == lease_state::waits) {
+            ask_room(*l);
+            continue;
+        }
+        if (l->at == nullptr) continue; // its node is to come
+        sched::request r;
+        r.job = d.id();
+        r.demand = l->demand;
+        r.for_life = true;
+        r.tag = l->tag;
+        const auto taken = schedule_.adopt(r, l->at->place(), l->gpus);
+        if (!taken) continue; // not so: it was there
+        l->request = *taken;
+        if (l->blocked) (void)schedule_.wait_begin(l->request);
+        if (l->state == lease_state::stopping || is_coming(*l))
+            (void)schedule_.set_leaving(l->request);
+    }
+}
+
 SKEIN_INLINE void lease_table::close_groups(lease_holder& d) {
     for (auto at = d.groups.begin(); at != d.groups.end();) {
         const auto& g = at->second;
@@ -421,7 +458,7 @@ SKEIN_INLINE void lease_table::on_group(const sched::notice& n) {
                 g.places.clear();
                 for (std::size_t b = 0; b < n.bundles.size(); ++b)
                     g.places.push_back({n.bundles[b].value(), n.gpus[b].bits()});
-                return tell_group(g);
+                return events_.tell_driver(incarnation, group_placed{g.number, g.places});
             }
             for (std::size_t b = 0; b < std::min(g.places.size(), n.bundles.size()); ++b)
                 if (!n.bundles[b]) g.places[b] = {};
@@ -430,10 +467,6 @@ SKEIN_INLINE void lease_table::on_group(const sched::notice& n) {
             return;
         }
     }
-}
-
-SKEIN_INLINE void lease_table::tell_group(const lease_group& g) {
-    if (g.placed) events_.tell_driver(g.of->incarnation, group_placed{g.number, g.places});
 }
 
 // ---- a head that was started again --------------------------------------------------------------

@@ -16,6 +16,7 @@
 #include <skein/net/network.hpp>
 #include <skein/sched/demands.hpp>
 #include <skein/sched/scheduler.hpp>
+#include <skein/spmd/elastic_keeper.hpp>
 #include <skein/spmd/meeting.hpp>
 #include <skein/wire/decode.hpp>
 
@@ -75,6 +76,8 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
         std::uint64_t number = 0;
         std::string name; ///< "worker 3 on n2"
         bool is_granted = false, asked = false, ends_now = false;
+        std::string node; ///< on which it is
+        proc::place_listener on_place;
         std::optional<proc::child_end> end;
         event over;
     };
@@ -90,6 +93,9 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     void lose_waiting(const std::string& why);
     void end(const lease_ptr& l, proc::child_end how);
     void ask_to_end(lease& l, bool at_once);
+    void tell_place(const lease& l, proc::place_news::kind what, const std::string& text) const;
+    static task<void> give_up_unseen(state* self, lease_ptr which);
+    static std::uint16_t take_door(std::map<std::string, std::string>& told);
     [[nodiscard]] std::vector<proc::child_place> places();
     [[nodiscard]] std::uint32_t attempt() const {
         return static_cast<std::uint32_t>(last_group) - 1;
@@ -104,6 +110,8 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     void on_granted(const lease_granted& m) override;
     void on_ended(const lease_ended& m) override;
     void on_unanswered(std::uint64_t number) override;
+    void on_waits(const lease_waits& m) override;
+    std::string on_scale(int workers) override;
     void on_recalled(const lease_recalled& m) override;
     void on_group_placed(const group_placed& m) override;
     void on_group_waits(const group_waits& m) override;
@@ -128,7 +136,8 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     std::optional<std::string> refused; ///< there can be no such group
     std::vector<std::size_t> bundle_of; ///< by rank
     std::size_t started = 0;            ///< of these ranks
-    scope keeping, beside;              ///< the link; what looks
+    std::function<std::string(int many)> scaler;
+    scope keeping, beside; ///< the link; what looks
 };
 
 /// What a supervisor has of a rank.
@@ -148,6 +157,7 @@ public:
     }
     void signal(int) noexcept override { of_->ask_to_end(*lease_, false); }
     void kill() noexcept override { of_->ask_to_end(*lease_, true); }
+    void keep_place(const std::string&) noexcept override { of_->head.keep(lease_->number); }
     proc::process_usage usage() override { return {}; }
     std::unique_ptr<net::stream> take_stream() override { return nullptr; }
     task<std::size_t> read_output(bool, std::span<std::byte>) override { co_return 0; }
@@ -232,12 +242,36 @@ SKEIN_INLINE std::string leased_ranks::state::worker_of(std::uint64_t number) co
 
 SKEIN_INLINE void leased_ranks::state::on_granted(const lease_granted& m) {
     auto& l = *leases.at(m.lease);
-    if (!std::exchange(l.is_granted, true)) l.name += " on " + m.node_name;
+    if (std::exchange(l.is_granted, true)) return;
+    l.node = m.node_name;
+    l.name += " on " + m.node_name;
+    tell_place(l, proc::place_news::kind::given, m.node_name);
 }
 
-/// All ranks of a training leave together, or none.
+SKEIN_INLINE void leased_ranks::state::tell_place(const lease& l, proc::place_news::kind what,
+                                                  const std::string& text) const {
+    if (l.on_place && !l.end) l.on_place({what, text});
+}
+
+SKEIN_INLINE void leased_ranks::state::on_waits(const lease_waits& m) {
+    if (const auto found = leases.find(m.lease); found != leases.end())
+        tell_place(*found->second, proc::place_news::kind::waits, m.why);
+}
+
+/// All ranks of a training of a fixed number leave together, or none.
 SKEIN_INLINE void leased_ranks::state::on_recalled(const lease_recalled& m) {
-    if (m.withdrawn || !leases.contains(m.lease)) return;
+    const auto found = leases.find(m.lease);
+    if (found == leases.end()) return;
+    if (how.come_and_go) {
+        if (!m.withdrawn)
+            head.leave(m.lease, true, "it leaves between two steps, and another one starts where "
+                                      "there is room");
+        return tell_place(*found->second,
+                          m.withdrawn ? proc::place_news::kind::not_asked_back
+                                      : proc::place_news::kind::asked_back,
+                          m.why);
+    }
+    if (m.withdrawn) return;
     if (m.within_ms < 0 || !leave)
         return head.keep(m.lease, "the training goes on until it ends; with a deadline it saves "
                                   "and starts elsewhere");
@@ -252,6 +286,7 @@ SKEIN_INLINE void leased_ranks::state::on_group_placed(const group_placed& m) {
 }
 
 SKEIN_INLINE void leased_ranks::state::on_group_waits(const group_waits& m) {
+    if (!placed.empty() && how.come_and_go) return; // those that wait get other places
     if (!placed.empty()) return lose_waiting(m.why);
     waits = m.why;
     changed.set();
@@ -309,6 +344,20 @@ SKEIN_INLINE void leased_ranks::state::ask_to_end(lease& l, bool at_once) {
         return end(kept, {proc::exit_status(), {}, "it had not been started yet", false, true});
     if (at_once && !head.link().is_joined()) // its group is over, and it ends with that
         end(kept, {proc::exit_status(), {}, "the head is away, and cannot have it ended"});
+    else if (at_once && how.come_and_go)
+        beside.spawn(give_up_unseen(this, kept));
+}
+
+/// Its node may be out of reach, and the others are to go on: no world has it any more, and its
+/// lease is given back.
+SKEIN_INLINE task<void> leased_ranks::state::give_up_unseen(state* self, lease_ptr which) {
+    auto ending = which->over.wait_for(self->how.times.suspect_after);
+    (void)co_await ending;
+    if (which->end) co_return;
+    self->end(which, {proc::exit_status(),
+                      {},
+                      fmt::format("node {} has not said within {:.3g} s that it has ended",
+                                  which->node, to_seconds(self->how.times.suspect_after))});
 }
 
 SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
@@ -426,6 +475,29 @@ SKEIN_INLINE proc::children_door leased_ranks::door() {
                                  state_->attempt())};
 }
 
+/// Where they meet is told by agents, each as its host reaches it: the port is left.
+SKEIN_INLINE std::uint16_t leased_ranks::state::take_door(
+    std::map<std::string, std::string>& told) {
+    const auto* const where =
+        told.contains(spmd::elastic_id_variable) ? spmd::elastic_variable : spmd::group_variable;
+    const auto door = net::address::parse(told[where]);
+    if (!door) throw door.error();
+    for (const auto* const here : {where, spmd::token_variable}) told.erase(here);
+    return door->port;
+}
+
+SKEIN_INLINE std::string leased_ranks::state::on_scale(int workers) {
+    return scaler ? scaler(workers) : head_events::on_scale(workers);
+}
+
+SKEIN_INLINE void leased_ranks::set_scaler(std::function<std::string(int many)> scaler) {
+    state_->scaler = std::move(scaler);
+}
+
+SKEIN_INLINE bool leased_ranks::are_placed_later() const noexcept {
+    return state_->how.come_and_go;
+}
+
 SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(proc::child_options what) {
     auto& self = *state_;
     auto told = wire::decode<std::map<std::string, std::string>>(what.message);
@@ -433,19 +505,19 @@ SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(proc::child_
     const auto l = std::make_shared<state::lease>();
     l->number = ++self.last_number;
     l->name = std::move(what.name);
-    const auto next = std::min(self.started++, self.bundle_of.size() - 1);
-    const auto bundle = static_cast<int>(self.bundle_of.at(next));
+    l->on_place = std::move(what.on_place);
     want_lease wish;
     wish.lease = l->number;
     wish.demand = self.demand;
-    wish.label = sched::group_label(self.group, bundle);
+    if (self.group != 0) {
+        const auto next = std::min(self.started++, self.bundle_of.size() - 1);
+        wish.label = sched::group_label(self.group, static_cast<int>(self.bundle_of.at(next)));
+    }
+    const bool is_last = self.how.come_and_go && self.started == self.bundle_of.size();
     wish.own = true;
     auto& order = wish.rank;
     const auto joined = [](const auto& pair) { return pair.first + "=" + pair.second; };
-    const auto group = net::address::parse((*told)[spmd::group_variable]);
-    if (!group) throw group.error();
-    order.port = group->port;
-    for (const auto* const here : {spmd::group_variable, spmd::token_variable}) told->erase(here);
+    order.port = state::take_door(*told);
     for (const auto& one : *told) order.place.push_back(joined(one)); // the agent has the rest
     for (const auto& one : what.env) order.env.push_back(joined(one));
     const auto names_runs = [](const auto& one) { return one.first == runs_variable; };
@@ -463,6 +535,8 @@ SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(proc::child_
         self.end(l, {proc::exit_status(), {}, self.over->text()});
     else
         self.head.want(std::move(wish));
+    // They have come together; from now on each goes and comes by itself.
+    if (is_last && self.group != 0) self.head.loosen_group(std::exchange(self.group, 0));
     co_return std::make_unique<state::rank_child>(state_, l);
 }
 

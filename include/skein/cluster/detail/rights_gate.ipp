@@ -70,6 +70,7 @@ inline void limit(ask_log& m, const key_holder& who) { who.own_job_only(m.id); }
 inline void limit(ask_sets& m, const key_holder& who) { who.own_job_only(m.job); }
 inline void limit(ask_set& m, const key_holder& who) { who.own_job_only(m.job); }
 inline void limit(ask_run_piece& m, const key_holder& who) { who.own_job_only(m.job); }
+inline void limit(ask_scale& m, const key_holder& who) { who.own_job_only(m.job); }
 inline void limit(stop_job& m, const key_holder& who) { who.own_job_only(m.id); }
 inline void limit(ask_stop_space& m, const key_holder& who) {
     if (!who.facts.has_begun(who.job, m.space))

@@ -22,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 namespace skein::cluster::detail {
 
 inline constexpr std::size_t most_open_jobs = 10'000;
@@ -127,6 +129,7 @@ struct training_word {
     std::string text;
     std::uint32_t worlds = 0; ///< as it says there, see job_progress
     std::string last_change;
+    std::string workers; ///< "3 of 1:4": of those that come and go
 
     void hear(std::string said) {
         job_progress now;
@@ -134,6 +137,9 @@ struct training_word {
         text = std::move(said);
         worlds = now.worlds;
         last_change = std::move(now.last_change);
+        workers = now.range.empty() || !now.ranks
+                      ? std::string()
+                      : fmt::format("{:.0f} of {}", *now.ranks, now.range);
     }
 };
 

@@ -373,7 +373,8 @@ inline std::unique_ptr<program::job_with_helpers> helpers_of(
 }
 
 [[nodiscard]] inline program::ranks_on_cluster ranks_of(
-    const sched::resources& demand, std::function<void(const std::string& why)> on_wait) {
+    const sched::resources& demand, bool come_and_go,
+    std::function<void(const std::string& why)> on_wait) {
     program::ranks_on_cluster out;
     const auto named = cluster::find_head_address("");
     if (named.empty() || named == "local") return out;
@@ -386,6 +387,7 @@ inline std::unique_ptr<program::job_with_helpers> helpers_of(
         how.host = proc::host_name();
         how.pid = ::getpid();
         how.demand = demand;
+        how.come_and_go = come_and_go;
         how.print = proc::print_to_standard_files(false);
         how.on_wait = std::move(on_wait);
         if (const char* name = std::getenv("SKEIN_ADVERTISE")) how.advertise = name;

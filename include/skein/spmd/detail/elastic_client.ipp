@@ -189,9 +189,11 @@ SKEIN_INLINE task<void> elastic_client::join(std::shared_ptr<elastic_place> into
     cancel_source stop;
     scope watching;
     watching.spawn(until_useless(begin.now.generation, stop));
+    auto at = net::address::parse(begin.now.group).value();
+    if (at.host == "*") at.host = options_.door.host;
     auto joining = as_result(with_cancel(
         stop.token(),
-        group_client::join(network_, net::address::parse(begin.now.group).value(), self, how,
+        group_client::join(network_, at, self, how,
                            [losses](int rank, const error& why) { losses->tell(rank, why); })));
     auto joined = co_await joining;
     watching.cancel();

@@ -225,7 +225,9 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
     if (kind == detail::member_leave::number) {
         auto said = wire::decode<detail::member_leave>(body);
         // Its place stays empty, where the others are enough.
-        if (!std::exchange(from->leaves, true)) target_ = std::max(target_ - 1, options_.least);
+        const bool is_news = !std::exchange(from->leaves, true);
+        if (is_news && (from->keeper == nullptr || !from->keeper->places_later()))
+            target_ = std::max(target_ - 1, options_.least);
         from->is_let_go = false; // for good
         from->why = said ? detail::clipped(said->why) : std::string();
         return;
@@ -392,7 +394,8 @@ SKEIN_INLINE bool elastic_coordinator::is_first_of_host(const worker& which) con
     return std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
         const auto& other = *w.second;
         return &other != &which && other.judged && !other.end.was_seen &&
-               other.self.keeper == which.self.keeper && other.ended_at == which.ended_at;
+               other.self.keeper == which.self.keeper && other.self.host == which.self.host &&
+               which.ended_at - other.ended_at <= duration(options_.times.settle);
     });
 }
 
@@ -445,6 +448,96 @@ SKEIN_INLINE void elastic_coordinator::finish(std::optional<error> failure, int 
                                         : deadline_after(now, options_.times.crash_grace);
     }
     changed_.set();
+}
+
+// ---- places -------------------------------------------------------------------------------------
+
+// Workers that run where there is room for them, as leases of a cluster do, wait for a place, and may
+// be asked to give it back. One that is asked leaves between two steps, where the others are enough
+// to go on; else it stays, another one is started for it, and it leaves when that is there.
+
+/// What a coordinator does about them.
+struct elastic_coordinator::places {
+    /// A first one of a job that has not begun holds nothing meanwhile.
+    [[nodiscard]] static bool any_waits(const elastic_coordinator& of) {
+        return std::any_of(of.workers_.begin(), of.workers_.end(), [](const auto& w) {
+            return w.second->place.waits && !w.second->has_ended;
+        });
+    }
+    static void heard(elastic_coordinator& of, worker& w, const proc::place_news& news) {
+        using kind = proc::place_news::kind;
+        switch (news.what) {
+        case kind::waits: return say_that_it_waits(of, w, news.text);
+        case kind::given:
+            w.place.waits = w.place.is_said = false;
+            w.self.host = news.text;
+            w.started_at = loop::current().now();
+            return;
+        case kind::asked_back:
+            w.place.is_asked_back = true;
+            w.place.is_told_to_stay = false;
+            w.place.why = news.text;
+            return;
+        case kind::not_asked_back:
+            if (!std::exchange(w.place.is_asked_back, false) || w.is != stage::member) return;
+            w.leaves = false; // if the next view is not made yet
+            return;
+        }
+    }
+    static void give_back(elastic_coordinator& of) {
+        if (of.stop_signal_ != 0 || of.is_ending()) return;
+        auto rest = static_cast<int>(of.ready().size());
+        for (const auto* w : of.members()) rest += w->leaves ? 0 : 1;
+        for (auto& [id, one] : of.workers_) {
+            auto& w = *one;
+            if (!w.place.is_asked_back || w.has_ended || w.is == stage::leaving) continue;
+            if (w.leaves && !w.is_let_go) continue;
+            if (w.is == stage::ready) --rest;
+            const bool is_counted = w.is == stage::member && !w.is_let_go;
+            if (!is_counted || rest > of.least()) {
+                if (is_counted) --rest;
+                w.leaves = true;
+                w.is_let_go = false;
+                w.why = w.place.why;
+            } else if (!std::exchange(w.place.is_told_to_stay, true)) {
+                w.keeper->keep_place(
+                    id, fmt::format("the training needs {} worker{}, and others have no place yet",
+                                    of.options_.least, of.options_.least == 1 ? "" : "s"));
+            }
+        }
+    }
+
+private:
+    /// Of one at a time: where there is room for none, there is none for the others.
+    static void say_that_it_waits(const elastic_coordinator& of, worker& which,
+                                  const std::string& why) {
+        const bool is_said = std::any_of(of.workers_.begin(), of.workers_.end(), [](const auto& w) {
+            return w.second->place.is_said && !w.second->has_ended;
+        });
+        if (is_said || !which.place.waits || !of.options_.say) return;
+        which.place.is_said = true;
+        of.options_.say(fmt::format("{} waits for a place: {}", of.name_of(which), why));
+    }
+};
+
+SKEIN_INLINE void elastic_coordinator::worker_place(std::uint64_t id,
+                                                    const proc::place_news& news) {
+    auto* const w = find(id);
+    if (w == nullptr || w->has_ended) return;
+    places::heard(*this, *w, news);
+    changed_.set();
+}
+
+/// It may load for that long, or hang.
+SKEIN_INLINE void elastic_coordinator::name_slow_start(worker& which, time_point now) {
+    if (which.was_named_slow || !options_.say) return;
+    const auto due = deadline_after(which.started_at, options_.times.slow_start);
+    if (now < due) return wake_at(due);
+    which.was_named_slow = true;
+    options_.say(fmt::format("{} is not ready after {:.3g} s: its program has not come to its "
+                             "Trainer yet; it is waited for up to {:.3g} s",
+                             name_of(which), to_seconds(options_.times.slow_start),
+                             to_seconds(options_.times.ready_limit)));
 }
 
 } // namespace skein::spmd

@@ -33,6 +33,9 @@ public:
     void worker_started(std::uint64_t worker, std::int64_t pid) override {
         if (to != nullptr) to->worker_started(worker, pid);
     }
+    void worker_place(std::uint64_t worker, const proc::place_news& news) override {
+        if (to != nullptr) to->worker_place(worker, news);
+    }
     void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) override {
         if (to != nullptr) to->worker_said(worker, kind, body);
     }
@@ -78,6 +81,11 @@ public:
         keeper_.kill_all();
         kill_now_.set();
         if (coordinator_) coordinator_->kill_all();
+    }
+    std::string scale(int workers) {
+        if (door_ == nullptr)
+            throw error(errc::not_found, "the training has not begun yet, or is over");
+        return detail::text_of(detail::scale(*door_, {options_.job, workers}));
     }
     void leave(const std::string& why) {
         if (!leaves_) leaves_ = why;
@@ -134,6 +142,7 @@ private:
         auto o = options_.coordinator;
         o.id = keeper_.id();
         o.address = net::to_string(at);
+        if (!o.groups.host.empty()) return o; // workers of other hosts, and the door of this one
         o.groups = at.kind == net::scheme::tcp ? net::address::any(0)
                                                : net::address::make(at.kind, at.host, 0);
         if (at.kind == net::scheme::tcp) {
@@ -499,6 +508,7 @@ SKEIN_INLINE elastic_host::~elastic_host() = default;
 SKEIN_INLINE task<supervisor_outcome> elastic_host::run() { return impl_->run(); }
 SKEIN_INLINE void elastic_host::stop(int signal) { impl_->stop(signal); }
 SKEIN_INLINE void elastic_host::kill_all() { impl_->kill_all(); }
+SKEIN_INLINE std::string elastic_host::scale(int workers) { return impl_->scale(workers); }
 SKEIN_INLINE void elastic_host::leave(const std::string& why) { impl_->leave(why); }
 
 } // namespace skein::spmd

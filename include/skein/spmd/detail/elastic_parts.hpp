@@ -73,6 +73,14 @@ struct elastic_coordinator::worker {
     std::vector<setting> settings;
     bool is_refused = false;
     bool is_alone = false; ///< it has ended well, and has asked for no world
+    /// One that is placed later.
+    struct {
+        bool waits = false;   ///< its host is not known yet
+        bool is_said = false; ///< to people
+        /// It is wanted for another: the worker leaves as soon as the others can do without it.
+        bool is_asked_back = false, is_told_to_stay = false;
+        std::string why;
+    } place;
 };
 
 struct elastic_coordinator::view_group {

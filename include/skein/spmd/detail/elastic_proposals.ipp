@@ -65,7 +65,7 @@ SKEIN_INLINE bool elastic_coordinator::any_running() const {
 }
 SKEIN_INLINE bool elastic_coordinator::any_starting() const {
     return std::any_of(workers_.begin(), workers_.end(), [](const auto& w) {
-        return w.second->is == stage::starting && !w.second->has_ended;
+        return w.second->is == stage::starting && !w.second->has_ended && !w.second->place.waits;
     });
 }
 /// While the job stops, whoever is left saves.
@@ -74,6 +74,7 @@ SKEIN_INLINE int elastic_coordinator::least() const noexcept {
 }
 SKEIN_INLINE std::string elastic_coordinator::name_of(const worker& which) const {
     if (options_.are_hosts) return "host " + which.self.host;
+    if (which.self.host.empty()) return fmt::format("worker {}", which.self.id);
     if (which.self.pid == 0) return fmt::format("worker {} at {}", which.self.id, which.self.host);
     return fmt::format("worker {} (pid {} at {})", which.self.id, which.self.pid, which.self.host);
 }
@@ -109,6 +110,7 @@ SKEIN_INLINE void elastic_coordinator::look(time_point now) {
     if (over_) return look_at_end(now);
     if (stop_signal_ != 0 && view_.generation == 0)
         return finish(error(errc::cancelled, "the workers were still starting"));
+    places::give_back(*this);
     start_missing(now);
     let_go(now);
     wish();
@@ -151,7 +153,8 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         // one of those. Where one of the others was lost, they need company.
         const bool may_be_done = !has_failed && (has_left(*w) || (!w->judged && w->end.success()));
         if (w->has_ended && !may_be_done && !w->is_alone) continue;
-        if (w->is == stage::leaving || w->leaves) continue; // another one may come for it before
+        if (w->is == stage::leaving || w->leaves || w->place.is_asked_back)
+            continue; // another one may come for it before
         ++there;
         if (!w->has_ended || w->is_alone) ++used[w->keeper];
     }
@@ -165,7 +168,8 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         if (best == nullptr) return;
         auto w = std::make_unique<worker>();
         w->self.id = ++last_id_;
-        w->self.host = best->host();
+        w->place.waits = best->places_later();
+        if (!w->place.waits) w->self.host = best->host();
         w->self.keeper = best->id();
         w->keeper = best;
         w->started_at = now;
@@ -192,15 +196,19 @@ SKEIN_INLINE void elastic_coordinator::let_go(time_point now) {
     std::vector<worker*> stay;
     for (auto* w : members()) {
         if (std::exchange(w->is_let_go, false)) w->leaves = false; // it may be wanted again
-        if (!w->leaves) stay.push_back(w);
+        if (!w->leaves && !w->place.is_asked_back)
+            stay.push_back(w); // else another one comes for it
     }
     // Who was told to go before it was a member goes at once: another one is started for it.
     for (auto& [id, w] : workers_)
         if (w->leaves && !w->has_ended && (w->is == stage::starting || w->is == stage::ready))
             send_away(*w);
     for (auto* w : ready()) stay.push_back(w);
-    for (auto& [id, w] : workers_)
-        if (w->is == stage::starting && !w->has_ended && !w->killed_by_us) stay.push_back(w.get());
+    for (const bool waits : {false, true})
+        for (auto& [id, w] : workers_)
+            if (w->is == stage::starting && !w->has_ended && !w->killed_by_us &&
+                w->place.waits == waits)
+                stay.push_back(w.get());
     for (; static_cast<int>(stay.size()) > target_; stay.pop_back()) {
         auto& w = *stay.back();
         if (w.is == stage::member) {
@@ -256,7 +264,7 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
     wake_at(stop_at_);
     if (over_) return;
     for (auto& [id, w] : workers_) {
-        if (w->is != stage::starting || w->has_ended || w->killed_by_us) continue;
+        if (w->is != stage::starting || w->has_ended || w->killed_by_us || w->place.waits) continue;
         const auto limit = deadline_after(w->started_at, options_.times.ready_limit);
         if (now >= limit) {
             w->failed =
@@ -281,18 +289,6 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
     if (refused_ || last_loss_) why.with_cause(refused_ ? refused_->what() : last_loss_->what());
     finish(std::move(why));
     kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
-}
-
-/// It may load for that long, or hang.
-SKEIN_INLINE void elastic_coordinator::name_slow_start(worker& which, time_point now) {
-    if (which.was_named_slow || !options_.say) return;
-    const auto due = deadline_after(which.started_at, options_.times.slow_start);
-    if (now < due) return wake_at(due);
-    which.was_named_slow = true;
-    options_.say(fmt::format("{} is not ready after {:.3g} s: its program has not come to its "
-                             "Trainer yet; it is waited for up to {:.3g} s",
-                             name_of(which), to_seconds(options_.times.slow_start),
-                             to_seconds(options_.times.ready_limit)));
 }
 
 SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {
@@ -425,7 +421,10 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::first_proposal(time_point 
     const auto there = ready();
     if (static_cast<int>(there.size()) < least()) {
         enough_at_ = time_point::max();
-        if (short_since_ == time_point::max()) short_since_ = now;
+        if (view_.generation == 0 && places::any_waits(*this))
+            short_since_ = time_point::max(); // nothing is held meanwhile
+        else if (short_since_ == time_point::max())
+            short_since_ = now;
         finish_if_none_comes(now);
         return std::nullopt;
     }

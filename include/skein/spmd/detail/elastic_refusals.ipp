@@ -29,16 +29,8 @@ SKEIN_INLINE bool elastic_coordinator::has_proved_itself(const worker& of) {
 
 SKEIN_INLINE bool elastic_coordinator::is_closed(const elastic_keeper& keeper) const {
     const auto found = records_.find(&keeper);
-    if (found == records_.end()) return false;
+    if (found == records_.end() || keeper.places_later()) return false; // it is of many hosts
     return found->second.is_turned_out || found->second.refusals >= options_.max_refusals;
-}
-
-/// Of the hosts that are still there.
-SKEIN_INLINE int elastic_coordinator::refusals_that_last() const {
-    int all = 0;
-    for (const auto& [keeper, record] : records_)
-        if (!record.is_turned_out) all += record.refusals;
-    return all;
 }
 
 // ---- settings -----------------------------------------------------------------------------------
@@ -195,7 +187,7 @@ SKEIN_INLINE void elastic_coordinator::turn_out(elastic_keeper& host, const erro
 
 /// Too few are there, and no host that is there can start another one.
 SKEIN_INLINE void elastic_coordinator::finish_if_none_comes(time_point now) {
-    if (!refused_ || any_starting()) return;
+    if (!refused_ || any_starting() || places::any_waits(*this)) return;
     bool is_any_closed = false;
     for (const auto* k : keepers_) {
         if (is_closed(*k)) {
@@ -208,10 +200,13 @@ SKEIN_INLINE void elastic_coordinator::finish_if_none_comes(time_point now) {
         if (used < k->places() && !is_draining(*k)) return;
     }
     if (!is_any_closed) return; // a right host may come
+    int all = 0;                // of the hosts that are still there
+    for (const auto& [keeper, record] : records_)
+        if (!record.is_turned_out) all += record.refusals;
     error why(refused_->code(),
               fmt::format("fewer than {} workers are there, and no others are started: {} were "
                           "refused",
-                          options_.least, refusals_that_last()));
+                          options_.least, all));
     finish(std::move(why.with_cause(refused_->what())));
     kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
 }

@@ -77,25 +77,22 @@ public:
         : options_(std::move(options)), loop_(loop), network_(loop), children_(on) {}
 
     task<supervisor_outcome> run() {
-        if (options_.make_register) register_ = options_.make_register();
-        host_ = std::make_unique<elastic_host>(network_, children_, register_.get(), host_of());
         scope beside;
         net::stop_watch requests(loop_,
                                  {.signals = options_.takes_signals, .fd = options_.stop_fd});
-        beside.spawn(requests.hear([this, stops = false](int signal, bool again) mutable {
-            if (again) host_->kill_all();
-            if (!std::exchange(stops, true) && options_.on_stop) options_.on_stop();
-            host_->stop(signal);
-        }));
-        if (options_.notices.are_there()) beside.spawn(watch_notices());
+        beside.spawn(requests.hear([this](int signal, bool again) { hear_stop(signal, again); }));
         std::exception_ptr failure;
         supervisor_outcome how;
         try {
-            auto running = host_->run();
-            how = co_await running;
+            auto living = live(&beside);
+            how = co_await living;
         } catch (...) {
             failure = std::current_exception();
         }
+        children_.set_scaler({});
+        children_.release();
+        auto closing = as_result(shield(children_.close()));
+        (void)co_await closing; // whatever is wrong there, how the workers ended is known
         beside.cancel();
         auto joined = shield(as_result(beside.join()));
         (void)co_await joined;
@@ -106,6 +103,37 @@ public:
     }
 
 private:
+    task<supervisor_outcome> live(scope* beside) {
+        auto opening = as_result(with_cancel(stopped_.token(), children_.open()));
+        const auto opened = co_await opening;
+        if (signal_ != 0) co_return stopped();
+        if (!opened) throw opened.error();
+        if (children_.are_placed_later() && options_.least > 1) {
+            auto reserving =
+                as_result(with_cancel(stopped_.token(), children_.reserve(options_.least)));
+            const auto places = co_await reserving;
+            if (signal_ != 0) co_return stopped();
+            if (!places) throw places.error();
+        }
+        if (options_.make_register) register_ = options_.make_register();
+        host_ = std::make_unique<elastic_host>(network_, children_, register_.get(), host_of());
+        children_.set_scaler([this](int workers) { return host_->scale(workers); });
+        if (options_.notices.are_there()) beside->spawn(watch_notices());
+        auto running = host_->run();
+        co_return co_await running;
+    }
+    [[nodiscard]] supervisor_outcome stopped() const {
+        supervisor_outcome how;
+        how.stop_signal = signal_;
+        return how;
+    }
+    void hear_stop(int signal, bool again) {
+        if (std::exchange(signal_, signal) == 0 && options_.on_stop) options_.on_stop();
+        stopped_.request();
+        if (!host_) return;
+        if (again) host_->kill_all();
+        host_->stop(signal);
+    }
     [[nodiscard]] elastic_host_options host_of() const {
         const bool is_alone = options_.endpoint.host.empty() && !options_.make_register;
         elastic_host_options o;
@@ -133,6 +161,7 @@ private:
         k.job = o.job;
         k.door = own_door("keeper");
         k.secret = net::token::generate();
+        if (children_.are_placed_later()) place_later(o);
         set_silence(o);
         auto& c = o.coordinator;
         static_cast<job_rules&>(c) = options_;
@@ -145,6 +174,15 @@ private:
         c.times.lease = std::max(c.times.lease, time_span(duration(options_.silence) * 3));
         c.random = &system_random();
         return o;
+    }
+    /// Workers of other hosts come to this process.
+    void place_later(elastic_host_options& o) const {
+        const auto door = children_.door();
+        o.keeper.door = door.at;
+        o.keeper.secret = door.secret;
+        o.keeper.places *= 2; // others come for those that leave
+        o.coordinator.groups = net::address::make(door.at.kind, door.at.host, 0);
+        o.coordinator.advertise = "*";
     }
     [[nodiscard]] static net::address own_door(std::string_view what) {
         return net::address::abstract_unix(
@@ -166,6 +204,8 @@ private:
     net::real_loop& loop_;
     net::real_network network_;
     proc::children& children_;
+    cancel_source stopped_;
+    int signal_ = 0;
     std::unique_ptr<view_register> register_;
     std::unique_ptr<elastic_host> host_;
 };
@@ -216,8 +256,13 @@ SKEIN_INLINE supervisor_outcome run_elastic_host(elastic_run_options options) {
     detail::check_host_run(options);
     loop::refuse_inside("a job of ranks", "start it from main");
     net::real_loop loop;
-    proc::local_children children(loop);
-    detail::elastic_host_run work(loop, children, std::move(options));
+    net::real_network network(loop);
+    std::shared_ptr<proc::children> children;
+    if (options.children)
+        children = options.children(loop, network);
+    else
+        children = std::make_shared<proc::local_children>(loop);
+    detail::elastic_host_run work(loop, *children, std::move(options));
     return loop.run(work.run());
 }
 

@@ -43,6 +43,12 @@ struct keeper_door {
     /// of an older job.
     std::function<void(const view&)> on_newer{};
 };
+/// The coordinator wants so many workers from now on.
+///   errors  mismatch: another job
+[[nodiscard]] keeper_scale scale(const keeper_door& door, keeper_scale asked);
+/// "job J wants 3 workers now (1 to 4 are possible)"
+[[nodiscard]] std::string text_of(const keeper_scale& said);
+
 /// One of them, until it ends.
 [[nodiscard]] task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link);
 

@@ -70,6 +70,11 @@ SKEIN_INLINE keeper_scale scale(const keeper_door& door, keeper_scale asked) {
     return {door.options->job, door.coordinator->target(), o.least, o.most};
 }
 
+SKEIN_INLINE std::string text_of(const keeper_scale& said) {
+    return fmt::format("job {} wants {} workers now ({} to {} are possible)", said.job, said.target,
+                       said.least, said.most);
+}
+
 SKEIN_INLINE keeper_welcome remote_keeper::let_in(keeper_hello hello) {
     auto& job = *door_.coordinator;
     const auto& o = *door_.options;
@@ -263,8 +268,7 @@ SKEIN_INLINE task<std::string> ask_to_scale(net::network& via, net::address endp
     auto closed = shield(way->close());
     co_await closed;
     if (!said) throw said.error();
-    co_return fmt::format("job {} wants {} workers now ({} to {} are possible)", said->job,
-                          said->target, said->least, said->most);
+    co_return detail::text_of(*said);
 }
 
 } // namespace skein::spmd

@@ -52,6 +52,17 @@ SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of)
     return o;
 }
 
+/// There is no status: its node is lost, or it was never started there.
+///   has_come  it was heard
+SKEIN_INLINE void tell_lost(const proc::child_end& end, worker_end& told, bool has_come) {
+    told.was_seen = end.was_asked && !has_come;
+    if (!told.was_silent) told.how = "is lost: " + end.lost;
+    if (has_come || end.was_asked) return;
+    told.how = "could not be started";
+    told.was_seen = true;
+    told.not_started = error(end.is_lasting ? errc::not_found : errc::worker_lost, end.lost);
+}
+
 } // namespace detail
 
 SKEIN_INLINE local_keeper::local_keeper(net::network& via, proc::children& on,
@@ -100,7 +111,8 @@ SKEIN_INLINE std::shared_ptr<local_keeper::worker> local_keeper::let_in(
                                 "already",
                                 hello.pid, hello.id));
     const auto& from = found->second;
-    if (!from->process) to_->worker_started(hello.id, hello.pid); // it was faster than that news
+    // It was faster than that news, or of another host, where it alone knows its number.
+    if (!from->process || from->process->pid() == 0) to_->worker_started(hello.id, hello.pid);
     from->link = std::move(link);
     from->limit = silence_.limit(loop::current().now());
     from->link->allow_silence(from->limit, from->limit);
@@ -180,6 +192,15 @@ SKEIN_INLINE void local_keeper::look_at_silence(duration late) {
     }
 }
 
+SKEIN_INLINE bool local_keeper::places_later() const noexcept {
+    return children_.are_placed_later();
+}
+
+SKEIN_INLINE void local_keeper::keep_place(std::uint64_t id, const std::string& why) {
+    const auto found = workers_.find(id);
+    if (found != workers_.end() && found->second->process) found->second->process->keep_place(why);
+}
+
 SKEIN_INLINE void local_keeper::start(std::uint64_t id) {
     auto self = std::make_shared<worker>();
     self->id = id;
@@ -190,8 +211,12 @@ SKEIN_INLINE void local_keeper::start(std::uint64_t id) {
 SKEIN_INLINE void local_keeper::kill(std::uint64_t id) {
     const auto found = workers_.find(id);
     if (found == workers_.end() || found->second->has_ended) return;
-    found->second->kill_asked = true;
-    if (found->second->process) found->second->process->kill();
+    auto& w = *found->second;
+    w.kill_asked = true;
+    if (w.process) w.process->kill();
+    // Its node may be out of reach, and it is not: without us it ends.
+    if (places_later() && w.link && w.link->is_open())
+        w.link->abort(error(errc::aborted, "this worker is not wanted any more"));
 }
 
 SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_buffer body) {
@@ -241,8 +266,12 @@ SKEIN_INLINE task<void> local_keeper::begin(std::shared_ptr<worker> self) {
         {elastic_workers_variable, fmt::format("{}:{}", options_.least, options_.most)},
         {"SKEIN_JOB_ID", options_.job},
         {token_variable, options_.secret.to_hex()}};
-    auto starting = children_.start(
-        detail::child_of(options_, fmt::format("worker {}", self->id), std::move(mine)));
+    auto what = detail::child_of(options_, fmt::format("worker {}", self->id), std::move(mine));
+    if (places_later())
+        what.on_place = [this, of = std::weak_ptr<worker>(self)](const proc::place_news& news) {
+            if (const auto it = of.lock(); it && !it->has_ended) to_->worker_place(it->id, news);
+        };
+    auto starting = children_.start(std::move(what));
     self->process = co_await starting;
     if (self->kill_asked) self->process->kill();
 }
@@ -272,6 +301,7 @@ SKEIN_INLINE task<void> local_keeper::live(std::shared_ptr<worker> self) {
                                     : end.status.describe();
         told.last_words = end.last_words;
         told.was_silent = self->was_silent;
+        if (!end.lost.empty()) detail::tell_lost(end, told, self->was_linked);
         if (self->link) { // its last frames, which are in the socket
             auto read = as_result(self->unlinked.wait_for(time_constants::lan().last_word));
             (void)co_await read;

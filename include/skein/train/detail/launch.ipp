@@ -198,30 +198,41 @@ SKEIN_INLINE void require_gpus_here(const run_config& config) {
                    "cluster whose nodes have gpus by SKEIN_ADDRESS");
 }
 
-/// Which nodes of a cluster its ranks may have. Gives the folder for their runs, if they have any.
-SKEIN_INLINE std::string place_ranks(spmd::supervisor_options& options, const run_config& config) {
+/// The nodes of a cluster that its ranks may have; without `children` there are none.
+SKEIN_INLINE program::ranks_on_cluster find_places(const run_config& config) {
     const auto* const roles = program::roles_of_program();
     const auto named = spmd::process_environment()("SKEIN_ADDRESS").value_or("");
+    program::ranks_on_cluster where;
     if (named.empty() || named == "local") {
         require_gpus_here(config);
-        return {};
+        return where;
     }
-    program::ranks_on_cluster where;
-    sched::resources demand;
-    demand.cpu = std::max(config.scaling.threads, 1);
-    demand.gpu = config.scaling.gpus;
+    const double cpus =
+        config.scaling.cpus > 0 ? config.scaling.cpus : std::max(config.scaling.threads, 1);
+    const auto wanted =
+        sched::parse_resources(fmt::format("cpu={:.4f},gpu={}", cpus, config.scaling.gpus));
+    if (!wanted)
+        throw error(errc::usage, "scaling.cpus or scaling.gpus: " + wanted.error().text())
+            .with_hint(wanted.error().hint());
+    const auto demand = *wanted;
+    const bool come_and_go = !config.scaling.workers.is_fixed();
     if (roles != nullptr)
-        where = roles->ranks(demand, [config](const std::string& why) {
+        where = roles->ranks(demand, come_and_go, [config](const std::string& why) {
             say_note(config, why.empty() ? "there is room for all ranks" : "waiting: " + why);
         });
     else
         where.why_not = "this program was compiled header-only without the cluster: include "
                         "<skein/program/program.hpp>, or link skein::runtime";
-    if (!where.children) {
-        say_note(config, fmt::format("note: the ranks run on this host: {}", where.why_not));
-        require_gpus_here(config);
-        return {};
-    }
+    if (where.children) return where;
+    say_note(config, fmt::format("note: the ranks run on this host: {}", where.why_not));
+    require_gpus_here(config);
+    return where;
+}
+
+/// Which nodes of a cluster its ranks may have. Gives the folder for their runs, if they have any.
+SKEIN_INLINE std::string place_ranks(spmd::supervisor_options& options, const run_config& config) {
+    auto where = find_places(config);
+    if (!where.children) return {};
     options.children = std::move(where.children);
     options.join_deadline = std::chrono::minutes(15); // nodes may fetch the job's folder first
     return where.runs;
@@ -271,7 +282,7 @@ SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
 SKEIN_INLINE void say_unused_cluster(const spmd::launch_environment& where,
                                      const run_config& config) {
     const auto& workers = config.scaling.workers;
-    if (workers.is_fixed() && workers != 1 && !where.is_launched()) return;
+    if (workers != 1 && !where.is_launched()) return;
     const char* const address = std::getenv("SKEIN_ADDRESS");
     const std::string_view at = address != nullptr ? address : "";
     if (at.empty() || at == "local" || spmd::is_supervised() || program::is_worker()) return;

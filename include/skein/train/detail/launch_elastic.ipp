@@ -150,7 +150,18 @@ SKEIN_INLINE int run_elastic(const run_config& config) {
     try {
         validate(config, config.scaling.workers.most);
         (void)comm_model_of(config);
-        const auto outcome = spmd::run_elastic_host(elastic_options_of(config));
+        auto options = elastic_options_of(config);
+        options.children = find_places(config).children;
+        if (options.children && spmd::own_program_kind() != spmd::program_kind::elastic)
+            throw error(errc::usage,
+                        fmt::format("{} workers, whose number changes, for a program without a "
+                                    "Trainer<Elastic<...>>: a worker that is lost or leaves would "
+                                    "end its training",
+                                    to_string(config.scaling.workers)))
+                .with_hint(fmt::format("a fixed number: --workers {0}, skein job submit --elastic "
+                                       "{0}; or train with Elastic<DDP<>>",
+                                       config.scaling.workers.most));
+        const auto outcome = spmd::run_elastic_host(std::move(options));
         return exit_code_after(config, outcome);
     } catch (...) {
         const auto why = to_error(std::current_exception());

@@ -273,12 +273,11 @@ SKEIN_INLINE void reporter::tell(bool at_once, const fit_result* over) {
     if (config_->epochs > 0 || epoch_ > 0) all["epoch"] = epoch_;
     if (config_->epochs > 0) all["epochs"] = config_->epochs;
     all["workers"] = ctx_->world_size();
+    if (!config_->scaling.workers.is_fixed()) all["range"] = to_string(config_->scaling.workers);
     finished_run so_far;
     detail::note_worlds(*ctx_, so_far);
-    if (so_far.worlds > 1) {
-        all["worlds"] = so_far.worlds;
-        all["last_change"] = so_far.last_change.substr(0, 1024);
-    }
+    if (so_far.worlds > 1) all["worlds"] = so_far.worlds;
+    if (so_far.worlds > 1) all["last_change"] = so_far.last_change.substr(0, 1024);
     if (pace_ > 0) all[config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s"] = pace_;
     all["is_over"] = over != nullptr;
     all["stopped_by"] = over != nullptr ? detail::stopped_by(*over).substr(0, 1024) : "";

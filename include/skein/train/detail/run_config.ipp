@@ -8,12 +8,15 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <istream>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -23,6 +26,28 @@ SKEIN_INLINE std::string default_runs_dir() {
     const char* const named = std::getenv("SKEIN_RUNS_DIR");
     return named != nullptr && *named != '\0' ? named : "runs";
 }
+
+SKEIN_INLINE worker_range default_workers() {
+    worker_range out;
+    const char* const named = std::getenv("SKEIN_TRAIN_WORKERS");
+    if (named == nullptr || *named == '\0') return out;
+    std::istringstream from{std::string(named)};
+    return from >> out ? out : worker_range(0);
+}
+
+namespace detail {
+/// Of a variable; what is no number gives -1.
+[[nodiscard]] inline double default_amount(const char* name) {
+    const char* const named = std::getenv(name);
+    if (named == nullptr || *named == '\0') return 0;
+    char* end = nullptr;
+    const double value = std::strtod(named, &end);
+    return *end == '\0' && std::isfinite(value) ? value : -1;
+}
+} // namespace detail
+
+SKEIN_INLINE double default_cpus() { return detail::default_amount("SKEIN_TRAIN_CPUS"); }
+SKEIN_INLINE double default_gpus() { return detail::default_amount("SKEIN_TRAIN_GPUS"); }
 
 SKEIN_INLINE std::string steps_flag_of(const run_config& config) {
     return config.steps_flag.value_or(config.epochs > 0 ? "" : "--steps");
@@ -130,11 +155,17 @@ SKEIN_INLINE void validate_shards(const run_config& config, int world_size) {
 SKEIN_INLINE void validate(const run_config& config, int world_size) {
     using detail::refuse;
     detail::validate_workers(config.scaling.workers);
+    for (const auto& [name, value] :
+         {std::pair("cpus", config.scaling.cpus), std::pair("gpus", config.scaling.gpus)})
+        if (!(value >= 0 && value <= 4096))
+            detail::refuse(fmt::format("scaling.{} = {}", name, value),
+                           "use how many each rank takes, or 0");
     if (config.scaling.threads < 0 || config.scaling.threads > 1024)
         refuse(fmt::format("scaling.threads = {}", config.scaling.threads),
                "use 0 (one) to 1024 per worker");
-    if (config.scaling.gpus < 0 || config.scaling.gpus > 64)
-        refuse(fmt::format("scaling.gpus = {}", config.scaling.gpus), "use 0 to 64 per worker");
+    if (config.scaling.gpus > 64 || config.scaling.gpus != std::floor(config.scaling.gpus))
+        refuse(fmt::format("scaling.gpus = {}", config.scaling.gpus),
+               "use whole gpus, 0 to 64 per worker: two ranks of a training cannot share one");
     if (config.failure.max_failures < 0)
         refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
                "restarts before the job gives up: use 0 or more");
