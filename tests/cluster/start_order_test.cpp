@@ -46,13 +46,14 @@ TEST_CASE("orders of all kinds travel as all fields in a row", "[cluster]") {
     const rank_order none;
     const auto worker = order(worker_process{program()});
     CHECK(wire::encode(worker) ==
-          wire::encode(std::tuple(
-              worker.lease, std::string("cpu=1"), std::uint64_t{2}, std::string("/app"),
-              std::string("app"), std::string("/work"), std::string("worker-3"),
-              std::string("10.0.0.2"), std::string(), std::uint16_t{7000}, true, std::string("A=1"),
-              std::string(), std::string(), std::uint32_t{0}, strings(), strings{"B=2"},
-              std::string("abc"), std::int64_t{9}, std::string("train-1"), none, std::string(),
-              std::uint64_t{1}, std::uint64_t{0}, cluster::order_keys(), std::vector<std::uint64_t>())));
+          wire::encode(std::tuple(worker.lease, std::string("cpu=1"), std::uint64_t{2},
+                                  std::string("/app"), std::string("app"), std::string("/work"),
+                                  std::string("worker-3"), std::string("10.0.0.2"), std::string(),
+                                  std::uint16_t{7000}, true, std::string("A=1"), std::string(),
+                                  std::string(), std::uint32_t{0}, strings(), strings{"B=2"},
+                                  std::string("abc"), std::int64_t{9}, std::string("train-1"), none,
+                                  std::string(), std::uint64_t{1}, std::uint64_t{0},
+                                  cluster::order_keys(), std::vector<std::uint64_t>())));
     const auto entry = order(entry_process{"train-1", 2, {"python", "train.py"}, 11, 500});
     CHECK(wire::encode(entry) ==
           wire::encode(std::tuple(

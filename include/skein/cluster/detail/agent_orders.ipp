@@ -51,7 +51,8 @@ inline void add_variables(const std::vector<std::string>& all,
         return v.starts_with(spmd::elastic_id_variable);
     });
     const bool are_parts = !names.empty() && names.front().starts_with("MIG-");
-    if (!has_own || are_parts || comes_and_goes) return proc::gpus_by_name(sched::gpu_set(order.gpus), names);
+    if (!has_own || are_parts || comes_and_goes)
+        return proc::gpus_by_name(sched::gpu_set(order.gpus), names);
     std::string out;
     for (const auto bits : all) {
         const auto some = proc::gpus_by_name(sched::gpu_set(bits), names);

@@ -264,8 +264,9 @@ SKEIN_INLINE void leased_ranks::state::on_recalled(const lease_recalled& m) {
     if (found == leases.end()) return;
     if (how.come_and_go) {
         if (!m.withdrawn)
-            head.leave(m.lease, true, "it leaves between two steps, and another one starts where "
-                                      "there is room");
+            head.leave(m.lease, true,
+                       "it leaves between two steps, and another one starts where "
+                       "there is room");
         return tell_place(*found->second,
                           m.withdrawn ? proc::place_news::kind::not_asked_back
                                       : proc::place_news::kind::asked_back,
