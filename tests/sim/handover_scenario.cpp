@@ -65,6 +65,7 @@ struct stage {
     std::map<std::string, told> all{};
     std::set<std::string> draining{};                        ///< nodes that somebody drains now
     std::map<std::string, std::unique_ptr<event>> notices{}; ///< by host: it is to be taken away
+    bool is_forced = false; ///< some drain was asked for by force
     int trainings = 0, moved = 0;
     bool is_over = false;
     std::string violation{};
@@ -113,6 +114,9 @@ void look_at(stage* s, const job_info& now) {
         if (s->drains == 0 && !s->is_rough)
             s->broken(fmt::format("{}: an attempt is not counted, and nothing drains: {}", now.id,
                                   now.reason));
+        if (s->c.nodes() == 1 && !s->is_forced && !s->is_rough)
+            s->broken(fmt::format("{} has left the only node, and nobody has asked for force",
+                                  now.id));
         job.not_counted = now.not_counted;
     }
     if (job.not_counted > s->moves && !s->is_rough)
@@ -326,12 +330,13 @@ bool has_room_for(stage* s, const std::string& demand) {
     return false;
 }
 
-/// What is left when its time is over.
+/// What is left when its time is over: what is to move, or could, has had its time.
 void check_left(stage* s, const std::string& node, const drain_reply& now, int* doubts) {
     bool any = false;
     for (const auto& l : now.leases) {
         if (l.why.empty())
             s->broken(fmt::format("{} on {} stays, and nobody says why", l.what, node));
+        any = any || static_cast<leave_word>(l.word) == leave_word::moves;
         const bool is_entry = l.what == "entry process";
         if (!is_entry) continue;
         const auto& job = s->all.at(l.job);
@@ -340,8 +345,9 @@ void check_left(stage* s, const std::string& node, const drain_reply& now, int* 
             any = any || has_room_for(s, job.what.demand);
     }
     *doubts = any ? *doubts + 1 : 0;
-    if (*doubts >= 8 && !s->is_rough) // others may have been on their way there
-        s->broken(fmt::format("{} is not empty, and others have room", node));
+    if (*doubts >= 20 && !s->is_rough) // others may have been on their way there
+        s->broken(fmt::format("{} is not empty, and others have room, or it is to move: {}: {}",
+                              node, now.leases.front().what, now.leases.front().why));
 }
 
 /// From an acknowledged drain until it is taken back: no new lease, and empty in time.
@@ -404,6 +410,7 @@ task<void> drain_once(stage* s, std::string node) {
             what.within_ms = static_cast<std::int64_t>(w.below(w.chance(0.2) ? 20'000 : 6000));
             within = std::chrono::milliseconds(what.within_ms);
             what.force = w.chance(0.3);
+            s->is_forced = s->is_forced || what.force;
         }
         ++s->moves;
         auto asking = ask(s, what);
