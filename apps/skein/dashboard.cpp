@@ -7,6 +7,7 @@
 #include "web.hpp"
 
 #include <skein/cluster/jobs.hpp>
+#include <skein/core/awaitable.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/one_more.hpp>
 #include <skein/core/sleep.hpp>
@@ -288,6 +289,17 @@ private:
         co_return json({{"job_id", taken.id}, {"submission_id", taken.id}});
     }
 
+    /// A head that cannot open its storage has none, and says so to who fetches them.
+    static task<net::http_answer> job_with_results(dashboard* self, std::string id) {
+        auto listing = skein::as_result(self->head_.job_results(id));
+        const auto kept = co_await listing;
+        const auto job = self->head_.jobs(id).jobs.at(0);
+        auto out = json_of(job);
+        add_course(out, job, self->head_.course(id));
+        out["results"] = results_json(kept ? *kept : std::vector<cluster::stored_set>());
+        co_return json(out);
+    }
+
     /// A job's lines from the first one on, also those that only its node has.
     static task<net::http_answer> whole_log(dashboard* self, std::string id) {
         if (self->logs_ == most_logs)
@@ -365,12 +377,8 @@ private:
                                          filter == nullptr ? "" : *filter,
                                          text == nullptr ? "" : *text));
                })));
-        to.add("GET", "/api/v1/jobs/{id}", http_right::view, now([this](const net::http_call& c) {
-                   const auto job = head_.jobs(c.part("id")).jobs.at(0);
-                   auto out = json_of(job);
-                   add_course(out, job, head_.course(job.id));
-                   return json(out);
-               }));
+        to.add("GET", "/api/v1/jobs/{id}", http_right::view,
+               [this](net::http_call c) { return job_with_results(this, c.part("id")); });
         to.add("GET", "/api/v1/jobs/{id}/rows", http_right::view,
                with_table(now(reads({"points", "from", "edition"},
                                     [this](const net::http_call& c) { return rows_of_job(c); }))));

@@ -473,7 +473,7 @@
         const a_second = is_number(j.tokens_per_s) ? [`${number(j.tokens_per_s)} tokens/s`] : is_number(j.samples_per_s) ? [`${number(j.samples_per_s)} samples/s`] : [];
         const pace = is_number(j.steps_per_s) ? (j.steps_per_s >= 1 ? `${number(Number(j.steps_per_s.toPrecision(3)))} steps/s` : `${number(Number((1 / j.steps_per_s).toPrecision(3)))} s a step`) : "";
         const rows_are = rows.total > rows.rows.length ? element("p", { class: "note", text: `${number(rows.rows.length)} of ${number(rows.total)} rows are drawn.` }) : null;
-        const ranks = list(j.ranks, "ranks"), attempts = list(j.attempts, "attempts"), nodes = by_node(ranks);
+        const ranks = list(j.ranks, "ranks"), attempts = list(j.attempts, "attempts"), results = list(j.results, "results"), nodes = by_node(ranks);
         const attempt_of = is_number(j.retries) && j.retries ? `of ${number(j.retries + 1 + (j.not_counted || 0))}` : "";
         return [
             element("h1", {}, `Job ${id} `, state(job_state(j))),
@@ -502,7 +502,12 @@
             attempts.length > 1 ? heading("Attempts") : null,
             attempts.length > 1 ? table("attempts", [["Attempt", (a) => number(a.attempt ?? a.number), { class: "number", by: (a) => a.attempt }], ["Node", (a) => (a.node ? node_link(a.node) : "")], ["From", (a) => moment(a.started), { by: (a) => a.started }],
                 ["For", (a) => (is_number(a.started) ? length_of((a.ended || now) - a.started) : ""), { class: "number", by: (a) => (is_number(a.started) ? (a.ended || now) - a.started : "") }],
-                ["End", (a) => a.reason || a.message || "", { class: "wide" }]], attempts) : null];
+                ["End", (a) => a.reason || a.message || "", { class: "wide" }]], attempts) : null,
+            results.length ? heading("Results") : null,
+            results.length ? element("p", { class: "note" }, element("code", { text: `skein job fetch ${id}` }), " brings back the newest of them.") : null,
+            results.length ? table("results", [["What", (r) => r.name, { always: true }], ["From", (r) => (r.node ? node_link(r.node) : "")], ["When", (r) => moment(r.kept), { by: (r) => r.kept }],
+                ["Files", (r) => number(r.files), { class: "number", by: (r) => r.files }], ["Size", (r) => bytes(r.bytes), { class: "number", by: (r) => r.bytes }],
+                ["Missing", (r) => r.trouble || "", { class: "wide" }]], results) : null];
     }
     // What nodes tell once a second: [t, cpu, memory_used, disk_used, net_in, net_out]; see sample_columns at the head.
     const column = { t: 0, cpu: 1, memory_used: 2, disk_used: 3, net_in: 4, net_out: 5 };
