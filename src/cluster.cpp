@@ -106,6 +106,7 @@
 #include <skein/cluster/detail/job_runner.ipp>
 #include <skein/cluster/detail/jobs.ipp>
 #include <skein/cluster/detail/key_files.ipp>
+#include <skein/cluster/detail/lease_places.ipp>
 #include <skein/cluster/detail/lease_recalls.ipp>
 #include <skein/cluster/detail/lease_table.ipp>
 #include <skein/cluster/detail/leased_groups.ipp>

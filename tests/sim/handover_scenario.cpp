@@ -65,7 +65,7 @@ struct stage {
     std::map<std::string, told> all{};
     std::set<std::string> draining{};                        ///< nodes that somebody drains now
     std::map<std::string, std::unique_ptr<event>> notices{}; ///< by host: it is to be taken away
-    bool is_forced = false; ///< some drain was asked for by force
+    bool is_forced = false;                                  ///< some drain was asked for by force
     int trainings = 0, moved = 0;
     bool is_over = false;
     std::string violation{};
@@ -115,8 +115,8 @@ void look_at(stage* s, const job_info& now) {
             s->broken(fmt::format("{}: an attempt is not counted, and nothing drains: {}", now.id,
                                   now.reason));
         if (s->c.nodes() == 1 && !s->is_forced && !s->is_rough)
-            s->broken(fmt::format("{} has left the only node, and nobody has asked for force",
-                                  now.id));
+            s->broken(
+                fmt::format("{} has left the only node, and nobody has asked for force", now.id));
         job.not_counted = now.not_counted;
     }
     if (job.not_counted > s->moves && !s->is_rough)

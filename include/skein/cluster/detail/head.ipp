@@ -567,32 +567,6 @@ SKEIN_INLINE task<void> head::state::close_link(net::link::handle l) {
     co_await closing;
 }
 
-SKEIN_INLINE cluster_status head::state::status(bool past) const {
-    cluster_status out;
-    out.missing = memory.missing();
-    if (past) out.past = memory.past_drivers();
-    out.state = memory.folder();
-    out.trouble = memory.trouble();
-    out.generation = memory.generation();
-    out.runs = how.runs;
-    out.lost_after_ms = nodes.lost_after_ms();
-    out.address = to_string(door.local());
-    out.host = how.host;
-    out.pid = how.pid;
-    out.up_ms =
-        std::chrono::duration_cast<std::chrono::milliseconds>(on_loop.now() - since).count();
-    std::map<std::uint64_t, sched::resources> used;
-    for (const auto& p : leases.schedule().places()) used[p.id.value()] = p.used;
-    for (const auto& [number, n] : nodes.all()) {
-        out.nodes.push_back(nodes.status_of(*n));
-        out.nodes.back().used = sched::to_string(used[number]);
-    }
-    std::sort(out.nodes.begin(), out.nodes.end(),
-              [](const auto& a, const auto& b) { return a.name < b.name; });
-    out.jobs = programs();
-    return out;
-}
-
 SKEIN_INLINE head::head(loop& on, net::network& via, head_options how)
     : state_(std::make_unique<state>(on, via, std::move(how))) {}
 SKEIN_INLINE head::~head() = default;

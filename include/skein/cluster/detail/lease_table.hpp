@@ -24,6 +24,7 @@
 #include <skein/core/config.hpp>
 #include <skein/cluster/detail/driver_messages.hpp>
 #include <skein/cluster/detail/lease_messages.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/function.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/time.hpp>
@@ -264,10 +265,16 @@ private:
 [[nodiscard]] std::vector<std::uint64_t> gpus_of_group(const lease& granted);
 /// The places where a lease may be; nothing: its group is not there, or not yet.
 [[nodiscard]] std::optional<sched::constraint> where_of(const lease& l);
+/// A rank of a training asks for more gpus than any node has: waiting would not help. Nothing: one has
+/// as many, or there is none yet.
+[[nodiscard]] std::optional<error> too_many_gpus(
+    const std::vector<sched::resources>& bundles,
+    const std::map<std::uint64_t, std::unique_ptr<lease_node>>& nodes);
 
 } // namespace skein::cluster::detail
 
 #if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/lease_places.ipp>
 #include <skein/cluster/detail/lease_recalls.ipp>
 #include <skein/cluster/detail/lease_table.ipp>
 #endif

@@ -274,32 +274,6 @@ SKEIN_INLINE void lease_table::tell_granted(const lease& l) {
     return r;
 }
 
-SKEIN_INLINE lease_group* group_of(const lease& l) {
-    std::uint64_t number = 0;
-    int bundle = -1;
-    if (!sched::parse_group_label(l.label, number, bundle)) return nullptr;
-    const auto found = l.of->groups.find(number);
-    return found == l.of->groups.end() ? nullptr : &found->second;
-}
-
-SKEIN_INLINE std::vector<std::uint64_t> gpus_of_group(const lease& granted) {
-    std::vector<std::uint64_t> all;
-    const auto* const g = group_of(granted);
-    if (g == nullptr || granted.at == nullptr) return all;
-    for (const auto& one : g->places)
-        if (one.node == granted.at->incarnation && one.gpus != 0) all.push_back(one.gpus);
-    return all;
-}
-
-SKEIN_INLINE std::optional<sched::constraint> where_of(const lease& l) {
-    std::uint64_t number = 0;
-    int bundle = -1;
-    if (!sched::parse_group_label(l.label, number, bundle)) return sched::where_labelled(l.label);
-    const auto* const g = group_of(l);
-    if (g == nullptr || !g->id) return std::nullopt;
-    return sched::constraint::in(g->id, bundle);
-}
-
 SKEIN_INLINE void lease_table::ask_room(lease& l) {
     const auto* const g = group_of(l);
     if (l.label.starts_with('@') && (g == nullptr || g->closing))
@@ -317,27 +291,28 @@ SKEIN_INLINE void lease_table::ask_room(lease& l) {
     l.request = *asked;
 }
 
-/// A rank of a training asks for more gpus than any node has: waiting would not help. Nothing: one has
-/// as many, or there is none yet.
-[[nodiscard]] SKEIN_INLINE std::optional<error> too_many_gpus(
-    const std::vector<sched::resources>& bundles,
-    const std::map<std::uint64_t, std::unique_ptr<lease_node>>& nodes) {
-    sched::amount asked, most;
-    for (const auto& one : bundles) asked = std::max(asked, one.gpu);
-    std::string with_most;
-    for (const auto& [incarnation, n] : nodes) {
-        if (n->total.gpu <= most) continue;
-        most = n->total.gpu;
-        with_most = n->name;
-    }
-    if (asked <= most || nodes.empty()) return std::nullopt;
-    return error(errc::exhausted,
-                 fmt::format("each rank asks for {} gpus, and no node has as many: {}",
-                             sched::to_string(asked),
-                             with_most.empty() ? fmt::format("none of {} has any", nodes.size())
-                                               : fmt::format("the most are {}, on {}",
-                                                             sched::to_string(most), with_most)))
-        .with_hint("ask for fewer by scaling.gpus, or let a node with more join first");
+inline constexpr std::size_t most_word_bytes = 1024; ///< of what a driver says of a lease
+/// A lease that its driver keeps is asked back again after so long, where its node is to be empty
+/// by a deadline.
+inline constexpr duration drain_again = std::chrono::seconds(1);
+
+SKEIN_INLINE void lease_table::answered(lease_holder& d, std::uint64_t number, leave_word word,
+                                        const std::string& why) {
+    const auto found = d.leases.find(number);
+    if (found == d.leases.end()) return;
+    auto& l = *found->second;
+    l.word = word;
+    l.word_why = why.substr(0, most_word_bytes);
+    if (word != leave_word::stays) return;
+    const auto now = loop_.now();
+    const bool has_deadline =
+        l.at != nullptr && l.at->draining && l.at->drained_by != time_point::max();
+    l.actors_until = deadline_after(now, options_.keep_grace);
+    l.keep_until =
+        has_deadline ? std::min(l.actors_until, deadline_after(now, drain_again)) : l.actors_until;
+    l.drained = false;
+    not_recalled(l);
+    pump();
 }
 
 SKEIN_INLINE void lease_table::want_group(lease_holder& d, const known_group& what) {
