@@ -11,6 +11,7 @@
 #include <skein/net/endpoint.hpp>
 #include <skein/net/frame.hpp>
 #include <skein/net/handshake.hpp>
+#include <skein/net/key_name.hpp>
 #include <skein/net/limits.hpp>
 #include <skein/net/link.hpp>
 #include <skein/net/link_endpoint.hpp>

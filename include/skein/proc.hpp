@@ -10,6 +10,7 @@
 #include <skein/proc/gpus.hpp>
 #include <skein/proc/leftovers.hpp>
 #include <skein/proc/output.hpp>
+#include <skein/proc/place_news.hpp>
 #include <skein/proc/process.hpp>
 #include <skein/proc/process_wait.hpp>
 #include <skein/proc/shared_memory.hpp>

@@ -203,8 +203,8 @@ inline const bool registered = registers();
 // How a program finds its cluster: the head's address and the token, from flags, environment or a
 // file.
 //
-// The token never stands on a command line, where others could read it. It is looked for in
-// SKEIN_TOKEN (64 hexadecimal digits), in the file that --token-file or SKEIN_TOKEN_FILE name, and
+// The token never stands on a command line, where others could read it. It, or a key that was derived
+// from it for less (make_key), is looked for in SKEIN_TOKEN, in the file that --token-file or SKEIN_TOKEN_FILE name, and
 // in the user's own file, ~/.config/skein/token, which a head makes when there is none: hosts with
 // a common home folder need nothing else.
 
@@ -793,9 +793,13 @@ SKEIN_INLINE result<address> address::parse(std::string_view text) {
 } // namespace skein::net
 
 // ======== skein/net/token.hpp
-// The shared secret of a world: 32 random bytes that both ends of a connection must know.
+// The shared secret of a world: 32 random bytes that both ends of a connection must know. Or a key
+// that was derived from it, and opens less; who has the token derives any key, and stores none.
 //
-// It never travels; the handshake proves knowledge of it. Print it only as fingerprint().
+//     const auto key = token.derive({net::key_kind::view, 0});
+//     const auto same = net::token::from_text(key.to_text());   // "view.0.5f3c..."
+//
+// Neither ever travels; the handshake proves knowledge of it. Print it only as fingerprint().
 
 
 // ======== skein/core/bytes.hpp
@@ -1092,6 +1096,61 @@ public:
 
 } // namespace skein
 
+// ======== skein/net/key_name.hpp
+// Which key a peer has proven in its handshake: the token of the world itself, or one that was
+// derived from it and opens less. What each of them opens is up to who listens.
+//
+//     const auto& from = link->peer().key;
+//     if (from.kind == net::key_kind::attempt) ... from.number
+
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace skein::net {
+
+/// What a key is for. The numbers are on the wire: they keep their meaning.
+enum class key_kind : std::uint16_t {
+    cluster = 0, ///< the token itself
+    node,
+    attempt,      ///< of a job; its number is that of the attempt's driver
+    space_server, ///< of a namespace; its number is that of its driver
+    submit,       ///< jobs
+    view,         ///< look at things
+};
+
+/// Their names, by number; in the text of a key, too.
+inline constexpr std::array<std::string_view, 6> key_kind_names = {
+    "cluster", "node", "attempt", "space-server", "submit", "view"};
+
+/// A key without what is secret of it.
+struct key_name {
+    key_kind kind = key_kind::cluster; ///< a newer release may have others
+    std::uint64_t number = 0;          ///< which of its kind
+
+    friend bool operator==(const key_name&, const key_name&) = default;
+};
+
+[[nodiscard]] constexpr bool is_known(key_kind kind) noexcept {
+    return static_cast<std::size_t>(kind) < key_kind_names.size();
+}
+
+/// "a view key", "the cluster's token", "a key of kind 77".
+[[nodiscard]] inline std::string to_string(key_kind kind) {
+    if (kind == key_kind::cluster) return "the cluster's token";
+    if (!is_known(kind)) return fmt::format("a key of kind {}", static_cast<unsigned>(kind));
+    const bool vowel = kind == key_kind::attempt;
+    return fmt::format("{} {} key", vowel ? "an" : "a",
+                       key_kind_names[static_cast<std::size_t>(kind)]);
+}
+
+} // namespace skein::net
+
 
 // ======== skein/net/token.hpp, continued
 #include <array>
@@ -1118,6 +1177,19 @@ public:
     static result<token> from_hex(std::string_view text);
     [[nodiscard]] std::string to_hex() const;
 
+    /// The same, or the text of a key: its kind, its number, and 64 digits.
+    static result<token> from_text(std::string_view text);
+    [[nodiscard]] std::string to_text() const;
+
+    /// The key of that name, HMAC-SHA256(token, label, kind, number). Of the token itself alone:
+    /// nothing is derived from a derived key. Its own name gives itself.
+    [[nodiscard]] token derive(const key_name& of) const;
+    /// A key of that name whose bytes are known; `size` of them.
+    static token of_bytes(const key_name& of, byte_span bytes);
+    /// Whether it is the token itself, or which key of it.
+    [[nodiscard]] const key_name& name() const noexcept { return name_; }
+    [[nodiscard]] bool is_derived() const noexcept { return name_ != key_name(); }
+
     [[nodiscard]] byte_span bytes() const noexcept { return std::span<const std::byte>(bytes_); }
     [[nodiscard]] bool empty() const noexcept;
 
@@ -1128,14 +1200,87 @@ public:
 
 private:
     std::array<std::byte, size> bytes_{};
+    key_name name_{};
 };
 
 } // namespace skein::net
 
 
 // ======== skein/net/detail/token.ipp
-// Making, reading and naming a token.
+// Making, reading and naming a token, and keys that are derived from one.
 
+
+// ======== skein/core/check.hpp
+// SKEIN_CHECK: a bug of the caller ends the program with place and values, in every build type.
+//
+//     SKEIN_CHECK(r < n, "rank {} >= world size {}", r, n);
+
+
+#include <source_location>
+
+#include <fmt/core.h>
+
+// The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
+#if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
+#if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
+#error                                                                                             \
+    "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
+#endif
+#endif
+
+namespace skein::detail {
+
+/// Prints condition, values and place to standard error and aborts.
+[[noreturn]] void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values);
+
+/// The characters of a checked format: get() since fmt 10, a conversion before it, which fmt
+/// 12.2 deprecates.
+template <class Format>
+[[nodiscard]] fmt::string_view format_text(const Format& format) {
+    if constexpr (requires { format.get(); })
+        return format.get();
+    else
+        return format;
+}
+
+/// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
+template <class... Values>
+[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
+                                                              std::source_location where,
+                                                              fmt::format_string<Values...> text,
+                                                              Values&&... values) {
+    check_failed(condition, where, format_text(text), fmt::make_format_args(values...));
+}
+
+} // namespace skein::detail
+
+/// Aborts with the message (fmt syntax) and location when the condition is false.
+#define SKEIN_CHECK(condition, ...)                                                                \
+    (static_cast<bool>(condition) ? void()                                                         \
+                                  : ::skein::detail::check_failed_with(                            \
+                                        #condition, std::source_location::current(), __VA_ARGS__))
+
+
+// ======== skein/core/detail/check.ipp
+// What a failed check says, and the end of the program.
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+namespace skein::detail {
+
+SKEIN_INLINE void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values) {
+    const std::string message = fmt::vformat(text, values);
+    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
+                 where.file_name(), where.line(), where.function_name());
+    std::fflush(stderr);
+    std::abort();
+}
+
+} // namespace skein::detail
 
 // ======== skein/core/sha256.hpp
 // SHA-256 and HMAC-SHA-256: for the token handshake, for build and registry fingerprints, and for
@@ -1420,9 +1565,23 @@ SKEIN_INLINE void detail::sha256_blocks(sha256_state& state, const std::byte* fr
 
 
 // ======== skein/net/detail/token.ipp, continued
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+
 #include <fmt/core.h>
 
 namespace skein::net {
+namespace detail {
+
+[[nodiscard]] inline std::string_view without_blanks(std::string_view text) {
+    constexpr std::string_view blank = " \t\r\n";
+    const auto first = text.find_first_not_of(blank);
+    if (first == std::string_view::npos) return {};
+    return text.substr(first, text.find_last_not_of(blank) - first + 1);
+}
+
+} // namespace detail
 
 SKEIN_INLINE token token::generate() { return generate(system_random()); }
 SKEIN_INLINE token token::generate(random_source& source) {
@@ -1432,11 +1591,7 @@ SKEIN_INLINE token token::generate(random_source& source) {
 }
 
 SKEIN_INLINE result<token> token::from_hex(std::string_view text) {
-    constexpr std::string_view blank = " \t\r\n";
-    const auto first = text.find_first_not_of(blank);
-    if (first != std::string_view::npos) {
-        text = text.substr(first, text.find_last_not_of(blank) - first + 1);
-    }
+    text = detail::without_blanks(text);
     token t;
     const bool good = skein::from_hex(text, t.bytes_);
     if (!good) { // the text is a secret: say nothing of its content
@@ -1453,10 +1608,64 @@ SKEIN_INLINE result<token> token::from_hex(std::string_view text) {
 
 SKEIN_INLINE std::string token::to_hex() const { return skein::to_hex(bytes()); }
 
-SKEIN_INLINE bool operator==(const token& a, const token& b) noexcept {
-    return equal_constant_time(a.bytes(), b.bytes());
+SKEIN_INLINE result<token> token::from_text(std::string_view text) {
+    text = detail::without_blanks(text);
+    const auto kind_end = text.find('.');
+    if (kind_end == std::string_view::npos) return from_hex(text);
+    const auto bad = [](std::string what) { // the text is a secret: say nothing of its digits
+        return error(errc::invalid_argument, std::move(what))
+            .with_hint(fmt::format("a key is KIND.NUMBER.DIGITS, with {} digits", 2 * size));
+    };
+    const auto kind =
+        std::find(key_kind_names.begin() + 1, key_kind_names.end(), text.substr(0, kind_end));
+    if (kind == key_kind_names.end()) return bad("the text is of no kind of key that is known");
+    const auto of = static_cast<key_kind>(kind - key_kind_names.begin());
+    const auto rest = text.substr(kind_end + 1);
+    const auto number_end = std::min(rest.find('.'), rest.size());
+    std::uint64_t number = 0;
+    const auto* const last = rest.data() + number_end;
+    const auto read = std::from_chars(rest.data(), last, number, 16);
+    if (read.ec != std::errc() || read.ptr != last || number_end == rest.size())
+        return bad(fmt::format("the text of {} is cut, or its number is none", to_string(of)));
+    const auto digits = from_hex(rest.substr(number_end + 1));
+    if (!digits)
+        return bad(
+            fmt::format("{} ends with {} hexadecimal digits, this one has {} characters there",
+                        to_string(of), 2 * size, rest.size() - number_end - 1));
+    return of_bytes({of, number}, digits->bytes());
 }
-SKEIN_INLINE bool token::empty() const noexcept { return *this == token{}; }
+
+SKEIN_INLINE std::string token::to_text() const {
+    if (!is_derived()) return to_hex();
+    SKEIN_CHECK(is_known(name_.kind), "a key of kind {}", static_cast<unsigned>(name_.kind));
+    return fmt::format("{}.{:x}.{}", key_kind_names[static_cast<std::size_t>(name_.kind)],
+                       name_.number, to_hex());
+}
+
+SKEIN_INLINE token token::derive(const key_name& of) const {
+    if (of == name_) return *this;
+    SKEIN_CHECK(!is_derived(), "a key of {} cannot be derived from {}", to_string(of.kind),
+                to_string(name_.kind));
+    std::array<std::byte, 10> name{};
+    store_le(name.data(), static_cast<std::uint16_t>(of.kind));
+    store_le(name.data() + 2, of.number);
+    return of_bytes(of, hmac_sha256(bytes(), as_bytes("skein/1 key"), byte_span(name)));
+}
+
+SKEIN_INLINE token token::of_bytes(const key_name& of, byte_span bytes) {
+    SKEIN_CHECK(bytes.size() == size, "a key of {} bytes", bytes.size());
+    token t;
+    std::copy(bytes.begin(), bytes.end(), t.bytes_.begin());
+    t.name_ = of;
+    return t;
+}
+
+SKEIN_INLINE bool operator==(const token& a, const token& b) noexcept {
+    return equal_constant_time(a.bytes(), b.bytes()) && a.name_ == b.name_;
+}
+SKEIN_INLINE bool token::empty() const noexcept {
+    return equal_constant_time(bytes(), token{}.bytes());
+}
 
 SKEIN_INLINE std::string token::fingerprint() const {
     const auto digest = hmac_sha256(bytes(), as_bytes("skein/1 fingerprint"));
@@ -1493,19 +1702,28 @@ inline constexpr std::uint16_t default_port = 7117;
 /// empty.
 [[nodiscard]] std::string token_source(const std::string& file);
 
-/// The token of the cluster that this program shall join. `file`: --token-file, or empty.
+/// The token of the cluster that this program shall join, or a key of it. `file`: --token-file, or
+/// empty.
 ///   errors  not_found (there is none; the hint says how to get it), permission_denied (others may
 ///           read the file), malformed
 [[nodiscard]] net::token find_token(const std::string& file);
 
-/// The same for a head: a file that is named or is the user's own, and is not there, is made; only
-/// this user can read it.
+/// The same for a head, which needs the token itself: a file that is named or is the user's own, and
+/// is not there, is made; only this user can read it.
+///   errors  permission_denied: a key is there in the token's place
 [[nodiscard]] net::token find_or_make_token(const std::string& file);
 
 /// The 64 digits of a new token. `file`: where they are written, which must be a new one; empty:
 /// nowhere.
 ///   errors  already_exists, io
 [[nodiscard]] std::string make_token(const std::string& file);
+
+/// The text of the key of that kind, "submit" or "view", to be used where a token is. `token_file`:
+/// --token-file, or empty. `file`: as for make_token.
+///   errors  those of find_token; permission_denied: what is there is a key, and no token; usage;
+///           already_exists; io
+[[nodiscard]] std::string make_key(std::string_view kind, const std::string& token_file,
+                                   const std::string& file);
 
 } // namespace skein::cluster
 
@@ -2224,78 +2442,6 @@ private:
 // The bodies of proc/process.hpp: names, and how the end of a child is seen. Its start:
 // process_start.ipp.
 
-
-// ======== skein/core/check.hpp
-// SKEIN_CHECK: a bug of the caller ends the program with place and values, in every build type.
-//
-//     SKEIN_CHECK(r < n, "rank {} >= world size {}", r, n);
-
-
-#include <source_location>
-
-#include <fmt/core.h>
-
-// The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
-#if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
-#if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
-#error                                                                                             \
-    "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
-#endif
-#endif
-
-namespace skein::detail {
-
-/// Prints condition, values and place to standard error and aborts.
-[[noreturn]] void check_failed(const char* condition, std::source_location where,
-                               fmt::string_view text, fmt::format_args values);
-
-/// The characters of a checked format: get() since fmt 10, a conversion before it, which fmt
-/// 12.2 deprecates.
-template <class Format>
-[[nodiscard]] fmt::string_view format_text(const Format& format) {
-    if constexpr (requires { format.get(); })
-        return format.get();
-    else
-        return format;
-}
-
-/// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
-template <class... Values>
-[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
-                                                              std::source_location where,
-                                                              fmt::format_string<Values...> text,
-                                                              Values&&... values) {
-    check_failed(condition, where, format_text(text), fmt::make_format_args(values...));
-}
-
-} // namespace skein::detail
-
-/// Aborts with the message (fmt syntax) and location when the condition is false.
-#define SKEIN_CHECK(condition, ...)                                                                \
-    (static_cast<bool>(condition) ? void()                                                         \
-                                  : ::skein::detail::check_failed_with(                            \
-                                        #condition, std::source_location::current(), __VA_ARGS__))
-
-
-// ======== skein/core/detail/check.ipp
-// What a failed check says, and the end of the program.
-
-#include <cstdio>
-#include <cstdlib>
-#include <string>
-
-namespace skein::detail {
-
-SKEIN_INLINE void check_failed(const char* condition, std::source_location where,
-                               fmt::string_view text, fmt::format_args values) {
-    const std::string message = fmt::vformat(text, values);
-    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
-                 where.file_name(), where.line(), where.function_name());
-    std::fflush(stderr);
-    std::abort();
-}
-
-} // namespace skein::detail
 
 // ======== skein/core/printable.hpp
 // Text of other processes as a terminal may have it: what it would take for a command is shown, not
@@ -4952,10 +5098,10 @@ namespace skein::spmd::detail {
 ///   errors  not_found, permission_denied (others may read it), invalid_argument (no regular file),
 ///           io
 [[nodiscard]] std::string read_token_file(const std::string& path);
-/// Makes the file with a new token, which only this user can read; false: there is one, or another
-/// process was first.
+/// Makes the file with a new token, or with that text; only this user can read it. False: there is one,
+/// or another process was first.
 ///   errors  not_found, permission_denied, disk_full, io
-bool make_token_file(const std::string& path);
+bool make_token_file(const std::string& path, const std::string& content = {});
 /// ~/.config/skein/token, as XDG_CONFIG_HOME and HOME say; empty: neither is set.
 [[nodiscard]] std::string own_token_file(const variable_reader& read);
 
@@ -5548,7 +5694,7 @@ SKEIN_INLINE std::string read_token_file(const std::string& path) {
     return std::string(text, n > 0 ? static_cast<std::size_t>(n) : 0);
 }
 
-SKEIN_INLINE bool make_token_file(const std::string& path) {
+SKEIN_INLINE bool make_token_file(const std::string& path, const std::string& content) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
@@ -5557,7 +5703,7 @@ SKEIN_INLINE bool make_token_file(const std::string& path) {
         throw errno_error(errno, "make token file", path)
             .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
     }
-    const auto text = net::token::generate().to_hex() + "\n";
+    const auto text = (content.empty() ? net::token::generate().to_hex() : content) + "\n";
     errno = 0;
     const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
     // link() is the atomic "create with content": exactly one of several ranks succeeds.
@@ -5578,15 +5724,23 @@ SKEIN_INLINE std::string own_token_file(const variable_reader& read) {
     return home && !home->empty() ? *home + "/.config/skein/token" : std::string();
 }
 
+/// A key does as well as a token, since the ranks of a job have the same one: what it opens at a
+/// head means nothing to a group.
+[[nodiscard]] inline result<net::token> read_secret(std::string_view text) {
+    auto key = net::token::from_text(text);
+    if (!key) return key.error();
+    return net::token::of_bytes({}, key->bytes());
+}
+
 } // namespace detail
 
 SKEIN_INLINE net::token group_token(const variable_reader& read) {
-    if (const auto given = read(token_variable)) return net::token::from_hex(*given).value();
+    if (const auto given = read(token_variable)) return detail::read_secret(*given).value();
     std::string path;
     if (const auto file = read("SKEIN_TOKEN_FILE")) {
         path = *file;
         if (!std::filesystem::exists(path)) detail::make_token_file(path);
-        return net::token::from_hex(detail::read_token_file(path)).value();
+        return detail::read_secret(detail::read_token_file(path)).value();
     }
     path = detail::own_token_file(read);
     if (path.empty()) {
@@ -5596,7 +5750,7 @@ SKEIN_INLINE net::token group_token(const variable_reader& read) {
             .with_hint("set SKEIN_TOKEN to the same 64 hexadecimal digits for all ranks");
     }
     if (!std::filesystem::exists(path)) detail::make_token_file(path);
-    auto secret = net::token::from_hex(detail::read_token_file(path));
+    auto secret = detail::read_secret(detail::read_token_file(path));
     if (!secret) {
         throw error(errc::invalid_argument,
                     fmt::format("token file {}: {}", path, secret.error().text()))
@@ -5672,11 +5826,12 @@ inline constexpr std::string_view token_sources =
                              "skein head prints where its own is, and makes it if there is none"
                            : why.hint());
     }
-    auto read = net::token::from_hex(text);
+    auto read = net::token::from_text(text);
     if (read) return *read;
     throw error(errc::malformed,
                 fmt::format("{}: token file {}: {}", from, path, read.error().text()))
-        .with_hint("skein head makes one when there is no file");
+        .with_hint(read.error().hint().empty() ? "skein head makes one when there is no file"
+                                               : read.error().hint());
 }
 
 } // namespace detail
@@ -5693,10 +5848,10 @@ SKEIN_INLINE net::token find_token(const std::string& file) {
     const auto read = spmd::process_environment();
     if (!file.empty()) return detail::token_in(file, "--token-file");
     if (const auto given = read(spmd::token_variable)) {
-        auto token = net::token::from_hex(*given);
+        auto token = net::token::from_text(*given);
         if (token) return *token;
         throw error(errc::malformed, fmt::format("SKEIN_TOKEN: {}", token.error().text()))
-            .with_hint("it is the text of the token file of the head's host");
+            .with_hint("it is the text of the token file of the head's host, or of a key");
     }
     if (const auto named = read("SKEIN_TOKEN_FILE"))
         return detail::token_in(*named, "SKEIN_TOKEN_FILE");
@@ -5710,16 +5865,30 @@ SKEIN_INLINE net::token find_token(const std::string& file) {
     return detail::token_in(where, "the token of this user");
 }
 
+namespace detail {
+
+/// From which keys can be derived.
+[[nodiscard]] inline net::token token_itself(net::token found, std::string_view who,
+                                             const std::string& file) {
+    if (!found.is_derived()) return found;
+    throw error(errc::permission_denied,
+                fmt::format("{} needs the cluster's token; in {} is {}", who, token_source(file),
+                            net::to_string(found.name().kind)))
+        .with_hint("name the token's file with --token-file, on the head's host");
+}
+
+} // namespace detail
+
 SKEIN_INLINE net::token find_or_make_token(const std::string& file) {
     if (!file.empty()) {
         if (!std::filesystem::exists(file)) spmd::detail::make_token_file(file);
-        return detail::token_in(file, "--token-file");
+        return detail::token_itself(detail::token_in(file, "--token-file"), "a head", file);
     }
     const auto where = token_source(file);
     const bool is_given = spmd::process_environment()(spmd::token_variable).has_value();
     if (!is_given && !where.empty() && !std::filesystem::exists(where))
         spmd::detail::make_token_file(where);
-    return find_token(file);
+    return detail::token_itself(find_token(file), "a head", file);
 }
 
 SKEIN_INLINE std::string make_token(const std::string& file) {
@@ -5729,6 +5898,341 @@ SKEIN_INLINE std::string make_token(const std::string& file) {
             .with_hint("a token that others know is not written over: name another file, or "
                        "delete this one");
     return detail::token_in(file, "--file").to_hex();
+}
+
+SKEIN_INLINE std::string make_key(std::string_view kind, const std::string& token_file,
+                                  const std::string& file) {
+    const auto of = kind == "submit" ? net::key_kind::submit : net::key_kind::view;
+    if (of == net::key_kind::view && kind != "view")
+        throw error(errc::usage, fmt::format("there is no key for {}", kind))
+            .with_hint("submit: jobs; view: to look");
+    const auto token = detail::token_itself(
+        find_token(token_file), fmt::format("who makes {}", net::to_string(of)), token_file);
+    const auto text = token.derive({of, 0}).to_text();
+    if (!file.empty() && !spmd::detail::make_token_file(file, text))
+        throw error(errc::already_exists, fmt::format("{} is there already", file))
+            .with_hint("name another file, or delete this one");
+    return text;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/digest_cache.hpp
+// Digests of files that were read before: a file that its system says is the same is not read again.
+//
+//     digest_cache known(digest_cache::own_path());        // of this user; "": nothing is known
+//     if (auto digest = known.find(status)) ...            // inode, size, times of content and inode
+//     else known.learn(status, hashed, began);
+//     known.save();
+//
+// The file that it is kept in is one checked block: one that is cut, damaged, of another user or of
+// another release counts as empty, and is replaced by the next save(). Two that save at a time do
+// not disturb each other; one of them has the last word.
+//
+// A file that was changed within two seconds before it was read is not learned: it could change
+// again within the same tick of its system's clock, and would look the same.
+
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/stat.h>
+
+namespace skein::cluster {
+
+/// What a system says of a file, as far as a change of its content changes it.
+struct file_identity {
+    std::uint64_t device = 0, inode = 0, size = 0;
+    std::int64_t modified = 0, changed = 0; ///< nanoseconds since 1970: content; content or inode
+    friend auto operator<=>(const file_identity&, const file_identity&) = default;
+
+    [[nodiscard]] static file_identity of(const struct stat& is) noexcept;
+};
+
+/// Not safe on several threads at once. Blocks where it reads and writes its file.
+class digest_cache {
+public:
+    static constexpr std::size_t most_files = 200'000; ///< then those unused for longest go
+    static constexpr std::int64_t settled_after = 2'000'000'000; ///< nanoseconds
+
+    /// That of this user, below XDG_CACHE_HOME or ~/.cache; "": neither is set.
+    [[nodiscard]] static std::string own_path();
+
+    /// Reads the file, if there is one that fits.
+    explicit digest_cache(std::string path);
+    digest_cache(const digest_cache&) = delete;
+    digest_cache& operator=(const digest_cache&) = delete;
+
+    [[nodiscard]] std::optional<sha256_digest> find(const struct stat& is);
+    ///   read_at  nanoseconds since 1970, before the file was opened
+    void learn(const struct stat& is, const sha256_digest& digest, std::int64_t read_at);
+    /// Writes what has changed; false: it cannot, and nothing is lost but time.
+    bool save();
+    [[nodiscard]] std::size_t files() const noexcept { return all_.size(); }
+
+    /// The wall clock, for learn().
+    [[nodiscard]] static std::int64_t now() noexcept;
+
+private:
+    struct known {
+        sha256_digest digest{};
+        std::uint32_t day = 0; ///< when it was used last, since 1970
+    };
+    [[nodiscard]] static std::optional<std::map<file_identity, known>> read(byte_span bytes);
+    [[nodiscard]] byte_buffer written() const;
+
+    std::string path_;
+    std::map<file_identity, known> all_;
+    std::uint32_t today_ = 0;
+    bool has_news_ = false;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/digest_cache.ipp
+// The bodies of cluster/digest_cache.hpp.
+//
+// The file: "skein digests 1\n", records of 76 bytes (five numbers of 8 bytes, the digest, the day),
+// ordered, and the SHA-256 of all before.
+
+
+// ======== skein/core/file_beside.hpp
+// A new file that is written beside the place of another and takes that place at once when it is
+// whole: who reads the place sees the old content or the new one, never a part.
+//
+// Not durable by itself: after a power failure neither may be there. disk::replace() of
+// core/disk.hpp does the same with fsync, on any disk. Nothing here throws; errno says why a
+// function gave false.
+//
+//     file_beside fresh(path + ".new", 0600, left_over::removed);
+//     const bool done = fresh && fresh.append(bytes) && fresh.take_place(path);
+
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace skein {
+
+/// A file that has the new file's name already, for a process that wrote it was killed.
+enum class left_over : std::uint8_t {
+    refused, ///< nothing is made: EEXIST
+    removed, ///< only where no other process can be writing it now
+};
+
+/// Removes what it has made, unless that got to its place.
+class file_beside {
+public:
+    /// A link in the place of the new file is not followed. `mode` is cut by the umask.
+    file_beside(std::string path, unsigned mode, left_over old = left_over::refused)
+        : path_(std::move(path)) {
+        if (old == left_over::removed) (void)::unlink(path_.c_str());
+        file_.reset(
+            ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
+        is_beside_ = bool(file_);
+    }
+    file_beside(const file_beside&) = delete;
+    file_beside& operator=(const file_beside&) = delete;
+    ~file_beside() {
+        if (is_beside_) (void)::unlink(path_.c_str());
+    }
+
+    /// The file is there.
+    [[nodiscard]] explicit operator bool() const noexcept { return bool(file_); }
+    [[nodiscard]] int get() const noexcept { return file_.get(); }
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+    /// Writes all bytes at the end. False: an unknown part of them is written.
+    [[nodiscard]] bool append(byte_span bytes) noexcept {
+        while (!bytes.empty()) {
+            const auto written = detail::retry_eintr(
+                [&] { return ::write(file_.get(), bytes.data(), bytes.size()); });
+            if (written <= 0) return false;
+            bytes = bytes.subspan(static_cast<std::size_t>(written));
+        }
+        return true;
+    }
+    /// Replaces what is at that path, in the same file system.
+    [[nodiscard]] bool take_place(const std::string& of) noexcept {
+        if (::rename(path_.c_str(), of.c_str()) != 0) return false;
+        is_beside_ = false;
+        return true;
+    }
+    /// The file stays open, as the caller's, also when this is destroyed.
+    [[nodiscard]] unique_fd release() noexcept { return std::move(file_); }
+
+private:
+    std::string path_;
+    unique_fd file_;
+    bool is_beside_ = false;
+};
+
+} // namespace skein
+
+
+// ======== skein/cluster/detail/digest_cache.ipp, continued
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <string_view>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+namespace detail {
+
+inline constexpr std::string_view digest_cache_begins = "skein digests 1\n";
+inline constexpr std::size_t digest_record = 5 * 8 + 32 + 4;
+
+template <class Number>
+void put_number(byte_buffer& to, Number value) {
+    for (std::size_t i = 0; i < sizeof value; ++i)
+        to.push_back(static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i)));
+}
+
+template <class Number>
+[[nodiscard]] Number take_number(byte_span& from) {
+    std::uint64_t value = 0;
+    for (std::size_t i = 0; i < sizeof(Number); ++i)
+        value |= std::to_integer<std::uint64_t>(from[i]) << (8 * i);
+    from = from.subspan(sizeof(Number));
+    return static_cast<Number>(value);
+}
+
+} // namespace detail
+
+SKEIN_INLINE file_identity file_identity::of(const struct stat& is) noexcept {
+    const auto ns = [](const timespec& t) {
+        return static_cast<std::int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+    };
+    return {static_cast<std::uint64_t>(is.st_dev), static_cast<std::uint64_t>(is.st_ino),
+            static_cast<std::uint64_t>(is.st_size), ns(is.st_mtim), ns(is.st_ctim)};
+}
+
+SKEIN_INLINE std::string digest_cache::own_path() {
+    const char* const cache = std::getenv("XDG_CACHE_HOME");
+    const char* const home = std::getenv("HOME");
+    if (cache != nullptr && *cache == '/') return std::string(cache) + "/skein/digests";
+    if (home != nullptr && *home == '/') return std::string(home) + "/.cache/skein/digests";
+    return {};
+}
+
+SKEIN_INLINE std::int64_t digest_cache::now() noexcept {
+    timespec t{};
+    ::clock_gettime(CLOCK_REALTIME, &t);
+    return static_cast<std::int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
+
+SKEIN_INLINE digest_cache::digest_cache(std::string path) : path_(std::move(path)) {
+    today_ = static_cast<std::uint32_t>(now() / 1'000'000'000 / 86'400);
+    if (path_.empty()) return;
+    const unique_fd file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    struct stat is{};
+    constexpr auto most = static_cast<off_t>(detail::digest_cache_begins.size() +
+                                             most_files * detail::digest_record + 32);
+    if (!file || ::fstat(file.get(), &is) != 0 || !S_ISREG(is.st_mode) ||
+        is.st_uid != ::geteuid() || (is.st_mode & 022) != 0 || is.st_size > most)
+        return;
+    byte_buffer bytes(static_cast<std::size_t>(is.st_size));
+    const auto n = skein::detail::retry_eintr(
+        [&] { return ::pread(file.get(), bytes.data(), bytes.size(), 0); });
+    if (n != static_cast<ssize_t>(bytes.size())) return;
+    if (auto found = read(bytes)) all_ = std::move(*found);
+}
+
+SKEIN_INLINE std::optional<std::map<file_identity, digest_cache::known>> digest_cache::read(
+    byte_span bytes) {
+    const auto begin = as_bytes(detail::digest_cache_begins);
+    const std::size_t rest = begin.size() + sizeof(sha256_digest);
+    if (bytes.size() < rest || (bytes.size() - rest) % detail::digest_record != 0 ||
+        !std::equal(begin.begin(), begin.end(), bytes.begin()))
+        return std::nullopt;
+    const auto body = bytes.first(bytes.size() - sizeof(sha256_digest));
+    const auto sum = sha256_of(body);
+    if (std::memcmp(sum.data(), bytes.data() + body.size(), sum.size()) != 0) return std::nullopt;
+    std::map<file_identity, known> out;
+    for (auto left = body.subspan(begin.size()); !left.empty();) {
+        file_identity of;
+        known what;
+        for (auto* number : {&of.device, &of.inode, &of.size})
+            *number = detail::take_number<std::uint64_t>(left);
+        for (auto* number : {&of.modified, &of.changed})
+            *number = detail::take_number<std::int64_t>(left);
+        std::memcpy(what.digest.data(), left.data(), what.digest.size());
+        left = left.subspan(what.digest.size());
+        what.day = detail::take_number<std::uint32_t>(left);
+        out.emplace_hint(out.end(), of, what);
+    }
+    return out;
+}
+
+SKEIN_INLINE byte_buffer digest_cache::written() const {
+    byte_buffer out;
+    const auto begin = as_bytes(detail::digest_cache_begins);
+    out.reserve(begin.size() + all_.size() * detail::digest_record + sizeof(sha256_digest));
+    out.assign(begin.begin(), begin.end());
+    for (const auto& [of, what] : all_) {
+        for (const auto number : {of.device, of.inode, of.size}) detail::put_number(out, number);
+        for (const auto number : {of.modified, of.changed}) detail::put_number(out, number);
+        const auto digest = std::as_bytes(std::span(what.digest));
+        out.insert(out.end(), digest.begin(), digest.end());
+        detail::put_number(out, what.day);
+    }
+    const auto sum = sha256_of(out);
+    const auto end = std::as_bytes(std::span(sum));
+    out.insert(out.end(), end.begin(), end.end());
+    return out;
+}
+
+SKEIN_INLINE std::optional<sha256_digest> digest_cache::find(const struct stat& is) {
+    const auto at = all_.find(file_identity::of(is));
+    if (at == all_.end()) return std::nullopt;
+    if (at->second.day != today_) has_news_ = true;
+    at->second.day = today_;
+    return at->second.digest;
+}
+
+SKEIN_INLINE void digest_cache::learn(const struct stat& is, const sha256_digest& digest,
+                                      std::int64_t read_at) {
+    const auto of = file_identity::of(is);
+    const auto newest = std::max(of.modified, of.changed);
+    if (newest > read_at || read_at - newest < settled_after) return;
+    all_[of] = {digest, today_};
+    has_news_ = true;
+}
+
+SKEIN_INLINE bool digest_cache::save() {
+    if (!has_news_ || path_.empty()) return true;
+    if (all_.size() > most_files) {
+        std::vector<std::pair<std::uint32_t, file_identity>> order;
+        order.reserve(all_.size());
+        for (const auto& [of, what] : all_) order.emplace_back(what.day, of);
+        std::sort(order.begin(), order.end());
+        for (std::size_t i = 0; i < order.size() - most_files; ++i) all_.erase(order[i].second);
+    }
+    posix_disk disk;
+    if (!disk.make_dirs(parent_path(path_))) return false;
+    file_beside fresh(fmt::format("{}.{}", path_, ::getpid()), 0600, left_over::removed);
+    if (!fresh || !fresh.append(written()) || !fresh.take_place(path_)) return false;
+    has_news_ = false;
+    return true;
 }
 
 } // namespace skein::cluster
@@ -5840,12 +6344,25 @@ private:
 //     node -> head    node_load         once a second, how busy it is
 //     driver -> head  driver_calls      the same, how many calls it has made
 //
+//     driver -> head  loosen_group
+//     tool -> head    ask_scale, which is passed on: head -> driver scale_training
+//
+// A node that drains is to be empty, by a deadline if there is one; ask_drain is answered with what
+// becomes of each lease there.
+//
+//     driver -> head  lease_leaves, or keep_lease with the reason
+//     node -> head    node_leaves       it is about to be taken away
+//
+// What attempts of jobs leave behind: see detail/run_messages.hpp; the page for a browser elsewhere:
+// detail/forward_messages.hpp.
+//
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
 
 
-// ======== skein/cluster/detail/driver_messages.hpp
-// Between a driver and the head: leases, placement groups, namespaces; see cluster/messages.hpp.
+// ======== skein/cluster/detail/drain_messages.hpp
+// What is said of a node that is to be empty: by when, and what becomes of each lease there; see
+// cluster/messages.hpp and docs/design/0045-drain.md.
 
 
 // ======== skein/cluster/detail/lease_messages.hpp
@@ -5860,7 +6377,7 @@ private:
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 12;
+inline constexpr std::uint32_t cluster_version = 13;
 
 namespace detail {
 inline constexpr std::uint64_t most_lost_after_ms = 7 * 86'400'000; ///< see node_welcome
@@ -5914,7 +6431,55 @@ struct ended_lease {
 } // namespace skein::cluster
 
 
-// ======== skein/cluster/detail/driver_messages.hpp, continued
+// ======== skein/cluster/detail/drain_messages.hpp, continued
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+inline constexpr std::int64_t no_deadline = -1; ///< of a drain: what runs there may end by itself
+
+/// What becomes of a lease on a node that drains.
+enum class leave_word : std::uint8_t {
+    none,  ///< nobody has said so yet
+    moves, ///< what runs there goes on elsewhere
+    ends,  ///< it is about to end, and is not started again for the drain's sake
+    stays, ///< it does neither, and why
+};
+
+/// A driver says what becomes of a lease that was asked back; that one stays: keep_lease.
+struct lease_leaves {
+    static constexpr std::uint16_t number = 90;
+    std::uint64_t lease = 0;
+    bool moves = false; ///< else it ends
+    std::string why;    ///< for people: "when the calls that run there have ended"
+};
+
+/// A node is about to be taken away: it drains itself, as long as this start of its agent lives.
+struct node_leaves {
+    static constexpr std::uint16_t number = 91;
+    std::int64_t within_ms = no_deadline;
+    std::string why;
+};
+
+/// A lease on a node that drains, as people are told of it.
+struct drained_lease {
+    lease_name lease;
+    std::string what;      ///< "worker-3", "rank 2", "entry process", "space server of s"
+    std::string of, host;  ///< its driver, or the job whose entry process it is
+    std::int64_t pid = 0;  ///< of that driver or entry process
+    std::string job;       ///< out of which it came; "": none
+    std::uint8_t word = 0; ///< leave_word
+    std::string why;
+};
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/driver_messages.hpp
+// Between a driver and the head: leases, placement groups, namespaces; see cluster/messages.hpp.
+
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -6041,6 +6606,7 @@ struct lease_ended {
     std::int32_t code = -1;
     std::int32_t signal = 0;
     bool of_node = false;
+    bool is_drained = false; ///< its process was ended because its node is to be empty
 };
 
 /// The head asks for it back: its node is drained, or others have had less than their share for
@@ -6050,12 +6616,17 @@ struct lease_recalled {
     std::uint64_t lease = 0;
     std::string why;
     bool withdrawn = false; ///< it is not asked back any more
+    /// Its node is to be empty after so long; no_deadline: when what runs there has ended.
+    std::int64_t within_ms = no_deadline;
+    /// Of a rank: why there is no room for all ranks of its group on other nodes; "": there is.
+    std::string no_room;
 };
 
 /// A lease that was asked back is kept: its worker has actors.
 struct keep_lease {
     static constexpr std::uint16_t number = 22;
     std::uint64_t lease = 0;
+    std::string why; ///< for people
 };
 
 /// All that runs on a lease waits for calls that it has made, or no longer: its cpus are free
@@ -6119,6 +6690,7 @@ struct space_entered {
     std::string host;
     std::uint16_t port = 0;
     std::string address;
+    byte_buffer sealed; ///< its secret, for the key of who asks
 };
 
 /// A space server that the driver visits has ended.
@@ -6134,6 +6706,48 @@ struct cluster_changed {
     static constexpr std::uint16_t number = 10;
     std::uint64_t cpus = 0;
     std::uint32_t nodes = 0;
+};
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/forward_messages.hpp
+// A browser's connection to the head's page, inside of a link: see cluster/page_forward.hpp.
+
+
+#include <cstdint>
+
+namespace skein::cluster {
+
+/// A connection to the page begins.
+struct open_forward {
+    static constexpr std::uint16_t number = 120;
+    std::uint32_t version = cluster_version;
+};
+/// It has this number, over this link.
+struct forward_opened {
+    static constexpr std::uint16_t number = 121;
+    std::uint32_t forward = 0;
+};
+/// What the browser has said.
+struct forward_bytes {
+    static constexpr std::uint16_t number = 122;
+    std::uint32_t forward = 0;
+    byte_buffer bytes;
+    bool ends = false; ///< it says no more
+};
+/// There is room for more.
+struct forward_taken {
+    static constexpr std::uint16_t number = 123;
+};
+/// Waits for what the page says.
+struct take_forwarded {
+    static constexpr std::uint16_t number = 124;
+    std::uint32_t forward = 0;
+};
+/// This; nothing: that was all.
+struct forwarded {
+    static constexpr std::uint16_t number = 125;
+    byte_buffer bytes;
 };
 
 } // namespace skein::cluster
@@ -8357,11 +8971,39 @@ public:
 
 } // namespace skein::net
 
+// ======== skein/proc/place_news.hpp
+// What becomes of the place of a child that runs where somebody else decides who has room: a lease
+// of a cluster. A child of this host has its place from the beginning, and keeps it.
+
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace skein::proc {
+
+struct place_news {
+    enum class kind : std::uint8_t {
+        waits,         ///< there is no room yet; the text says why
+        given,         ///< its process is being started; the text names the node
+        asked_back,    ///< its place is wanted for another; the text says why
+        not_asked_back ///< any more
+    };
+    kind what = kind::waits;
+    std::string text{};
+};
+
+/// Called on the loop of the children, not from inside of their calls.
+using place_listener = std::function<void(const place_news&)>;
+
+} // namespace skein::proc
+
 
 // ======== skein/proc/children.hpp, continued
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -8398,6 +9040,8 @@ struct child_options {
     /// Added to what it inherits. Other users of the host may read it: no secrets.
     std::vector<std::pair<std::string, std::string>> env{};
     time_span stop_grace{}; ///< from its SIGTERM to the kill, where not we but its host counts
+    /// Told of its place, where children::are_placed_later(); may be empty.
+    place_listener on_place{};
 };
 
 /// How a child ended.
@@ -8456,6 +9100,8 @@ public:
     virtual void signal_group(int number) noexcept { signal(number); }
     /// Ends it now, with all that it has started and that did not leave its process group.
     virtual void kill() noexcept = 0;
+    /// Its place was asked back, and it stays there for this reason.
+    virtual void keep_place(const std::string& why) noexcept { (void)why; }
 
     /// What it takes now; zeros when it has ended.
     [[nodiscard]] virtual process_usage usage() = 0;
@@ -8512,6 +9158,13 @@ public:
     /// for a hundred processes.
     virtual void signal_marked(std::span<marked_signal* const> all) { (void)all; }
 
+    /// Whether start() gives a child before there is room for it; place_news tells when there is.
+    [[nodiscard]] virtual bool are_placed_later() const noexcept { return false; }
+
+    /// Who is asked from outside for another number of children that belong together; gives what to
+    /// say of it, or throws.
+    virtual void set_scaler(std::function<std::string(int many)> scaler) { (void)scaler; }
+
     /// What the host offers to all children together. May read files: ask once.
     [[nodiscard]] virtual host_resources resources() { return {}; }
 
@@ -8528,6 +9181,9 @@ public:
     [[nodiscard]] virtual children_door door();
     /// All that were reserved have ended.
     virtual void release() {}
+    /// Calls back, on the loop, whenever those that were reserved are to give their places back, and
+    /// says why. They have others after that: end them, release() and reserve() again.
+    virtual void on_leave(std::function<void(const std::string& why)> tell) { (void)tell; }
     /// After everything else, also after a failed open(). Suspends until what they have printed is
     /// out, for some seconds at most: a reader may have stopped.
     [[nodiscard]] virtual task<void> close() { co_return; }
@@ -11813,6 +12469,7 @@ struct job_info {
     std::vector<std::string> last_lines; ///< the last ones of an attempt that failed
     std::uint32_t worlds = 0;            ///< of its training, see job_progress
     std::string last_change;
+    std::string workers; ///< the same: "3 of 1:4", of those that come and go
 };
 
 /// Something is to be run.
@@ -12659,6 +13316,9 @@ struct rank_process {
     /// By which the head sees the node, so that ranks of other nodes may reach this one there;
     /// empty: it is on the head's host, see driver_program.
     std::string node_host;
+    /// Bits of sched::gpu_set of each rank of its group on this node, in the order of local ranks:
+    /// all of them see all of these. Empty: they have none.
+    std::vector<std::uint64_t> gpus_of_group{};
 };
 
 struct space_server_process {
@@ -12674,6 +13334,14 @@ struct entry_process {
     std::uint64_t grace_ms = 0;   ///< see job_request
 };
 
+/// Whose keys a process has, see detail/order_keys.hpp.
+struct order_keys {
+    net::key_name driver{};    ///< with which its driver has come
+    std::uint64_t attempt = 0; ///< of its job, which is no entry process; 0: of none
+    byte_buffer sealed_secret; ///< for a node without the token: of the driver and its workers
+    byte_buffer sealed_key;    ///< the same: of the process
+};
+
 /// An agent is to start a process.
 struct start_worker_order {
     static constexpr std::uint16_t number = 11;
@@ -12685,6 +13353,7 @@ struct start_worker_order {
     std::vector<std::string> variables; ///< "NAME=value", of the job
     std::string package;                ///< the folder that it runs in, see package.hpp
     std::int64_t submitted = 0;         ///< the job, in milliseconds since 1970
+    order_keys keys{};
     std::variant<worker_process, rank_process, space_server_process, entry_process> kind;
 
     [[nodiscard]] const rank_process* rank() const noexcept {
@@ -12730,7 +13399,7 @@ template <class Order, class Driver, class Server, class Rank, class Entry>
                     order.name, of.host, of.address, of.port, order.prints, of.env, server.space,
                     entry.job, entry.attempt, entry.command, order.variables, order.package,
                     order.submitted, of.job, rank.rank, rank.node_host, entry.first_line,
-                    entry.grace_ms);
+                    entry.grace_ms, order.keys, rank.gpus_of_group);
 }
 
 } // namespace detail
@@ -12780,7 +13449,8 @@ SKEIN_INLINE result<void> codec<cluster::start_worker_order>::decode(
         order.kind = std::move(entry);
     else if (rank.rank.is_there())
         order.kind =
-            cluster::rank_process{std::move(of), std::move(rank.rank), std::move(rank.node_host)};
+            cluster::rank_process{std::move(of), std::move(rank.rank), std::move(rank.node_host),
+                                  std::move(rank.gpus_of_group)};
     else
         order.kind = cluster::worker_process{std::move(of)};
     return in.status();
@@ -12791,6 +13461,7 @@ SKEIN_INLINE result<void> codec<cluster::start_worker_order>::decode(
 
 // ======== skein/cluster/detail/node_messages.hpp, continued
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12806,10 +13477,13 @@ struct node_hello {
     std::string resources; ///< "cpu=8,memory=16GiB,ssd=1"
     std::vector<std::string> labels;
     std::vector<held_lease> holds;
-    std::vector<ended_lease> ended; ///< since the last link
-    bool draining = false;          ///< see node_drains
-    bool again = false;             ///< a head has welcomed it before
-    std::uint64_t alone_ms = 0;     ///< without a head for so long it ends what it runs
+    std::vector<ended_lease> ended;           ///< since the last link
+    bool draining = false;                    ///< see node_drains
+    bool again = false;                       ///< a head has welcomed it before
+    std::uint64_t alone_ms = 0;               ///< without a head for so long it ends what it runs
+    std::int64_t drain_left_ms = no_deadline; ///< these: see node_drains
+    bool drain_force = false;
+    std::optional<node_leaves> leaves; ///< it is about to be taken away
 };
 
 /// The head takes the node in.
@@ -12846,6 +13520,8 @@ struct leave_cluster {
 struct node_drains {
     static constexpr std::uint16_t number = 29;
     bool on = true;
+    std::int64_t within_ms = no_deadline; ///< it is to be empty after so long
+    bool force = false;                   ///< then what is left there is ended
 };
 
 } // namespace skein::cluster
@@ -12907,10 +13583,133 @@ struct output_printed {
 
 } // namespace skein::cluster
 
+// ======== skein/cluster/detail/run_messages.hpp
+// What attempts of jobs leave behind: sent by nodes, kept by the head, fetched by tools. See
+// cluster/run_store.hpp.
+//
+//     node -> head    offer_set answered by set_wanted, put_run_piece by piece_taken,
+//                     commit_set by set_committed
+//     tool -> head    ask_sets answered by set_list, ask_set by set_found,
+//                     ask_run_piece by blob_piece
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// In the environment of a job: which files of its folder are results, a pattern a line.
+inline constexpr const char* results_variable = "SKEIN_RESULTS";
+
+/// Files that became whole together, as an attempt's results at its end.
+struct stored_set {
+    std::string name;          ///< "attempt-2"; of one job no two have the same
+    std::string node;          ///< that has sent it
+    std::uint32_t attempt = 0; ///< of which they are
+    std::int64_t when = 0;     ///< it was committed, in milliseconds since 1970
+    std::string id;            ///< of its manifest; empty: none of its files is kept
+    std::uint64_t files = 0, bytes = 0;
+    std::string trouble; ///< why some files are not in it, or all; else empty
+};
+
+/// A node is to send files of an attempt that it runs: which of them are not there?
+struct offer_set {
+    static constexpr std::uint16_t number = 100;
+    lease_name lease;
+    byte_buffer manifest; ///< an encoded package_manifest
+};
+/// The digests of those.
+struct set_wanted {
+    static constexpr std::uint16_t number = 101;
+    std::string id;
+    std::vector<std::string> missing;
+};
+/// A piece of a file, whose name over this link is a number that the sender has chosen. Pieces come
+/// in order, several may be under way.
+struct put_run_piece {
+    static constexpr std::uint16_t number = 102;
+    std::uint64_t file = 0;
+    std::uint64_t size = 0, offset = 0; ///< of the whole file; of this piece in it
+    byte_buffer bytes;
+    bool is_last = false;
+    std::string digest; ///< of the whole file, with its last piece
+};
+/// It is kept.
+struct piece_taken {
+    static constexpr std::uint16_t number = 103;
+};
+/// All files of a set have come.
+struct commit_set {
+    static constexpr std::uint16_t number = 104;
+    lease_name lease;
+    stored_set what; ///< node, attempt and when: as the head knows them
+    /// Not empty: of sets whose names begin so, only these and the two newest are kept.
+    std::string run;
+    std::vector<std::string> keeps{};
+};
+/// It is on the head's disk.
+struct set_committed {
+    static constexpr std::uint16_t number = 105;
+};
+/// What is kept of a job?
+struct ask_sets {
+    static constexpr std::uint16_t number = 106;
+    std::uint32_t version = cluster_version;
+    std::string job;
+};
+/// All of it, the newest last.
+struct set_list {
+    static constexpr std::uint16_t number = 107;
+    job_info now;
+    std::vector<stored_set> sets;
+};
+/// Which files are in a set?
+struct ask_set {
+    static constexpr std::uint16_t number = 108;
+    std::string job, id;
+};
+/// These.
+struct set_found {
+    static constexpr std::uint16_t number = 109;
+    byte_buffer manifest;
+};
+/// A piece of a file of a set.
+struct ask_run_piece {
+    static constexpr std::uint16_t number = 110;
+    std::string job, id;
+    std::uint32_t entry = 0; ///< of its manifest, from 0 on
+    std::uint64_t offset = 0;
+};
+
+/// A piece of a file that a job is to bring, as put_run_piece.
+struct put_package_piece {
+    static constexpr std::uint16_t number = 111;
+    std::uint64_t file = 0;
+    std::uint64_t size = 0, offset = 0;
+    byte_buffer bytes;
+    bool is_last = false;
+    std::string digest;
+};
+/// Of which of these sizes are there files? One of another size is not there.
+struct ask_sizes {
+    static constexpr std::uint16_t number = 112;
+    std::uint32_t version = cluster_version;
+    std::vector<std::uint64_t> sizes;
+};
+/// Of these.
+struct sizes_found {
+    static constexpr std::uint16_t number = 113;
+    std::vector<std::uint64_t> sizes;
+};
+
+} // namespace skein::cluster
+
 // ======== skein/cluster/detail/tool_messages.hpp
 // What tools ask a head, and its answers; see cluster/messages.hpp.
 
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12975,6 +13774,7 @@ struct ask_status {
     static constexpr std::uint16_t number = 15;
     std::uint32_t version = cluster_version;
     bool past = false; ///< with the drivers that were there
+    std::string job;   ///< with the programs of this job alone; "": with all
 };
 
 /// What there is.
@@ -12999,7 +13799,10 @@ struct ask_drain {
     std::string node;
     bool on = true; ///< false: it takes new workers again
     std::uint32_t version = cluster_version;
-    bool forget = false; ///< instead: a node that is missing is no more remembered
+    bool forget = false;                  ///< instead: a node that is missing is no more remembered
+    bool look = false;                    ///< instead: what is left there; nothing changes
+    std::int64_t within_ms = no_deadline; ///< it is to be empty after so long
+    bool force = false;                   ///< then what is left there is ended
 };
 
 /// The answer to ask_drain.
@@ -13009,7 +13812,13 @@ struct drain_reply {
     std::uint32_t open = 0;    ///< nodes that take new workers now, of all
     bool missing = false;      ///< the node is not there; it is drained when it comes
     std::string not_durable;   ///< why a head that is started again will not know of it
+    bool draining = false;
+    bool force = false;
+    std::int64_t left_ms = no_deadline; ///< until its deadline; 0: that is over
+    std::vector<drained_lease> leases;  ///< that are there; of many the first most_drained_listed
 };
+
+inline constexpr std::size_t most_drained_listed = 1000;
 
 /// The cluster is to end.
 struct ask_stop {
@@ -13034,6 +13843,46 @@ struct ask_stop_space {
 struct stop_space_reply {
     static constexpr std::uint16_t number = 34;
     std::uint32_t workers = 0; ///< processes of actors and their tasks that end with it
+};
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/training_messages.hpp
+// Of trainings whose workers come and go; see cluster/messages.hpp.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::cluster {
+
+/// A driver has what it wanted together: the leases in that group are leases of their own from now
+/// on, where they are, and the rest of its room is anybody's.
+struct loosen_group {
+    static constexpr std::uint16_t number = 130;
+    std::uint64_t group = 0;
+};
+
+/// A tool wants another number of workers for the elastic training of a job.
+struct ask_scale {
+    static constexpr std::uint16_t number = 131;
+    std::uint32_t version = cluster_version;
+    std::string job;
+    std::int32_t workers = 0;
+};
+struct scale_reply {
+    static constexpr std::uint16_t number = 132;
+    std::string said; ///< by the training, for people
+};
+
+/// The head passes it on to the driver whose workers they are.
+struct scale_training {
+    static constexpr std::uint16_t number = 133;
+    std::int32_t workers = 0;
+};
+struct training_scaled {
+    static constexpr std::uint16_t number = 134;
+    std::string said;
 };
 
 } // namespace skein::cluster
@@ -13530,6 +14379,8 @@ struct keep_alive {
 
 // ======== skein/net/options.hpp, continued
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 
 namespace skein::net {
@@ -13543,6 +14394,7 @@ struct identity {
     std::string host{};
     std::string purpose{}; ///< what the connection is for; both sides must say the same
     byte_buffer extra{};   ///< the upper layer's own bytes, at most limits::max_identity in all
+    key_name key{};        ///< that it has proven; what it says of that itself is not looked at
 };
 
 /// "name (pid 7 at host)", without what the identity does not tell.
@@ -13550,7 +14402,12 @@ struct identity {
 
 /// How a connection is made; both sides give one.
 struct connection_options {
+    /// The token, or a derived key. Who accepts with a token takes that alone, unless `admits` is
+    /// there; with a derived key, that key alone.
     token secret{};
+    /// Of who accepts with a token: the peer has proven the key of this name. Nothing: it is let in;
+    /// else what it is told. Empty: no derived key is taken. Asked for each handshake.
+    std::function<std::optional<error>(const key_name&)> admits{};
     identity self{};
     limits bounds{};
     keep_alive alive{};
@@ -14998,13 +15855,15 @@ SKEIN_INLINE void connection::on_control(std::uint16_t kind) {
 // Mutual proof of the token, then the exchange of identities; before anything else is decoded.
 //
 //   connecting side                          accepting side
-//   hello: magic version role nonce   --->
+//   hello: magic version key role nonce --->
 //                                     <---   hello, proof
 //   status, proof, identity, mac      --->
 //                                     <---   status, identity, mac
 //
-// proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
-// keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
+// A hello names the key that its side holds (key_name.hpp), and the accepting side's the one that it
+// will use: that of the peer, which it derives from its token, or its own one. proof =
+// HMAC-SHA256(key, label of the role, both hellos): the nonces make it fresh, the label keeps a peer
+// from sending our own proof back. The key never travels. Before the peer's proof is
 // checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs,
 // but for one wrong bit. Each part carries a CRC, the identities their mac: what the way has
 // damaged is errc::corrupt and worth another try, and never taken for another token, build or
@@ -15021,7 +15880,7 @@ namespace skein::net {
 class admission;
 
 /// Both ends must have the same one, or the handshake refuses.
-inline constexpr std::uint16_t protocol_version = 4;
+inline constexpr std::uint16_t protocol_version = 5;
 /// Its hello had no checksum. One wrong bit makes no other version of ours of it.
 inline constexpr std::uint16_t version_without_checksum = 2;
 
@@ -15036,7 +15895,7 @@ inline constexpr std::size_t hello_bytes = 48;
 ///           end
 ///   place   of the stream at its acceptor, which hears when the peer's first message is whole
 ///   result  the peer's identity
-///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose,
+///   errors  permission_denied (token, or a key that opens nothing here), malformed (foreign bytes), mismatch (version, purpose,
 ///           build), corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
                          byte_span first = {}, admission* place = nullptr);
@@ -15047,7 +15906,7 @@ task<identity> handshake(stream& with, side mine, const connection_options& opti
 task<identity> authenticate(stream& with, side mine, connection_options options,
                             byte_buffer first = {}, admission* place = nullptr);
 
-/// A stream whose peer has proven the token.
+/// A stream whose peer has proven the token, or the key that peer.key names.
 struct authenticated_stream {
     std::unique_ptr<net::stream> stream;
     identity peer;
@@ -15530,24 +16389,40 @@ enum class side : std::uint16_t; // of handshake.hpp
 
 namespace skein::net::detail {
 
-enum class handshake_status : std::uint32_t { good = 0, token_differs = 1, build_differs = 2 };
+enum class handshake_status : std::uint32_t {
+    good = 0,
+    token_differs = 1,
+    build_differs = 2,
+    key_refused = 3, ///< the key is a good one and opens nothing here; the text says why
+};
 
-/// magic(8) version(2) zero(2) role(2) zero(2) nonce(28) crc of all before(4)
+/// magic(8) version(2) kind of the key(2) role(2) zero(2) its number(8) nonce(20) crc of all
+/// before(4)
 struct hello {
     static constexpr std::size_t bytes = 48; // hello_bytes
     static constexpr std::array<char, 8> magic = {'s', 'k', 'e', 'i', 'n', '\r', '\n', '\0'};
     static constexpr std::size_t sealed = bytes - 4; ///< the CRC covers so many
     std::array<std::byte, bytes> raw{};
 
-    void fill(side mine, std::uint16_t version, random_source& random) {
+    void fill(side mine, std::uint16_t version, random_source& random, const key_name& key = {}) {
         std::memcpy(raw.data(), magic.data(), magic.size());
         store_le(raw.data() + 8, version);
         store_le(raw.data() + 12, static_cast<std::uint16_t>(mine));
-        random.fill(mut_byte_span(raw).subspan(16, sealed - 16));
+        random.fill(mut_byte_span(raw).subspan(16, sealed - 16)); // the number takes 8 of these
+        name(key);
+    }
+    /// Names another key; all else stays.
+    void name(const key_name& key) {
+        store_le(raw.data() + 10, static_cast<std::uint16_t>(key.kind));
+        store_le(raw.data() + 16, key.number);
         store_le(raw.data() + sealed, crc32c(byte_span(raw).first(sealed)));
     }
     [[nodiscard]] std::uint16_t version() const noexcept {
         return load_le<std::uint16_t>(raw.data() + 8);
+    }
+    [[nodiscard]] key_name key() const noexcept {
+        return {static_cast<key_kind>(load_le<std::uint16_t>(raw.data() + 10)),
+                load_le<std::uint64_t>(raw.data() + 16)};
     }
     [[nodiscard]] std::uint16_t role() const noexcept {
         return load_le<std::uint16_t>(raw.data() + 12);
@@ -15619,8 +16494,10 @@ namespace detail {
 /// One side's half of the secrets of a handshake.
 struct handshake_keys {
     sha256_digest connecting_proof, accepting_proof, session;
+    key_name name; ///< of the key
 
-    handshake_keys(const token& secret, const hello& connecting, const hello& accepting) {
+    handshake_keys(const token& secret, const hello& connecting, const hello& accepting)
+        : name(secret.name()) {
         const auto make = [&](std::string_view label) {
             return hmac_sha256(secret.bytes(), as_bytes(label), connecting.raw, accepting.raw);
         };
@@ -15757,7 +16634,7 @@ SKEIN_INLINE task<void> send_verdict(stream* to, handshake_status status, sha256
     verdict v;
     v.fill(status, proof, identity_bytes.size());
     byte_buffer out = to_buffer(byte_span(v.raw));
-    if (status != handshake_status::token_differs) {
+    if (status != handshake_status::token_differs) { // else: an identity, or why it is refused
         append(out, identity_bytes);
         append(out, mac);
     }
@@ -15765,8 +16642,8 @@ SKEIN_INLINE task<void> send_verdict(stream* to, handshake_status status, sha256
     co_await writing;
 }
 
-/// Reads the identity that follows a verdict: its length was checked, its MAC is.
-SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::size_t most,
+/// Reads what follows a verdict, an identity or an error; checks its MAC.
+SKEIN_INLINE task<byte_buffer> read_block(stream* from, std::size_t bytes, std::size_t most,
                                           side sender, const handshake_keys* keys) {
     if (bytes > most) {
         throw error(errc::too_large,
@@ -15781,12 +16658,54 @@ SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::
     if (!equal_constant_time(mac, keys->mac(sender, block))) {
         throw changed_on_the_way("identity"); // it has proven the token already
     }
+    co_return block;
+}
+
+/// The identity that follows a verdict, with the key that was proven.
+SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::size_t most,
+                                          side sender, const handshake_keys* keys) {
+    auto reading = read_block(from, bytes, most, sender, keys);
+    const auto block = co_await reading;
     identity peer;
     const auto decoded = wire::decode(block, peer);
     if (!decoded)
         throw error(errc::malformed, "the peer's identity does not decode")
             .with_cause(decoded.error().what());
+    peer.key = keys->name;
     co_return peer;
+}
+
+/// The key with which an accepting side meets a peer whose hello names that one; nothing: with none.
+SKEIN_INLINE std::optional<token> key_for(const connection_options& options,
+                                          const key_name& asked) {
+    const auto& own = options.secret;
+    if (asked == own.name()) return own;
+    if (own.is_derived() || options.admits == nullptr) return std::nullopt;
+    return own.derive(asked);
+}
+
+/// One side comes with another key than the other one has or takes.
+SKEIN_INLINE error other_key(const key_name& theirs, const key_name& ours, bool connecting) {
+    auto text = connecting ? fmt::format("the peer takes {} here, we have {}",
+                                         to_string(theirs.kind), to_string(ours.kind))
+                           : fmt::format("the peer comes with {}, and only {} is taken here",
+                                         to_string(theirs.kind), to_string(ours.kind));
+    if (theirs.kind == ours.kind)
+        text = fmt::format("the peer has {} of another number", to_string(theirs.kind));
+    return error(errc::permission_denied, std::move(text))
+        .with_hint("name the key that is meant with --token-file, SKEIN_TOKEN_FILE or SKEIN_TOKEN");
+}
+
+/// Why the accepting side refuses a key that was proven.
+SKEIN_INLINE task<void> throw_refusal(stream* from, std::size_t bytes, std::size_t most,
+                                      const handshake_keys* keys) {
+    auto reading = read_block(from, bytes, most, side::accepting, keys);
+    const auto block = co_await reading;
+    error told(errc::unknown, "");
+    if (!wire::decode(block, told))
+        throw error(errc::permission_denied, "the peer refuses this key, and its reason does not "
+                                             "decode");
+    throw error(errc::permission_denied, told.text()).with_hint(told.hint());
 }
 
 SKEIN_INLINE std::optional<error> check_peer(const connection_options& mine, const identity& peer) {
@@ -15835,6 +16754,10 @@ SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_opt
     if (v.status() == static_cast<std::uint32_t>(handshake_status::token_differs)) {
         throw token_refused(options->secret);
     }
+    if (v.status() == static_cast<std::uint32_t>(handshake_status::key_refused)) {
+        auto refused = throw_refusal(with, v.identity_bytes(), options->bounds.max_identity, keys);
+        co_await refused;
+    }
     auto reading = read_identity(with, v.identity_bytes(), options->bounds.max_identity,
                                  side::accepting, keys);
     identity peer = co_await reading;
@@ -15874,6 +16797,16 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
     auto reading = read_identity(with, v.identity_bytes(), options->bounds.max_identity,
                                  side::connecting, keys);
     identity peer = co_await reading;
+    if (options->admits) {
+        if (const auto refused = options->admits(peer.key)) {
+            auto why = wire::encode(*refused);
+            const auto mac = keys->mac(side::accepting, why);
+            auto telling =
+                send_verdict(with, handshake_status::key_refused, none, std::move(why), mac);
+            co_await telling;
+            throw *refused;
+        }
+    }
     const auto fault = check_peer(*options, peer);
     const auto mac = keys->mac(side::accepting, self);
     auto telling =
@@ -15892,7 +16825,7 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
     const bool connecting = mine == side::connecting;
     const side theirs = connecting ? side::accepting : side::connecting;
     detail::hello out, in;
-    out.fill(mine, protocol_version, loop::current().random());
+    out.fill(mine, protocol_version, loop::current().random(), options.secret.name());
     byte_buffer self = wire::encode(options.self);
 
     if (connecting) {
@@ -15917,7 +16850,17 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
         have += got;
     }
     if (place != nullptr) place->greeted();
-    const detail::handshake_keys keys(options.secret, connecting ? out : in, connecting ? in : out);
+    const auto shared =
+        connecting ? std::optional<token>(options.secret) : detail::key_for(options, in.key());
+    if (shared && !connecting) out.name(in.key());
+    if (!shared || in.key() != out.key()) {
+        if (!connecting) { // so that the peer can say it too
+            auto telling = detail::write_one(&with, out.raw);
+            co_await telling;
+        }
+        throw detail::other_key(in.key(), options.secret.name(), connecting);
+    }
+    const detail::handshake_keys keys(*shared, connecting ? out : in, connecting ? in : out);
     auto rest = connecting
                     ? detail::finish_connecting(&with, &options, &keys, std::move(self))
                     : detail::finish_accepting(&with, &options, &keys, std::move(self), out.raw);
@@ -18222,6 +19165,9 @@ class request_service {
 public:
     using raw_handler = unique_function<task<byte_buffer>(byte_buffer, caller)>;
     using plain_handler = unique_function<byte_buffer(byte_span)>;
+    /// Sees each request before its handler, and before it is known whether there is one. Throws
+    /// what its caller is told instead; gives bytes that are handled in the stead of those that came.
+    using gate = unique_function<std::optional<byte_buffer>(std::uint16_t number, byte_span body)>;
     using waiting_caller = std::pair<std::weak_ptr<requests>, std::uint64_t>; ///< and its call
 
     /// Bounds of what is remembered of calls with a key.
@@ -18283,6 +19229,9 @@ public:
     void add(std::uint16_t number, std::string_view name, raw_handler handler,
              plain_handler at_once = {});
 
+    /// Of a service for one peer: who decides what that may ask for.
+    void set_gate(gate by) { gate_ = std::move(by); }
+
     /// Requests of an older generation are refused from now on (those that name none are not).
     void fence(std::uint64_t generation) noexcept {
         generation_ = std::max(generation_, generation);
@@ -18323,6 +19272,8 @@ private:
     /// may not.
     entry_ptr start_or_join(const detail::request_head& head, byte_buffer body, caller who,
                             raw_handler* handler, waiting_caller from, std::optional<error> full);
+    /// Asks the gate, which may put another message behind the head of the request.
+    [[nodiscard]] std::optional<error> judge(std::uint16_t number, byte_buffer& request);
     client& client_of(std::uint64_t number);
     void trim(client& c) noexcept;
 
@@ -18332,6 +19283,7 @@ private:
         plain_handler at_once; ///< instead of it
     };
     bounds bounds_;
+    gate gate_; ///< empty: all that has a handler may be asked for
     std::map<std::uint16_t, named_handler> handlers_;
     std::map<std::uint64_t, std::unique_ptr<client>> clients_;
     std::deque<std::uint64_t> client_order_;
@@ -18839,6 +19791,21 @@ SKEIN_INLINE void request_service::add(std::uint16_t number, std::string_view na
     SKEIN_CHECK(fresh, "message {} ({}) has a handler: {}", number, name, at->second.name);
 }
 
+SKEIN_INLINE std::optional<error> request_service::judge(std::uint16_t number,
+                                                         byte_buffer& request) {
+    if (!gate_) return std::nullopt;
+    constexpr auto head = detail::request_head::bytes;
+    try {
+        const auto instead = gate_(number, byte_span(request).subspan(head));
+        if (!instead) return std::nullopt;
+        request.resize(head);
+        append(request, *instead);
+        return std::nullopt;
+    } catch (const error& why) {
+        return why;
+    }
+}
+
 SKEIN_INLINE std::size_t request_service::remembered() const noexcept {
     std::size_t n = 0;
     for (const auto& [number, c] : clients_) n += c->calls.size();
@@ -19304,6 +20271,13 @@ SKEIN_INLINE void requests::refuse(std::uint64_t id, bool one_way, const error& 
     send(detail::failure_kind, id, wire::encode(why));
 }
 
+namespace detail {
+[[nodiscard]] inline error not_handled(std::uint16_t number) {
+    return error(errc::not_supported, fmt::format("message {} is not handled here", number))
+        .with_hint("the peer is of another version, or in another role");
+}
+} // namespace detail
+
 /// Keys are the caller's own: those of the peer's incarnation, or of the first name on a plain
 /// connection.
 SKEIN_INLINE bool requests::speaks_for(std::uint64_t client) noexcept {
@@ -19320,15 +20294,12 @@ SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
     const auto head = detail::request_head::decode(body.data());
     const bool one_way = (head.flags & detail::request_head::one_way) != 0;
     if (running_.contains(id)) throw error(errc::malformed, "two requests with one number");
+    const auto shut_out = service_ ? service_->judge(head.number, body) : std::nullopt;
+    if (shut_out) return refuse(id, one_way, *shut_out);
     const auto found =
         service_ ? service_->handlers_.find(head.number) : decltype(service_->handlers_.end()){};
-    if (!service_ || found == service_->handlers_.end()) {
-        refuse(
-            id, one_way,
-            error(errc::not_supported, fmt::format("message {} is not handled here", head.number))
-                .with_hint("the peer is of another version, or in another role"));
-        return;
-    }
+    if (!service_ || found == service_->handlers_.end())
+        return refuse(id, one_way, detail::not_handled(head.number));
     if (head.generation != 0 && head.generation < service_->generation_) {
         refuse(id, one_way,
                error(errc::aborted,
@@ -19535,7 +20506,11 @@ using cluster_messages = net::message_table<
     output_printed, submit_job, submit_reply, ask_jobs, job_list, follow_job, job_lines, stop_job,
     stop_job_reply, entry_started, job_rows, offer_package, package_wanted, put_blob, blob_taken,
     ask_package, package_found, ask_blob, blob_piece, ask_login, login_reply, node_load,
-    driver_calls, ask_log, job_log, ask_node_log, node_log>;
+    driver_calls, ask_log, job_log, ask_node_log, node_log, offer_set, set_wanted, put_run_piece,
+    piece_taken, commit_set, set_committed, ask_sets, set_list, ask_set, set_found, ask_run_piece,
+    put_package_piece, ask_sizes, sizes_found, open_forward, forward_opened, forward_bytes,
+    forward_taken, take_forwarded, forwarded, lease_leaves, node_leaves, loosen_group, ask_scale,
+    scale_reply, scale_training, training_scaled>;
 
 } // namespace skein::cluster
 
@@ -19847,6 +20822,7 @@ SKEIN_INLINE std::uint64_t package_manifest::bytes() const noexcept {
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace skein::net {
@@ -19880,6 +20856,21 @@ struct tool_options {
 ///   errors  those of ask_for_status; not_found: no node has this name
 [[nodiscard]] task<drain_reply> ask_to_drain(net::network& via, tool_options how, std::string node,
                                              bool on = true);
+/// How a node is to be emptied.
+struct drain_wish {
+    std::string node{};
+    std::optional<time_span> within{}; ///< nothing: what runs there may take as long as it takes
+    bool force = false;                ///< then what is left there is ended
+};
+/// The same, by a deadline: drivers hear of it, trainings start elsewhere, and entry processes of
+/// jobs are told to end in time for their grace, where others have room for them. Asked once more,
+/// the new deadline counts. The answer lists all that is there, with what becomes of it.
+///   errors  those of ask_to_drain
+[[nodiscard]] task<drain_reply> ask_to_drain(net::network& via, tool_options how, drain_wish what);
+/// How far the drain of a node has come; nothing changes.
+///   errors  those of ask_to_drain
+[[nodiscard]] task<drain_reply> ask_about_drain(net::network& via, tool_options how,
+                                                std::string node);
 /// A node that is missing is no more remembered.
 ///   errors  those of ask_to_drain; invalid_argument: it is there
 [[nodiscard]] task<drain_reply> ask_to_forget(net::network& via, tool_options how,
@@ -19899,6 +20890,10 @@ struct tool_options {
 /// ask_to_drain(), blocking.
 [[nodiscard]] drain_reply drain_node(const tool_options& how, const std::string& node,
                                      bool on = true);
+/// The same, by a deadline.
+[[nodiscard]] drain_reply drain_node(const tool_options& how, const drain_wish& what);
+/// ask_about_drain(), blocking.
+[[nodiscard]] drain_reply look_at_drain(const tool_options& how, const std::string& node);
 /// ask_to_forget(), blocking.
 drain_reply forget_node(const tool_options& how, const std::string& node);
 /// ask_to_stop(), blocking.
@@ -20187,6 +21182,7 @@ auto ask_now(Ask ask) {
 
 
 // ======== skein/cluster/detail/tools.ipp, continued
+#include <chrono>
 #include <utility>
 
 namespace skein::cluster {
@@ -20199,6 +21195,22 @@ SKEIN_INLINE task<cluster_status> ask_for_status(net::network& via, tool_options
 SKEIN_INLINE task<drain_reply> ask_to_drain(net::network& via, tool_options how, std::string node,
                                             bool on) {
     return detail::ask_head<drain_reply>(&via, std::move(how), ask_drain{std::move(node), on});
+}
+SKEIN_INLINE task<drain_reply> ask_to_drain(net::network& via, tool_options how, drain_wish what) {
+    ask_drain asked;
+    asked.node = std::move(what.node);
+    asked.force = what.force;
+    if (what.within)
+        asked.within_ms =
+            std::chrono::duration_cast<std::chrono::milliseconds>(duration(*what.within)).count();
+    return detail::ask_head<drain_reply>(&via, std::move(how), std::move(asked));
+}
+SKEIN_INLINE task<drain_reply> ask_about_drain(net::network& via, tool_options how,
+                                               std::string node) {
+    ask_drain asked;
+    asked.node = std::move(node);
+    asked.look = true;
+    return detail::ask_head<drain_reply>(&via, std::move(how), std::move(asked));
 }
 SKEIN_INLINE task<drain_reply> ask_to_forget(net::network& via, tool_options how,
                                              std::string node) {
@@ -20222,6 +21234,12 @@ SKEIN_INLINE cluster_status get_status(const tool_options& how, bool past) {
 }
 SKEIN_INLINE drain_reply drain_node(const tool_options& how, const std::string& node, bool on) {
     return detail::ask_now([&](net::network& via) { return ask_to_drain(via, how, node, on); });
+}
+SKEIN_INLINE drain_reply drain_node(const tool_options& how, const drain_wish& what) {
+    return detail::ask_now([&](net::network& via) { return ask_to_drain(via, how, what); });
+}
+SKEIN_INLINE drain_reply look_at_drain(const tool_options& how, const std::string& node) {
+    return detail::ask_now([&](net::network& via) { return ask_about_drain(via, how, node); });
 }
 SKEIN_INLINE drain_reply forget_node(const tool_options& how, const std::string& node) {
     return detail::ask_now([&](net::network& via) { return ask_to_forget(via, how, node); });
@@ -20249,6 +21267,8 @@ class network;
 
 namespace skein::cluster {
 
+class digest_cache;
+
 /// "PENDING", "STARTING", "RUNNING", "RETRYING", "SUCCEEDED", "FAILED", "STOPPED".
 [[nodiscard]] std::string_view to_string(job_state state) noexcept;
 /// It will not change any more.
@@ -20264,12 +21284,16 @@ namespace skein::cluster {
 }
 
 /// Sends what the head lacks of a folder; gives the id of its package, for job_request.
-///   files   what scan_folder() has found there
+///   files   what scan_folder() has found there. Files whose digest is zeros are read now: once, if
+///           the head has no file of that size
 ///   told    bytes sent, of bytes that are missing; may block
-///   errors  those of ask_for_status and of read_package_file; exhausted, disk_full (the head's)
+///   known   learns digests of files that are read; nullptr: nobody does. Outlives the task
+///   errors  those of ask_for_status; aborted: a file has changed meanwhile; permission_denied, io;
+///           exhausted, disk_full (the head's)
 [[nodiscard]] task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
                                             package_manifest files,
-                                            std::function<void(std::uint64_t, std::uint64_t)> told);
+                                            std::function<void(std::uint64_t, std::uint64_t)> told,
+                                            digest_cache* known = nullptr);
 /// The head takes the job, and runs it when a node has room.
 ///   errors  those of ask_for_status; invalid_argument (what is wrong with it), already_exists (the
 ///           id), not_found (its package), exhausted (too many jobs wait)
@@ -20313,7 +21337,7 @@ struct log_question {
 /// send_folder(), blocking.
 [[nodiscard]] std::string send_folder_now(
     const tool_options& how, const std::string& folder, const package_manifest& files,
-    const std::function<void(std::uint64_t, std::uint64_t)>& told);
+    const std::function<void(std::uint64_t, std::uint64_t)>& told, digest_cache* known = nullptr);
 /// A path at the head's address that lets the browser which opens it see the cluster, once.
 ///   errors  those of ask_for_status; not_supported: that head answers no browsers
 [[nodiscard]] std::string get_login_path(const tool_options& how);
@@ -20340,6 +21364,610 @@ stop_job_reply stop_one_job(const tool_options& how, const std::string& id, bool
 // The bodies of cluster/jobs.hpp.
 
 
+// ======== skein/cluster/detail/file_sender.hpp
+// Sends files in pieces, several pieces under way at a time, each read and hashed once.
+//
+//     file_sender sender([&](run_piece m) { return store.put(std::move(m)); });
+//     auto sending = sender.send([...] { return std::make_shared<source_file>(folder, path); });
+//     const auto sent = co_await sending;          // its digest and status
+//     auto finishing = sender.finish();            // also after an error: nothing is under way then
+//     co_await finishing;
+
+
+// ======== skein/cluster/detail/source_file.hpp
+// A file of a folder that is read piece by piece for somebody else, by a path on which nothing is a
+// link; it says when the file was not the same all the time.
+//
+//     const source_file from("/jobs/7", "runs/a/metrics.csv");   // blocks, as all of it does
+//     const auto piece = from.read(0, 1 << 20);
+//     if (from.has_changed()) ...
+
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::cluster::detail {
+
+/// Opens what is at a path below a folder; no name on the way is followed if it is a link.
+///   in     the folder; AT_FDCWD and an absolute path: from the root
+///   flags  of the last one, beside O_CLOEXEC and O_NOFOLLOW
+/// Nothing, with errno: it is not there, or a link.
+[[nodiscard]] inline unique_fd open_below(int in, std::string_view path, int flags,
+                                          unsigned mode = 0) {
+    unique_fd at;
+    for (;;) {
+        const auto slash = path.find('/');
+        const auto name = std::string(path.substr(0, slash));
+        const int from = at ? at.get() : in;
+        const bool is_last = slash == path.npos;
+        unique_fd next(::openat(from, name.c_str(),
+                                (is_last ? flags : O_RDONLY | O_DIRECTORY) | O_CLOEXEC | O_NOFOLLOW,
+                                mode));
+        if (is_last || !next) return next;
+        at = std::move(next);
+        path.remove_prefix(slash + 1);
+    }
+}
+
+/// The same file, with the same content as far as its system says.
+[[nodiscard]] inline bool is_same_file(const struct stat& a, const struct stat& b) noexcept {
+    return a.st_ino == b.st_ino && a.st_dev == b.st_dev && a.st_size == b.st_size &&
+           a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec &&
+           a.st_ctim.tv_sec == b.st_ctim.tv_sec && a.st_ctim.tv_nsec == b.st_ctim.tv_nsec;
+}
+
+/// One file, open for reading. One thread at a time.
+class source_file {
+public:
+    ///   path    relative to the folder, as of a package
+    ///   errors  not_found, permission_denied, io; aborted: it is no file (any more)
+    source_file(const std::string& folder, const std::string& path)
+        : shown_(join_path(folder, path)) {
+        const unique_fd in(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        if (!in) throw errno_error(errno, "open", folder);
+        file_ = open_below(in.get(), path, O_RDONLY | O_NONBLOCK);
+        if (!file_) {
+            if (errno == ELOOP || errno == ENXIO || errno == ENOTDIR || errno == ENOENT)
+                throw changed();
+            throw errno_error(errno, "read", shown_);
+        }
+        if (::fstat(file_.get(), &is_) != 0) throw errno_error(errno, "look at", shown_);
+        if (!S_ISREG(is_.st_mode)) throw changed();
+    }
+
+    [[nodiscard]] std::uint64_t size() const noexcept {
+        return static_cast<std::uint64_t>(is_.st_size);
+    }
+    [[nodiscard]] const struct stat& status() const noexcept { return is_; }
+    /// A piece, shorter at the end of the file alone.
+    ///   errors  aborted: it became shorter; io
+    [[nodiscard]] byte_buffer read(std::uint64_t offset, std::size_t bytes) const {
+        byte_buffer out(static_cast<std::size_t>(
+            std::min<std::uint64_t>(bytes, size() - std::min(offset, size()))));
+        for (std::size_t got = 0; got < out.size();) {
+            const auto n = skein::detail::retry_eintr([&] {
+                return ::pread(file_.get(), out.data() + got, out.size() - got,
+                               static_cast<off_t>(offset + got));
+            });
+            if (n < 0) throw errno_error(errno, "read", shown_);
+            if (n == 0) throw changed();
+            got += static_cast<std::size_t>(n);
+        }
+        return out;
+    }
+    ///   errors  aborted: it is not the file any more that was opened, or has changed since
+    void check_unchanged() const {
+        struct stat now{};
+        if (::fstat(file_.get(), &now) != 0) throw errno_error(errno, "look at", shown_);
+        if (!is_same_file(is_, now)) throw changed();
+    }
+
+private:
+    [[nodiscard]] error changed() const {
+        return error(errc::aborted, fmt::format("{} has changed while it was read", shown_))
+            .with_hint("wait until nobody writes there");
+    }
+
+    std::string shown_;
+    unique_fd file_;
+    struct stat is_{};
+};
+
+} // namespace skein::cluster::detail
+
+// ======== skein/cluster/run_store.hpp
+// Where the files of a run are found again when its folder is gone: what stands between a folder on
+// some node and who needs it later, on another one.
+//
+// Files are put by content (SHA-256), each once. A *set* is a manifest (cluster/package.hpp) with a
+// name: what an attempt has left behind, a step of a training. It is committed when all of its files
+// are there and durable; before that nobody sees it, and from then on it is whole until it is
+// removed as a whole.
+//
+//     run_store& store = ...;                       // of one job
+//     auto asking = store.begin(manifest);          // which contents are not there
+//     const auto wanted = co_await asking;
+//     ...                                           // store.put(), several at a time
+//     auto committing = store.commit(set);
+//     co_await committing;
+//     auto listing = store.list();                  // in another process, on another host
+//
+// Two are there: a shelf on a disk (cluster/run_shelf.hpp), which a head has and which needs no
+// network, and the head's, reached over a link (detail/head_runs.hpp).
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// How much one set may hold. Its bytes are bounded by the store's budget.
+[[nodiscard]] inline package_bounds run_bounds() {
+    package_bounds out;
+    out.bytes = std::uint64_t{1} << 50;
+    return out;
+}
+
+/// A part of a file that is on its way: pieces of one file come in order and name it by a number.
+struct run_piece {
+    std::uint64_t file = 0;
+    std::uint64_t size = 0, offset = 0;
+    byte_buffer bytes;
+    bool is_last = false;
+    std::string digest; ///< with the last one: 64 hexadecimal digits
+};
+
+/// Sets of one job. Belongs to one loop.
+class run_store {
+public:
+    /// Says which contents are missing; those that are there are held until this object ends.
+    ///   errors  exhausted: no room; malformed, too_large; those of the way there
+    [[nodiscard]] virtual task<set_wanted> begin(package_manifest what) = 0;
+    /// Adds a piece. Of one file several may be under way, in order, but the last one is sent when
+    /// the others have been taken.
+    ///   errors  mismatch: other bytes than the digest says; exhausted, disk_full, io
+    [[nodiscard]] virtual task<void> put(run_piece piece) = 0;
+    /// The set is there, durable, in the place of one of the same name.
+    ///   errors  not_found: not all of its files have come; disk_full, io
+    [[nodiscard]] virtual task<void> commit(stored_set what) = 0;
+    /// The newest last.
+    [[nodiscard]] virtual task<std::vector<stored_set>> list() = 0;
+    ///   errors  not_found: it was removed
+    [[nodiscard]] virtual task<package_manifest> find(std::string id) = 0;
+    /// A piece of a file of a set, at most most_blob_piece; empty behind its end.
+    ///   errors  not_found: it was removed; corrupt
+    [[nodiscard]] virtual task<byte_buffer> read(std::string id, std::uint32_t entry,
+                                                 std::uint64_t offset) = 0;
+
+protected:
+    run_store() = default;
+    run_store(const run_store&) = default;
+    run_store& operator=(const run_store&) = default;
+    ~run_store() = default;
+};
+
+} // namespace skein::cluster
+
+// ======== skein/core/semaphore.hpp
+// semaphore: a counted budget (bytes, slots) shared by tasks of one loop. First come first served,
+// so a large request is not starved by small ones.
+
+
+#include <cstddef>
+
+namespace skein {
+
+/// A number of units that tasks of one loop take and give back. Neither copyable nor movable.
+class semaphore {
+public:
+    explicit semaphore(std::size_t available) noexcept : available_(available) {}
+    semaphore(const semaphore&) = delete;
+    semaphore& operator=(const semaphore&) = delete;
+
+    class awaiter : public waiter {
+    public:
+        awaiter(semaphore& s, std::size_t n) noexcept : semaphore_(s), need_(n) {}
+        bool await_ready() noexcept { return semaphore_.try_acquire(need_); }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            semaphore_.waiting_.push_back(*this);
+            return true;
+        }
+        void await_resume() const { throw_if_cancelled(); }
+
+    protected:
+        void cancel_requested() noexcept override {
+            end_cancelled();
+            semaphore_.serve(); // the next in line may need less
+        }
+
+    private:
+        friend class semaphore;
+        semaphore& semaphore_;
+        std::size_t need_;
+    };
+    /// Suspends until n units are this task's; resumed by the loop. Throws cancelled; then none are
+    /// taken.
+    [[nodiscard]] awaiter acquire(std::size_t n = 1) noexcept { return awaiter(*this, n); }
+    /// Takes n units if they are there and nobody waits.
+    [[nodiscard]] bool try_acquire(std::size_t n = 1) noexcept {
+        if (!waiting_.empty() || available_ < n) return false;
+        available_ -= n;
+        return true;
+    }
+    void release(std::size_t n = 1) noexcept {
+        available_ += n;
+        serve();
+    }
+    [[nodiscard]] std::size_t available() const noexcept { return available_; }
+
+private:
+    void serve() noexcept {
+        while (!waiting_.empty()) {
+            auto& first = static_cast<awaiter&>(waiting_.front());
+            if (first.need_ > available_) return;
+            available_ -= first.need_;
+            first.wake();
+        }
+    }
+
+    std::size_t available_;
+    intrusive_list<waiter, waiter> waiting_;
+};
+
+} // namespace skein
+
+// ======== skein/net/offload.hpp
+// Work that would block the loop (a file, a long computation) on a small pool of threads.
+//
+//     auto sum = net::offload([data] { return checksum(data); });
+//     auto value = co_await sum;           // resumed on the loop it was called from
+//
+// On a simulated loop the work runs inline and its end comes after a drawn time, and after what the
+// work has said by seem_to_take().
+
+
+#include <concepts>
+#include <condition_variable>
+#include <coroutine>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::net {
+
+/// A pool of threads for blocking work. The destructor waits for the work in it.
+class offload_pool {
+public:
+    ///   errors  exhausted: the system starts no more threads
+    explicit offload_pool(unsigned threads);
+    offload_pool(const offload_pool&) = delete;
+    offload_pool& operator=(const offload_pool&) = delete;
+    ~offload_pool();
+
+    /// Thread-safe.
+    void submit(unique_function<void()> work);
+
+    /// The process's own pool: as many threads as there are cores, two at least, made when first
+    /// used.
+    static offload_pool& shared();
+
+private:
+    void main();
+    void stop();
+
+    std::mutex mutex_; // guards queue_ and stopping_
+    std::condition_variable wake_;
+    std::deque<unique_function<void()>> queue_;
+    bool stopping_ = false;
+    std::vector<std::thread> threads_;
+};
+
+namespace detail {
+
+/// Suspends until the pool has run the call. Not cancellable: the work refers to the frame.
+class pool_wait : public waiter {
+public:
+    pool_wait(offload_pool& pool, unique_function<void()> call)
+        : pool_(pool), call_(std::move(call)) {}
+    bool await_ready() const noexcept { return false; }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        (void)arm(h, false);
+        loop* const home = &loop::current();
+        pool_.submit([this, home] {
+            call_();
+            home->post_from_any_thread([this] { wake(); });
+        });
+        return true;
+    }
+    void await_resume() const noexcept {}
+
+private:
+    offload_pool& pool_;
+    unique_function<void()> call_;
+};
+
+task<void> pause(duration length);
+
+/// What the work that this thread runs has said.
+inline thread_local duration seeming{};
+
+} // namespace detail
+
+/// Said by work in offload(), perhaps several times: on a simulated loop its end comes so much
+/// later. Functions of tests stand for expensive ones so; elsewhere it changes nothing.
+inline void seem_to_take(duration more) noexcept { detail::seeming += more; }
+
+/// Runs f on a thread of the pool; gives its result or rethrows its exception.
+///   f       must not touch the loop's objects; it is destroyed on the loop's thread
+///   spent   gets how long f ran, without what it waited for a thread; outlives the task
+///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at
+///           its next await
+///   resumes the caller, on its own loop
+template <class F>
+    requires std::invocable<F&>
+[[nodiscard]] task<std::invoke_result_t<F&>> offload(F f, offload_pool* pool = nullptr,
+                                                     duration* spent = nullptr) {
+    using T = std::invoke_result_t<F&>;
+    std::exception_ptr failure;
+    std::conditional_t<std::is_void_v<T>, std::optional<bool>, std::optional<T>> value;
+    duration took{};
+    const auto work = [&f, &value, &failure, &took] {
+        const auto begin = system_clock().now();
+        try {
+            if constexpr (std::is_void_v<T>) {
+                f();
+                value = true;
+            } else {
+                value.emplace(f());
+            }
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        took = between(begin, system_clock().now());
+    };
+    if (const auto length = loop::current().simulated_work_time()) {
+        detail::seeming = {};
+        work();
+        took = *length + detail::seeming;
+        auto pausing = detail::pause(took);
+        auto shielded = shield(std::move(pausing));
+        co_await shielded;
+    } else {
+        detail::pool_wait done(pool != nullptr ? *pool : offload_pool::shared(), work);
+        co_await done;
+    }
+    if (spent != nullptr) *spent = took;
+    if (failure) std::rethrow_exception(std::move(failure));
+    if constexpr (!std::is_void_v<T>) co_return std::move(*value);
+}
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/offload.ipp
+// The threads of an offload_pool.
+
+
+#include <algorithm>
+#include <exception>
+#include <string>
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace skein::net {
+
+SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
+    SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
+    try {
+        for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+    } catch (const std::exception& e) { // no destructor would join those that have begun
+        const auto begun = threads_.size();
+        stop();
+        throw error(errc::exhausted, "thread " + std::to_string(begun + 1) + " of " +
+                                         std::to_string(threads) + " cannot be started")
+            .with_cause(e.what())
+            .with_hint("take fewer threads, or raise the limits (ulimit -u, ulimit -v, pids.max)");
+    }
+}
+
+SKEIN_INLINE offload_pool::~offload_pool() { stop(); }
+
+SKEIN_INLINE void offload_pool::stop() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    wake_.notify_all();
+    for (auto& t : threads_) t.join();
+}
+
+SKEIN_INLINE void offload_pool::submit(unique_function<void()> work) {
+    {
+        const std::lock_guard lock(mutex_);
+        queue_.push_back(std::move(work));
+    }
+    wake_.notify_one();
+}
+
+SKEIN_INLINE offload_pool& offload_pool::shared() {
+    static offload_pool pool(static_cast<unsigned>(std::max(2, available_cores())));
+    return pool;
+}
+
+SKEIN_INLINE void offload_pool::main() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        auto work = std::move(queue_.front());
+        queue_.pop_front();
+        lock.unlock();
+        work();
+        work = nullptr;
+        lock.lock();
+    }
+}
+
+SKEIN_INLINE task<void> detail::pause(duration length) {
+    auto sleeping = sleep_for(length);
+    co_await sleeping;
+}
+
+} // namespace skein::net
+
+
+// ======== skein/cluster/detail/file_sender.hpp, continued
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <sys/stat.h>
+
+namespace skein::cluster::detail {
+
+/// Belongs to one loop. finish() must have ended before it is destroyed.
+class file_sender {
+public:
+    using way = std::function<task<void>(run_piece)>;
+    using opener = std::function<std::shared_ptr<source_file>()>; ///< blocks
+    struct sent {
+        sha256_digest digest{};
+        struct stat status{};
+        std::uint64_t bytes = 0;
+    };
+
+    static constexpr std::size_t pieces_under_way = 8;
+
+    ///   told  of each piece that was taken: its bytes
+    explicit file_sender(way to, std::function<void(std::size_t)> told = {})
+        : to_(std::move(to)), told_(std::move(told)) {}
+    file_sender(const file_sender&) = delete;
+    file_sender& operator=(const file_sender&) = delete;
+
+    /// The last pieces of the file may still be under way when it returns.
+    ///   errors  those of source_file; aborted: it has changed meanwhile; an earlier put()'s
+    [[nodiscard]] task<sent> send(opener open) { return send_one(this, std::move(open)); }
+    /// Waits for what is under way.
+    ///   errors  that of the first piece that was not taken
+    [[nodiscard]] task<void> finish() { return finish_all(this); }
+
+private:
+    struct piece_read {
+        run_piece piece;
+        sha256_digest digest{};
+    };
+
+    static task<sent> send_one(file_sender* self, opener open) {
+        auto opening = net::offload([open = std::move(open)] { return open(); });
+        const auto file = co_await opening;
+        sent out;
+        out.status = file->status();
+        out.bytes = file->size();
+        run_piece next;
+        next.file = next_number();
+        next.size = out.bytes;
+        auto sending = as_result(send_pieces(self, file, &next, &out.digest));
+        const auto done = co_await sending;
+        if (done) co_return out;
+        if (next.offset != 0 && !next.is_last) { // the other side need not wait for the rest
+            next.is_last = true;
+            next.bytes.clear();
+            auto abandoning = as_result(self->to_(std::move(next)));
+            (void)co_await abandoning;
+        }
+        throw done.error();
+    }
+
+    /// `next`: what the other side has not had.
+    static task<void> send_pieces(file_sender* self, std::shared_ptr<source_file> file,
+                                  run_piece* next, sha256_digest* digest) {
+        const auto hash = std::make_shared<sha256>();
+        while (!next->is_last) {
+            auto reading = net::offload([file, hash, piece = *next] {
+                piece_read now{piece, {}};
+                now.piece.bytes = file->read(piece.offset, most_blob_piece);
+                hash->update(now.piece.bytes);
+                now.piece.is_last = piece.offset + now.piece.bytes.size() >= piece.size;
+                if (!now.piece.is_last) return now;
+                file->check_unchanged();
+                now.digest = hash->finish();
+                now.piece.digest = to_hex(now.digest);
+                return now;
+            });
+            auto now = co_await reading;
+            // A small last piece would overtake the others.
+            const bool is_alone = now.piece.is_last && now.piece.offset != 0;
+            const std::size_t places = is_alone ? pieces_under_way : 1;
+            co_await self->places_.acquire(places);
+            if (is_alone) self->places_.release(pieces_under_way - 1);
+            if (self->failure_) {
+                self->places_.release(1);
+                throw *self->failure_;
+            }
+            *digest = now.digest;
+            next->offset += now.piece.bytes.size();
+            next->is_last = now.piece.is_last;
+            self->under_way_.spawn(put(self, std::move(now.piece)));
+        }
+    }
+
+    /// Several may send over one link.
+    [[nodiscard]] static std::uint64_t next_number() noexcept {
+        static std::atomic<std::uint64_t> last = 0;
+        return ++last;
+    }
+
+    static task<void> put(file_sender* self, run_piece piece) {
+        const auto bytes = piece.bytes.size();
+        auto putting = as_result(self->to_(std::move(piece)));
+        const auto done = co_await putting;
+        self->places_.release(1);
+        if (!done && !self->failure_) self->failure_ = std::make_unique<error>(done.error());
+        if (done && self->told_) self->told_(bytes);
+    }
+
+    static task<void> finish_all(file_sender* self) {
+        auto joining = self->under_way_.join();
+        co_await joining;
+        if (self->failure_) throw *self->failure_;
+    }
+
+    way to_;
+    std::function<void(std::size_t)> told_;
+    semaphore places_{pieces_under_way};
+    scope under_way_;
+    std::unique_ptr<error> failure_;
+};
+
+} // namespace skein::cluster::detail
+
 // ======== skein/cluster/package_scan.hpp
 // A folder of this host as a package: which of its files go along, and their digests.
 //
@@ -20361,9 +21989,12 @@ stop_job_reply stop_one_job(const tool_options& how, const std::string& id, bool
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
+
+#include <sys/stat.h>
 
 namespace skein::cluster {
 
@@ -20382,6 +22013,12 @@ struct scan_options {
     package_bounds bounds{};
     /// Asked to stop, it ends with errc::cancelled after a piece of a MiB.
     std::stop_token stop{};
+    /// Asked of each file before it is read: its digest, if that is known; then it is not read. Zeros
+    /// stand for one that is read when it is sent, see send_folder().
+    std::function<std::optional<sha256_digest>(const struct stat& is)> known{};
+    /// Told of each file that was read; `read_at`: before that, in nanoseconds since 1970.
+    std::function<void(const struct stat& is, const sha256_digest& digest, std::int64_t read_at)>
+        learned{};
     /// Told after each piece how much of the folder has been hashed, by the thread that scans; and
     /// of each 1,000 files how many were found before that.
     std::function<void(const scan_progress&)> progress{};
@@ -21310,7 +22947,14 @@ SKEIN_INLINE void folder_scan::check_bounds() const {
 }
 
 SKEIN_INLINE sha256_digest folder_scan::hash(const found& what) {
+    if (how_.known) {
+        if (const auto digest = how_.known(what.is)) {
+            hashed_ += static_cast<std::uint64_t>(what.is.st_size);
+            return *digest;
+        }
+    }
     const auto path = whole(what.path);
+    const auto began = how_.learned ? digest_cache::now() : 0;
     const auto changed = [&] {
         return error(errc::aborted, fmt::format("{} has changed while the folder was read", path))
             .with_hint("wait until nobody writes there, or name it in .skeinignore");
@@ -21347,7 +22991,9 @@ SKEIN_INLINE sha256_digest folder_scan::hash(const found& what) {
     }
     if (::fstat(file.get(), &now) != 0) throw errno_error(errno, "look at", path);
     if (!is_same(now) || got != static_cast<std::uint64_t>(now.st_size)) throw changed();
-    return sum.finish();
+    const auto digest = sum.finish();
+    if (how_.learned) how_.learned(now, digest, began);
+    return digest;
 }
 
 SKEIN_INLINE package_entry folder_scan::entry_of(const found& what) {
@@ -21451,215 +23097,6 @@ SKEIN_INLINE byte_buffer read_package_file(const std::string& folder, const pack
 
 } // namespace skein::cluster
 
-// ======== skein/net/offload.hpp
-// Work that would block the loop (a file, a long computation) on a small pool of threads.
-//
-//     auto sum = net::offload([data] { return checksum(data); });
-//     auto value = co_await sum;           // resumed on the loop it was called from
-//
-// On a simulated loop the work runs inline and its end comes after a drawn time, and after what the
-// work has said by seem_to_take().
-
-
-#include <concepts>
-#include <condition_variable>
-#include <coroutine>
-#include <deque>
-#include <exception>
-#include <mutex>
-#include <optional>
-#include <thread>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-namespace skein::net {
-
-/// A pool of threads for blocking work. The destructor waits for the work in it.
-class offload_pool {
-public:
-    ///   errors  exhausted: the system starts no more threads
-    explicit offload_pool(unsigned threads);
-    offload_pool(const offload_pool&) = delete;
-    offload_pool& operator=(const offload_pool&) = delete;
-    ~offload_pool();
-
-    /// Thread-safe.
-    void submit(unique_function<void()> work);
-
-    /// The process's own pool: as many threads as there are cores, two at least, made when first
-    /// used.
-    static offload_pool& shared();
-
-private:
-    void main();
-    void stop();
-
-    std::mutex mutex_; // guards queue_ and stopping_
-    std::condition_variable wake_;
-    std::deque<unique_function<void()>> queue_;
-    bool stopping_ = false;
-    std::vector<std::thread> threads_;
-};
-
-namespace detail {
-
-/// Suspends until the pool has run the call. Not cancellable: the work refers to the frame.
-class pool_wait : public waiter {
-public:
-    pool_wait(offload_pool& pool, unique_function<void()> call)
-        : pool_(pool), call_(std::move(call)) {}
-    bool await_ready() const noexcept { return false; }
-    template <skein::detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        (void)arm(h, false);
-        loop* const home = &loop::current();
-        pool_.submit([this, home] {
-            call_();
-            home->post_from_any_thread([this] { wake(); });
-        });
-        return true;
-    }
-    void await_resume() const noexcept {}
-
-private:
-    offload_pool& pool_;
-    unique_function<void()> call_;
-};
-
-task<void> pause(duration length);
-
-/// What the work that this thread runs has said.
-inline thread_local duration seeming{};
-
-} // namespace detail
-
-/// Said by work in offload(), perhaps several times: on a simulated loop its end comes so much
-/// later. Functions of tests stand for expensive ones so; elsewhere it changes nothing.
-inline void seem_to_take(duration more) noexcept { detail::seeming += more; }
-
-/// Runs f on a thread of the pool; gives its result or rethrows its exception.
-///   f       must not touch the loop's objects; it is destroyed on the loop's thread
-///   spent   gets how long f ran, without what it waited for a thread; outlives the task
-///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at
-///           its next await
-///   resumes the caller, on its own loop
-template <class F>
-    requires std::invocable<F&>
-[[nodiscard]] task<std::invoke_result_t<F&>> offload(F f, offload_pool* pool = nullptr,
-                                                     duration* spent = nullptr) {
-    using T = std::invoke_result_t<F&>;
-    std::exception_ptr failure;
-    std::conditional_t<std::is_void_v<T>, std::optional<bool>, std::optional<T>> value;
-    duration took{};
-    const auto work = [&f, &value, &failure, &took] {
-        const auto begin = system_clock().now();
-        try {
-            if constexpr (std::is_void_v<T>) {
-                f();
-                value = true;
-            } else {
-                value.emplace(f());
-            }
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        took = between(begin, system_clock().now());
-    };
-    if (const auto length = loop::current().simulated_work_time()) {
-        detail::seeming = {};
-        work();
-        took = *length + detail::seeming;
-        auto pausing = detail::pause(took);
-        auto shielded = shield(std::move(pausing));
-        co_await shielded;
-    } else {
-        detail::pool_wait done(pool != nullptr ? *pool : offload_pool::shared(), work);
-        co_await done;
-    }
-    if (spent != nullptr) *spent = took;
-    if (failure) std::rethrow_exception(std::move(failure));
-    if constexpr (!std::is_void_v<T>) co_return std::move(*value);
-}
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/offload.ipp
-// The threads of an offload_pool.
-
-
-#include <algorithm>
-#include <exception>
-#include <string>
-
-#include <pthread.h>
-#include <signal.h>
-
-namespace skein::net {
-
-SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
-    SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
-    try {
-        for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
-    } catch (const std::exception& e) { // no destructor would join those that have begun
-        const auto begun = threads_.size();
-        stop();
-        throw error(errc::exhausted, "thread " + std::to_string(begun + 1) + " of " +
-                                         std::to_string(threads) + " cannot be started")
-            .with_cause(e.what())
-            .with_hint("take fewer threads, or raise the limits (ulimit -u, ulimit -v, pids.max)");
-    }
-}
-
-SKEIN_INLINE offload_pool::~offload_pool() { stop(); }
-
-SKEIN_INLINE void offload_pool::stop() {
-    {
-        const std::lock_guard lock(mutex_);
-        stopping_ = true;
-    }
-    wake_.notify_all();
-    for (auto& t : threads_) t.join();
-}
-
-SKEIN_INLINE void offload_pool::submit(unique_function<void()> work) {
-    {
-        const std::lock_guard lock(mutex_);
-        queue_.push_back(std::move(work));
-    }
-    wake_.notify_one();
-}
-
-SKEIN_INLINE offload_pool& offload_pool::shared() {
-    static offload_pool pool(static_cast<unsigned>(std::max(2, available_cores())));
-    return pool;
-}
-
-SKEIN_INLINE void offload_pool::main() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    std::unique_lock lock(mutex_);
-    for (;;) {
-        wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-        if (queue_.empty()) return;
-        auto work = std::move(queue_.front());
-        queue_.pop_front();
-        lock.unlock();
-        work();
-        work = nullptr;
-        lock.lock();
-    }
-}
-
-SKEIN_INLINE task<void> detail::pause(duration length) {
-    auto sleeping = sleep_for(length);
-    co_await sleeping;
-}
-
-} // namespace skein::net
-
 
 // ======== skein/cluster/detail/jobs.ipp, continued
 #include <algorithm>
@@ -21669,7 +23106,11 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
+#include <vector>
+
+#include <fmt/format.h>
 
 namespace skein::cluster {
 
@@ -21831,40 +23272,132 @@ SKEIN_INLINE task<job_info> follow_to_end(net::network& via, tool_options how, s
 
 namespace detail {
 
-/// Piece by piece: the next one is read while the last one is on its way.
-inline task<std::string> send_over(net::requests::handle way, std::string folder,
-                                   std::shared_ptr<const package_manifest> files,
-                                   std::function<void(std::uint64_t, std::uint64_t)> told) {
-    offer_package offer;
-    offer.manifest = wire::encode(*files);
-    auto offering = way->template call<package_wanted>(std::move(offer));
-    const auto wanted = co_await offering;
-    std::map<std::string, const package_entry*> by_digest;
-    for (const auto& one : files->entries) by_digest.emplace(to_hex(one.digest), &one);
-    std::uint64_t all = 0, sent = 0;
-    for (const auto& digest : wanted.missing)
-        if (const auto one = by_digest.find(digest); one != by_digest.end())
-            all += one->second->size;
-    for (const auto& digest : wanted.missing) {
-        const auto one = by_digest.find(digest);
-        if (one == by_digest.end()) continue;
-        const auto& entry = *one->second;
-        for (std::uint64_t at = 0; at == 0 || at < entry.size; at += most_blob_piece) {
-            auto reading = net::offload([&folder, &entry, at] {
-                return read_package_file(folder, entry, at, most_blob_piece);
-            });
-            put_blob piece;
-            piece.digest = digest;
-            piece.size = entry.size;
-            piece.offset = at;
-            piece.bytes = co_await reading;
-            piece.is_last = at + most_blob_piece >= entry.size;
-            sent += piece.bytes.size();
-            auto putting = way->template call<blob_taken>(std::move(piece));
-            (void)co_await putting;
-            if (told) told(sent, all);
-        }
+/// A folder on its way over one link.
+struct folder_sending {
+    net::requests::handle way;
+    std::string folder;
+    package_manifest files;
+    digest_cache* known = nullptr;
+    std::function<void(std::uint64_t, std::uint64_t)> told;
+    std::uint64_t sent = 0, all = 0;
+
+    [[nodiscard]] static bool is_unknown(const package_entry& e) noexcept {
+        return e.kind == static_cast<std::uint8_t>(entry_kind::file) && e.size > 0 &&
+               e.digest == sha256_digest{};
     }
+    void learn(const file_sender::sent& what, std::int64_t read_at) const {
+        if (known != nullptr) known->learn(what.status, what.digest, read_at);
+    }
+};
+
+inline task<void> put_over(net::requests::handle way, run_piece piece) {
+    put_package_piece m;
+    m.file = piece.file;
+    m.size = piece.size;
+    m.offset = piece.offset;
+    m.bytes = std::move(piece.bytes);
+    m.is_last = piece.is_last;
+    m.digest = std::move(piece.digest);
+    auto putting = way->template call<piece_taken>(std::move(m));
+    (void)co_await putting;
+}
+
+/// Sends some files, and says what they were; in their manifest they have that digest, or had it.
+inline task<void> send_entries(folder_sending* self, std::vector<package_entry*> which) {
+    file_sender sender([way = self->way](run_piece m) { return put_over(way, std::move(m)); },
+                       [self](std::size_t bytes) {
+                           self->sent += bytes;
+                           if (self->told) self->told(self->sent, self->all);
+                       });
+    std::unique_ptr<error> why;
+    for (auto* const entry : which) {
+        const auto began = digest_cache::now();
+        file_sender::opener open = [folder = self->folder, path = entry->path] {
+            return std::make_shared<source_file>(folder, path);
+        };
+        auto sending = as_result(sender.send(std::move(open)));
+        const auto sent = co_await sending;
+        const bool was_unknown = folder_sending::is_unknown(*entry);
+        if (!sent)
+            why = std::make_unique<error>(sent.error());
+        else if (sent->bytes != entry->size || (!was_unknown && sent->digest != entry->digest))
+            why = std::make_unique<error>(
+                error(errc::aborted, fmt::format("{}/{} has changed while the folder was sent",
+                                                 self->folder, entry->path))
+                    .with_hint("wait until nobody writes there, or name it in .skeinignore"));
+        if (why) break;
+        entry->digest = sent->digest;
+        self->learn(*sent, began);
+    }
+    auto finishing = as_result(sender.finish());
+    const auto finished = co_await finishing;
+    if (why) throw *why;
+    if (!finished) throw finished.error();
+}
+
+/// Files whose digests nobody knows: those that the head cannot have are sent as they are read, the
+/// others are read first.
+inline task<void> send_unknown(folder_sending* self) {
+    std::vector<package_entry*> unknown;
+    std::set<std::uint64_t> sizes;
+    for (auto& one : self->files.entries)
+        if (folder_sending::is_unknown(one)) {
+            unknown.push_back(&one);
+            sizes.insert(one.size);
+        }
+    if (unknown.empty()) co_return;
+    ask_sizes asked;
+    asked.sizes.assign(sizes.begin(), sizes.end());
+    auto asking = self->way->template call<sizes_found>(std::move(asked));
+    const auto found = co_await asking;
+    const std::set<std::uint64_t> there(found.sizes.begin(), found.sizes.end());
+    std::vector<package_entry*> to_send;
+    for (auto* const entry : unknown) {
+        if (!there.contains(entry->size)) {
+            to_send.push_back(entry);
+            self->all += entry->size;
+            continue;
+        }
+        auto reading = net::offload([folder = self->folder, path = entry->path] {
+            const source_file file(folder, path);
+            sha256 hash;
+            for (std::uint64_t at = 0; at < file.size(); at += most_blob_piece)
+                hash.update(file.read(at, most_blob_piece));
+            file.check_unchanged();
+            file_sender::sent out;
+            out.status = file.status();
+            out.bytes = file.size();
+            out.digest = hash.finish();
+            return out;
+        });
+        const auto began = digest_cache::now();
+        const auto read = co_await reading;
+        entry->size = read.bytes;
+        entry->digest = read.digest;
+        self->learn(read, began);
+    }
+    auto sending = send_entries(self, std::move(to_send));
+    co_await sending;
+}
+
+/// What was sent may be removed for others before the folder is offered: then it is sent again.
+inline task<std::string> send_over(folder_sending* self) {
+    auto reading = send_unknown(self);
+    co_await reading;
+    offer_package offer;
+    offer.manifest = wire::encode(self->files);
+    auto offering = self->way->template call<package_wanted>(std::move(offer));
+    const auto wanted = co_await offering;
+    std::map<std::string, package_entry*> by_digest;
+    for (auto& one : self->files.entries) by_digest.emplace(to_hex(one.digest), &one);
+    std::vector<package_entry*> missing;
+    for (const auto& digest : wanted.missing)
+        if (const auto one = by_digest.find(digest); one != by_digest.end()) {
+            missing.push_back(one->second);
+            self->all += one->second->size;
+        }
+    auto sending = send_entries(self, std::move(missing));
+    co_await sending;
     co_return wanted.id;
 }
 
@@ -21872,23 +23405,27 @@ inline task<std::string> send_over(net::requests::handle way, std::string folder
 
 SKEIN_INLINE task<std::string> send_folder(net::network& via, tool_options how, std::string folder,
                                            package_manifest files,
-                                           std::function<void(std::uint64_t, std::uint64_t)> told) {
+                                           std::function<void(std::uint64_t, std::uint64_t)> told,
+                                           digest_cache* known) {
     auto reaching = detail::reach_head(&via, how);
-    const auto way = co_await reaching;
-    auto all = std::make_shared<const package_manifest>(std::move(files));
-    auto sending =
-        as_result(detail::send_over(way, std::move(folder), std::move(all), std::move(told)));
+    detail::folder_sending on_its_way;
+    on_its_way.way = co_await reaching;
+    on_its_way.folder = std::move(folder);
+    on_its_way.files = std::move(files);
+    on_its_way.told = std::move(told);
+    on_its_way.known = known;
+    auto sending = as_result(detail::send_over(&on_its_way));
     const auto sent = co_await sending;
-    auto closing = shield(way->close());
+    auto closing = shield(on_its_way.way->close());
     co_await closing;
     co_return sent.value();
 }
 
 SKEIN_INLINE std::string send_folder_now(
     const tool_options& how, const std::string& folder, const package_manifest& files,
-    const std::function<void(std::uint64_t, std::uint64_t)>& told) {
+    const std::function<void(std::uint64_t, std::uint64_t)>& told, digest_cache* known) {
     return detail::ask_now(
-        [&](net::network& via) { return send_folder(via, how, folder, files, told); });
+        [&](net::network& via) { return send_folder(via, how, folder, files, told, known); });
 }
 SKEIN_INLINE std::string get_login_path(const tool_options& how) {
     return detail::ask_now([&](net::network& via) {
@@ -21941,6 +23478,9 @@ SKEIN_INLINE stop_job_reply stop_one_job(const tool_options& how, const std::str
 // Ranks connect to the group's server in the supervisor, and to each other directly. When the head
 // is away they go on. One of them or its node is lost: the supervisor ends the attempt, and the
 // next one has a placement group of its own, where there is room then.
+//
+// Workers of an elastic training come and go: each is a lease of its own, a demand that waits for
+// room as long as it takes, and is asked back. docs/design/0046-leased-workers.md
 
 
 // ======== skein/sched/resources.hpp
@@ -22460,7 +24000,8 @@ struct leased_ranks_options {
     proc::print_lines print{};
     /// Told why ranks wait for room, of each reason once; empty text: they have it.
     std::function<void(const std::string& why)> on_wait{};
-    std::string runs{}; ///< their SKEIN_RUNS_DIR; empty: the folder of the cluster
+    std::string runs{};       ///< their SKEIN_RUNS_DIR; empty: the folder of the cluster
+    bool come_and_go = false; ///< they are workers of an elastic training
 };
 
 /// Belongs to the supervisor's loop.
@@ -22481,6 +24022,10 @@ public:
     /// The next of those that were reserved. Its end says also that it could not be started.
     [[nodiscard]] task<std::unique_ptr<proc::child>> start(proc::child_options how) override;
     void release() override;
+    /// A node of theirs is drained with a deadline, and others have room for all of them.
+    void on_leave(std::function<void(const std::string& why)> tell) override;
+    [[nodiscard]] bool are_placed_later() const noexcept override;
+    void set_scaler(std::function<std::string(int many)> scaler) override;
     [[nodiscard]] task<void> close() override;
 
 private:
@@ -23119,6 +24664,9 @@ public:
     virtual void on_recalled(const lease_recalled& m) = 0;
     virtual void on_cluster_changed(const cluster_changed&) {}
     virtual void on_space_lost(const space_lost&) {}
+    /// Gives what to say of it.
+    ///   errors  whatever is wrong with that wish
+    [[nodiscard]] virtual std::string on_scale(int workers);
 
 protected:
     head_events() = default;
@@ -23149,9 +24697,17 @@ public:
     void end(std::uint64_t lease, bool at_once);
     void set_blocked(std::uint64_t lease, bool on);
     /// Tells the head that a lease which it has asked back cannot be given back.
-    void keep(std::uint64_t lease) { tell_unless_stopping(keep_lease{lease}); }
+    void keep(std::uint64_t lease, std::string why) {
+        tell_unless_stopping(keep_lease{lease, std::move(why)});
+    }
+    /// The same, that it will be.
+    void leave(std::uint64_t lease, bool moves, std::string why) {
+        tell_unless_stopping(lease_leaves{lease, moves, std::move(why)});
+    }
     void want_group(known_group group);
     void drop_group(std::uint64_t group);
+    /// The leases in it are leases of their own from now on.
+    void loosen_group(std::uint64_t group);
     /// The head drops it with the driver, or the next hello does.
     void forget_group(std::uint64_t group) { groups_.erase(group); }
 
@@ -23214,777 +24770,6 @@ private:
 // ======== skein/cluster/detail/head_client.ipp
 // The bodies of cluster/detail/head_client.hpp.
 
-#include <vector>
-
-namespace skein::cluster::detail {
-
-SKEIN_INLINE head_client::head_client(loop& on, net::network& via, head_link_options link,
-                                      proc::print_lines print, const char* goes_on, event* stopping,
-                                      head_events& events, group_events& groups)
-    : head_(link.head), stopping_(stopping), events_(events), group_events_(groups),
-      output_(on, std::move(print), *this),
-      link_(
-          on, via,
-          [&] {
-              link.make_service = [this] { return make_service(); };
-              link.say_hello = [this] { return say_hello(this); };
-              link.on_away = [at = to_string(head_), goes_on](const error& why, bool was_joined) {
-                  if (was_joined)
-                      logging::warn("cluster", fmt::format("the head is away; {} go on", goes_on),
-                                    {{"head", at}, {"why", why.what()}});
-              };
-              return std::move(link);
-          }(),
-          stopping) {}
-
-SKEIN_INLINE task<void> head_client::keep_joined(head_client* self) {
-    std::optional<error> fault;
-    try {
-        auto joining = self->link_.keep();
-        co_await joining;
-    } catch (const error& e) {
-        fault = e;
-    }
-    if (!fault && self->stopping_->is_set()) co_return;
-    if (!fault) throw error(errc::closed, "the cluster was stopped");
-    if (fault->code() == errc::cancelled || fault->text().starts_with("listen ")) throw *fault;
-    throw no_cluster_for_driver(self->head_, *fault);
-}
-
-SKEIN_INLINE driver_hello head_client::hello() {
-    auto h = events_.describe();
-    h.again = link_.was_welcomed();
-    h.prints = output_.is_wanted();
-    for (auto& [number, l] : leases_) {
-        if (l.node == 0 && l.wish.rank.is_there()) continue;
-        l.is_told = true;
-        const auto& w = l.wish;
-        const auto node = l.node == 0 && l.has_come ? unknown_node : l.node;
-        h.leases.push_back({number, w.demand, node, w.label, w.own, w.env, w.cwd});
-    }
-    for (auto& [number, g] : groups_) {
-        g.is_told = true;
-        h.groups.push_back(g.known);
-    }
-    return h;
-}
-
-SKEIN_INLINE task<void> head_client::say_hello(head_client* self) {
-    self->lose_unanswered();
-    const auto h = self->hello();
-    auto joining = self->link_.join<driver_welcome>(h);
-    const auto w = co_await joining;
-    // What has changed while the hello was under way.
-    auto& link = self->link_;
-    for (const auto& one : h.leases)
-        if (!self->leases_.contains(one.number) && one.number != space_server_lease)
-            (void)link.tell(return_lease{one.number});
-    for (const auto& g : h.groups)
-        if (!self->groups_.contains(g.number)) (void)link.tell(cluster::drop_group{g.number});
-    for (auto& [number, g] : self->groups_)
-        if (!g.is_told) self->tell(g);
-    for (auto& [number, l] : self->leases_)
-        if (!l.is_told) l.is_told = self->tell_unless_stopping(l.wish);
-    for (const auto& [number, l] : self->leases_) {
-        if (l.blocked) (void)link.tell(lease_blocked{number, *l.blocked});
-        if (l.ends) (void)link.tell(return_lease{number, *l.ends});
-    }
-    self->output_.lose_others(self->leases_);
-    self->events_.on_welcome(w);
-}
-
-SKEIN_INLINE void head_client::lose_unanswered() {
-    std::vector<std::uint64_t> lost;
-    for (const auto& [number, l] : leases_)
-        if (l.node == 0 && l.is_told && l.wish.rank.is_there()) lost.push_back(number);
-    for (const auto number : lost) events_.on_unanswered(number);
-}
-
-SKEIN_INLINE std::shared_ptr<net::request_service> head_client::make_service() {
-    auto out =
-        std::make_shared<net::request_service>(net::request_service::bounds(), cluster_budget());
-    // One that was given back is of no interest: the head hears so.
-    out->on_tell<lease_granted>([this](const lease_granted& m, const net::caller&) {
-        const auto found = leases_.find(m.lease);
-        if (found == leases_.end()) return;
-        found->second.node = m.node;
-        events_.on_granted(m);
-    });
-    out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) {
-        const auto found = leases_.find(m.lease);
-        if (m.lease != space_server_lease) output_.end(m.lease, m.lines);
-        if (found != leases_.end()) found->second.is_ended = true;
-        if (found != leases_.end() || m.lease == space_server_lease) events_.on_ended(m);
-    });
-    out->on_tell<worker_output>(
-        [this](worker_output m, const net::caller&) { output_.hear(std::move(m)); });
-    out->on_tell<lease_waits>([this](const lease_waits& m, const net::caller&) {
-        if (leases_.contains(m.lease)) events_.on_waits(m);
-    });
-    serve_groups(*out);
-    out->on_tell<space_lost>(
-        [this](const space_lost& m, const net::caller&) { events_.on_space_lost(m); });
-    out->on_tell<lease_recalled>(
-        [this](const lease_recalled& m, const net::caller&) { events_.on_recalled(m); });
-    out->on_tell<cluster_changed>(
-        [this](const cluster_changed& m, const net::caller&) { events_.on_cluster_changed(m); });
-    return out;
-}
-
-SKEIN_INLINE void head_client::serve_groups(net::request_service& of) {
-    of.on_tell<group_placed>([this](const group_placed& m, const net::caller&) {
-        const auto found = groups_.find(m.group);
-        if (found == groups_.end()) return;
-        auto& known = found->second.known;
-        if (m.bundles.size() != known.bundles.size()) return;
-        known.placed = m.bundles;
-        group_events_.on_group_placed(m);
-    });
-    of.on_tell<group_waits>([this](const group_waits& m, const net::caller&) {
-        if (groups_.contains(m.group)) group_events_.on_group_waits(m);
-    });
-    of.on_tell<group_refused>([this](const group_refused& m, const net::caller&) {
-        if (groups_.erase(m.group) != 0) group_events_.on_group_refused(m);
-    });
-}
-
-SKEIN_INLINE void head_client::want(want_lease wish) {
-    auto& l = leases_[wish.lease];
-    l.wish = std::move(wish);
-    l.is_told = tell_unless_stopping(l.wish); // else with the next hello
-}
-
-SKEIN_INLINE void head_client::has_come(std::uint64_t lease) {
-    if (const auto found = leases_.find(lease); found != leases_.end())
-        found->second.has_come = true;
-}
-
-SKEIN_INLINE void head_client::give_back(std::uint64_t lease) {
-    const auto found = leases_.find(lease);
-    if (found == leases_.end()) return;
-    const bool is_ended = found->second.is_ended;
-    leases_.erase(found);
-    if (!is_ended) tell_unless_stopping(return_lease{lease});
-}
-
-SKEIN_INLINE void head_client::end(std::uint64_t lease, bool at_once) {
-    const auto found = leases_.find(lease);
-    if (found == leases_.end()) return;
-    tell_unless_stopping(return_lease{lease, at_once});
-    found->second.ends = at_once;
-    if (found->second.node == 0 && !found->second.has_come) leases_.erase(found);
-}
-
-SKEIN_INLINE void head_client::set_blocked(std::uint64_t lease, bool on) {
-    leases_.at(lease).blocked = on;
-    tell_unless_stopping(lease_blocked{lease, on});
-}
-
-SKEIN_INLINE void head_client::tell_calls(const driver_calls& now) {
-    if (now.submitted == told_calls_.submitted && now.done == told_calls_.done) return;
-    if (link_.tell(now)) told_calls_ = now;
-}
-
-SKEIN_INLINE void head_client::want_group(known_group group) {
-    auto& g = groups_[group.number];
-    g.known = std::move(group);
-    tell(g);
-}
-
-SKEIN_INLINE void head_client::tell(asked_group& g) {
-    const auto& k = g.known;
-    g.is_told = tell_unless_stopping(cluster::want_group{k.number, k.strategy, k.bundles});
-}
-
-SKEIN_INLINE void head_client::drop_group(std::uint64_t group) {
-    groups_.erase(group);
-    tell_unless_stopping(cluster::drop_group{group});
-}
-
-} // namespace skein::cluster::detail
-
-// ======== skein/cluster/detail/job_folder.hpp
-// What an agent has of a job on its disk: the command in its folder, the token, and the tables that
-// a training writes there.
-
-
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <utility>
-
-#include <sys/stat.h>
-
-namespace skein::cluster::detail {
-
-/// In the environment of all processes of an attempt.
-inline constexpr const char* job_mark_variable = "SKEIN_JOB_MARK";
-/// And of all attempts of one node.
-inline constexpr const char* node_mark_variable = "SKEIN_JOB_NODE";
-
-/// Of an entry process: the folder that is the same for all of its job, whatever it is on the node.
-inline constexpr const char* job_folder_variable = "SKEIN_JOB_FOLDER";
-
-/// What is to be executed for the first word of a command: as a shell finds it, in `folder`.
-///   path    of its environment; empty: that of this process
-///   errors  not_found, permission_denied
-[[nodiscard]] std::string find_command(const std::string& word, const std::string& folder,
-                                       const std::string& path);
-
-/// A path in the folder of a job; "." is that folder.
-[[nodiscard]] inline bool is_in_job(const std::string& path) {
-    return !path.empty() && !path.starts_with('/');
-}
-
-/// Where a job runs; all of its attempts on a node in the same folder, which no other job has had.
-[[nodiscard]] std::string folder_of_job(const std::string& storage,
-                                        const start_worker_order& order);
-
-/// Folders of jobs are kept for what the jobs have left in them; so many of one node.
-inline constexpr std::size_t most_job_folders = 32;
-
-inline constexpr std::size_t most_young_folders = 1024;
-
-/// Removes the oldest ones, if there are more. None that was used within the last hour, as an
-/// attempt may be to come, unless there are very many.
-void make_room_for_jobs(const std::string& folder);
-/// Makes a new one, with those above it.
-///   errors  io, disk_full
-void make_job_folder(const std::string& folder);
-/// It is used now.
-void touch(const std::string& folder) noexcept;
-
-/// Of a table, that a head keeps.
-inline constexpr std::size_t most_rows_bytes = std::size_t{4} << 20;
-
-/// A file with the token that this user alone can read; made if it is not there.
-///   errors  io
-[[nodiscard]] std::string keep_token(const std::string& folder, const net::token& token);
-
-/// Reads what is appended to the newest NAME/metrics.csv below a folder, if that has been written
-/// since this was made. Reads in bounded pieces, on the caller's thread.
-class table_reader {
-public:
-    static constexpr std::size_t most_piece = std::size_t{256} << 10;
-    static constexpr std::size_t most_told = 4096;
-
-    explicit table_reader(std::string runs);
-    /// Whole lines and where they begin; nothing: there are no new ones. Another table, and one that
-    /// was written anew, begin with 0.
-    [[nodiscard]] std::optional<std::pair<std::uint64_t, byte_buffer>> next();
-    /// What the training says beside its table (progress.json), if it is not what it said before.
-    [[nodiscard]] std::optional<std::string> told();
-    /// The name of the folder that next() has read from.
-    [[nodiscard]] const std::string& run() const noexcept { return run_; }
-    /// The table; empty: there was none.
-    [[nodiscard]] const std::string& file() const noexcept { return file_; }
-    void again() noexcept {
-        offset_ = 0;
-        told_.clear();
-    }
-
-private:
-    [[nodiscard]] bool find();
-
-    std::string runs_, run_, file_, header_, told_;
-    ino_t inode_ = 0;
-    timespec since_{};
-    std::uint64_t offset_ = 0;
-};
-
-} // namespace skein::cluster::detail
-
-
-// ======== skein/cluster/detail/job_folder.ipp
-// The bodies of cluster/detail/job_folder.hpp.
-
-
-// ======== skein/core/file_beside.hpp
-// A new file that is written beside the place of another and takes that place at once when it is
-// whole: who reads the place sees the old content or the new one, never a part.
-//
-// Not durable by itself: after a power failure neither may be there. disk::replace() of
-// core/disk.hpp does the same with fsync, on any disk. Nothing here throws; errno says why a
-// function gave false.
-//
-//     file_beside fresh(path + ".new", 0600, left_over::removed);
-//     const bool done = fresh && fresh.append(bytes) && fresh.take_place(path);
-
-
-#include <cerrno>
-#include <cstdint>
-#include <cstdio>
-#include <string>
-#include <utility>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-namespace skein {
-
-/// A file that has the new file's name already, for a process that wrote it was killed.
-enum class left_over : std::uint8_t {
-    refused, ///< nothing is made: EEXIST
-    removed, ///< only where no other process can be writing it now
-};
-
-/// Removes what it has made, unless that got to its place.
-class file_beside {
-public:
-    /// A link in the place of the new file is not followed. `mode` is cut by the umask.
-    file_beside(std::string path, unsigned mode, left_over old = left_over::refused)
-        : path_(std::move(path)) {
-        if (old == left_over::removed) (void)::unlink(path_.c_str());
-        file_.reset(
-            ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
-        is_beside_ = bool(file_);
-    }
-    file_beside(const file_beside&) = delete;
-    file_beside& operator=(const file_beside&) = delete;
-    ~file_beside() {
-        if (is_beside_) (void)::unlink(path_.c_str());
-    }
-
-    /// The file is there.
-    [[nodiscard]] explicit operator bool() const noexcept { return bool(file_); }
-    [[nodiscard]] int get() const noexcept { return file_.get(); }
-    [[nodiscard]] const std::string& path() const noexcept { return path_; }
-
-    /// Writes all bytes at the end. False: an unknown part of them is written.
-    [[nodiscard]] bool append(byte_span bytes) noexcept {
-        while (!bytes.empty()) {
-            const auto written = detail::retry_eintr(
-                [&] { return ::write(file_.get(), bytes.data(), bytes.size()); });
-            if (written <= 0) return false;
-            bytes = bytes.subspan(static_cast<std::size_t>(written));
-        }
-        return true;
-    }
-    /// Replaces what is at that path, in the same file system.
-    [[nodiscard]] bool take_place(const std::string& of) noexcept {
-        if (::rename(path_.c_str(), of.c_str()) != 0) return false;
-        is_beside_ = false;
-        return true;
-    }
-    /// The file stays open, as the caller's, also when this is destroyed.
-    [[nodiscard]] unique_fd release() noexcept { return std::move(file_); }
-
-private:
-    std::string path_;
-    unique_fd file_;
-    bool is_beside_ = false;
-};
-
-} // namespace skein
-
-// ======== skein/report/metrics_table.hpp
-// The reader of metrics.csv: a line with the names of columns, then a row of cells for each report
-// of a training. Who writes it is run_dir, or any loop that people have written by themselves.
-//
-//     const metrics_table table(text);                     // all rows
-//     table.names();                                       // {"step", "loss", "lr"}
-//     number_of(table.cells(0)[1]);                        // the loss of the first row
-//
-//     const last_values last(text);                        // the end of a long table
-//     last.of(column::loss);                               // however the loop calls it
-
-
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::report {
-
-/// The table's file in the folder of a run.
-inline constexpr const char* metrics_file = "metrics.csv";
-
-/// Names of the columns that say how far a training has come. The first name of each is skein's
-/// own, others stand in the tables of other loops.
-namespace column {
-inline constexpr std::string_view step[] = {"step"};
-inline constexpr std::string_view epoch[] = {"epoch"}; ///< passes over the data that are finished
-inline constexpr std::string_view steps[] = {"steps", "total_steps", "max_steps"};
-inline constexpr std::string_view epochs[] = {"epochs", "total_epochs", "max_epochs"};
-inline constexpr std::string_view loss[] = {"loss", "train_loss"};
-inline constexpr std::string_view learning_rate[] = {"lr", "learning_rate"};
-inline constexpr std::string_view samples_per_s[] = {"samples_per_s"};
-inline constexpr std::string_view tokens_per_s[] = {"tokens_per_s"};
-inline constexpr std::string_view steps_per_s[] = {"steps_per_s"};
-inline constexpr std::string_view step_seconds[] = {"step_s", "step_seconds"};
-inline constexpr std::string_view ranks[] = {"world_size", "workers", "ranks"};
-} // namespace column
-
-/// The number in a cell; nothing: the cell is empty or a text.
-[[nodiscard]] std::optional<double> number_of(std::string_view cell);
-/// The step with which a row begins; nothing: it begins with something else.
-[[nodiscard]] std::optional<std::uint64_t> step_of(std::string_view row);
-
-/// What a last line without an end is, which its writer may not have finished.
-enum class torn_line : bool { left_out, row };
-
-/// All of a table. The text must outlive it.
-class metrics_table {
-public:
-    explicit metrics_table(std::string_view text, torn_line last = torn_line::left_out);
-
-    /// Empty: the text has no line.
-    [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
-    [[nodiscard]] bool begins_with_step() const { return !names_.empty() && names_[0] == "step"; }
-    [[nodiscard]] std::size_t size() const noexcept { return rows_.size(); }
-    /// The text of a row, without its end.
-    [[nodiscard]] std::string_view row(std::size_t at) const { return rows_.at(at); }
-    [[nodiscard]] const std::vector<std::string_view>& rows() const noexcept { return rows_; }
-    /// A row may have more cells than there are names, or fewer.
-    [[nodiscard]] std::vector<std::string> cells(std::size_t at) const;
-
-private:
-    std::vector<std::string> names_;
-    std::vector<std::string_view> rows_;
-};
-
-/// The last number in each column. Reads the first line and the last rows alone, so that a long
-/// table costs no more than a short one.
-class last_values {
-public:
-    /// A report need not have all columns: how many rows are read for each.
-    static constexpr std::size_t most_rows = 64;
-
-    explicit last_values(std::string_view text);
-    /// Of the first of these names that has a column with a number; nothing: none has.
-    [[nodiscard]] std::optional<double> of(std::span<const std::string_view> names) const;
-
-private:
-    std::vector<std::string> names_;
-    std::vector<std::optional<double>> values_; // by column
-};
-
-namespace detail {
-/// The lines of a text that have an end, without it.
-[[nodiscard]] std::vector<std::string_view> whole_lines(std::string_view text);
-} // namespace detail
-
-} // namespace skein::report
-
-
-// ======== skein/report/detail/metrics_table.ipp
-// The bodies of report/metrics_table.hpp.
-
-
-// ======== skein/wire/csv.hpp
-// Lines of a CSV file: the one reader and writer of tables of numbers, lists of rows, and the like.
-//
-//     const auto line = csv_field("val_a,val_b") + "," + csv_field("loss");
-//     split_csv(line);                                    // {"val_a,val_b", "loss"}
-
-
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein {
-
-/// A field, in quotes. Ends of lines become spaces: a row stays one line.
-[[nodiscard]] std::string quoted_csv_field(std::string_view text);
-/// The same, in quotes only where it needs them.
-[[nodiscard]] std::string csv_field(std::string_view text);
-/// The fields of one line, with or without its end. Quotes count where a field begins with one.
-[[nodiscard]] std::vector<std::string> split_csv(std::string_view line);
-
-} // namespace skein
-
-
-// ======== skein/wire/detail/csv.ipp
-// The bodies of wire/csv.hpp.
-
-#include <cstddef>
-
-namespace skein {
-
-SKEIN_INLINE std::string quoted_csv_field(std::string_view text) {
-    std::string out = "\"";
-    for (const char c : text) {
-        if (c == '"') out += '"';
-        out += c == '\n' || c == '\r' ? ' ' : c;
-    }
-    return out + '"';
-}
-
-SKEIN_INLINE std::string csv_field(std::string_view text) {
-    return text.find_first_of(",\"\n\r") == text.npos ? std::string(text) : quoted_csv_field(text);
-}
-
-SKEIN_INLINE std::vector<std::string> split_csv(std::string_view line) {
-    if (line.ends_with('\n')) line.remove_suffix(1);
-    if (line.ends_with('\r')) line.remove_suffix(1); // Python's csv.writer ends lines so
-    std::vector<std::string> fields(1);
-    bool is_quoted = false, has_begun = false;
-    for (std::size_t i = 0; i < line.size(); ++i) {
-        const char c = line[i];
-        if (is_quoted && c == '"' && i + 1 < line.size() && line[i + 1] == '"') {
-            fields.back() += line[++i];
-        } else if (c == '"' && (is_quoted || !has_begun)) {
-            is_quoted = !is_quoted;
-            has_begun = true;
-        } else if (c == ',' && !is_quoted) {
-            fields.emplace_back();
-            has_begun = false;
-        } else {
-            fields.back() += c;
-            has_begun = true;
-        }
-    }
-    return fields;
-}
-
-} // namespace skein
-
-
-// ======== skein/report/detail/metrics_table.ipp, continued
-#include <algorithm>
-#include <charconv>
-#include <system_error>
-
-namespace skein::report {
-
-SKEIN_INLINE std::optional<double> number_of(std::string_view cell) { return read_double(cell); }
-
-SKEIN_INLINE std::optional<std::uint64_t> step_of(std::string_view row) {
-    std::uint64_t step = 0;
-    const auto end = std::from_chars(row.data(), row.data() + row.size(), step);
-    return end.ec == std::errc() ? std::optional(step) : std::nullopt;
-}
-
-namespace detail {
-SKEIN_INLINE std::vector<std::string_view> whole_lines(std::string_view text) {
-    std::vector<std::string_view> lines;
-    for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
-         text.remove_prefix(end + 1))
-        lines.push_back(text.substr(0, end));
-    return lines;
-}
-} // namespace detail
-
-SKEIN_INLINE metrics_table::metrics_table(std::string_view text, torn_line last)
-    : rows_(detail::whole_lines(text)) {
-    if (last == torn_line::row && !text.empty() && !text.ends_with('\n'))
-        rows_.push_back(text.substr(text.rfind('\n') + 1)); // npos + 1 is 0
-    if (rows_.empty()) return;
-    names_ = split_csv(rows_.front());
-    rows_.erase(rows_.begin());
-}
-
-SKEIN_INLINE std::vector<std::string> metrics_table::cells(std::size_t at) const {
-    return split_csv(row(at));
-}
-
-SKEIN_INLINE last_values::last_values(std::string_view text) {
-    const auto end = text.find('\n');
-    if (end == text.npos) return;
-    names_ = split_csv(text.substr(0, end));
-    values_.resize(names_.size());
-    auto rows = text.substr(end + 1);
-    for (std::size_t back = 0; back < most_rows && !rows.empty(); ++back) {
-        rows.remove_suffix(rows.back() == '\n' ? 1 : 0);
-        const auto begin = rows.rfind('\n');
-        const auto cells = split_csv(begin == rows.npos ? rows : rows.substr(begin + 1));
-        for (std::size_t i = 0; i < std::min(cells.size(), values_.size()); ++i)
-            if (!values_[i]) values_[i] = number_of(cells[i]);
-        rows = begin == rows.npos ? std::string_view() : rows.substr(0, begin + 1);
-    }
-}
-
-SKEIN_INLINE std::optional<double> last_values::of(std::span<const std::string_view> names) const {
-    for (const auto name : names)
-        for (std::size_t i = 0; i < names_.size(); ++i)
-            if (names_[i] == name && values_[i]) return values_[i];
-    return std::nullopt;
-}
-
-} // namespace skein::report
-
-
-// ======== skein/cluster/detail/job_folder.ipp, continued
-#include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <mutex>
-#include <string_view>
-#include <system_error>
-#include <vector>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-namespace skein::cluster::detail {
-
-SKEIN_INLINE std::string find_command(const std::string& word, const std::string& folder,
-                                      const std::string& path) {
-    namespace fs = std::filesystem;
-    std::error_code none;
-    const auto base = folder.empty() ? fs::current_path(none) : fs::path(folder);
-    std::vector<fs::path> candidates;
-    if (word.find('/') != word.npos) {
-        candidates.push_back((base / word).lexically_normal());
-    } else {
-        const char* const own = std::getenv("PATH");
-        std::string_view rest = own != nullptr ? own : "/usr/bin:/bin";
-        if (!path.empty()) rest = path;
-        while (!rest.empty()) {
-            const auto end = std::min(rest.find(':'), rest.size());
-            if (end != 0) candidates.push_back(base / fs::path(rest.substr(0, end)) / word);
-            rest.remove_prefix(std::min(end + 1, rest.size()));
-        }
-    }
-    bool is_there = false;
-    for (const auto& one : candidates) {
-        struct stat status{};
-        if (::stat(one.c_str(), &status) != 0) continue;
-        if (S_ISREG(status.st_mode) && ::access(one.c_str(), X_OK) == 0) return one.string();
-        is_there = true;
-    }
-    const auto shown = printable(word);
-    if (is_there)
-        throw error(errc::permission_denied, fmt::format("{} is no executable file", shown))
-            .with_hint(fmt::format("chmod +x {}, or name the program that reads it", shown));
-    throw error(errc::not_found,
-                word.find('/') != word.npos
-                    ? fmt::format("there is no {} in {}", shown, printable(base.string()))
-                    : fmt::format("there is no command {} in the PATH of the node", shown))
-        .with_hint("a job's command is looked for on its node, in its folder; --working-dir sends "
-                   "a folder along");
-}
-
-SKEIN_INLINE std::string folder_of_job(const std::string& storage,
-                                       const start_worker_order& order) {
-    return fmt::format("{}/jobs/{}-{:x}", storage, order.job(), order.submitted);
-}
-
-SKEIN_INLINE void make_room_for_jobs(const std::string& folder) {
-    namespace fs = std::filesystem;
-    std::error_code none;
-    fs::create_directories(folder, none);
-    std::vector<std::pair<fs::file_time_type, fs::path>> all;
-    for (fs::directory_iterator one(folder, none), end; !none && one != end; one.increment(none)) {
-        std::error_code of_this;
-        const auto used = fs::last_write_time(one->path(), of_this);
-        if (!of_this) all.emplace_back(used, one->path());
-    }
-    std::sort(all.begin(), all.end());
-    const auto young = fs::file_time_type::clock::now() - std::chrono::hours(1);
-    for (std::size_t i = 0; i + most_job_folders <= all.size(); ++i) {
-        if (all[i].first > young && all.size() - i <= most_young_folders) return;
-        fs::remove_all(all[i].second, none);
-    }
-}
-
-SKEIN_INLINE void make_job_folder(const std::string& folder) {
-    make_room_for_jobs(std::filesystem::path(folder).parent_path().string());
-    std::error_code why;
-    std::filesystem::create_directories(folder, why);
-    if (why)
-        throw error(why == std::errc::no_space_on_device ? errc::disk_full : errc::io,
-                    fmt::format("the folder {} cannot be made: {}", folder, why.message()))
-            .with_hint("free some room on that disk, or name another place with skein join "
-                       "--storage");
-}
-
-SKEIN_INLINE void touch(const std::string& folder) noexcept {
-    (void)::utimensat(AT_FDCWD, folder.c_str(), nullptr, 0);
-}
-
-SKEIN_INLINE std::string keep_token(const std::string& folder, const net::token& token) {
-    const auto path = folder + "/token";
-    const auto digits = token.to_hex();
-    const auto failed = [&] {
-        return error(errc::io, fmt::format("{} cannot be written: {}", path, errno_text(errno)));
-    };
-    static std::mutex one_at_a_time; // several processes of jobs may start at once
-    const std::lock_guard held(one_at_a_time);
-    file_beside fresh(path + ".new", 0600, left_over::removed);
-    if (!fresh || ::fchmod(fresh.get(), 0600) != 0 || !fresh.append(as_bytes(digits)) ||
-        !fresh.take_place(path))
-        throw failed();
-    return path;
-}
-
-SKEIN_INLINE table_reader::table_reader(std::string runs) : runs_(std::move(runs)) {
-    ::clock_gettime(CLOCK_REALTIME_COARSE, &since_); // the clock of files
-}
-
-/// The newest table; true: it is another one than before.
-SKEIN_INLINE bool table_reader::find() {
-    namespace fs = std::filesystem;
-    std::error_code none;
-    std::string newest, its_run;
-    timespec at = since_;
-    const auto is_later = [](const timespec& a, const timespec& b) {
-        return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec >= b.tv_nsec;
-    };
-    for (fs::directory_iterator one(runs_, none), end; !none && one != end; one.increment(none)) {
-        const auto file = (one->path() / report::metrics_file).string();
-        struct stat status{};
-        if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-        if (!is_later(status.st_mtim, at)) continue;
-        at = status.st_mtim;
-        newest = file;
-        its_run = one->path().filename().string();
-    }
-    if (newest.empty() || newest == file_) return false;
-    file_ = std::move(newest);
-    run_ = std::move(its_run);
-    return true;
-}
-
-SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::next() {
-    if (find()) again();
-    if (file_.empty()) return std::nullopt;
-    const unique_fd file(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct stat status{};
-    if (!file || ::fstat(file.get(), &status) != 0) return std::nullopt;
-    const auto size = static_cast<std::uint64_t>(status.st_size);
-    // A table that gets a new column is written anew, with another first line.
-    std::string header(4096, '\0');
-    const auto head = ::pread(file.get(), header.data(), header.size(), 0);
-    header.resize(head > 0 ? static_cast<std::size_t>(head) : 0);
-    header.resize(std::min(header.find('\n'), header.size()));
-    if (size < offset_ || header != header_ || status.st_ino != inode_) offset_ = 0;
-    header_ = std::move(header);
-    inode_ = status.st_ino;
-    byte_buffer some(std::min<std::uint64_t>(size - offset_, most_piece));
-    const auto got = ::pread(file.get(), some.data(), some.size(), static_cast<off_t>(offset_));
-    some.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
-    while (!some.empty() && some.back() != std::byte{'\n'}) some.pop_back();
-    if (some.empty()) return std::nullopt;
-    const auto from = std::exchange(offset_, offset_ + some.size());
-    return std::pair(from, std::move(some));
-}
-
-SKEIN_INLINE std::optional<std::string> table_reader::told() {
-    if (file_.empty()) return std::nullopt;
-    const auto path = std::filesystem::path(file_).replace_filename("progress.json");
-    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct stat status{};
-    if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-    std::string now(most_told + 1, '\0');
-    const auto got = ::pread(file.get(), now.data(), now.size(), 0);
-    now.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
-    // One that is being written is looked at again in a second.
-    if (now.size() > most_told || !now.ends_with("}\n") || now == told_) return std::nullopt;
-    told_ = now;
-    return now;
-}
-
-} // namespace skein::cluster::detail
 
 // ======== skein/sched/demands.hpp
 // The different demands of a runtime's calls, each with a number: calls carry the number alone. And
@@ -27887,6 +28672,787 @@ SKEIN_INLINE result<demand_id> demand_table::number_on(demand_id number, std::st
 } // namespace skein::sched
 
 
+// ======== skein/cluster/detail/head_client.ipp, continued
+#include <vector>
+
+namespace skein::cluster::detail {
+
+SKEIN_INLINE head_client::head_client(loop& on, net::network& via, head_link_options link,
+                                      proc::print_lines print, const char* goes_on, event* stopping,
+                                      head_events& events, group_events& groups)
+    : head_(link.head), stopping_(stopping), events_(events), group_events_(groups),
+      output_(on, std::move(print), *this),
+      link_(
+          on, via,
+          [&] {
+              link.make_service = [this] { return make_service(); };
+              link.say_hello = [this] { return say_hello(this); };
+              link.on_away = [at = to_string(head_), goes_on](const error& why, bool was_joined) {
+                  if (was_joined)
+                      logging::warn("cluster", fmt::format("the head is away; {} go on", goes_on),
+                                    {{"head", at}, {"why", why.what()}});
+              };
+              return std::move(link);
+          }(),
+          stopping) {}
+
+SKEIN_INLINE task<void> head_client::keep_joined(head_client* self) {
+    std::optional<error> fault;
+    try {
+        auto joining = self->link_.keep();
+        co_await joining;
+    } catch (const error& e) {
+        fault = e;
+    }
+    if (!fault && self->stopping_->is_set()) co_return;
+    if (!fault) throw error(errc::closed, "the cluster was stopped");
+    if (fault->code() == errc::cancelled || fault->text().starts_with("listen ")) throw *fault;
+    throw no_cluster_for_driver(self->head_, *fault);
+}
+
+SKEIN_INLINE driver_hello head_client::hello() {
+    auto h = events_.describe();
+    h.again = link_.was_welcomed();
+    h.prints = output_.is_wanted();
+    for (auto& [number, l] : leases_) {
+        if (l.node == 0 && l.wish.rank.is_there()) continue;
+        l.is_told = true;
+        const auto& w = l.wish;
+        const auto node = l.node == 0 && l.has_come ? unknown_node : l.node;
+        h.leases.push_back({number, w.demand, node, w.label, w.own, w.env, w.cwd});
+    }
+    for (auto& [number, g] : groups_) {
+        g.is_told = true;
+        h.groups.push_back(g.known);
+    }
+    return h;
+}
+
+SKEIN_INLINE task<void> head_client::say_hello(head_client* self) {
+    self->lose_unanswered();
+    const auto h = self->hello();
+    auto joining = self->link_.join<driver_welcome>(h);
+    const auto w = co_await joining;
+    // What has changed while the hello was under way.
+    auto& link = self->link_;
+    for (const auto& one : h.leases)
+        if (!self->leases_.contains(one.number) && one.number != space_server_lease)
+            (void)link.tell(return_lease{one.number});
+    for (const auto& g : h.groups)
+        if (!self->groups_.contains(g.number)) (void)link.tell(cluster::drop_group{g.number});
+    for (auto& [number, g] : self->groups_)
+        if (!g.is_told) self->tell(g);
+    for (auto& [number, l] : self->leases_)
+        if (!l.is_told) l.is_told = self->tell_unless_stopping(l.wish);
+    for (const auto& [number, l] : self->leases_) {
+        if (l.blocked) (void)link.tell(lease_blocked{number, *l.blocked});
+        if (l.ends) (void)link.tell(return_lease{number, *l.ends});
+    }
+    self->output_.lose_others(self->leases_);
+    self->events_.on_welcome(w);
+}
+
+SKEIN_INLINE void head_client::lose_unanswered() {
+    std::vector<std::uint64_t> lost;
+    for (const auto& [number, l] : leases_)
+        if (l.node == 0 && l.is_told && l.wish.rank.is_there()) lost.push_back(number);
+    for (const auto number : lost) events_.on_unanswered(number);
+}
+
+SKEIN_INLINE std::shared_ptr<net::request_service> head_client::make_service() {
+    auto out =
+        std::make_shared<net::request_service>(net::request_service::bounds(), cluster_budget());
+    // One that was given back is of no interest: the head hears so.
+    out->on_tell<lease_granted>([this](const lease_granted& m, const net::caller&) {
+        const auto found = leases_.find(m.lease);
+        if (found == leases_.end()) return;
+        found->second.node = m.node;
+        events_.on_granted(m);
+    });
+    out->on_tell<lease_ended>([this](const lease_ended& m, const net::caller&) {
+        const auto found = leases_.find(m.lease);
+        if (m.lease != space_server_lease) output_.end(m.lease, m.lines);
+        if (found != leases_.end()) found->second.is_ended = true;
+        if (found != leases_.end() || m.lease == space_server_lease) events_.on_ended(m);
+    });
+    out->on_tell<worker_output>(
+        [this](worker_output m, const net::caller&) { output_.hear(std::move(m)); });
+    out->on_tell<lease_waits>([this](const lease_waits& m, const net::caller&) {
+        if (leases_.contains(m.lease)) events_.on_waits(m);
+    });
+    serve_groups(*out);
+    out->on_at_once<scale_training, training_scaled>([this](const scale_training& m) {
+        training_scaled reply;
+        reply.said = events_.on_scale(m.workers);
+        return reply;
+    });
+    out->on_tell<space_lost>(
+        [this](const space_lost& m, const net::caller&) { events_.on_space_lost(m); });
+    out->on_tell<lease_recalled>(
+        [this](const lease_recalled& m, const net::caller&) { events_.on_recalled(m); });
+    out->on_tell<cluster_changed>(
+        [this](const cluster_changed& m, const net::caller&) { events_.on_cluster_changed(m); });
+    return out;
+}
+
+SKEIN_INLINE void head_client::serve_groups(net::request_service& of) {
+    of.on_tell<group_placed>([this](const group_placed& m, const net::caller&) {
+        const auto found = groups_.find(m.group);
+        if (found == groups_.end()) return;
+        auto& known = found->second.known;
+        if (m.bundles.size() != known.bundles.size()) return;
+        known.placed = m.bundles;
+        group_events_.on_group_placed(m);
+    });
+    of.on_tell<group_waits>([this](const group_waits& m, const net::caller&) {
+        if (groups_.contains(m.group)) group_events_.on_group_waits(m);
+    });
+    of.on_tell<group_refused>([this](const group_refused& m, const net::caller&) {
+        if (groups_.erase(m.group) != 0) group_events_.on_group_refused(m);
+    });
+}
+
+SKEIN_INLINE void head_client::want(want_lease wish) {
+    auto& l = leases_[wish.lease];
+    l.wish = std::move(wish);
+    l.is_told = tell_unless_stopping(l.wish); // else with the next hello
+}
+
+SKEIN_INLINE void head_client::has_come(std::uint64_t lease) {
+    if (const auto found = leases_.find(lease); found != leases_.end())
+        found->second.has_come = true;
+}
+
+SKEIN_INLINE void head_client::give_back(std::uint64_t lease) {
+    const auto found = leases_.find(lease);
+    if (found == leases_.end()) return;
+    const bool is_ended = found->second.is_ended;
+    leases_.erase(found);
+    if (!is_ended) tell_unless_stopping(return_lease{lease});
+}
+
+SKEIN_INLINE void head_client::end(std::uint64_t lease, bool at_once) {
+    const auto found = leases_.find(lease);
+    if (found == leases_.end()) return;
+    tell_unless_stopping(return_lease{lease, at_once});
+    found->second.ends = at_once;
+    if (found->second.node == 0 && !found->second.has_come) leases_.erase(found);
+}
+
+SKEIN_INLINE void head_client::set_blocked(std::uint64_t lease, bool on) {
+    leases_.at(lease).blocked = on;
+    tell_unless_stopping(lease_blocked{lease, on});
+}
+
+SKEIN_INLINE void head_client::tell_calls(const driver_calls& now) {
+    if (now.submitted == told_calls_.submitted && now.done == told_calls_.done) return;
+    if (link_.tell(now)) told_calls_ = now;
+}
+
+SKEIN_INLINE void head_client::want_group(known_group group) {
+    auto& g = groups_[group.number];
+    g.known = std::move(group);
+    tell(g);
+}
+
+SKEIN_INLINE void head_client::tell(asked_group& g) {
+    const auto& k = g.known;
+    g.is_told = tell_unless_stopping(cluster::want_group{k.number, k.strategy, k.bundles});
+}
+
+SKEIN_INLINE std::string head_events::on_scale(int) {
+    throw error(errc::not_supported, "not supported: another number of workers for a training "
+                                     "whose number is fixed")
+        .with_hint("start it with a range: --workers 1:4");
+}
+
+SKEIN_INLINE void head_client::loosen_group(std::uint64_t group) {
+    for (auto& [number, l] : leases_) {
+        std::uint64_t of = 0;
+        int bundle = -1;
+        if (sched::parse_group_label(l.wish.label, of, bundle) && of == group) l.wish.label.clear();
+    }
+    groups_.erase(group);
+    tell_unless_stopping(cluster::loosen_group{group});
+}
+
+SKEIN_INLINE void head_client::drop_group(std::uint64_t group) {
+    groups_.erase(group);
+    tell_unless_stopping(cluster::drop_group{group});
+}
+
+} // namespace skein::cluster::detail
+
+// ======== skein/cluster/detail/job_folder.hpp
+// What an agent has of a job on its disk: the command in its folder, and the tables that a training
+// writes there.
+
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <sys/stat.h>
+
+namespace skein::cluster::detail {
+
+/// In the environment of all processes of an attempt.
+inline constexpr const char* job_mark_variable = "SKEIN_JOB_MARK";
+/// And of all attempts of one node.
+inline constexpr const char* node_mark_variable = "SKEIN_JOB_NODE";
+
+/// Of an entry process: the folder that is the same for all of its job, whatever it is on the node.
+inline constexpr const char* job_folder_variable = "SKEIN_JOB_FOLDER";
+
+/// What is to be executed for the first word of a command: as a shell finds it, in `folder`.
+///   path    of its environment; empty: that of this process
+///   errors  not_found, permission_denied
+[[nodiscard]] std::string find_command(const std::string& word, const std::string& folder,
+                                       const std::string& path);
+
+/// A path in the folder of a job; "." is that folder.
+[[nodiscard]] inline bool is_in_job(const std::string& path) {
+    return !path.empty() && !path.starts_with('/');
+}
+
+/// Where a job runs; all of its attempts on a node in the same folder, which no other job has had.
+[[nodiscard]] std::string folder_of_job(const std::string& storage,
+                                        const start_worker_order& order);
+
+/// Folders of jobs are kept for what the jobs have left in them; so many of one node.
+inline constexpr std::size_t most_job_folders = 32;
+
+inline constexpr std::size_t most_young_folders = 1024;
+
+/// Removes the oldest ones, if there are more. None that was used within the last hour, as an
+/// attempt may be to come, unless there are very many.
+void make_room_for_jobs(const std::string& folder);
+/// Makes a new one, with those above it.
+///   errors  io, disk_full
+void make_job_folder(const std::string& folder);
+/// It is used now.
+void touch(const std::string& folder) noexcept;
+
+/// Of a table, that a head keeps.
+inline constexpr std::size_t most_rows_bytes = std::size_t{4} << 20;
+
+/// Reads what is appended to the newest NAME/metrics.csv below a folder, if that has been written
+/// since this was made. Reads in bounded pieces, on the caller's thread.
+class table_reader {
+public:
+    static constexpr std::size_t most_piece = std::size_t{256} << 10;
+    static constexpr std::size_t most_told = 4096;
+
+    explicit table_reader(std::string runs);
+    /// Whole lines and where they begin; nothing: there are no new ones. Another table, and one that
+    /// was written anew, begin with 0.
+    [[nodiscard]] std::optional<std::pair<std::uint64_t, byte_buffer>> next();
+    /// What the training says beside its table (progress.json), if it is not what it said before.
+    [[nodiscard]] std::optional<std::string> told();
+    /// The name of the folder that next() has read from.
+    [[nodiscard]] const std::string& run() const noexcept { return run_; }
+    /// The table; empty: there was none.
+    [[nodiscard]] const std::string& file() const noexcept { return file_; }
+    void again() noexcept {
+        offset_ = 0;
+        told_.clear();
+    }
+
+private:
+    [[nodiscard]] bool find();
+
+    std::string runs_, run_, file_, header_, told_;
+    ino_t inode_ = 0;
+    timespec since_{};
+    std::uint64_t offset_ = 0;
+};
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/job_folder.ipp
+// The bodies of cluster/detail/job_folder.hpp.
+
+
+// ======== skein/report/metrics_table.hpp
+// The reader of metrics.csv: a line with the names of columns, then a row of cells for each report
+// of a training. Who writes it is run_dir, or any loop that people have written by themselves.
+//
+//     const metrics_table table(text);                     // all rows
+//     table.names();                                       // {"step", "loss", "lr"}
+//     number_of(table.cells(0)[1]);                        // the loss of the first row
+//
+//     const last_values last(text);                        // the end of a long table
+//     last.of(column::loss);                               // however the loop calls it
+
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::report {
+
+/// The table's file in the folder of a run.
+inline constexpr const char* metrics_file = "metrics.csv";
+
+/// Names of the columns that say how far a training has come. The first name of each is skein's
+/// own, others stand in the tables of other loops.
+namespace column {
+inline constexpr std::string_view step[] = {"step"};
+inline constexpr std::string_view epoch[] = {"epoch"}; ///< passes over the data that are finished
+inline constexpr std::string_view steps[] = {"steps", "total_steps", "max_steps"};
+inline constexpr std::string_view epochs[] = {"epochs", "total_epochs", "max_epochs"};
+inline constexpr std::string_view loss[] = {"loss", "train_loss"};
+inline constexpr std::string_view learning_rate[] = {"lr", "learning_rate"};
+inline constexpr std::string_view samples_per_s[] = {"samples_per_s"};
+inline constexpr std::string_view tokens_per_s[] = {"tokens_per_s"};
+inline constexpr std::string_view steps_per_s[] = {"steps_per_s"};
+inline constexpr std::string_view step_seconds[] = {"step_s", "step_seconds"};
+inline constexpr std::string_view ranks[] = {"world_size", "workers", "ranks"};
+} // namespace column
+
+/// The number in a cell; nothing: the cell is empty or a text.
+[[nodiscard]] std::optional<double> number_of(std::string_view cell);
+/// The step with which a row begins; nothing: it begins with something else.
+[[nodiscard]] std::optional<std::uint64_t> step_of(std::string_view row);
+
+/// What a last line without an end is, which its writer may not have finished.
+enum class torn_line : bool { left_out, row };
+
+/// All of a table. The text must outlive it.
+class metrics_table {
+public:
+    explicit metrics_table(std::string_view text, torn_line last = torn_line::left_out);
+
+    /// Empty: the text has no line.
+    [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
+    [[nodiscard]] bool begins_with_step() const { return !names_.empty() && names_[0] == "step"; }
+    [[nodiscard]] std::size_t size() const noexcept { return rows_.size(); }
+    /// The text of a row, without its end.
+    [[nodiscard]] std::string_view row(std::size_t at) const { return rows_.at(at); }
+    [[nodiscard]] const std::vector<std::string_view>& rows() const noexcept { return rows_; }
+    /// A row may have more cells than there are names, or fewer.
+    [[nodiscard]] std::vector<std::string> cells(std::size_t at) const;
+
+private:
+    std::vector<std::string> names_;
+    std::vector<std::string_view> rows_;
+};
+
+/// The last number in each column. Reads the first line and the last rows alone, so that a long
+/// table costs no more than a short one.
+class last_values {
+public:
+    /// A report need not have all columns: how many rows are read for each.
+    static constexpr std::size_t most_rows = 64;
+
+    explicit last_values(std::string_view text);
+    /// Of the first of these names that has a column with a number; nothing: none has.
+    [[nodiscard]] std::optional<double> of(std::span<const std::string_view> names) const;
+
+private:
+    std::vector<std::string> names_;
+    std::vector<std::optional<double>> values_; // by column
+};
+
+namespace detail {
+/// The lines of a text that have an end, without it.
+[[nodiscard]] std::vector<std::string_view> whole_lines(std::string_view text);
+} // namespace detail
+
+} // namespace skein::report
+
+
+// ======== skein/report/detail/metrics_table.ipp
+// The bodies of report/metrics_table.hpp.
+
+
+// ======== skein/wire/csv.hpp
+// Lines of a CSV file: the one reader and writer of tables of numbers, lists of rows, and the like.
+//
+//     const auto line = csv_field("val_a,val_b") + "," + csv_field("loss");
+//     split_csv(line);                                    // {"val_a,val_b", "loss"}
+
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein {
+
+/// A field, in quotes. Ends of lines become spaces: a row stays one line.
+[[nodiscard]] std::string quoted_csv_field(std::string_view text);
+/// The same, in quotes only where it needs them.
+[[nodiscard]] std::string csv_field(std::string_view text);
+/// The fields of one line, with or without its end. Quotes count where a field begins with one.
+[[nodiscard]] std::vector<std::string> split_csv(std::string_view line);
+
+} // namespace skein
+
+
+// ======== skein/wire/detail/csv.ipp
+// The bodies of wire/csv.hpp.
+
+#include <cstddef>
+
+namespace skein {
+
+SKEIN_INLINE std::string quoted_csv_field(std::string_view text) {
+    std::string out = "\"";
+    for (const char c : text) {
+        if (c == '"') out += '"';
+        out += c == '\n' || c == '\r' ? ' ' : c;
+    }
+    return out + '"';
+}
+
+SKEIN_INLINE std::string csv_field(std::string_view text) {
+    return text.find_first_of(",\"\n\r") == text.npos ? std::string(text) : quoted_csv_field(text);
+}
+
+SKEIN_INLINE std::vector<std::string> split_csv(std::string_view line) {
+    if (line.ends_with('\n')) line.remove_suffix(1);
+    if (line.ends_with('\r')) line.remove_suffix(1); // Python's csv.writer ends lines so
+    std::vector<std::string> fields(1);
+    bool is_quoted = false, has_begun = false;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+        const char c = line[i];
+        if (is_quoted && c == '"' && i + 1 < line.size() && line[i + 1] == '"') {
+            fields.back() += line[++i];
+        } else if (c == '"' && (is_quoted || !has_begun)) {
+            is_quoted = !is_quoted;
+            has_begun = true;
+        } else if (c == ',' && !is_quoted) {
+            fields.emplace_back();
+            has_begun = false;
+        } else {
+            fields.back() += c;
+            has_begun = true;
+        }
+    }
+    return fields;
+}
+
+} // namespace skein
+
+
+// ======== skein/report/detail/metrics_table.ipp, continued
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+
+namespace skein::report {
+
+SKEIN_INLINE std::optional<double> number_of(std::string_view cell) { return read_double(cell); }
+
+SKEIN_INLINE std::optional<std::uint64_t> step_of(std::string_view row) {
+    std::uint64_t step = 0;
+    const auto end = std::from_chars(row.data(), row.data() + row.size(), step);
+    return end.ec == std::errc() ? std::optional(step) : std::nullopt;
+}
+
+namespace detail {
+SKEIN_INLINE std::vector<std::string_view> whole_lines(std::string_view text) {
+    std::vector<std::string_view> lines;
+    for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
+         text.remove_prefix(end + 1))
+        lines.push_back(text.substr(0, end));
+    return lines;
+}
+} // namespace detail
+
+SKEIN_INLINE metrics_table::metrics_table(std::string_view text, torn_line last)
+    : rows_(detail::whole_lines(text)) {
+    if (last == torn_line::row && !text.empty() && !text.ends_with('\n'))
+        rows_.push_back(text.substr(text.rfind('\n') + 1)); // npos + 1 is 0
+    if (rows_.empty()) return;
+    names_ = split_csv(rows_.front());
+    rows_.erase(rows_.begin());
+}
+
+SKEIN_INLINE std::vector<std::string> metrics_table::cells(std::size_t at) const {
+    return split_csv(row(at));
+}
+
+SKEIN_INLINE last_values::last_values(std::string_view text) {
+    const auto end = text.find('\n');
+    if (end == text.npos) return;
+    names_ = split_csv(text.substr(0, end));
+    values_.resize(names_.size());
+    auto rows = text.substr(end + 1);
+    for (std::size_t back = 0; back < most_rows && !rows.empty(); ++back) {
+        rows.remove_suffix(rows.back() == '\n' ? 1 : 0);
+        const auto begin = rows.rfind('\n');
+        const auto cells = split_csv(begin == rows.npos ? rows : rows.substr(begin + 1));
+        for (std::size_t i = 0; i < std::min(cells.size(), values_.size()); ++i)
+            if (!values_[i]) values_[i] = number_of(cells[i]);
+        rows = begin == rows.npos ? std::string_view() : rows.substr(0, begin + 1);
+    }
+}
+
+SKEIN_INLINE std::optional<double> last_values::of(std::span<const std::string_view> names) const {
+    for (const auto name : names)
+        for (std::size_t i = 0; i < names_.size(); ++i)
+            if (names_[i] == name && values_[i]) return values_[i];
+    return std::nullopt;
+}
+
+} // namespace skein::report
+
+
+// ======== skein/cluster/detail/job_folder.ipp, continued
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::cluster::detail {
+
+SKEIN_INLINE std::string find_command(const std::string& word, const std::string& folder,
+                                      const std::string& path) {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    const auto base = folder.empty() ? fs::current_path(none) : fs::path(folder);
+    std::vector<fs::path> candidates;
+    if (word.find('/') != word.npos) {
+        candidates.push_back((base / word).lexically_normal());
+    } else {
+        const char* const own = std::getenv("PATH");
+        std::string_view rest = own != nullptr ? own : "/usr/bin:/bin";
+        if (!path.empty()) rest = path;
+        while (!rest.empty()) {
+            const auto end = std::min(rest.find(':'), rest.size());
+            if (end != 0) candidates.push_back(base / fs::path(rest.substr(0, end)) / word);
+            rest.remove_prefix(std::min(end + 1, rest.size()));
+        }
+    }
+    bool is_there = false;
+    for (const auto& one : candidates) {
+        struct stat status{};
+        if (::stat(one.c_str(), &status) != 0) continue;
+        if (S_ISREG(status.st_mode) && ::access(one.c_str(), X_OK) == 0) return one.string();
+        is_there = true;
+    }
+    const auto shown = printable(word);
+    if (is_there)
+        throw error(errc::permission_denied, fmt::format("{} is no executable file", shown))
+            .with_hint(fmt::format("chmod +x {}, or name the program that reads it", shown));
+    throw error(errc::not_found,
+                word.find('/') != word.npos
+                    ? fmt::format("there is no {} in {}", shown, printable(base.string()))
+                    : fmt::format("there is no command {} in the PATH of the node", shown))
+        .with_hint("a job's command is looked for on its node, in its folder; --working-dir sends "
+                   "a folder along");
+}
+
+SKEIN_INLINE std::string folder_of_job(const std::string& storage,
+                                       const start_worker_order& order) {
+    return fmt::format("{}/jobs/{}-{:x}", storage, order.job(), order.submitted);
+}
+
+SKEIN_INLINE void make_room_for_jobs(const std::string& folder) {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    fs::create_directories(folder, none);
+    std::vector<std::pair<fs::file_time_type, fs::path>> all;
+    for (fs::directory_iterator one(folder, none), end; !none && one != end; one.increment(none)) {
+        std::error_code of_this;
+        const auto used = fs::last_write_time(one->path(), of_this);
+        if (!of_this) all.emplace_back(used, one->path());
+    }
+    std::sort(all.begin(), all.end());
+    const auto young = fs::file_time_type::clock::now() - std::chrono::hours(1);
+    for (std::size_t i = 0; i + most_job_folders <= all.size(); ++i) {
+        if (all[i].first > young && all.size() - i <= most_young_folders) return;
+        fs::remove_all(all[i].second, none);
+    }
+}
+
+SKEIN_INLINE void make_job_folder(const std::string& folder) {
+    make_room_for_jobs(std::filesystem::path(folder).parent_path().string());
+    std::error_code why;
+    std::filesystem::create_directories(folder, why);
+    if (why)
+        throw error(why == std::errc::no_space_on_device ? errc::disk_full : errc::io,
+                    fmt::format("the folder {} cannot be made: {}", folder, why.message()))
+            .with_hint("free some room on that disk, or name another place with skein join "
+                       "--storage");
+}
+
+SKEIN_INLINE void touch(const std::string& folder) noexcept {
+    (void)::utimensat(AT_FDCWD, folder.c_str(), nullptr, 0);
+}
+
+SKEIN_INLINE table_reader::table_reader(std::string runs) : runs_(std::move(runs)) {
+    ::clock_gettime(CLOCK_REALTIME_COARSE, &since_); // the clock of files
+}
+
+/// The newest table; true: it is another one than before.
+SKEIN_INLINE bool table_reader::find() {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    std::string newest, its_run;
+    timespec at = since_;
+    const auto is_later = [](const timespec& a, const timespec& b) {
+        return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec >= b.tv_nsec;
+    };
+    for (fs::directory_iterator one(runs_, none), end; !none && one != end; one.increment(none)) {
+        const auto file = (one->path() / report::metrics_file).string();
+        struct stat status{};
+        if (::stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+        if (!is_later(status.st_mtim, at)) continue;
+        at = status.st_mtim;
+        newest = file;
+        its_run = one->path().filename().string();
+    }
+    if (newest.empty() || newest == file_) return false;
+    file_ = std::move(newest);
+    run_ = std::move(its_run);
+    return true;
+}
+
+SKEIN_INLINE std::optional<std::pair<std::uint64_t, byte_buffer>> table_reader::next() {
+    if (find()) again();
+    if (file_.empty()) return std::nullopt;
+    const unique_fd file(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat status{};
+    if (!file || ::fstat(file.get(), &status) != 0) return std::nullopt;
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    // A table that gets a new column is written anew, with another first line.
+    std::string header(4096, '\0');
+    const auto head = ::pread(file.get(), header.data(), header.size(), 0);
+    header.resize(head > 0 ? static_cast<std::size_t>(head) : 0);
+    header.resize(std::min(header.find('\n'), header.size()));
+    if (size < offset_ || header != header_ || status.st_ino != inode_) offset_ = 0;
+    header_ = std::move(header);
+    inode_ = status.st_ino;
+    byte_buffer some(std::min<std::uint64_t>(size - offset_, most_piece));
+    const auto got = ::pread(file.get(), some.data(), some.size(), static_cast<off_t>(offset_));
+    some.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    while (!some.empty() && some.back() != std::byte{'\n'}) some.pop_back();
+    if (some.empty()) return std::nullopt;
+    const auto from = std::exchange(offset_, offset_ + some.size());
+    return std::pair(from, std::move(some));
+}
+
+SKEIN_INLINE std::optional<std::string> table_reader::told() {
+    if (file_.empty()) return std::nullopt;
+    const auto path = std::filesystem::path(file_).replace_filename("progress.json");
+    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat status{};
+    if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+    std::string now(most_told + 1, '\0');
+    const auto got = ::pread(file.get(), now.data(), now.size(), 0);
+    now.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    // One that is being written is looked at again in a second.
+    if (now.size() > most_told || !now.ends_with("}\n") || now == told_) return std::nullopt;
+    told_ = now;
+    return now;
+}
+
+} // namespace skein::cluster::detail
+
+// ======== skein/spmd/elastic_keeper.hpp
+// Who keeps the workers of an elastic job on one host: starts them, hears them, sees their end. The
+// coordinator (spmd/elastic_coordinator.hpp) orders, of one host or of many.
+
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace skein::spmd {
+
+/// Variables in the boot message of a worker of an elastic job.
+inline constexpr const char* elastic_variable = "SKEIN_ELASTIC";       ///< its keeper's address
+inline constexpr const char* elastic_id_variable = "SKEIN_ELASTIC_ID"; ///< the worker's
+inline constexpr const char* elastic_workers_variable = "SKEIN_ELASTIC_WORKERS"; ///< "1:4"
+
+/// How a worker ended.
+struct worker_end {
+    int code = -1;            ///< its exit code; -1: a signal ended it, or it was never started
+    int signal = 0;           ///< that ended it
+    std::string how{};        ///< "was killed by signal 9 (SIGKILL)"
+    std::string last_words{}; ///< why, if it said so
+    bool was_silent = false;  ///< its keeper has killed it for that
+    bool was_seen = true;     ///< by its keeper; false: the keeper is gone, it may still run
+    std::optional<error> not_started{};
+    [[nodiscard]] bool success() const noexcept { return code == 0; }
+};
+
+/// One host's workers, as the coordinator sees them. Orders do not wait: what becomes of them is
+/// told to keeper_listener. On the coordinator's loop.
+class elastic_keeper {
+public:
+    elastic_keeper() = default;
+    elastic_keeper(const elastic_keeper&) = delete;
+    elastic_keeper& operator=(const elastic_keeper&) = delete;
+    virtual ~elastic_keeper() = default;
+
+    [[nodiscard]] virtual std::uint64_t id() const noexcept = 0;
+    /// The same text for all keepers of one host.
+    [[nodiscard]] virtual const std::string& host() const noexcept = 0;
+    /// At most so many workers run at once.
+    [[nodiscard]] virtual int places() const noexcept = 0;
+    /// Whether a worker is started where there is room, and may wait for that: nothing is known of
+    /// its host before keeper_listener::worker_place() tells it.
+    [[nodiscard]] virtual bool places_later() const noexcept { return false; }
+
+    /// Starts a worker with this id, which was never used before.
+    virtual void start(std::uint64_t worker) = 0;
+    /// SIGKILL; nothing happens if it has ended.
+    virtual void kill(std::uint64_t worker) = 0;
+    /// Its place was asked back, and it stays for this reason.
+    virtual void keep_place(std::uint64_t worker, const std::string& why) {
+        (void)worker;
+        (void)why;
+    }
+    /// A message of spmd/detail/elastic_protocol.hpp for it; dropped if it is not connected.
+    virtual void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) = 0;
+    /// Its host has no part in the job, for this reason: it ends. Never the coordinator's own one.
+    virtual void turn_out(const error& why) = 0;
+};
+
+/// Hears of all workers. No call may throw.
+class keeper_listener {
+public:
+    keeper_listener() = default;
+    keeper_listener(const keeper_listener&) = delete;
+    keeper_listener& operator=(const keeper_listener&) = delete;
+    virtual ~keeper_listener() = default;
+
+    virtual void worker_started(std::uint64_t worker, std::int64_t pid) = 0;
+    /// Of one that is placed later.
+    virtual void worker_place(std::uint64_t worker, const proc::place_news& news) {
+        (void)worker;
+        (void)news;
+    }
+    /// A message of it.
+    virtual void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) = 0;
+    /// Once for each start; nothing comes from it afterwards.
+    virtual void worker_ended(std::uint64_t worker, const worker_end& how) = 0;
+};
+
+} // namespace skein::spmd
+
+
 // ======== skein/cluster/detail/leased_ranks.ipp, continued
 #include <algorithm>
 #include <cstdlib>
@@ -27944,6 +29510,8 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
         std::uint64_t number = 0;
         std::string name; ///< "worker 3 on n2"
         bool is_granted = false, asked = false, ends_now = false;
+        std::string node; ///< on which it is
+        proc::place_listener on_place;
         std::optional<proc::child_end> end;
         event over;
     };
@@ -27959,6 +29527,9 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     void lose_waiting(const std::string& why);
     void end(const lease_ptr& l, proc::child_end how);
     void ask_to_end(lease& l, bool at_once);
+    void tell_place(const lease& l, proc::place_news::kind what, const std::string& text) const;
+    static task<void> give_up_unseen(state* self, lease_ptr which);
+    static std::uint16_t take_door(std::map<std::string, std::string>& told);
     [[nodiscard]] std::vector<proc::child_place> places();
     [[nodiscard]] std::uint32_t attempt() const {
         return static_cast<std::uint32_t>(last_group) - 1;
@@ -27973,6 +29544,8 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     void on_granted(const lease_granted& m) override;
     void on_ended(const lease_ended& m) override;
     void on_unanswered(std::uint64_t number) override;
+    void on_waits(const lease_waits& m) override;
+    std::string on_scale(int workers) override;
     void on_recalled(const lease_recalled& m) override;
     void on_group_placed(const group_placed& m) override;
     void on_group_waits(const group_waits& m) override;
@@ -27984,7 +29557,9 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     event stopping, changed;
     duration ranks_lost_after = detail::ranks_lost_after; ///< or when this head's nodes wait longer
     detail::head_client head;
-    std::optional<error> over; ///< the link to the head has ended for good
+    std::optional<error> over;                         ///< the link to the head has ended for good
+    std::function<void(const std::string& why)> leave; ///< see on_leave
+    bool is_leaving = false;                           ///< it was told to
     std::optional<std::string> runs;
     bool this_host_only = false; ///< the head is reached there alone
     std::map<std::uint64_t, lease_ptr> leases;
@@ -27995,7 +29570,8 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     std::optional<std::string> refused; ///< there can be no such group
     std::vector<std::size_t> bundle_of; ///< by rank
     std::size_t started = 0;            ///< of these ranks
-    scope keeping, beside;              ///< the link; what looks
+    std::function<std::string(int many)> scaler;
+    scope keeping, beside; ///< the link; what looks
 };
 
 /// What a supervisor has of a rank.
@@ -28015,6 +29591,7 @@ public:
     }
     void signal(int) noexcept override { of_->ask_to_end(*lease_, false); }
     void kill() noexcept override { of_->ask_to_end(*lease_, true); }
+    void keep_place(const std::string&) noexcept override { of_->head.keep(lease_->number); }
     proc::process_usage usage() override { return {}; }
     std::unique_ptr<net::stream> take_stream() override { return nullptr; }
     task<std::size_t> read_output(bool, std::span<std::byte>) override { co_return 0; }
@@ -28099,12 +29676,43 @@ SKEIN_INLINE std::string leased_ranks::state::worker_of(std::uint64_t number) co
 
 SKEIN_INLINE void leased_ranks::state::on_granted(const lease_granted& m) {
     auto& l = *leases.at(m.lease);
-    if (!std::exchange(l.is_granted, true)) l.name += " on " + m.node_name;
+    if (std::exchange(l.is_granted, true)) return;
+    l.node = m.node_name;
+    l.name += " on " + m.node_name;
+    tell_place(l, proc::place_news::kind::given, m.node_name);
 }
 
-/// It ends with the training.
+SKEIN_INLINE void leased_ranks::state::tell_place(const lease& l, proc::place_news::kind what,
+                                                  const std::string& text) const {
+    if (l.on_place && !l.end) l.on_place({what, text});
+}
+
+SKEIN_INLINE void leased_ranks::state::on_waits(const lease_waits& m) {
+    if (const auto found = leases.find(m.lease); found != leases.end())
+        tell_place(*found->second, proc::place_news::kind::waits, m.why);
+}
+
+/// All ranks of a training of a fixed number leave together, or none.
 SKEIN_INLINE void leased_ranks::state::on_recalled(const lease_recalled& m) {
-    if (!m.withdrawn) head.keep(m.lease);
+    const auto found = leases.find(m.lease);
+    if (found == leases.end()) return;
+    if (how.come_and_go) {
+        if (!m.withdrawn)
+            head.leave(m.lease, true,
+                       "it leaves between two steps, and another one starts where "
+                       "there is room");
+        return tell_place(*found->second,
+                          m.withdrawn ? proc::place_news::kind::not_asked_back
+                                      : proc::place_news::kind::asked_back,
+                          m.why);
+    }
+    if (m.withdrawn) return;
+    if (m.within_ms < 0 || !leave)
+        return head.keep(m.lease, "the training goes on until it ends; with a deadline it saves "
+                                  "and starts elsewhere");
+    if (!m.no_room.empty() && !is_leaving) return head.keep(m.lease, m.no_room);
+    head.leave(m.lease, true, "the training saves at its next step, and starts elsewhere");
+    if (!std::exchange(is_leaving, true)) leave(m.why);
 }
 
 SKEIN_INLINE void leased_ranks::state::on_group_placed(const group_placed& m) {
@@ -28113,6 +29721,7 @@ SKEIN_INLINE void leased_ranks::state::on_group_placed(const group_placed& m) {
 }
 
 SKEIN_INLINE void leased_ranks::state::on_group_waits(const group_waits& m) {
+    if (!placed.empty() && how.come_and_go) return; // those that wait get other places
     if (!placed.empty()) return lose_waiting(m.why);
     waits = m.why;
     changed.set();
@@ -28170,12 +29779,30 @@ SKEIN_INLINE void leased_ranks::state::ask_to_end(lease& l, bool at_once) {
         return end(kept, {proc::exit_status(), {}, "it had not been started yet", false, true});
     if (at_once && !head.link().is_joined()) // its group is over, and it ends with that
         end(kept, {proc::exit_status(), {}, "the head is away, and cannot have it ended"});
+    else if (at_once && how.come_and_go)
+        beside.spawn(give_up_unseen(this, kept));
+}
+
+/// Its node may be out of reach, and the others are to go on: no world has it any more, and its
+/// lease is given back.
+SKEIN_INLINE task<void> leased_ranks::state::give_up_unseen(state* self, lease_ptr which) {
+    auto ending = which->over.wait_for(self->how.times.suspect_after);
+    (void)co_await ending;
+    if (which->end) co_return;
+    self->end(which, {proc::exit_status(),
+                      {},
+                      fmt::format("node {} has not said within {:.3g} s that it has ended",
+                                  which->node, to_seconds(self->how.times.suspect_after))});
 }
 
 SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
     const auto found = leases.find(m.lease);
     if (found == leases.end()) return;
     const auto l = found->second;
+    if (m.is_drained) {
+        if (leave) leave(m.how);
+        return end(l, {proc::exit_status(), {}, m.how, false, true});
+    }
     if (!m.started || (m.code < 0 && m.signal == 0))
         return end(
             l,
@@ -28283,6 +29910,29 @@ SKEIN_INLINE proc::children_door leased_ranks::door() {
                                  state_->attempt())};
 }
 
+/// Where they meet is told by agents, each as its host reaches it: the port is left.
+SKEIN_INLINE std::uint16_t leased_ranks::state::take_door(
+    std::map<std::string, std::string>& told) {
+    const auto* const where =
+        told.contains(spmd::elastic_id_variable) ? spmd::elastic_variable : spmd::group_variable;
+    const auto door = net::address::parse(told[where]);
+    if (!door) throw door.error();
+    for (const auto* const here : {where, spmd::token_variable}) told.erase(here);
+    return door->port;
+}
+
+SKEIN_INLINE std::string leased_ranks::state::on_scale(int workers) {
+    return scaler ? scaler(workers) : head_events::on_scale(workers);
+}
+
+SKEIN_INLINE void leased_ranks::set_scaler(std::function<std::string(int many)> scaler) {
+    state_->scaler = std::move(scaler);
+}
+
+SKEIN_INLINE bool leased_ranks::are_placed_later() const noexcept {
+    return state_->how.come_and_go;
+}
+
 SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(proc::child_options what) {
     auto& self = *state_;
     auto told = wire::decode<std::map<std::string, std::string>>(what.message);
@@ -28290,19 +29940,19 @@ SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(proc::child_
     const auto l = std::make_shared<state::lease>();
     l->number = ++self.last_number;
     l->name = std::move(what.name);
-    const auto next = std::min(self.started++, self.bundle_of.size() - 1);
-    const auto bundle = static_cast<int>(self.bundle_of.at(next));
+    l->on_place = std::move(what.on_place);
     want_lease wish;
     wish.lease = l->number;
     wish.demand = self.demand;
-    wish.label = sched::group_label(self.group, bundle);
+    if (self.group != 0) {
+        const auto next = std::min(self.started++, self.bundle_of.size() - 1);
+        wish.label = sched::group_label(self.group, static_cast<int>(self.bundle_of.at(next)));
+    }
+    const bool is_last = self.how.come_and_go && self.started == self.bundle_of.size();
     wish.own = true;
     auto& order = wish.rank;
     const auto joined = [](const auto& pair) { return pair.first + "=" + pair.second; };
-    const auto group = net::address::parse((*told)[spmd::group_variable]);
-    if (!group) throw group.error();
-    order.port = group->port;
-    for (const auto* const here : {spmd::group_variable, spmd::token_variable}) told->erase(here);
+    order.port = state::take_door(*told);
     for (const auto& one : *told) order.place.push_back(joined(one)); // the agent has the rest
     for (const auto& one : what.env) order.env.push_back(joined(one));
     const auto names_runs = [](const auto& one) { return one.first == runs_variable; };
@@ -28320,6 +29970,8 @@ SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(proc::child_
         self.end(l, {proc::exit_status(), {}, self.over->text()});
     else
         self.head.want(std::move(wish));
+    // They have come together; from now on each goes and comes by itself.
+    if (is_last && self.group != 0) self.head.loosen_group(std::exchange(self.group, 0));
     co_return std::make_unique<state::rank_child>(state_, l);
 }
 
@@ -28327,6 +29979,11 @@ SKEIN_INLINE void leased_ranks::release() {
     const auto all = state_->leases;
     for (const auto& [number, l] : all) state_->ask_to_end(*l, true);
     state_->drop_group();
+    state_->is_leaving = false;
+}
+
+SKEIN_INLINE void leased_ranks::on_leave(std::function<void(const std::string& why)> tell) {
+    state_->leave = std::move(tell);
 }
 
 SKEIN_INLINE task<void> leased_ranks::close() {
@@ -28345,6 +30002,2482 @@ SKEIN_INLINE task<void> leased_ranks::close() {
     (void)co_await deaf;
     auto parting = as_result(shield(self->head.part()));
     (void)co_await parting;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/page_forward.hpp
+// The head's page at a port of this host: each connection of a browser travels to the head inside of
+// a link, which both sides have proven the cluster's token for. So the page is as near as on the
+// head's own host, whatever lies between, and no port of the head but the one is used.
+//
+//     cluster::page_forward page(loop, network, how, 7117);   // that port, or another one
+//     print("http://{}/", to_string(page.local()));
+//     co_await page.serve();                                   // until stop()
+//
+// A head that goes away ends the connections; the next one finds it again.
+
+
+#include <cstdint>
+#include <memory>
+
+namespace skein {
+class loop;
+}
+
+namespace skein::net {
+class listener;
+class network;
+class stream;
+} // namespace skein::net
+
+namespace skein::cluster {
+
+/// Belongs to one loop. Its serve() must have ended before it is destroyed.
+class page_forward {
+public:
+    /// Listens at once, at the loopback address alone.
+    ///   port    that is tried first; if it is taken, or 0, the system chooses
+    ///   errors  those of network::listen
+    page_forward(net::network& via, tool_options how, std::uint16_t port);
+    page_forward(const page_forward&) = delete;
+    page_forward& operator=(const page_forward&) = delete;
+    ~page_forward();
+
+    [[nodiscard]] net::address local() const;
+    /// Until stop(). What fails of one connection ends that one.
+    ///   errors  cancelled
+    [[nodiscard]] task<void> serve();
+    void stop() noexcept;
+
+private:
+    static task<void> serve_each(page_forward* self);
+    static task<void> serve_one(page_forward* self, std::shared_ptr<net::stream> browser);
+
+    net::network& network_;
+    tool_options how_;
+    std::unique_ptr<net::listener> door_;
+    cancel_source stopping_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/page_forward.ipp
+// The bodies of cluster/page_forward.hpp.
+
+
+#include <array>
+#include <utility>
+
+namespace skein::cluster {
+
+namespace detail {
+
+inline constexpr std::size_t forward_piece = std::size_t{32} << 10;
+
+inline task<void> forward_up(net::requests::handle way, std::shared_ptr<net::stream> browser,
+                             std::uint32_t number) {
+    byte_buffer piece(forward_piece);
+    for (;;) {
+        auto reading = browser->read_some(piece);
+        const auto n = co_await reading;
+        forward_bytes m;
+        m.forward = number;
+        m.bytes.assign(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(n));
+        m.ends = n == 0;
+        auto sending = way->call<forward_taken>(std::move(m));
+        (void)co_await sending;
+        if (n == 0) co_return;
+    }
+}
+
+inline task<void> forward_down(net::requests::handle way, std::shared_ptr<net::stream> browser,
+                               std::uint32_t number) {
+    for (;;) {
+        take_forwarded m;
+        m.forward = number;
+        auto asking = way->call<forwarded>(m);
+        const auto said = co_await asking;
+        if (said.bytes.empty()) {
+            browser->close_send();
+            co_return;
+        }
+        const std::array<byte_span, 1> batch{byte_span(said.bytes)};
+        auto writing = browser->write_all(batch);
+        co_await writing;
+    }
+}
+
+/// The page has the last word: who has heard it is not waited for.
+inline task<void> forward_both(net::requests::handle way, std::shared_ptr<net::stream> browser) {
+    auto opening = way->call<forward_opened>(open_forward());
+    const auto opened = co_await opening;
+    scope up;
+    up.spawn(forward_up(way, browser, opened.forward));
+    auto down = as_result(forward_down(way, browser, opened.forward));
+    const auto done = co_await down;
+    up.cancel();
+    auto ended = as_result(up.join());
+    (void)co_await ended;
+    if (!done) throw done.error();
+}
+
+} // namespace detail
+
+SKEIN_INLINE page_forward::page_forward(net::network& via, tool_options how, std::uint16_t port)
+    : network_(via), how_(std::move(how)) {
+    const auto at = [](std::uint16_t number) {
+        return net::address::tcp(net::own_loopback(), number);
+    };
+    try {
+        door_ = network_.listen(at(port));
+    } catch (const error&) {
+        if (port == 0) throw;
+        door_ = network_.listen(at(0));
+    }
+}
+SKEIN_INLINE page_forward::~page_forward() = default;
+SKEIN_INLINE net::address page_forward::local() const { return door_->local(); }
+SKEIN_INLINE task<void> page_forward::serve() { return serve_each(this); }
+SKEIN_INLINE void page_forward::stop() noexcept {
+    stopping_.request();
+    door_->close();
+}
+
+SKEIN_INLINE task<void> page_forward::serve_each(page_forward* self) {
+    scope all;
+    std::exception_ptr failure;
+    try {
+        for (;;) {
+            auto accepting = with_cancel(self->stopping_.token(), self->door_->accept());
+            std::shared_ptr<net::stream> browser = co_await accepting;
+            all.spawn(with_cancel(self->stopping_.token(), serve_one(self, std::move(browser))));
+        }
+    } catch (const error& why) {
+        const bool is_asked = self->stopping_.requested();
+        if (!is_asked) failure = std::current_exception();
+    }
+    all.cancel();
+    auto ending = as_result(shield(all.join()));
+    (void)co_await ending;
+    if (failure) std::rethrow_exception(failure);
+}
+
+SKEIN_INLINE task<void> page_forward::serve_one(page_forward* self,
+                                                std::shared_ptr<net::stream> browser) {
+    auto reaching = as_result(detail::reach_head_once(&self->network_, self->how_));
+    const auto way = co_await reaching;
+    if (!way) {
+        if (way.error().code() == errc::cancelled) co_return;
+        logging::warn("dashboard", "the head is not reached", {{"why", way.error().text()}});
+        co_return;
+    }
+    auto forwarding = as_result(detail::forward_both(*way, browser));
+    const auto done = co_await forwarding;
+    browser->close();
+    if (!done && done.error().code() == errc::not_supported)
+        logging::warn("dashboard", done.error().text());
+    auto closing = as_result(shield((*way)->close()));
+    (void)co_await closing;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/results.hpp
+// What jobs leave behind, brought back: the folders of their runs and their results, as the head
+// keeps them.
+//
+//     cluster::fetch_options what;
+//     what.to = "mnist";                                  // made where it is not there
+//     const auto got = cluster::fetch_results(how, "mnist", what);    // blocks
+//
+// A fetch that was cut off is done again: files that are there with the right content are not
+// fetched, and a part of a file goes on where it ended. Nothing is written outside of the folder,
+// whatever the head says: paths are checked, and no name on the way may be a link.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::cluster {
+
+/// What is to be fetched, and where it goes.
+struct fetch_options {
+    std::string to;            ///< a folder; it and one above it may be made
+    std::string path{};        ///< this file, or what is in this folder; empty: all
+    std::uint32_t attempt = 0; ///< of this one; 0: of the newest that has left something
+    bool force = false;        ///< files that are there and differ are replaced
+    /// Told now and then: of bytes that have to be fetched, how many are there; may block.
+    std::function<void(std::uint64_t, std::uint64_t)> told{};
+};
+
+/// What was fetched.
+struct fetched_results {
+    job_info now;            ///< the job: one that is not over may leave more
+    stored_set from;         ///< an id that is empty: nothing is kept yet
+    std::size_t files = 0;   ///< that were fetched
+    std::size_t there = 0;   ///< that were there already
+    std::uint64_t bytes = 0; ///< that came
+};
+
+/// What is kept of a job, the newest last.
+///   errors  those of ask_for_jobs
+[[nodiscard]] task<set_list> ask_for_results(net::network& via, tool_options how, std::string job);
+/// The set of an attempt, or, for 0, the newest one that has files; one without a name: none yet.
+///   errors  not_found: that attempt has none, or its files are not kept
+[[nodiscard]] stored_set choose_results(const std::string& job, const set_list& all,
+                                        std::uint32_t attempt);
+/// Which files are in a set of it.
+///   errors  not_found: its files were removed
+[[nodiscard]] task<package_manifest> ask_for_result_files(net::network& via, tool_options how,
+                                                          std::string job, std::string id);
+/// Brings them here.
+///   errors  those of ask_for_jobs; not_found: no such attempt, or path, or they were removed;
+///           already_exists: files that differ are there, or a link in the way; disk_full, io
+[[nodiscard]] task<fetched_results> fetch_results_of(net::network& via, tool_options how,
+                                                     std::string job, fetch_options what);
+
+/// The same, blocking.
+[[nodiscard]] set_list list_results(const tool_options& how, const std::string& job);
+[[nodiscard]] package_manifest list_result_files(const tool_options& how, const std::string& job,
+                                                 const std::string& id);
+fetched_results fetch_results(const tool_options& how, const std::string& job,
+                              const fetch_options& what);
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/results.ipp
+// The bodies of cluster/results.hpp.
+
+
+// ======== skein/cluster/detail/fetched_files.hpp
+// Files of a manifest that come piece by piece into a folder that may have some of them: which are
+// there already, and where the next piece of one goes.
+//
+//     fetched_folder to("out");                        // blocks, as all of it does
+//     if (to.look_at(entry) == place_is::other) ...    // a file that differs
+//     auto file = to.begin(entry);                     // a part that is there is taken over
+//     file.append(piece);
+//     file.commit();                                   // refused if the digest differs
+//
+// Every name is reached from the open folder that it is in, and none may be a link.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::cluster::detail {
+
+/// What is at the path of a file that is to be fetched.
+enum class place_is : std::uint8_t {
+    free,  ///< nothing
+    whole, ///< the file
+    other, ///< a file with other bytes
+};
+
+/// A file that is coming. One thread at a time.
+class fetched_file {
+public:
+    /// How many bytes are there.
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return got_; }
+    ///   errors  disk_full, io, too_large
+    void append(byte_span bytes);
+    /// It is in its place.
+    ///   errors  mismatch: other bytes than the digest says, and the part is gone; io
+    void commit();
+
+private:
+    friend class fetched_folder;
+    fetched_file() = default;
+
+    unique_fd in_, file_;
+    std::string name_, part_, shown_;
+    package_entry entry_;
+    std::uint64_t got_ = 0;
+    sha256 hash_;
+};
+
+/// The folder that they come into.
+class fetched_folder {
+public:
+    /// Makes it, if it is not there.
+    ///   errors  not_found: the folder above; io, permission_denied
+    explicit fetched_folder(std::string path);
+
+    ///   errors  already_exists: a link or a folder is in the way; io
+    [[nodiscard]] place_is look_at(const package_entry& what) const;
+    /// Makes the folders on the way. What an earlier one has left of it is read first.
+    ///   errors  already_exists: a link or a file is in the way; disk_full, io
+    [[nodiscard]] fetched_file begin(const package_entry& what) const;
+
+private:
+    [[nodiscard]] unique_fd folder_of(const std::string& path, bool makes) const;
+
+    std::string path_;
+    unique_fd root_;
+};
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/fetched_files.ipp
+// The bodies of cluster/detail/fetched_files.hpp.
+
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::cluster::detail {
+
+[[nodiscard]] inline error in_the_way(const std::string& shown, std::string_view what) {
+    return error(errc::already_exists, fmt::format("{} is {}", printable(shown), what))
+        .with_hint("remove it, or fetch into another folder with --to");
+}
+
+/// Reads all of a file into a digest; the number of bytes.
+inline std::uint64_t hash_into(sha256& hash, int file, const std::string& shown) {
+    byte_buffer piece(most_blob_piece);
+    for (std::uint64_t got = 0;;) {
+        const auto n = skein::detail::retry_eintr(
+            [&] { return ::pread(file, piece.data(), piece.size(), static_cast<off_t>(got)); });
+        if (n < 0) throw errno_error(errno, "read", shown);
+        if (n == 0) return got;
+        hash.update(byte_span(piece).first(static_cast<std::size_t>(n)));
+        got += static_cast<std::uint64_t>(n);
+    }
+}
+
+SKEIN_INLINE fetched_folder::fetched_folder(std::string path) : path_(std::move(path)) {
+    if (::mkdir(path_.c_str(), 0777) != 0 && errno != EEXIST)
+        throw errno_error(errno, "make", path_).with_hint("name a folder in one that is there");
+    root_.reset(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!root_) throw errno_error(errno, "open", path_);
+}
+
+/// The folder that a path is in; nothing: it is not there and is not to be made.
+SKEIN_INLINE unique_fd fetched_folder::folder_of(const std::string& path, bool makes) const {
+    unique_fd at(::openat(root_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!at) throw errno_error(errno, "open", path_);
+    for (std::size_t from = 0, slash = path.find('/'); slash != path.npos;
+         from = slash + 1, slash = path.find('/', from)) {
+        const auto name = path.substr(from, slash - from);
+        const auto shown = join_path(path_, path.substr(0, slash));
+        if (makes && ::mkdirat(at.get(), name.c_str(), 0777) != 0 && errno != EEXIST)
+            throw errno_error(errno, "make", shown);
+        unique_fd next(
+            ::openat(at.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+        if (!next && errno == ENOENT && !makes) return next;
+        if (!next && (errno == ELOOP || errno == ENOTDIR))
+            throw in_the_way(shown, "a link or a file, where a folder is to be");
+        if (!next) throw errno_error(errno, "open", shown);
+        at = std::move(next);
+    }
+    return at;
+}
+
+SKEIN_INLINE place_is fetched_folder::look_at(const package_entry& what) const {
+    const auto shown = join_path(path_, what.path);
+    const auto in = folder_of(what.path, false);
+    if (!in) return place_is::free;
+    const auto name = what.path.substr(what.path.rfind('/') + 1); // npos + 1 is 0
+    struct stat is{};
+    if (::fstatat(in.get(), name.c_str(), &is, AT_SYMLINK_NOFOLLOW) != 0) {
+        if (errno == ENOENT) return place_is::free;
+        throw errno_error(errno, "look at", shown);
+    }
+    if (S_ISLNK(is.st_mode)) throw in_the_way(shown, "a link");
+    if (!S_ISREG(is.st_mode)) throw in_the_way(shown, "no file");
+    if (static_cast<std::uint64_t>(is.st_size) != what.size) return place_is::other;
+    const unique_fd file(
+        ::openat(in.get(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (!file) throw errno_error(errno, "read", shown);
+    sha256 hash;
+    (void)hash_into(hash, file.get(), shown);
+    return hash.finish() == what.digest ? place_is::whole : place_is::other;
+}
+
+SKEIN_INLINE fetched_file fetched_folder::begin(const package_entry& what) const {
+    fetched_file out;
+    out.entry_ = what;
+    out.shown_ = join_path(path_, what.path);
+    out.in_ = folder_of(what.path, true);
+    out.name_ = what.path.substr(what.path.rfind('/') + 1);
+    const auto which = what.path + " " + to_hex(what.digest);
+    out.part_ = fmt::format(".skein-part-{}", to_hex(sha256_of(as_bytes(which))).substr(0, 32));
+    const auto open = [&](int flags) {
+        return unique_fd(::openat(out.in_.get(), out.part_.c_str(),
+                                  O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | flags,
+                                  0600));
+    };
+    out.file_ = open(0);
+    if (!out.file_) throw errno_error(errno, "make", out.shown_);
+    struct stat is{};
+    if (::fstat(out.file_.get(), &is) != 0) throw errno_error(errno, "look at", out.shown_);
+    const bool is_a_part = S_ISREG(is.st_mode) && is.st_nlink == 1 &&
+                           static_cast<std::uint64_t>(is.st_size) <= what.size;
+    if (!is_a_part) {
+        (void)::unlinkat(out.in_.get(), out.part_.c_str(), 0);
+        out.file_ = open(O_EXCL);
+        if (!out.file_) throw errno_error(errno, "make", out.shown_);
+    }
+    out.got_ = hash_into(out.hash_, out.file_.get(), out.shown_);
+    return out;
+}
+
+SKEIN_INLINE void fetched_file::append(byte_span bytes) {
+    if (bytes.size() > entry_.size - got_)
+        throw error(errc::too_large, fmt::format("more bytes came for {} than it has", shown_));
+    while (!bytes.empty()) {
+        const auto n = skein::detail::retry_eintr([&] {
+            return ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(got_));
+        });
+        if (n < 0) throw errno_error(errno, "write", shown_);
+        hash_.update(bytes.first(static_cast<std::size_t>(n)));
+        got_ += static_cast<std::uint64_t>(n);
+        bytes = bytes.subspan(static_cast<std::size_t>(n));
+    }
+}
+
+SKEIN_INLINE void fetched_file::commit() {
+    if (got_ != entry_.size || hash_.finish() != entry_.digest) {
+        (void)::unlinkat(in_.get(), part_.c_str(), 0);
+        throw error(errc::mismatch,
+                    fmt::format("other bytes came for {} than were asked for", shown_))
+            .with_hint("what was there of it from before is removed: fetch again");
+    }
+    if (::fchmod(file_.get(), (entry_.mode & 0777) | 0600) != 0 ||
+        ::renameat(in_.get(), part_.c_str(), in_.get(), name_.c_str()) != 0)
+        throw errno_error(errno, "make", shown_);
+}
+
+} // namespace skein::cluster::detail
+
+// ======== skein/cluster/detail/head_runs.hpp
+// The head's storage as a run store, over a link: for a node that sends what an attempt leaves
+// behind, and for tools that fetch it.
+//
+//     head_runs store(asker{way}, "mnist");            // a tool; begin(), put(), commit() are a node's
+//     head_runs store(&link, "mnist", order.lease);
+//
+// A set goes in three steps, of which each may be done again: what is missing is asked for, sent,
+// and committed.
+
+
+// ======== skein/cluster/detail/package_message.hpp
+// Packages in messages: their bounds are those of packages, not those of small messages.
+
+
+#include <string>
+
+#include <fmt/format.h>
+
+namespace skein::cluster::detail {
+
+inline constexpr std::size_t most_offers = 16;  ///< folders of one session
+inline constexpr std::size_t most_uploads = 64; ///< files of one session at a time
+
+///   errors  those of wire::decode and check_package
+[[nodiscard]] inline package_manifest read_manifest(byte_span text) {
+    wire::limits bounds;
+    bounds.max_memory = package_bounds().memory();
+    auto read = wire::decode<package_manifest>(text, bounds);
+    if (!read) throw read.error();
+    if (const auto good = check_package(*read); !good) throw good.error();
+    return std::move(*read);
+}
+
+/// What jobs leave behind: files alone, and more bytes than a job may bring.
+///   errors  those of wire::decode and check_package
+[[nodiscard]] inline package_manifest read_set(byte_span text) {
+    const auto most = run_bounds();
+    wire::limits bounds;
+    bounds.max_memory = most.memory();
+    auto read = wire::decode<package_manifest>(text, bounds);
+    if (!read) throw read.error();
+    if (const auto good = check_package(*read, most); !good) throw good.error();
+    for (const auto& one : read->entries)
+        if (one.kind != static_cast<std::uint8_t>(entry_kind::file))
+            throw error(errc::malformed, fmt::format("{} is no file", one.path));
+    return std::move(*read);
+}
+
+/// 64 hexadecimal digits.
+///   errors  malformed
+[[nodiscard]] inline sha256_digest read_digest(const std::string& text) {
+    sha256_digest out{};
+    if (!from_hex(text, out))
+        throw error(errc::malformed, "a digest that is no 64 hexadecimal digits");
+    return out;
+}
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/head_runs.hpp, continued
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::cluster::detail {
+
+/// Asks over one link.
+struct link_asker {
+    net::requests::handle way;
+    template <class Reply, class M>
+    [[nodiscard]] task<Reply> ask(M m) const {
+        return way->template call<Reply>(std::move(m));
+    }
+};
+
+/// Asker: has `task<Reply> ask<Reply>(M)`; a pointer to one, which must outlive this.
+template <class Asker>
+class head_runs final : public run_store {
+public:
+    head_runs(Asker* way, std::string job, lease_name lease = {})
+        : way_(way), job_(std::move(job)), lease_(lease) {}
+
+    /// With the next commit(): of a run's steps only these and the two newest are kept.
+    void keep_of_run(const std::string& run, std::vector<std::string> keeps) {
+        run_ = run + "/";
+        keeps_ = std::move(keeps);
+    }
+
+    [[nodiscard]] task<set_wanted> begin(package_manifest what) override {
+        offer_set m;
+        m.lease = lease_;
+        m.manifest = wire::encode(what);
+        return way_->template ask<set_wanted>(std::move(m));
+    }
+    [[nodiscard]] task<void> put(run_piece piece) override {
+        put_run_piece m;
+        m.file = piece.file;
+        m.size = piece.size;
+        m.offset = piece.offset;
+        m.bytes = std::move(piece.bytes);
+        m.is_last = piece.is_last;
+        m.digest = std::move(piece.digest);
+        return drop(way_->template ask<piece_taken>(std::move(m)));
+    }
+    [[nodiscard]] task<void> commit(stored_set what) override {
+        commit_set m;
+        m.lease = lease_;
+        m.what = std::move(what);
+        m.run = run_;
+        m.keeps = keeps_;
+        return drop(way_->template ask<set_committed>(std::move(m)));
+    }
+    [[nodiscard]] task<std::vector<stored_set>> list() override {
+        ask_sets m;
+        m.job = job_;
+        return sets_of(way_->template ask<set_list>(std::move(m)));
+    }
+    [[nodiscard]] task<package_manifest> find(std::string id) override {
+        ask_set m;
+        m.job = job_;
+        m.id = id;
+        return manifest_of(way_->template ask<set_found>(std::move(m)), std::move(id));
+    }
+    [[nodiscard]] task<byte_buffer> read(std::string id, std::uint32_t entry,
+                                         std::uint64_t offset) override {
+        ask_run_piece m;
+        m.job = job_;
+        m.id = std::move(id);
+        m.entry = entry;
+        m.offset = offset;
+        return bytes_of(way_->template ask<blob_piece>(std::move(m)));
+    }
+
+private:
+    template <class Reply>
+    static task<void> drop(task<Reply> asking) {
+        (void)co_await asking;
+    }
+    static task<std::vector<stored_set>> sets_of(task<set_list> asking) {
+        auto said = co_await asking;
+        co_return std::move(said.sets);
+    }
+    static task<package_manifest> manifest_of(task<set_found> asking, std::string id) {
+        const auto said = co_await asking;
+        auto out = read_set(said.manifest);
+        if (out.id() != id)
+            throw error(errc::corrupt,
+                        "the head has sent another list of files than it was asked for");
+        co_return out;
+    }
+    static task<byte_buffer> bytes_of(task<blob_piece> asking) {
+        auto said = co_await asking;
+        co_return std::move(said.bytes);
+    }
+
+    Asker* way_;
+    std::string job_;
+    lease_name lease_;
+    std::string run_;
+    std::vector<std::string> keeps_;
+};
+
+/// Sends what a store lacks of files that lie in a folder.
+///   errors  those of run_store and source_file; mismatch, aborted: a file has changed
+inline task<void> send_set_files(run_store* to, std::string folder, const package_manifest* files,
+                                 std::vector<std::string> missing) {
+    std::map<std::string, const package_entry*> by_digest;
+    for (const auto& one : files->entries) by_digest.emplace(to_hex(one.digest), &one);
+    file_sender sender([to](run_piece m) { return to->put(std::move(m)); });
+    std::unique_ptr<error> why;
+    for (const auto& digest : missing) {
+        const auto found = by_digest.find(digest);
+        if (found == by_digest.end()) continue;
+        file_sender::opener open = [folder, path = found->second->path] {
+            return std::make_shared<source_file>(folder, path);
+        };
+        auto sending = as_result(sender.send(std::move(open)));
+        const auto sent = co_await sending;
+        if (!sent) why = std::make_unique<error>(sent.error());
+        if (sent && to_hex(sent->digest) != digest)
+            why = std::make_unique<error>(errc::aborted, found->second->path + " has changed");
+        if (why) break;
+    }
+    auto finishing = as_result(sender.finish());
+    const auto finished = co_await finishing;
+    if (!finished) throw finished.error();
+    if (why) throw *why;
+}
+
+/// The whole of it: a set that lies in a folder is in the store, whatever of it was there.
+inline task<void> send_set(run_store* to, std::string folder, package_manifest files,
+                           stored_set what) {
+    auto beginning = to->begin(files);
+    auto wanted = co_await beginning;
+    what.id = wanted.id;
+    auto sending = send_set_files(to, std::move(folder), &files, std::move(wanted.missing));
+    co_await sending;
+    auto committing = to->commit(std::move(what));
+    co_await committing;
+}
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/results.ipp, continued
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+namespace detail {
+
+using tool_store = head_runs<const link_asker>;
+
+/// Which of its files are meant, by their numbers.
+[[nodiscard]] inline std::vector<std::uint32_t> chosen_files(const package_manifest& files,
+                                                             std::string path,
+                                                             const std::string& job) {
+    while (path.ends_with('/')) path.pop_back();
+    while (path.starts_with("./")) path.erase(0, 2);
+    std::vector<std::uint32_t> out;
+    for (std::uint32_t i = 0; i < files.entries.size(); ++i) {
+        const auto& at = files.entries[i].path;
+        if (path.empty() || at == path || at.starts_with(path + "/")) out.push_back(i);
+    }
+    if (out.empty())
+        throw error(errc::not_found, fmt::format("job {} has left no {}", job, printable(path)))
+            .with_hint(fmt::format("skein job fetch {} --list shows its files", job));
+    return out;
+}
+
+/// What a folder lacks of some files.
+struct folder_lacks {
+    std::shared_ptr<fetched_folder> folder;
+    std::vector<std::uint32_t> files;
+    std::size_t there = 0;
+    std::uint64_t bytes = 0;
+};
+
+/// Blocks. Looks at all before anything is written.
+[[nodiscard]] inline folder_lacks look_into(const std::string& to, const package_manifest& files,
+                                            const std::vector<std::uint32_t>& chosen, bool force) {
+    folder_lacks out;
+    out.folder = std::make_shared<fetched_folder>(to);
+    std::size_t differ = 0;
+    std::string names;
+    for (const auto number : chosen) {
+        const auto& entry = files.entries[number];
+        const auto is = out.folder->look_at(entry);
+        if (is == place_is::whole) {
+            ++out.there;
+            continue;
+        }
+        if (is == place_is::other && ++differ <= 3)
+            names += (names.empty() ? "" : ", ") + printable(entry.path);
+        out.files.push_back(number);
+        out.bytes += entry.size;
+    }
+    if (differ != 0 && !force)
+        throw error(errc::already_exists,
+                    fmt::format("{} in {} {} other content: {}{}",
+                                differ == 1 ? "a file" : fmt::format("{} files", differ),
+                                printable(to), differ == 1 ? "has" : "have", names,
+                                differ > 3 ? ", ..." : ""))
+            .with_hint("--force replaces them; --to names another folder");
+    return out;
+}
+
+/// One file; pieces are asked for some ahead of the one that is written.
+inline task<std::uint64_t> fetch_file(tool_store* from, std::shared_ptr<fetched_folder> to,
+                                      std::string id, std::uint32_t number, package_entry entry,
+                                      const std::function<void(std::uint64_t)>* told) {
+    auto beginning =
+        net::offload([to, entry] { return std::make_shared<fetched_file>(to->begin(entry)); });
+    const auto file = co_await beginning;
+    const auto had = file->bytes();
+    (*told)(had);
+    while (file->bytes() < entry.size) {
+        auto asking = from->read(id, number, file->bytes());
+        auto piece = co_await asking;
+        if (piece.empty()) throw error(errc::corrupt, entry.path + " ends too early at the head");
+        const auto came = piece.size();
+        auto adding = net::offload([file, some = std::move(piece)] { file->append(some); });
+        co_await adding;
+        (*told)(came);
+    }
+    auto ending = net::offload([file] { file->commit(); });
+    co_await ending;
+    co_return entry.size - had;
+}
+
+/// Files that several tasks fetch, each the next one.
+struct files_to_fetch {
+    tool_store* from = nullptr;
+    std::string id;
+    const package_manifest* files = nullptr;
+    std::shared_ptr<fetched_folder> to;
+    std::deque<std::uint32_t> left;
+    std::size_t done = 0;
+    std::uint64_t bytes = 0;
+    std::function<void(std::uint64_t)> told;
+};
+
+inline task<void> fetch_next(files_to_fetch* all) {
+    while (!all->left.empty()) {
+        const auto number = all->left.front();
+        all->left.pop_front();
+        auto fetching = fetch_file(all->from, all->to, all->id, number, all->files->entries[number],
+                                   &all->told);
+        all->bytes += co_await fetching;
+        ++all->done;
+    }
+}
+
+inline constexpr int files_at_a_time = 8;
+
+inline task<fetched_results> fetch_over(net::requests::handle way, std::string job,
+                                        fetch_options what) {
+    const link_asker asker{std::move(way)};
+    tool_store store(&asker, job);
+    ask_sets asked;
+    asked.job = job;
+    auto asking = asker.ask<set_list>(std::move(asked));
+    const auto all = co_await asking;
+    fetched_results out;
+    out.now = all.now;
+    out.from = choose_results(job, all, what.attempt);
+    if (out.from.id.empty()) co_return out;
+    auto finding = store.find(out.from.id);
+    const auto files = co_await finding;
+    auto chosen = chosen_files(files, what.path, job);
+    auto looking =
+        net::offload([to = what.to, &files, chosen = std::move(chosen), force = what.force] {
+            return look_into(to, files, chosen, force);
+        });
+    auto lacks = co_await looking;
+    out.there = lacks.there;
+    files_to_fetch fetching;
+    fetching.from = &store;
+    fetching.id = out.from.id;
+    fetching.files = &files;
+    fetching.to = lacks.folder;
+    fetching.left.assign(lacks.files.begin(), lacks.files.end());
+    std::uint64_t here = 0;
+    fetching.told = [&](std::uint64_t more) {
+        here += more;
+        if (what.told) what.told(here, lacks.bytes);
+    };
+    scope several;
+    for (int i = 0; i < files_at_a_time; ++i) several.spawn(fetch_next(&fetching));
+    auto joining = several.join();
+    co_await joining;
+    out.files = fetching.done;
+    out.bytes = fetching.bytes;
+    co_return out;
+}
+
+template <class Reply>
+task<Reply> close_after(net::requests::handle way, task<Reply> work) {
+    auto working = as_result(std::move(work));
+    auto done = co_await working;
+    auto closing = shield(way->close());
+    co_await closing;
+    if (!done) throw done.error();
+    co_return std::move(*done);
+}
+
+inline task<package_manifest> files_over(net::requests::handle way, std::string job,
+                                         std::string id) {
+    const link_asker asker{std::move(way)};
+    tool_store store(&asker, std::move(job));
+    auto finding = store.find(std::move(id));
+    co_return co_await finding;
+}
+
+} // namespace detail
+
+SKEIN_INLINE stored_set choose_results(const std::string& job, const set_list& all,
+                                       std::uint32_t attempt) {
+    stored_set out;
+    for (const auto& one : all.sets)
+        if (attempt != 0 ? one.attempt == attempt : !one.id.empty() || out.id.empty()) out = one;
+    if (attempt != 0 && out.name.empty())
+        throw error(errc::not_found,
+                    fmt::format("attempt {} of job {} has left nothing here", attempt, job))
+            .with_hint(fmt::format("skein job status {} shows what there is", job));
+    if (out.id.empty() && !out.trouble.empty())
+        throw error(errc::not_found,
+                    fmt::format("of {} of job {} nothing is here: {}", out.name, job, out.trouble));
+    return out;
+}
+
+SKEIN_INLINE task<set_list> ask_for_results(net::network& via, tool_options how, std::string job) {
+    ask_sets asked;
+    asked.job = std::move(job);
+    return detail::ask_head<set_list>(&via, std::move(how), std::move(asked));
+}
+
+SKEIN_INLINE task<package_manifest> ask_for_result_files(net::network& via, tool_options how,
+                                                         std::string job, std::string id) {
+    auto reaching = detail::reach_head(&via, std::move(how));
+    const auto way = co_await reaching;
+    auto asking = detail::close_after(way, detail::files_over(way, std::move(job), std::move(id)));
+    co_return co_await asking;
+}
+
+/// One whose link was cut goes on with what is there, as long as the head is looked for.
+SKEIN_INLINE task<fetched_results> fetch_results_of(net::network& via, tool_options how,
+                                                    std::string job, fetch_options what) {
+    for (;;) {
+        auto reaching = detail::reach_head(&via, how);
+        const auto way = co_await reaching;
+        auto fetching = as_result(detail::close_after(way, detail::fetch_over(way, job, what)));
+        auto got = co_await fetching;
+        if (got) co_return std::move(*got);
+        const auto code = got.error().code();
+        const bool is_cut = code == errc::reset || code == errc::closed || code == errc::peer_lost;
+        if (!is_cut || how.patience <= duration(0)) throw got.error();
+    }
+}
+
+SKEIN_INLINE set_list list_results(const tool_options& how, const std::string& job) {
+    return detail::ask_now([&](net::network& via) { return ask_for_results(via, how, job); });
+}
+SKEIN_INLINE package_manifest list_result_files(const tool_options& how, const std::string& job,
+                                                const std::string& id) {
+    return detail::ask_now(
+        [&](net::network& via) { return ask_for_result_files(via, how, job, id); });
+}
+SKEIN_INLINE fetched_results fetch_results(const tool_options& how, const std::string& job,
+                                           const fetch_options& what) {
+    return detail::ask_now(
+        [&](net::network& via) { return fetch_results_of(via, how, job, what); });
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/rights.hpp
+// Which keys may say what to a head, in one table: for each message of a cluster, the kinds of keys
+// that may send it, and about what. A message without a row does not compile. A head looks here in
+// front of all of its handlers (detail/rights_gate.hpp).
+//
+//     cluster::reach_of(cluster::ask_stop::number, net::key_kind::attempt)   // reach::nothing
+//
+// The token itself may send all that a head takes. The other kinds:
+//
+//     node          is a node: says what it runs, asks for what it is to start
+//     attempt       one attempt of a job, until that has ended: drives workers, ranks, groups and
+//                   namespaces of its job, and reads that job's state and lines
+//     space-server  the same for one namespace
+//     submit        submits, stops and reads all jobs, and looks at the cluster
+//     view          looks at all of that
+
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace skein::cluster {
+
+/// About what a key may send a message.
+enum class reach : std::uint8_t {
+    nothing,    ///< it may not
+    own_driver, ///< of the driver that has said hello over this link: others cannot be named
+    own_job,
+    own_space, ///< a namespace: the one that it serves, or one that its job has begun
+    anything,
+};
+
+/// What is sent, and how far the keys of each kind reach with it.
+struct rights_row {
+    std::uint16_t number = 0;
+    std::string_view what; ///< "ending the cluster", for who is refused
+    bool of_head = false;  ///< only a head sends it: none may send it to one
+    std::array<reach, net::key_kind_names.size()> by_kind{}; ///< by key_kind
+};
+
+namespace detail {
+
+template <net::message M>
+[[nodiscard]] consteval rights_row row(std::string_view what, reach node, reach attempt,
+                                       reach space_server, reach submit, reach view) {
+    return {M::number, what, false, {reach::anything, node, attempt, space_server, submit, view}};
+}
+/// An answer or an order.
+template <net::message M>
+[[nodiscard]] consteval rights_row head_says() {
+    return {M::number, "speaking as a head", true, {}};
+}
+
+} // namespace detail
+
+// clang-format off
+/// The table.
+inline constexpr auto rights = [] {
+    using detail::head_says, detail::row;
+    constexpr auto none = reach::nothing, driver = reach::own_driver, job = reach::own_job,
+                   space = reach::own_space, all = reach::anything;
+    return std::array{
+        //                                                            node  attempt server submit view
+        row<node_hello>("joining as a node",                          all,  none,   none,  none,  none),
+        row<worker_ended>("telling what a node runs",                 all,  none,   none,  none,  none),
+        row<output_waits>("telling what a node runs",                 all,  none,   none,  none,  none),
+        row<node_output>("telling what a node runs",                  all,  none,   none,  none,  none),
+        row<entry_started>("telling what a node runs",                all,  none,   none,  none,  none),
+        row<job_rows>("telling what a node runs",                     all,  none,   none,  none,  none),
+        row<node_leaves>("telling what a node runs",                  all,  none,   none,  none,  none),
+        row<node_load>("telling how busy a node is",                  all,  none,   none,  none,  none),
+        row<ask_package>("reading files of jobs",                     all,  none,   none,  none,  none),
+        row<ask_blob>("reading files of jobs",                        all,  none,   none,  none,  none),
+
+        row<offer_set>("keeping what jobs leave behind",              all,  none,   none,  none,  none),
+        row<put_run_piece>("keeping what jobs leave behind",          all,  none,   none,  none,  none),
+        row<commit_set>("keeping what jobs leave behind",             all,  none,   none,  none,  none),
+
+        row<driver_hello>("running a program on the cluster",         none, job,    space, none,  none),
+        row<want_lease>("asking for workers",                         none, driver, driver, none, none),
+        row<return_lease>("giving workers back",                      none, driver, driver, none, none),
+        row<keep_lease>("keeping workers",                            none, driver, driver, none, none),
+        row<lease_leaves>("telling what leaves a node",               none, driver, driver, none, none),
+        row<lease_blocked>("telling that workers wait",               none, driver, driver, none, none),
+        row<want_group>("asking for a placement group",               none, driver, driver, none, none),
+        row<loosen_group>("loosening a placement group",              none, driver, driver, none, none),
+        row<drop_group>("dropping a placement group",                 none, driver, driver, none, none),
+        row<output_printed>("taking what workers print",              none, driver, driver, none, none),
+        row<driver_calls>("telling calls of a program",               none, driver, driver, none, none),
+        row<enter_space>("entering a namespace",                      none, all,    all,   none,  none),
+
+        row<ask_status>("looking at the cluster",                     none, job,    none,  all,   all),
+        row<ask_drain>("draining a node",                             none, none,   none,  none,  none),
+        row<ask_stop>("ending the cluster",                           none, none,   none,  none,  none),
+        row<ask_stop_space>("ending a namespace",                     none, space,  none,  none,  none),
+        row<ask_login>("opening the page of the cluster",             none, none,   none,  all,   none),
+        row<open_forward>("opening the page of the cluster",          none, none,   none,  all,   none),
+        row<forward_bytes>("opening the page of the cluster",         none, none,   none,  all,   none),
+        row<take_forwarded>("opening the page of the cluster",        none, none,   none,  all,   none),
+
+        row<submit_job>("submitting a job",                           none, none,   none,  all,   none),
+        row<offer_package>("sending files of a job",                  none, none,   none,  all,   none),
+        row<put_blob>("sending files of a job",                       none, none,   none,  all,   none),
+        row<put_package_piece>("sending files of a job",              none, none,   none,  all,   none),
+        row<ask_sizes>("sending files of a job",                      none, none,   none,  all,   none),
+        row<ask_sets>("reading files that a job has left",            all,  job,    none,  all,   all),
+        row<ask_set>("reading files that a job has left",             all,  job,    none,  all,   all),
+        row<ask_run_piece>("reading files that a job has left",       all,  job,    none,  all,   all),
+        row<ask_jobs>("looking at jobs",                              none, job,    none,  all,   all),
+        row<follow_job>("reading lines of a job",                     none, job,    none,  all,   all),
+        row<ask_log>("reading lines of a job",                        none, job,    none,  all,   all),
+        row<ask_scale>("scaling a job",                               none, job,    none,  all,   none),
+        row<stop_job>("stopping a job",                               none, job,    none,  all,   none),
+
+        head_says<node_welcome>(), head_says<driver_welcome>(), head_says<lease_granted>(),
+        head_says<lease_waits>(), head_says<lease_ended>(), head_says<lease_recalled>(),
+        head_says<group_placed>(), head_says<group_waits>(), head_says<group_refused>(),
+        head_says<space_entered>(), head_says<space_lost>(), head_says<cluster_changed>(),
+        head_says<start_worker_order>(), head_says<stop_worker_order>(),
+        head_says<leave_cluster>(), head_says<node_drains>(), head_says<cluster_status>(),
+        head_says<drain_reply>(), head_says<stop_reply>(), head_says<stop_space_reply>(),
+        head_says<take_output>(), head_says<worker_output>(), head_says<submit_reply>(),
+        head_says<job_list>(), head_says<job_lines>(), head_says<stop_job_reply>(),
+        head_says<package_wanted>(), head_says<blob_taken>(), head_says<package_found>(),
+        head_says<blob_piece>(), head_says<login_reply>(), head_says<job_log>(),
+        head_says<ask_node_log>(), head_says<node_log>(), head_says<set_wanted>(),
+        head_says<piece_taken>(), head_says<set_committed>(), head_says<set_list>(),
+        head_says<set_found>(), head_says<sizes_found>(), head_says<forward_opened>(),
+        head_says<forward_taken>(), head_says<forwarded>(), head_says<scale_reply>(),
+        head_says<scale_training>(), head_says<training_scaled>(),
+    };
+}();
+// clang-format on
+
+/// nullptr: there is no such message.
+[[nodiscard]] constexpr const rights_row* rights_of(std::uint16_t number) noexcept {
+    const auto* const found = std::find_if(
+        rights.begin(), rights.end(), [&](const rights_row& one) { return one.number == number; });
+    return found == rights.end() ? nullptr : found;
+}
+
+/// How far keys of a kind reach with a message; nothing: no such message, or no such kind.
+[[nodiscard]] constexpr reach reach_of(std::uint16_t number, net::key_kind kind) noexcept {
+    const auto* const row = rights_of(number);
+    if (row == nullptr || !net::is_known(kind)) return reach::nothing;
+    return row->by_kind.at(static_cast<std::size_t>(kind));
+}
+
+namespace detail {
+
+template <class... Messages>
+[[nodiscard]] consteval bool all_have_rights(net::message_table<Messages...>) {
+    return ((rights_of(Messages::number) != nullptr) && ...) &&
+           sizeof...(Messages) == rights.size();
+}
+
+} // namespace detail
+
+static_assert(detail::all_have_rights(cluster_messages()),
+              "each message of cluster_messages needs one row in cluster/rights.hpp: who may send "
+              "it to a head, and about what");
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/run_shelf.hpp
+// A run store on a disk: what a head keeps of the runs and results of jobs.
+//
+//     run_shelf shelf("/data/head/results", std::uint64_t{8} << 30);
+//     const auto hold = shelf.files().pin(manifest);
+//     ...                                              // its blobs come
+//     shelf.commit("mnist-19aef", set, true);          // durable when it returns
+//     for (const auto& set : shelf.sets_of("mnist-19aef")) ...
+//
+// Contents lie in a package_store of its own, so that files that jobs bring and what they leave
+// behind do not take each other's room. A set whose contents were removed for newer ones is still
+// named, and says so. What is held is not removed: of each job that lives the results of the newest attempt, and steps.
+//
+// Calls block and are safe on several threads at once.
+
+
+// ======== skein/cluster/package_store.hpp
+// Packages on a disk: contents by their digest, kept while there is room.
+//
+//     package_store kept("/var/lib/skein/packages", std::uint64_t{8} << 30);
+//     const auto hold = kept.pin(manifest);                  // checked, kept by its id, and held
+//     for (const auto& digest : kept.missing(manifest)) {    // what has to be sent
+//         auto blob = kept.begin(digest, size);
+//         blob.append(piece);
+//         blob.commit();                                     // refused if the digest differs
+//     }
+//     kept.lay_out(manifest, "/var/lib/skein/jobs/7/files"); // copies, not links
+//
+// What is not pinned goes, longest unused first, when something new needs its room. Pins end with
+// the process: who starts again pins what it still needs before anything is added.
+//
+// Nothing is synced before make_durable(). What an earlier process has left is hashed when it is
+// first asked for, and counts as missing if it does not fit.
+//
+// Calls block and are safe on several threads at once; run them on threads that may wait.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+namespace detail {
+struct package_files;
+struct blob_file;
+} // namespace detail
+
+/// A blob that is being written. One thread at a time. Destroyed before commit() it leaves nothing.
+class blob_writer {
+public:
+    blob_writer(blob_writer&&) noexcept;
+    blob_writer& operator=(blob_writer&&) noexcept;
+    ~blob_writer();
+
+    /// Adds bytes at the end.
+    ///   errors  too_large: more than begin() was told; disk_full, io: it is of no more use
+    void append(byte_span bytes);
+    /// How many bytes have come.
+    [[nodiscard]] std::uint64_t bytes() const noexcept;
+    /// The blob is there.
+    ///   errors  mismatch: other bytes than the digest or the size says, and it is gone; io
+    void commit();
+    /// The same for one that begin() was not told the digest of.
+    void commit(const sha256_digest& as);
+
+private:
+    friend class package_store;
+    explicit blob_writer(std::unique_ptr<detail::blob_file> of) noexcept;
+    std::unique_ptr<detail::blob_file> file_;
+};
+
+/// As long as it lives nothing of a package is removed. May outlive its store.
+class package_pin {
+public:
+    package_pin() noexcept = default;
+    package_pin(package_pin&&) noexcept = default;
+    package_pin& operator=(package_pin&& other) noexcept;
+    ~package_pin();
+    /// The package's id; "" for none.
+    [[nodiscard]] const std::string& id() const noexcept { return id_; }
+
+private:
+    friend class package_store;
+    std::shared_ptr<detail::package_files> in_;
+    std::string id_;
+};
+
+/// What a store holds.
+struct store_usage {
+    std::uint64_t bytes = 0;  ///< of blobs and manifests, those being written included
+    std::uint64_t pinned = 0; ///< of these, what may not be removed
+    std::size_t blobs = 0, packages = 0;
+};
+
+/// Blobs and manifests in one folder, one process at a time.
+class package_store {
+public:
+    /// Makes the folder (for its owner alone) where there is none, and takes over what is in it.
+    ///   byte_budget  of blobs and manifests together, at least 1
+    ///   errors       already_exists: another process has it; permission_denied, disk_full, io
+    package_store(std::string folder, std::uint64_t byte_budget, package_bounds bounds = {});
+    package_store(const package_store&) = delete;
+    package_store& operator=(const package_store&) = delete;
+    ~package_store();
+
+    /// Checks a manifest and keeps it by its id, which it gives.
+    ///   errors  malformed, too_large: see check_package(); exhausted: all room is pinned;
+    ///           disk_full, io
+    std::string keep(const package_manifest& what);
+    /// A kept manifest; nothing if it is not there, or is damaged.
+    [[nodiscard]] std::optional<package_manifest> find(const std::string& id);
+    /// keep(), and nothing of the package is removed from then on. Its blobs may come later.
+    [[nodiscard]] package_pin pin(const package_manifest& what);
+    /// Holds a kept package, whether its blobs have come or not.
+    ///   errors  not_found: its manifest is not kept here
+    [[nodiscard]] package_pin pin(const std::string& id);
+
+    /// Whether a blob is there, whole. A first time it may be hashed.
+    [[nodiscard]] bool has(const sha256_digest& digest);
+    /// The blobs of a package that are not there, each once; those of empty files are not needed.
+    [[nodiscard]] std::vector<sha256_digest> missing(const package_manifest& of);
+
+    /// Makes room for a blob and begins it. Two that write the same one do not disturb each other.
+    ///   errors  exhausted: all room is pinned or being written; disk_full, io
+    [[nodiscard]] blob_writer begin(const sha256_digest& digest, std::uint64_t size);
+    /// The same for one whose digest is known at its end.
+    [[nodiscard]] blob_writer begin(std::uint64_t size) { return begin(sha256_digest{}, size); }
+    /// A whole blob at once.
+    void put(const sha256_digest& digest, byte_span bytes);
+    /// A piece of a blob, at most most_blob_piece; empty behind its end.
+    ///   errors  not_found: it is not there (any more); corrupt; io
+    [[nodiscard]] byte_buffer read(const sha256_digest& digest, std::uint64_t offset,
+                                   std::size_t bytes);
+
+    /// Makes the folder `target` with copies of all files of a package, for its owner alone. It is
+    /// made beside its place and renamed when it is whole; nothing is written anywhere else.
+    ///   target  absolute or relative; the folder above it is there, it is not
+    ///   stop    asked to, it ends with errc::cancelled after some MiB
+    ///   errors  already_exists; not_found: a blob is not there, or the folder above;
+    ///           corrupt: a blob has changed on the disk; malformed, too_large: see check_package();
+    ///           disk_full, permission_denied, io; nothing is left of it
+    void lay_out(const package_manifest& what, const std::string& target,
+                 std::stop_token stop = {});
+
+    /// Returns when a power failure takes nothing of a package that is here, whole.
+    ///   errors  not_found: a file of it is not here; io
+    void make_durable(const package_manifest& what);
+    /// Those of these sizes of which there is a blob, whatever is in it.
+    [[nodiscard]] std::vector<std::uint64_t> sizes_here(const std::vector<std::uint64_t>& of) const;
+
+    [[nodiscard]] store_usage usage() const;
+
+private:
+    std::shared_ptr<detail::package_files> files_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/package_store.ipp
+// The bodies of cluster/package_store.hpp.
+
+
+// ======== skein/cluster/detail/package_files.hpp
+// What a package_store knows of the files in its folder, and how it finds room in it.
+
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::cluster::detail {
+
+/// A file of a store: a blob, or the manifest whose id that is.
+struct kept_name {
+    bool is_manifest = false;
+    sha256_digest digest{};
+    friend bool operator==(const kept_name&, const kept_name&) = default;
+};
+
+struct hash_of_name {
+    std::size_t operator()(const kept_name& n) const noexcept {
+        std::size_t out = 0; // a digest is as good a hash as any
+        std::memcpy(&out, n.digest.data(), sizeof out);
+        return out ^ static_cast<std::size_t>(n.is_manifest);
+    }
+};
+
+struct kept_file {
+    std::uint64_t bytes = 0;
+    std::uint64_t used = 0;   ///< its place in package_files::unpinned; 0: it is pinned
+    bool is_verified = false; ///< this process has written or hashed it
+    bool is_durable = false;  ///< and synced
+};
+
+/// The state of one store. Members that say so are called with `mutex` held.
+///
+/// A file that is there and not pinned is in `unpinned`, the longest unused first; one that is
+/// pinned is not. Pins are counted by name, also of files that have not come yet.
+struct package_files {
+    package_files(std::string in, std::uint64_t byte_budget, const package_bounds& at_most);
+
+    [[nodiscard]] std::string path_of(const kept_name& name) const;
+    void take_over(); ///< what an earlier process has left
+    void add(const kept_name& name, std::uint64_t size, bool is_verified); ///< held
+    void drop(const kept_name& name) noexcept;                             ///< held; the file too
+    void touch(const kept_name& name);                                     ///< held
+    void hold(const std::vector<kept_name>& names);                        ///< held
+    void let_go(const std::vector<kept_name>& names) noexcept;             ///< held
+    void reserve(std::uint64_t size);                                      ///< held
+    /// Whether the file is there, whole: hashed if this process has not seen it. Not held.
+    [[nodiscard]] bool verify(const kept_name& name);
+    [[nodiscard]] std::uint64_t size_of(const kept_name& name); ///< not held; 0: it is not there
+    void forget(const kept_name& name);                         ///< not held: it is damaged
+    void store(file_beside& written, const kept_name& name, std::uint64_t size);
+    [[nodiscard]] std::string temporary_path();
+
+    const std::string folder;
+    const std::uint64_t budget;
+    const package_bounds bounds;
+    unique_fd lock;
+
+    mutable std::mutex mutex;
+    std::unordered_map<kept_name, kept_file, hash_of_name> all;
+    std::map<std::uint64_t, kept_name> unpinned;
+    std::unordered_map<kept_name, std::uint32_t, hash_of_name> pins;
+    std::map<std::string, std::pair<std::uint32_t, std::vector<kept_name>>> packages; ///< pinned
+    std::uint64_t bytes = 0, reserved = 0, uses = 0, temporaries = 0;
+};
+
+/// Pins names as long as it lives.
+class held_names {
+public:
+    held_names(package_files& in, std::vector<kept_name> names);
+    held_names(const held_names&) = delete;
+    held_names& operator=(const held_names&) = delete;
+    ~held_names();
+
+private:
+    package_files& in_;
+    std::vector<kept_name> names_;
+};
+
+/// A file that is being written beside its place.
+struct blob_file {
+    blob_file(std::shared_ptr<package_files> of, const kept_name& as, std::uint64_t bytes);
+    blob_file(const blob_file&) = delete;
+    blob_file& operator=(const blob_file&) = delete;
+    ~blob_file();
+    void append(byte_span bytes);
+    void commit();
+    void place(); ///< what has come is whole
+
+    std::shared_ptr<package_files> in;
+    kept_name name;
+    std::uint64_t size = 0, got = 0;
+    std::optional<file_beside> file; ///< until it is in its place
+    sha256 hash;
+    bool is_reserved = false, has_failed = false;
+};
+
+/// The blobs that a package needs, each once and in order.
+[[nodiscard]] std::vector<kept_name> blobs_of(const package_manifest& of);
+
+/// Makes the folder `target` beside its place, and renames it when it is whole.
+///   open  gives the content of an entry
+void lay_out_tree(const package_manifest& what, const std::string& target,
+                  const std::function<unique_fd(const package_entry&)>& open,
+                  const std::stop_token& stop);
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/package_files.ipp
+// The bodies of cluster/detail/package_files.hpp, but lay_out_tree().
+
+
+// ======== skein/core/file_lock.hpp
+// A lock of a whole file between processes (flock): held until its descriptor is closed, also by
+// the kernel where its process ends. It is advisory: who does not ask is not held up.
+//
+//     if (try_lock(fd.get()) == file_lock::busy) ...        // another process has it
+
+
+#include <cerrno>
+#include <cstdint>
+#include <string_view>
+
+#include <poll.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+namespace skein {
+
+enum class file_lock : std::uint8_t {
+    held,
+    busy,       ///< another process has it
+    unsupported ///< the file system cannot lock (some NFS); errno says more
+};
+
+/// Takes it or not, at once.
+[[nodiscard]] inline file_lock try_lock(int fd) noexcept {
+    if (detail::retry_eintr([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0)
+        return file_lock::held;
+    return errno == EWOULDBLOCK ? file_lock::busy : file_lock::unsupported;
+}
+
+/// Tries it every 10 ms until `end`, of the system's clock. Blocks the thread.
+[[nodiscard]] inline file_lock lock_until(int fd, time_point end) noexcept {
+    for (;;) {
+        const auto outcome = try_lock(fd);
+        if (outcome != file_lock::busy || system_clock().now() >= end) return outcome;
+        ::poll(nullptr, 0, 10);
+    }
+}
+
+/// Writes whose lock it is into its file, for people; on a full disk they do without.
+inline void sign_lock(int fd, std::string_view owner) noexcept {
+    if (::ftruncate(fd, 0) == 0) (void)!::pwrite(fd, owner.data(), owner.size(), 0);
+}
+
+} // namespace skein
+
+
+// ======== skein/cluster/detail/package_files.ipp, continued
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace skein::cluster::detail {
+
+/// A folder for its owner alone; one that is there has to be this user's.
+SKEIN_INLINE void make_own_folder(const std::string& path) {
+    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw errno_error(errno, "make", path);
+    struct stat is{};
+    if (::stat(path.c_str(), &is) != 0) throw errno_error(errno, "look at", path);
+    if (!S_ISDIR(is.st_mode))
+        throw error(errc::invalid_argument, fmt::format("{} is no folder", path))
+            .with_hint("name another folder, or remove it");
+    if (is.st_uid != ::geteuid())
+        throw error(errc::permission_denied, fmt::format("{} belongs to another user", path))
+            .with_hint("name a folder of this user's own");
+}
+
+SKEIN_INLINE package_files::package_files(std::string in, std::uint64_t byte_budget,
+                                          const package_bounds& at_most)
+    : folder(std::move(in)), budget(byte_budget), bounds(at_most) {
+    posix_disk disk;
+    if (auto made = disk.make_dirs(parent_path(folder)); !made) throw error(made.error());
+    make_own_folder(folder);
+    const auto at = join_path(folder, "lock");
+    lock.reset(::open(at.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!lock) throw errno_error(errno, "open", at);
+    if (const auto taken = try_lock(lock.get()); taken != file_lock::held) {
+        if (taken == file_lock::unsupported) throw errno_error(errno, "lock", at);
+        throw error(errc::already_exists,
+                    fmt::format("another process keeps packages in {}", folder))
+            .with_hint("end it, or name another folder");
+    }
+    for (const char* each : {"blobs", "manifests", "new"}) make_own_folder(join_path(folder, each));
+    take_over();
+}
+
+SKEIN_INLINE std::string package_files::path_of(const kept_name& name) const {
+    const auto hex = to_hex(name.digest);
+    return name.is_manifest ? fmt::format("{}/manifests/{}", folder, hex)
+                            : fmt::format("{}/blobs/{}/{}", folder, hex.substr(0, 2), hex);
+}
+
+SKEIN_INLINE std::string package_files::temporary_path() {
+    const std::lock_guard held(mutex);
+    return fmt::format("{}/new/{}", folder, ++temporaries);
+}
+
+/// What an earlier process has left, in the order of its use; what it had not finished goes.
+SKEIN_INLINE void package_files::take_over() {
+    posix_disk disk;
+    std::vector<std::tuple<std::int64_t, std::int64_t, std::uint64_t, kept_name>> found;
+    const auto look_in = [&](const std::string& in, bool is_manifest) {
+        auto listed = disk.list(in);
+        if (!listed) throw error(listed.error());
+        for (const auto& each : *listed) {
+            kept_name name;
+            name.is_manifest = is_manifest;
+            struct stat is{};
+            if (!from_hex(each.name, name.digest) || to_hex(name.digest) != each.name) continue;
+            if (::lstat(path_of(name).c_str(), &is) != 0 || !S_ISREG(is.st_mode)) continue;
+            found.emplace_back(is.st_mtim.tv_sec, is.st_mtim.tv_nsec,
+                               static_cast<std::uint64_t>(is.st_size), name);
+        }
+    };
+    const auto unfinished = disk.list(join_path(folder, "new"));
+    if (!unfinished) throw error(unfinished.error());
+    for (const auto& each : *unfinished)
+        if (auto gone = disk.remove_tree(fmt::format("{}/new/{}", folder, each.name)); !gone)
+            throw error(gone.error());
+    const auto blobs = join_path(folder, "blobs");
+    const auto parts = disk.list(blobs);
+    if (!parts) throw error(parts.error());
+    for (const auto& each : *parts)
+        if (each.is_directory) look_in(join_path(blobs, each.name), false);
+    look_in(join_path(folder, "manifests"), true);
+    std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+        return std::tie(std::get<0>(a), std::get<1>(a)) < std::tie(std::get<0>(b), std::get<1>(b));
+    });
+    for (const auto& [seconds, nanoseconds, size, name] : found) add(name, size, false);
+}
+
+SKEIN_INLINE void package_files::add(const kept_name& name, std::uint64_t size, bool is_verified) {
+    const auto [at, is_new] = all.try_emplace(name);
+    if (!is_new) {
+        bytes -= at->second.bytes;
+        unpinned.erase(at->second.used);
+    }
+    at->second = {size, 0, is_verified, false};
+    bytes += size;
+    if (!pins.contains(name)) {
+        at->second.used = ++uses;
+        unpinned.emplace(at->second.used, name);
+    }
+}
+
+SKEIN_INLINE void package_files::drop(const kept_name& name) noexcept {
+    const auto at = all.find(name);
+    if (at == all.end()) return;
+    ::unlink(path_of(name).c_str());
+    bytes -= at->second.bytes;
+    unpinned.erase(at->second.used);
+    all.erase(at);
+}
+
+SKEIN_INLINE void package_files::forget(const kept_name& name) {
+    const std::lock_guard held(mutex);
+    drop(name);
+}
+
+SKEIN_INLINE void package_files::touch(const kept_name& name) {
+    const auto at = all.find(name);
+    if (at == all.end() || at->second.used == 0) return;
+    auto moved = unpinned.extract(at->second.used);
+    moved.key() = at->second.used = ++uses;
+    unpinned.insert(std::move(moved));
+}
+
+SKEIN_INLINE void package_files::hold(const std::vector<kept_name>& names) {
+    for (const auto& name : names) {
+        if (++pins[name] > 1) continue;
+        if (const auto at = all.find(name); at != all.end()) {
+            unpinned.erase(at->second.used);
+            at->second.used = 0;
+        }
+    }
+}
+
+SKEIN_INLINE void package_files::let_go(const std::vector<kept_name>& names) noexcept {
+    for (const auto& name : names) {
+        const auto pin = pins.find(name);
+        if (pin == pins.end() || --pin->second > 0) continue;
+        pins.erase(pin);
+        if (const auto at = all.find(name); at != all.end()) {
+            at->second.used = ++uses;
+            unpinned.emplace(at->second.used, name);
+        }
+    }
+}
+
+SKEIN_INLINE void package_files::reserve(std::uint64_t size) {
+    const auto fits = [&] {
+        return size <= budget && bytes <= budget - size && reserved <= budget - size - bytes;
+    };
+    std::uint64_t removable = 0;
+    if (!fits())
+        for (const auto& [used, name] : unpinned) removable += all.find(name)->second.bytes;
+    if (!fits() &&
+        (size > budget || reserved > budget - size || bytes - removable > budget - size - reserved))
+        throw error(errc::exhausted,
+                    fmt::format("no room for {} bytes in {}: of {} there {} belong to jobs that "
+                                "live, and {} are on their way",
+                                size, folder, budget, bytes - removable, reserved))
+            .with_hint("wait until some of these jobs have ended, or give packages more room");
+    while (!fits()) {
+        const auto oldest = unpinned.begin()->second;
+        drop(oldest);
+    }
+    reserved += size;
+}
+
+SKEIN_INLINE std::uint64_t package_files::size_of(const kept_name& name) {
+    const std::lock_guard held(mutex);
+    const auto at = all.find(name);
+    return at == all.end() ? 0 : at->second.bytes;
+}
+
+/// The digest of a file; nothing: it is not there, or the disk fails.
+SKEIN_INLINE std::optional<sha256_digest> digest_of_file(const std::string& path) {
+    const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (!file && errno != ENOENT && errno != EIO) throw errno_error(errno, "read", path);
+    if (!file) return std::nullopt;
+    sha256 hash;
+    std::vector<std::byte> piece(std::size_t{1} << 20);
+    for (;;) {
+        const auto n = skein::detail::retry_eintr(
+            [&] { return ::read(file.get(), piece.data(), piece.size()); });
+        if (n < 0) return std::nullopt;
+        if (n == 0) return hash.finish();
+        hash.update(byte_span(piece).first(static_cast<std::size_t>(n)));
+    }
+}
+
+SKEIN_INLINE bool package_files::verify(const kept_name& name) {
+    {
+        const std::lock_guard held(mutex);
+        const auto at = all.find(name);
+        if (at == all.end()) return false;
+        touch(name);
+        if (at->second.is_verified) return true;
+    }
+    const bool is_whole = digest_of_file(path_of(name)) == name.digest;
+    const std::lock_guard held(mutex);
+    const auto at = all.find(name);
+    if (at == all.end()) return false;
+    if (!is_whole && !at->second.is_verified) return drop(name), false;
+    return at->second.is_verified = true;
+}
+
+/// Puts a file that is written, and for which there is room reserved, in its place.
+SKEIN_INLINE void package_files::store(file_beside& written, const kept_name& name,
+                                       std::uint64_t size) {
+    const auto path = path_of(name);
+    const std::lock_guard held(mutex);
+    if (!name.is_manifest) make_own_folder(parent_path(path));
+    if (!written.take_place(path)) throw errno_error(errno, "make", path);
+    add(name, size, true);
+    reserved -= size;
+}
+
+SKEIN_INLINE held_names::held_names(package_files& in, std::vector<kept_name> names)
+    : in_(in), names_(std::move(names)) {
+    const std::lock_guard held(in_.mutex);
+    in_.hold(names_);
+}
+SKEIN_INLINE held_names::~held_names() {
+    const std::lock_guard held(in_.mutex);
+    in_.let_go(names_);
+}
+
+SKEIN_INLINE blob_file::blob_file(std::shared_ptr<package_files> of, const kept_name& as,
+                                  std::uint64_t bytes)
+    : in(std::move(of)), name(as), size(bytes) {
+    {
+        const std::lock_guard held(in->mutex);
+        in->reserve(size);
+        is_reserved = true;
+    }
+    file.emplace(in->temporary_path(), 0600);
+    const int number = errno;
+    if (!*file) {
+        const std::lock_guard held(in->mutex);
+        in->reserved -= size;
+        throw errno_error(number, "make", file->path());
+    }
+}
+
+SKEIN_INLINE blob_file::~blob_file() {
+    file.reset(); // before its room is free
+    if (!is_reserved) return;
+    const std::lock_guard held(in->mutex);
+    in->reserved -= size;
+}
+
+SKEIN_INLINE void blob_file::append(byte_span bytes) {
+    if (has_failed || !file)
+        throw error(errc::aborted, fmt::format("{} takes no more bytes", to_hex(name.digest)))
+            .with_cause(has_failed ? "an earlier piece was not written" : "it is whole");
+    if (bytes.size() > size - got) {
+        has_failed = true;
+        throw error(errc::too_large, fmt::format("more bytes came for {} than the {} it has",
+                                                 to_hex(name.digest), size));
+    }
+    hash.update(bytes);
+    got += bytes.size();
+    if (file->append(bytes)) return;
+    has_failed = true;
+    throw errno_error(errno, "write", file->path());
+}
+
+SKEIN_INLINE void blob_file::commit() {
+    append({});
+    has_failed = true;
+    if (got != size)
+        throw error(errc::mismatch,
+                    fmt::format("{} of {} bytes came for {}", got, size, to_hex(name.digest)));
+    if (const auto is = hash.finish(); is != name.digest)
+        throw error(errc::mismatch,
+                    fmt::format("what came for {} is {}", to_hex(name.digest), to_hex(is)))
+            .with_hint("the file has changed since its folder was read: submit again");
+    place();
+}
+
+SKEIN_INLINE void blob_file::place() {
+    in->store(*file, name, size);
+    file.reset();
+    is_reserved = false;
+}
+
+SKEIN_INLINE std::vector<kept_name> blobs_of(const package_manifest& of) {
+    std::vector<kept_name> out;
+    for (const auto& e : of.entries)
+        if (e.kind == static_cast<std::uint8_t>(entry_kind::file) && e.size > 0)
+            out.push_back({false, e.digest});
+    const auto less = [](const auto& a, const auto& b) { return a.digest < b.digest; };
+    std::sort(out.begin(), out.end(), less);
+    out.erase(std::unique(out.begin(), out.end()), out.end());
+    return out;
+}
+
+} // namespace skein::cluster::detail
+
+// ======== skein/cluster/detail/package_layout.ipp
+// lay_out_tree() of cluster/detail/package_files.hpp: a package as a folder. Every name is made by
+// a call relative to the folder that it is in, which was made here and is never reached through a
+// link: so nothing is written outside, whoever has made the manifest.
+
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace skein::cluster::detail {
+
+/// A new folder beside the place of another, which is removed unless it gets there.
+class tree_beside {
+public:
+    explicit tree_beside(const std::string& target);
+    tree_beside(const tree_beside&) = delete;
+    tree_beside& operator=(const tree_beside&) = delete;
+    ~tree_beside();
+    [[nodiscard]] int root() const noexcept { return root_.get(); }
+    void rename();
+
+private:
+    std::string target_, parent_, name_;
+    std::string beside_; ///< the name beside it; "" when it has gone
+    unique_fd in_, root_;
+};
+
+SKEIN_INLINE tree_beside::tree_beside(const std::string& target) : target_(target) {
+    while (target_.size() > 1 && target_.ends_with('/')) target_.pop_back();
+    parent_ = parent_path(target_);
+    name_ = target_.substr(target_.rfind('/') + 1); // npos + 1 is 0
+    if (name_.empty() || name_ == "." || name_ == "..")
+        throw error(errc::invalid_argument,
+                    fmt::format("'{}' names no folder that could be made", target));
+    in_.reset(::open(parent_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!in_) throw errno_error(errno, "open", parent_);
+    struct stat is{};
+    if (::fstatat(in_.get(), name_.c_str(), &is, AT_SYMLINK_NOFOLLOW) == 0)
+        throw errno_error(EEXIST, "make", target_);
+    std::array<std::byte, 8> drawn{};
+    system_random().fill(drawn);
+    const auto beside = fmt::format(".skein-new-{}", to_hex(drawn));
+    if (::mkdirat(in_.get(), beside.c_str(), 0700) != 0)
+        throw errno_error(errno, "make", join_path(parent_, beside));
+    beside_ = beside;
+    root_.reset(
+        ::openat(in_.get(), beside_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (!root_) {
+        const int number = errno;
+        ::unlinkat(in_.get(), beside_.c_str(), AT_REMOVEDIR);
+        throw errno_error(number, "open", join_path(parent_, beside));
+    }
+}
+
+SKEIN_INLINE tree_beside::~tree_beside() {
+    if (beside_.empty()) return;
+    posix_disk disk;
+    (void)disk.remove_tree(join_path(parent_, beside_));
+}
+
+SKEIN_INLINE void tree_beside::rename() {
+    constexpr unsigned no_replace = 1; // RENAME_NOREPLACE
+    auto done =
+        ::syscall(SYS_renameat2, in_.get(), beside_.c_str(), in_.get(), name_.c_str(), no_replace);
+    // Some file systems do not know that flag; then an empty folder in its place is replaced.
+    if (done != 0 && (errno == EINVAL || errno == ENOSYS))
+        done = ::renameat(in_.get(), beside_.c_str(), in_.get(), name_.c_str());
+    if (done != 0) throw errno_error(errno == ENOTEMPTY ? EEXIST : errno, "make", target_);
+    beside_.clear();
+}
+
+/// Writes the entries of a manifest, in their order, below a folder.
+class tree_writer {
+public:
+    tree_writer(int root, std::string shown, const std::stop_token& stop)
+        : root_(root), shown_(std::move(shown)), stop_(stop) {}
+    void write(const package_entry& e, const unique_fd& from);
+
+private:
+    [[nodiscard]] int folder_of(std::string_view path, std::string& name);
+    void copy(const package_entry& e, const unique_fd& from, const unique_fd& to);
+    [[nodiscard]] std::uint64_t copy_in_kernel(const package_entry& e, const unique_fd& from,
+                                               const unique_fd& to);
+    void check_stop() const;
+    [[nodiscard]] error failed(int number, const package_entry& e) const {
+        return errno_error(number, "write", join_path(shown_, e.path));
+    }
+    [[nodiscard]] error cut(const package_entry& e, std::uint64_t got) const {
+        return error(errc::corrupt, fmt::format("{} of {} bytes of {} are there", got, e.size,
+                                                join_path(shown_, e.path)))
+            .with_hint("the disk has lost some of them: submit again");
+    }
+
+    int root_;
+    std::string shown_; ///< where messages say that it is
+    const std::stop_token& stop_;
+    std::vector<std::pair<std::string, unique_fd>> open_; ///< from the root to the last entry
+};
+
+SKEIN_INLINE void tree_writer::check_stop() const {
+    if (stop_.stop_requested())
+        throw error(errc::cancelled, fmt::format("making {} was given up", shown_));
+}
+
+/// The folder of an entry, made where it is not there yet.
+SKEIN_INLINE int tree_writer::folder_of(std::string_view path, std::string& name) {
+    std::size_t depth = 0;
+    for (auto rest = path;;) {
+        const auto next = next_name(rest);
+        if (rest.empty()) {
+            name = next;
+            break;
+        }
+        if (depth == open_.size() || open_[depth].first != next) {
+            open_.resize(depth);
+            const int in = depth == 0 ? root_ : open_.back().second.get();
+            const auto made = std::string(next);
+            if (::mkdirat(in, made.c_str(), 0700) != 0)
+                throw errno_error(errno, "make the folder of", join_path(shown_, path));
+            unique_fd folder(
+                ::openat(in, made.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+            if (!folder) throw errno_error(errno, "open the folder of", join_path(shown_, path));
+            open_.emplace_back(made, std::move(folder));
+        }
+        ++depth;
+    }
+    open_.resize(depth);
+    return open_.empty() ? root_ : open_.back().second.get();
+}
+
+SKEIN_INLINE void tree_writer::write(const package_entry& e, const unique_fd& from) {
+    check_stop();
+    std::string name;
+    const int in = folder_of(e.path, name);
+    if (e.kind == static_cast<std::uint8_t>(entry_kind::link)) {
+        if (::symlinkat(e.link_to.c_str(), in, name.c_str()) != 0) throw failed(errno, e);
+    } else if (e.kind == static_cast<std::uint8_t>(entry_kind::folder)) {
+        // Its owner may always write and remove there.
+        if (::mkdirat(in, name.c_str(), 0700) != 0 ||
+            ::fchmodat(in, name.c_str(), e.mode | 0700, 0) != 0)
+            throw failed(errno, e);
+    } else {
+        const unique_fd to(
+            ::openat(in, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+        if (!to) throw failed(errno, e);
+        copy(e, from, to);
+        if (::fchmod(to.get(), e.mode) != 0) throw failed(errno, e);
+    }
+}
+
+/// How many bytes the kernel has copied by itself; fewer than all where it cannot.
+SKEIN_INLINE std::uint64_t tree_writer::copy_in_kernel(const package_entry& e,
+                                                       const unique_fd& from, const unique_fd& to) {
+    constexpr std::uint64_t piece = std::uint64_t{4} << 20;
+    std::uint64_t got = 0;
+    while (got < e.size) {
+        check_stop();
+        const auto n = skein::detail::retry_eintr([&] {
+            return ::copy_file_range(from.get(), nullptr, to.get(), nullptr,
+                                     static_cast<std::size_t>(std::min(piece, e.size - got)), 0);
+        });
+        if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO))
+            throw failed(errno, e);
+        if (n <= 0) break;
+        got += static_cast<std::uint64_t>(n);
+    }
+    return got;
+}
+
+SKEIN_INLINE void tree_writer::copy(const package_entry& e, const unique_fd& from,
+                                    const unique_fd& to) {
+    if (e.size == 0) return;
+    struct stat is{};
+    if (::fstat(from.get(), &is) != 0) throw failed(errno, e);
+    if (static_cast<std::uint64_t>(is.st_size) != e.size)
+        throw cut(e, static_cast<std::uint64_t>(is.st_size));
+    std::uint64_t got = copy_in_kernel(e, from, to); // both files stand behind it now
+    std::vector<std::byte> piece;
+    while (got < e.size) {
+        check_stop();
+        piece.resize(static_cast<std::size_t>(std::min<std::uint64_t>(e.size - got, 1u << 20)));
+        const auto n = skein::detail::retry_eintr(
+            [&] { return ::read(from.get(), piece.data(), piece.size()); });
+        if (n < 0) throw failed(errno, e);
+        if (n == 0) throw cut(e, got);
+        for (auto left = byte_span(piece).first(static_cast<std::size_t>(n)); !left.empty();) {
+            const auto written = skein::detail::retry_eintr(
+                [&] { return ::write(to.get(), left.data(), left.size()); });
+            if (written < 0) throw failed(errno, e);
+            left = left.subspan(static_cast<std::size_t>(written));
+        }
+        got += static_cast<std::uint64_t>(n);
+    }
+}
+
+SKEIN_INLINE void lay_out_tree(const package_manifest& what, const std::string& target,
+                               const std::function<unique_fd(const package_entry&)>& open,
+                               const std::stop_token& stop) {
+    tree_beside tree(target);
+    {
+        tree_writer writer(tree.root(), target, stop);
+        for (const auto& e : what.entries) {
+            const bool has_blob =
+                e.kind == static_cast<std::uint8_t>(entry_kind::file) && e.size > 0;
+            writer.write(e, has_blob ? open(e) : unique_fd());
+        }
+    }
+    tree.rename();
+}
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/package_store.ipp, continued
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace skein::cluster {
+namespace detail {
+
+SKEIN_INLINE error no_blob(const sha256_digest& digest, const std::string& folder) {
+    return error(errc::not_found, fmt::format("{} is not in {}", to_hex(digest), folder))
+        .with_hint("it was removed for others, or never came: send it again");
+}
+
+} // namespace detail
+
+SKEIN_INLINE blob_writer::blob_writer(std::unique_ptr<detail::blob_file> of) noexcept
+    : file_(std::move(of)) {}
+SKEIN_INLINE blob_writer::blob_writer(blob_writer&&) noexcept = default;
+SKEIN_INLINE blob_writer& blob_writer::operator=(blob_writer&&) noexcept = default;
+SKEIN_INLINE blob_writer::~blob_writer() = default;
+SKEIN_INLINE void blob_writer::append(byte_span bytes) { file_->append(bytes); }
+SKEIN_INLINE std::uint64_t blob_writer::bytes() const noexcept { return file_->got; }
+SKEIN_INLINE void blob_writer::commit() { file_->commit(); }
+SKEIN_INLINE void blob_writer::commit(const sha256_digest& as) {
+    file_->name.digest = as;
+    file_->commit();
+}
+
+SKEIN_INLINE package_pin& package_pin::operator=(package_pin&& other) noexcept {
+    package_pin taken(std::move(other)); // and at its end lets go of what was held here
+    std::swap(in_, taken.in_);
+    std::swap(id_, taken.id_);
+    return *this;
+}
+
+SKEIN_INLINE package_pin::~package_pin() {
+    if (!in_) return;
+    const std::lock_guard held(in_->mutex);
+    const auto at = in_->packages.find(id_);
+    if (--at->second.first > 0) return;
+    in_->let_go(at->second.second);
+    in_->packages.erase(at);
+}
+
+SKEIN_INLINE package_store::package_store(std::string folder, std::uint64_t byte_budget,
+                                          package_bounds bounds) {
+    if (byte_budget == 0)
+        throw error(errc::invalid_argument, "a store of packages with room for 0 bytes");
+    files_ = std::make_shared<detail::package_files>(std::move(folder), byte_budget, bounds);
+}
+SKEIN_INLINE package_store::~package_store() = default;
+
+SKEIN_INLINE std::string package_store::keep(const package_manifest& what) {
+    if (auto good = check_package(what, files_->bounds); !good) throw error(good.error());
+    auto id = what.id();
+    detail::kept_name name{true, {}};
+    (void)from_hex(id, name.digest);
+    {
+        const std::lock_guard held(files_->mutex);
+        const auto at = files_->all.find(name);
+        if (at != files_->all.end() && at->second.is_verified) return files_->touch(name), id;
+    }
+    const auto bytes = wire::encode(what);
+    detail::blob_file file(files_, name, bytes.size());
+    file.append(bytes);
+    file.place();
+    return id;
+}
+
+SKEIN_INLINE std::optional<package_manifest> package_store::find(const std::string& id) {
+    detail::kept_name name{true, {}};
+    if (!from_hex(id, name.digest) || files_->size_of(name) == 0) return std::nullopt;
+    posix_disk disk;
+    const auto bytes = disk.read_whole(files_->path_of(name));
+    if (!bytes) {
+        if (bytes.error().code() == errc::not_found) files_->forget(name);
+        return std::nullopt;
+    }
+    wire::limits limits;
+    limits.max_memory = files_->bounds.memory();
+    auto read = wire::decode<package_manifest>(*bytes, limits);
+    if (!read || !check_package(*read, files_->bounds) || read->id() != id)
+        return files_->forget(name), std::nullopt;
+    const std::lock_guard held(files_->mutex);
+    if (const auto at = files_->all.find(name); at != files_->all.end())
+        at->second.is_verified = true;
+    files_->touch(name);
+    return std::move(*read);
+}
+
+SKEIN_INLINE package_pin package_store::pin(const package_manifest& what) {
+    const auto id = what.id();
+    detail::kept_name name{true, {}};
+    (void)from_hex(id, name.digest);
+    const detail::held_names held(*files_, {name}); // others may need its room before it is pinned
+    keep(what);
+    return pin(id);
+}
+
+SKEIN_INLINE package_pin package_store::pin(const std::string& id) {
+    const auto what = find(id);
+    const auto none = [&] {
+        return error(errc::not_found, fmt::format("package {} is not in {}", id, files_->folder))
+            .with_hint("send its manifest first");
+    };
+    if (!what) throw none();
+    auto names = detail::blobs_of(*what);
+    names.push_back({true, {}});
+    (void)from_hex(id, names.back().digest);
+    package_pin out;
+    const std::lock_guard held(files_->mutex);
+    auto at = files_->packages.find(id);
+    if (at == files_->packages.end()) {
+        if (!files_->all.contains(names.back())) throw none(); // others have needed its room
+        files_->hold(names);
+        at = files_->packages.emplace(id, std::pair(0u, std::move(names))).first;
+    }
+    ++at->second.first;
+    out.in_ = files_;
+    out.id_ = id;
+    return out;
+}
+
+SKEIN_INLINE bool package_store::has(const sha256_digest& digest) {
+    return files_->verify({false, digest});
+}
+
+SKEIN_INLINE std::vector<sha256_digest> package_store::missing(const package_manifest& of) {
+    std::vector<sha256_digest> out;
+    for (const auto& name : detail::blobs_of(of))
+        if (!files_->verify(name)) out.push_back(name.digest);
+    return out;
+}
+
+SKEIN_INLINE blob_writer package_store::begin(const sha256_digest& digest, std::uint64_t size) {
+    return blob_writer(
+        std::make_unique<detail::blob_file>(files_, detail::kept_name{false, digest}, size));
+}
+
+SKEIN_INLINE void package_store::put(const sha256_digest& digest, byte_span bytes) {
+    auto blob = begin(digest, bytes.size());
+    blob.append(bytes);
+    blob.commit();
+}
+
+SKEIN_INLINE byte_buffer package_store::read(const sha256_digest& digest, std::uint64_t offset,
+                                             std::size_t bytes) {
+    const detail::kept_name name{false, digest};
+    if (!files_->verify(name)) throw detail::no_blob(digest, files_->folder);
+    posix_disk disk;
+    const auto path = files_->path_of(name);
+    auto file = disk.open(path, open_mode::read);
+    if (!file && file.error().code() == errc::not_found) {
+        files_->forget(name);
+        throw detail::no_blob(digest, files_->folder);
+    }
+    if (!file) throw error(file.error());
+    const auto size = (*file)->size();
+    if (!size) throw error(size.error());
+    if (offset >= *size) return {};
+    byte_buffer out(static_cast<std::size_t>(
+        std::min<std::uint64_t>(std::min(bytes, most_blob_piece), *size - offset)));
+    const auto got = (*file)->read_at(offset, out);
+    if (!got) throw error(got.error());
+    if (*got != out.size())
+        throw error(errc::corrupt, fmt::format("{} became shorter while it was read", path));
+    return out;
+}
+
+SKEIN_INLINE void package_store::lay_out(const package_manifest& what, const std::string& target,
+                                         std::stop_token stop) {
+    if (auto good = check_package(what, files_->bounds); !good) throw error(good.error());
+    const detail::held_names held(*files_, detail::blobs_of(what));
+    for (const auto& digest : missing(what)) throw detail::no_blob(digest, files_->folder);
+    const auto open = [&](const package_entry& e) {
+        const auto path = files_->path_of({false, e.digest});
+        unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+        if (!file) throw errno_error(errno, "read", path);
+        ::futimens(file.get(), nullptr); // the order of use for who comes after this process
+        return file;
+    };
+    detail::lay_out_tree(what, target, open, stop);
+}
+
+SKEIN_INLINE void package_store::make_durable(const package_manifest& what) {
+    auto names = detail::blobs_of(what);
+    names.push_back({true, {}});
+    (void)from_hex(what.id(), names.back().digest);
+    std::erase_if(names, [&](const detail::kept_name& name) {
+        const std::lock_guard held(files_->mutex);
+        const auto at = files_->all.find(name);
+        return at != files_->all.end() && at->second.is_durable;
+    });
+    std::set<std::string> folders;
+    for (const auto& name : names) {
+        const auto path = files_->path_of(name);
+        const unique_fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+        if (!file && errno == ENOENT) throw detail::no_blob(name.digest, files_->folder);
+        if (!file || ::fdatasync(file.get()) != 0) throw errno_error(errno, "sync", path);
+        folders.insert(parent_path(path));
+    }
+    if (!folders.empty()) folders.insert(join_path(files_->folder, "blobs"));
+    posix_disk disk;
+    for (const auto& each : folders)
+        if (auto done = disk.sync_dir(each); !done) throw error(done.error());
+    const std::lock_guard held(files_->mutex);
+    for (const auto& name : names)
+        if (const auto at = files_->all.find(name); at != files_->all.end())
+            at->second.is_durable = true;
+}
+
+SKEIN_INLINE std::vector<std::uint64_t> package_store::sizes_here(
+    const std::vector<std::uint64_t>& of) const {
+    const std::set<std::uint64_t> asked(of.begin(), of.end());
+    std::set<std::uint64_t> out;
+    const std::lock_guard held(files_->mutex);
+    for (const auto& [name, file] : files_->all)
+        if (!name.is_manifest && asked.contains(file.bytes)) out.insert(file.bytes);
+    return {out.begin(), out.end()};
+}
+
+SKEIN_INLINE store_usage package_store::usage() const {
+    const std::lock_guard held(files_->mutex);
+    store_usage out;
+    out.bytes = files_->bytes + files_->reserved;
+    out.pinned = out.bytes;
+    for (const auto& [used, name] : files_->unpinned) out.pinned -= files_->all.at(name).bytes;
+    for (const auto& [name, file] : files_->all) ++(name.is_manifest ? out.packages : out.blobs);
+    return out;
+}
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/run_shelf.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// What is said of a set whose files are no more.
+inline constexpr const char* set_is_gone = "its files were removed: newer ones needed their room";
+
+/// Sets of many jobs, by keys that may be names of files.
+class run_shelf {
+public:
+    /// Of one job; when there are more, the oldest are no more named.
+    static constexpr std::size_t most_sets = 64;
+
+    /// Makes the folder where there is none, and takes over what is in it.
+    ///   errors  those of package_store
+    run_shelf(std::string folder, std::uint64_t byte_budget);
+    run_shelf(const run_shelf&) = delete;
+    run_shelf& operator=(const run_shelf&) = delete;
+
+    [[nodiscard]] package_store& files() noexcept { return files_; }
+    /// A set whose id is empty has no files, and says why by its trouble.
+    ///   holds   it is not removed before keep(), forget(), or, without a slash in its name, another
+    ///           such set of its job
+    ///   errors  not_found: not all of its files are here; disk_full, io
+    void commit(const std::string& key, stored_set what, bool holds);
+    /// The newest last.
+    [[nodiscard]] std::vector<stored_set> sets_of(const std::string& key);
+    /// Whether one of that job's sets has this id.
+    [[nodiscard]] bool has_set(const std::string& key, const std::string& id);
+    /// What a file of a set is; the sets that were asked for last are remembered.
+    ///   errors  not_found: its manifest was removed, or has no such entry
+    [[nodiscard]] sha256_digest digest_of(const std::string& id, std::uint32_t entry);
+    /// Drops a set; its files go when their room is needed.
+    void drop(const std::string& key, const std::string& name);
+    /// Of the sets whose names begin with `run` those go that are neither in `keeps` nor one of the
+    /// two newest.
+    void keep_steps(const std::string& key, const std::string& run,
+                    const std::vector<std::string>& keeps);
+    /// All of a job.
+    void forget(const std::string& key);
+    /// Lets go of what is held for others than those; forgets jobs that nobody knows.
+    ///   lives   is asked with the shelf's lock held
+    void keep(const std::function<bool(const std::string& key)>& lives,
+              const std::function<bool(const std::string& key)>& is_known);
+
+private:
+    struct of_job {
+        std::vector<stored_set> sets;
+        std::map<std::string, package_pin> held; ///< by name
+    };
+    [[nodiscard]] std::string path_of(const std::string& key) const;
+    void write(const std::string& key, const std::vector<stored_set>& sets) const;
+    void take_over();
+
+    const std::string folder_;
+    package_store files_;
+    std::mutex mutex_; // guards jobs_ and the files that say what is in it
+    std::map<std::string, of_job> jobs_;
+    std::string read_last_; // and the digests of its files
+    std::vector<sha256_digest> digests_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/run_shelf.ipp
+// The bodies of cluster/run_shelf.hpp.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+namespace skein::cluster {
+
+namespace detail {
+
+/// The file that says which sets of a job there are.
+struct shelf_page {
+    std::uint32_t version = 1;
+    std::vector<stored_set> sets;
+};
+
+inline constexpr std::uint64_t most_shelf_page = std::uint64_t{1} << 20;
+
+} // namespace detail
+
+SKEIN_INLINE run_shelf::run_shelf(std::string folder, std::uint64_t byte_budget)
+    : folder_(std::move(folder)), files_(join_path(folder_, "files"), byte_budget, run_bounds()) {
+    posix_disk disk;
+    if (auto made = disk.make_dirs(join_path(folder_, "sets")); !made) throw error(made.error());
+    take_over();
+}
+
+SKEIN_INLINE std::string run_shelf::path_of(const std::string& key) const {
+    return fmt::format("{}/sets/{}", folder_, key);
+}
+
+/// One that cannot be read is as one that is not there: its files go when their room is needed.
+SKEIN_INLINE void run_shelf::take_over() {
+    posix_disk disk;
+    const auto listed = disk.list(join_path(folder_, "sets"));
+    if (!listed) throw error(listed.error());
+    for (const auto& each : *listed) {
+        const auto bytes = disk.read_whole(path_of(each.name), detail::most_shelf_page);
+        if (!bytes) continue;
+        auto page = wire::decode<detail::shelf_page>(*bytes);
+        if (page && page->version == 1 && page->sets.size() <= most_sets)
+            jobs_[each.name].sets = std::move(page->sets);
+    }
+}
+
+SKEIN_INLINE void run_shelf::write(const std::string& key,
+                                   const std::vector<stored_set>& sets) const {
+    posix_disk disk;
+    detail::shelf_page page;
+    page.sets = sets;
+    if (auto done = disk.replace(path_of(key), wire::encode(page)); !done)
+        throw error(done.error());
+}
+
+SKEIN_INLINE void run_shelf::commit(const std::string& key, stored_set what, bool holds) {
+    package_pin pin;
+    if (!what.id.empty()) {
+        const auto manifest = files_.find(what.id);
+        if (!manifest)
+            throw error(errc::not_found,
+                        fmt::format("the files of {} were not offered", what.name));
+        pin = files_.pin(what.id);
+        if (const auto missing = files_.missing(*manifest); !missing.empty())
+            throw error(errc::not_found,
+                        fmt::format("{} files of {} have not come", missing.size(), what.name));
+        files_.make_durable(*manifest);
+        what.files = manifest->entries.size();
+        what.bytes = manifest->bytes();
+    }
+    const std::lock_guard held(mutex_);
+    auto sets = jobs_[key].sets;
+    std::erase_if(sets, [&](const stored_set& one) { return one.name == what.name; });
+    sets.push_back(what);
+    if (sets.size() > most_sets) sets.erase(sets.begin());
+    write(key, sets);
+    auto& of = jobs_[key];
+    of.sets = std::move(sets);
+    std::erase_if(of.held, [&](const auto& one) { // attempts give way to each other
+        const bool is_there = std::any_of(of.sets.begin(), of.sets.end(),
+                                          [&](const auto& set) { return set.name == one.first; });
+        return !is_there || one.first == what.name ||
+               (one.first.find('/') == one.first.npos && what.name.find('/') == what.name.npos);
+    });
+    if (holds && !what.id.empty()) of.held.emplace(what.name, std::move(pin));
+}
+
+SKEIN_INLINE std::vector<stored_set> run_shelf::sets_of(const std::string& key) {
+    std::vector<stored_set> out;
+    {
+        const std::lock_guard held(mutex_);
+        if (const auto at = jobs_.find(key); at != jobs_.end()) out = at->second.sets;
+    }
+    for (auto& one : out) {
+        if (one.id.empty()) continue;
+        const auto manifest = files_.find(one.id);
+        if (manifest && files_.missing(*manifest).empty()) continue;
+        one.id.clear();
+        one.trouble = set_is_gone;
+    }
+    return out;
+}
+
+SKEIN_INLINE bool run_shelf::has_set(const std::string& key, const std::string& id) {
+    const std::lock_guard held(mutex_);
+    const auto at = jobs_.find(key);
+    if (at == jobs_.end() || id.empty()) return false;
+    return std::any_of(at->second.sets.begin(), at->second.sets.end(),
+                       [&](const stored_set& one) { return one.id == id; });
+}
+
+SKEIN_INLINE sha256_digest run_shelf::digest_of(const std::string& id, std::uint32_t entry) {
+    {
+        const std::lock_guard held(mutex_);
+        if (read_last_ == id && entry < digests_.size()) return digests_[entry];
+    }
+    const auto manifest = files_.find(id);
+    if (!manifest) throw error(errc::not_found, std::string(set_is_gone));
+    if (entry >= manifest->entries.size())
+        throw error(errc::not_found, fmt::format("a set of {} files has no file {}",
+                                                 manifest->entries.size(), entry));
+    const std::lock_guard held(mutex_);
+    read_last_ = id;
+    digests_.clear();
+    for (const auto& one : manifest->entries) digests_.push_back(one.digest);
+    return digests_[entry];
+}
+
+SKEIN_INLINE void run_shelf::drop(const std::string& key, const std::string& name) {
+    const std::lock_guard held(mutex_);
+    const auto at = jobs_.find(key);
+    if (at == jobs_.end()) return;
+    std::erase_if(at->second.sets, [&](const stored_set& one) { return one.name == name; });
+    at->second.held.erase(name);
+    write(key, at->second.sets);
+}
+
+SKEIN_INLINE void run_shelf::keep_steps(const std::string& key, const std::string& run,
+                                        const std::vector<std::string>& keeps) {
+    const std::lock_guard held(mutex_);
+    const auto at = jobs_.find(key);
+    if (at == jobs_.end()) return;
+    auto& [sets, pins] = at->second;
+    std::size_t newer = 0;
+    std::vector<stored_set> left;
+    for (auto one = sets.rbegin(); one != sets.rend(); ++one) {
+        const bool is_step = one->name.starts_with(run);
+        const bool goes = is_step && newer++ >= 2 &&
+                          std::find(keeps.begin(), keeps.end(), one->name) == keeps.end();
+        if (goes)
+            pins.erase(one->name);
+        else
+            left.push_back(std::move(*one));
+    }
+    std::reverse(left.begin(), left.end());
+    const bool has_less = left.size() != sets.size();
+    sets = std::move(left);
+    if (has_less) write(key, sets);
+}
+
+SKEIN_INLINE void run_shelf::forget(const std::string& key) {
+    const std::lock_guard held(mutex_);
+    if (jobs_.erase(key) != 0) (void)::unlink(path_of(key).c_str());
+}
+
+SKEIN_INLINE void run_shelf::keep(const std::function<bool(const std::string& key)>& lives,
+                                  const std::function<bool(const std::string& key)>& is_known) {
+    const std::lock_guard held(mutex_);
+    for (auto at = jobs_.begin(); at != jobs_.end();) {
+        if (!is_known(at->first)) {
+            (void)::unlink(path_of(at->first).c_str());
+            at = jobs_.erase(at);
+            continue;
+        }
+        if (!lives(at->first)) at->second.held.clear();
+        ++at;
+    }
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/training_scale.hpp
+// Another number of workers for the elastic training of a job.
+//
+//     fmt::print("{}\n", cluster::scale_training_of(how, "train-1", 3));
+
+
+#include <string>
+
+namespace skein::cluster {
+
+/// Gives what the training says. Blocks.
+///   errors  not_found: no such job, or it trains nothing that can be scaled; those of reaching the
+///           head
+[[nodiscard]] std::string scale_training_of(const tool_options& how, const std::string& job,
+                                            int workers);
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/training_scale.ipp
+// The bodies of cluster/training_scale.hpp.
+
+
+namespace skein::cluster {
+
+SKEIN_INLINE std::string scale_training_of(const tool_options& how, const std::string& job,
+                                           int workers) {
+    ask_scale what;
+    what.job = job;
+    what.workers = workers;
+    return detail::ask_now(
+               [&](net::network& via) { return detail::ask_head<scale_reply>(&via, how, what); })
+        .said;
 }
 
 } // namespace skein::cluster
@@ -28763,52 +32896,6 @@ private:
 
 } // namespace skein
 
-// ======== skein/core/file_lock.hpp
-// A lock of a whole file between processes (flock): held until its descriptor is closed, also by
-// the kernel where its process ends. It is advisory: who does not ask is not held up.
-//
-//     if (try_lock(fd.get()) == file_lock::busy) ...        // another process has it
-
-
-#include <cerrno>
-#include <cstdint>
-#include <string_view>
-
-#include <poll.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-namespace skein {
-
-enum class file_lock : std::uint8_t {
-    held,
-    busy,       ///< another process has it
-    unsupported ///< the file system cannot lock (some NFS); errno says more
-};
-
-/// Takes it or not, at once.
-[[nodiscard]] inline file_lock try_lock(int fd) noexcept {
-    if (detail::retry_eintr([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0)
-        return file_lock::held;
-    return errno == EWOULDBLOCK ? file_lock::busy : file_lock::unsupported;
-}
-
-/// Tries it every 10 ms until `end`, of the system's clock. Blocks the thread.
-[[nodiscard]] inline file_lock lock_until(int fd, time_point end) noexcept {
-    for (;;) {
-        const auto outcome = try_lock(fd);
-        if (outcome != file_lock::busy || system_clock().now() >= end) return outcome;
-        ::poll(nullptr, 0, 10);
-    }
-}
-
-/// Writes whose lock it is into its file, for people; on a full disk they do without.
-inline void sign_lock(int fd, std::string_view owner) noexcept {
-    if (::ftruncate(fd, 0) == 0) (void)!::pwrite(fd, owner.data(), owner.size(), 0);
-}
-
-} // namespace skein
-
 // ======== skein/core/id_map.hpp
 // id_map: a small hash table from ids to values, for what is entered and taken out once for each
 // call. Everything lies in one array: no allocation and no division for each entry, which is most
@@ -29097,76 +33184,6 @@ private:
     std::uint64_t n_, mask_ = 0;
     int half_ = 1;
     std::uint64_t keys_[rounds]{};
-};
-
-} // namespace skein
-
-// ======== skein/core/semaphore.hpp
-// semaphore: a counted budget (bytes, slots) shared by tasks of one loop. First come first served,
-// so a large request is not starved by small ones.
-
-
-#include <cstddef>
-
-namespace skein {
-
-/// A number of units that tasks of one loop take and give back. Neither copyable nor movable.
-class semaphore {
-public:
-    explicit semaphore(std::size_t available) noexcept : available_(available) {}
-    semaphore(const semaphore&) = delete;
-    semaphore& operator=(const semaphore&) = delete;
-
-    class awaiter : public waiter {
-    public:
-        awaiter(semaphore& s, std::size_t n) noexcept : semaphore_(s), need_(n) {}
-        bool await_ready() noexcept { return semaphore_.try_acquire(need_); }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h)) return false;
-            semaphore_.waiting_.push_back(*this);
-            return true;
-        }
-        void await_resume() const { throw_if_cancelled(); }
-
-    protected:
-        void cancel_requested() noexcept override {
-            end_cancelled();
-            semaphore_.serve(); // the next in line may need less
-        }
-
-    private:
-        friend class semaphore;
-        semaphore& semaphore_;
-        std::size_t need_;
-    };
-    /// Suspends until n units are this task's; resumed by the loop. Throws cancelled; then none are
-    /// taken.
-    [[nodiscard]] awaiter acquire(std::size_t n = 1) noexcept { return awaiter(*this, n); }
-    /// Takes n units if they are there and nobody waits.
-    [[nodiscard]] bool try_acquire(std::size_t n = 1) noexcept {
-        if (!waiting_.empty() || available_ < n) return false;
-        available_ -= n;
-        return true;
-    }
-    void release(std::size_t n = 1) noexcept {
-        available_ += n;
-        serve();
-    }
-    [[nodiscard]] std::size_t available() const noexcept { return available_; }
-
-private:
-    void serve() noexcept {
-        while (!waiting_.empty()) {
-            auto& first = static_cast<awaiter&>(waiting_.front());
-            if (first.need_ > available_) return;
-            available_ -= first.need_;
-            first.wake();
-        }
-    }
-
-    std::size_t available_;
-    intrusive_list<waiter, waiter> waiting_;
 };
 
 } // namespace skein
@@ -30607,7 +34624,7 @@ SKEIN_INLINE link_answer link_tables::judge(const connection& over, const link_h
     if (h.generation <= known->generation_) {
         refuse(link_verdict::stale,
                fmt::format("generation {} after {}", h.generation, known->generation_));
-    } else if (over.peer().name != known->peer_.name) {
+    } else if (over.peer().name != known->peer_.name || over.peer().key != known->peer_.key) {
         refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
     } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
                (h.fresh && known->received_ != 0)) {
@@ -32044,9 +36061,9 @@ struct cluster_roles {
     int (*help)(const spmd::launch_environment& where);
     /// Asks the cluster, if there is one, so it may block for a second. All but places() throws
     /// nothing.
-    ///   demand   of each rank
-    ///   on_wait  see cluster::leased_ranks_options
-    ranks_on_cluster (*ranks)(const sched::resources& demand,
+    ///   demand       of each rank
+    ///   come_and_go, on_wait  see cluster::leased_ranks_options
+    ranks_on_cluster (*ranks)(const sched::resources& demand, bool come_and_go,
                               std::function<void(const std::string& why)> on_wait);
     /// The whole life of a namespace's space server, with the boot message of this process; gives
     /// the exit code.
@@ -34709,9 +38726,10 @@ public:
     /// Driver: the labels of the worker on that connection, if they were not known when it came.
     void set_labels(const net::channel& wire, const std::vector<std::string>& labels);
     /// Driver: sends the worker on that connection nothing new, and says goodbye to it when what
-    /// runs there has ended. False: it stays, for it has actors, or it has gone already.
+    /// runs there has ended. Gives why it stays: the actors that it has, or that it has gone
+    /// already; "": it has left.
     ///   errors  cancelled: it takes new work again
-    [[nodiscard]] task<bool> retire(std::shared_ptr<net::channel> wire);
+    [[nodiscard]] task<std::string> retire(std::shared_ptr<net::channel> wire);
     /// Worker: executes the driver's calls until it has gone; then cancels and awaits what runs.
     [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::channel> wire,
                                           proc::claims page = {});
@@ -37941,6 +41959,9 @@ public:
     /// nullptr: it has ended, or is none of this program.
     [[nodiscard]] const actor_entry* find(actor_id id) const;
     [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
+    /// Those of which this holds, in order.
+    template <class Holds>
+    [[nodiscard]] std::vector<actor_id> ids_of(Holds holds) const;
     /// The program ends: nothing is made again.
     void close() noexcept { closing_ = true; }
 
@@ -38016,8 +42037,6 @@ public:
 
 private:
     [[nodiscard]] actor_entry* entry_of(actor_id id) { return const_cast<actor_entry*>(find(id)); }
-    template <class Holds>
-    [[nodiscard]] std::vector<actor_id> ids_of(Holds holds) const;
     void reply_handle(peer& to, slot_id slot, actor_id id);
     void on_find(peer& from, slot_id slot, byte_span body);
     void on_snapshot(const peer& from, byte_span body);
@@ -38134,7 +42153,6 @@ SKEIN_INLINE const actor_entry* actor_owner::find(actor_id id) const {
     return at != entries_.end() ? &at->second : nullptr;
 }
 
-/// The actors of which this holds, in order.
 template <class Holds>
 std::vector<actor_id> actor_owner::ids_of(Holds holds) const {
     std::vector<actor_id> out;
@@ -44487,12 +48505,31 @@ SKEIN_INLINE bool runtime::is_idle(const std::shared_ptr<net::channel>& wire) co
            ((*found)->room.actors == 0 && !(*found)->room.spent && !has_calls(**found));
 }
 
-SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
+namespace detail {
+
+/// "actor 3 (counter), 2 more cannot move"
+template <class Title>
+[[nodiscard]] std::string who_stays(const actor_owner& all, const peer& at, Title title) {
+    constexpr std::size_t most = 3;
+    const auto there = all.ids_of([&](const actor_entry& one) { return one.where == &at; });
+    std::string out;
+    for (std::size_t i = 0; i < std::min(there.size(), most); ++i)
+        out += (i == 0 ? "" : ", ") + title(there[i]);
+    if (there.size() > most) out += fmt::format(", {} more", there.size() - most);
+    return out.empty() ? "an actor is being made there" : out + " cannot move";
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<std::string> runtime::retire(std::shared_ptr<net::channel> wire) {
     const auto found = std::find_if(state_->links.begin(), state_->links.end(),
                                     [&](const auto& l) { return l->wire == wire; });
-    if (found == state_->links.end() || !(*found)->up || (*found)->room.actors > 0 ||
-        (*found)->room.spent)
-        co_return false;
+    if (found == state_->links.end() || !(*found)->up) co_return std::string("it has gone");
+    if ((*found)->room.actors > 0) {
+        const auto title = [this](actor_id id) { return actor_title(id); };
+        co_return detail::who_stays(state_->actors, **found, title);
+    }
+    if ((*found)->room.spent) co_return std::string("its process ends by itself");
     auto l = *found;
     state_->dispatch.retire(l->room, true);
     if (state_->dispatch.waits()) pump_leases();
@@ -44515,10 +48552,10 @@ SKEIN_INLINE task<bool> runtime::retire(std::shared_ptr<net::channel> wire) {
         pump();
         throw;
     }
-    if (!l->up) co_return false;
+    if (!l->up) co_return std::string("it has gone");
     auto goodbye = wire->close();
     co_await goodbye;
-    co_return true;
+    co_return std::string();
 }
 
 SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire,
@@ -46406,7 +50443,7 @@ private:
     task<void> retire(sched::demand_id demand, std::shared_ptr<net::connection> wire) {
         auto asked = as_result(driver_.retire(std::move(wire)));
         const auto left = co_await asked;
-        if (!left || !*left)
+        if (!left || !left->empty())
             co_await sleep_for(how_.times.idle_worker); // it is ending, or has actors
         if (const auto own = demands_.find(demand); own != demands_.end())
             own->second.leaving = false; // else its group has gone
@@ -50353,76 +54390,6 @@ SKEIN_INLINE runtime_info runtime_context() {
 // One loop, in either world: time is the loop's, randomness is given.
 
 
-// ======== skein/spmd/elastic_keeper.hpp
-// Who keeps the workers of an elastic job on one host: starts them, hears them, sees their end. The
-// coordinator (spmd/elastic_coordinator.hpp) orders, of one host or of many.
-
-
-#include <cstdint>
-#include <optional>
-#include <string>
-
-namespace skein::spmd {
-
-/// Variables in the boot message of a worker of an elastic job.
-inline constexpr const char* elastic_variable = "SKEIN_ELASTIC";       ///< its keeper's address
-inline constexpr const char* elastic_id_variable = "SKEIN_ELASTIC_ID"; ///< the worker's
-inline constexpr const char* elastic_workers_variable = "SKEIN_ELASTIC_WORKERS"; ///< "1:4"
-
-/// How a worker ended.
-struct worker_end {
-    int code = -1;            ///< its exit code; -1: a signal ended it, or it was never started
-    int signal = 0;           ///< that ended it
-    std::string how{};        ///< "was killed by signal 9 (SIGKILL)"
-    std::string last_words{}; ///< why, if it said so
-    bool was_silent = false;  ///< its keeper has killed it for that
-    bool was_seen = true;     ///< by its keeper; false: the keeper is gone, it may still run
-    std::optional<error> not_started{};
-    [[nodiscard]] bool success() const noexcept { return code == 0; }
-};
-
-/// One host's workers, as the coordinator sees them. Orders do not wait: what becomes of them is
-/// told to keeper_listener. On the coordinator's loop.
-class elastic_keeper {
-public:
-    elastic_keeper() = default;
-    elastic_keeper(const elastic_keeper&) = delete;
-    elastic_keeper& operator=(const elastic_keeper&) = delete;
-    virtual ~elastic_keeper() = default;
-
-    [[nodiscard]] virtual std::uint64_t id() const noexcept = 0;
-    /// The same text for all keepers of one host.
-    [[nodiscard]] virtual const std::string& host() const noexcept = 0;
-    /// At most so many workers run at once.
-    [[nodiscard]] virtual int places() const noexcept = 0;
-
-    /// Starts a worker with this id, which was never used before.
-    virtual void start(std::uint64_t worker) = 0;
-    /// SIGKILL; nothing happens if it has ended.
-    virtual void kill(std::uint64_t worker) = 0;
-    /// A message of spmd/detail/elastic_protocol.hpp for it; dropped if it is not connected.
-    virtual void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) = 0;
-    /// Its host has no part in the job, for this reason: it ends. Never the coordinator's own one.
-    virtual void turn_out(const error& why) = 0;
-};
-
-/// Hears of all workers. No call may throw.
-class keeper_listener {
-public:
-    keeper_listener() = default;
-    keeper_listener(const keeper_listener&) = delete;
-    keeper_listener& operator=(const keeper_listener&) = delete;
-    virtual ~keeper_listener() = default;
-
-    virtual void worker_started(std::uint64_t worker, std::int64_t pid) = 0;
-    /// A message of it.
-    virtual void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) = 0;
-    /// Once for each start; nothing comes from it afterwards.
-    virtual void worker_ended(std::uint64_t worker, const worker_end& how) = 0;
-};
-
-} // namespace skein::spmd
-
 // ======== skein/spmd/elastic_world.hpp
 // What a rank of an elastic job knows of it: a world after the other, each a rendezvous that forms
 // once.
@@ -52019,6 +55986,7 @@ public:
             if (again) kill_now_ = true;
             begin_to_stop(signal);
         }));
+        children_->on_leave([this](const std::string& why) { begin_to_move(why); });
         std::exception_ptr failure;
         try {
             auto attempts = run_attempts();
@@ -52077,6 +56045,12 @@ private:
             outcome_.failure = co_await attempted;
             auto& failure = outcome_.failure;
             outcome_.is_lasting = failure && (lasting_ || is_lasting(failure->code()));
+            const auto moved = std::exchange(moves_for_, {});
+            if (!moved.empty() && stop_signal_ == 0 && !outcome_.is_lasting) {
+                failure.reset(); // it has left its places: the next one has others
+                last_failure_ = moved.substr(0, 1000);
+                continue;
+            }
             if (!failure || stop_signal_ != 0 || outcome_.is_lasting) co_return;
             if (failures.is_again(*failure)) co_return;
             if (outcome_.restarts >= options_.max_failures) {
@@ -52147,7 +56121,7 @@ private:
         for (int r = 0; r < options_.workers && !failed && (now.meets || !now.group); ++r) {
             try {
                 if (broken_off_) throw error(*broken_off_);
-                if (stop_signal_ != 0)
+                if (stop_signal_ != 0 || !moves_for_.empty())
                     throw error(errc::cancelled, "stopped while the workers were starting");
                 auto starting =
                     start_rank(&now, r, where[static_cast<std::size_t>(r)], at, group.secret);
@@ -52349,14 +56323,15 @@ private:
                     kill(now->ranks[static_cast<std::size_t>(now->group->culprit)]);
             }
             // After a good end the ranks may go on working, as long as nobody asks them to stop.
-            if (!limit && stop_signal_ != 0)
+            const int ending = asks_with();
+            if (!limit && ending != 0)
                 limit =
                     time + (now->meets ? options_.times.stop_grace : options_.times.silent_grace);
-            if (stop_signal_ != 0 && !told_to_stop_) {
+            if (ending != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
                 if (!now->meets) ask_all_to_end(*now);
                 for (auto& r : now->ranks)
-                    if (now->meets && r.running) r.process->signal(stop_signal_);
+                    if (now->meets && r.running) r.process->signal(ending);
             }
             now->changed.reset();
             if (kill_now_ || (limit && time >= *limit)) {
@@ -52375,7 +56350,7 @@ private:
     }
     /// As soon as the culprit's end is known, if it is one of ours.
     void tell_of_failure(const attempt& now) {
-        if (!options_.on_failing || broken_off_ || stop_signal_ != 0) return;
+        if (!options_.on_failing || broken_off_ || asks_with() != 0) return;
         const int culprit = now.group->culprit;
         if (culprit >= 0 && !now.group->reported &&
             now.ranks[static_cast<std::size_t>(culprit)].running)
@@ -52426,10 +56401,23 @@ private:
         stopping_.request();
         if (current_ != nullptr) current_->changed.set();
     }
-    /// The signal by which the ranks are asked to stop, or 0.
+    /// The ranks of this attempt leave their places, as if they were asked to stop, and those of the
+    /// next one have others.
+    void begin_to_move(const std::string& why) {
+        if (current_ == nullptr || stop_signal_ != 0 || !moves_for_.empty()) return;
+        moves_for_ = why.empty() ? "its places are asked back" : why;
+        if (options_.say)
+            options_.say(moves_for_ + ": the ranks save at the next step, and start elsewhere");
+        current_->changed.set();
+    }
+    /// What the ranks are asked to end with, or 0.
+    [[nodiscard]] int asks_with() const {
+        return stop_signal_ != 0 ? stop_signal_ : moves_for_.empty() ? 0 : SIGTERM;
+    }
+    /// The same, as soon as it has come.
     [[nodiscard]] int stop_asked() const {
         const int signal = requests_.signal();
-        return signal != 0 ? signal : stop_signal_;
+        return signal != 0 ? signal : asks_with();
     }
 
     supervisor_options options_;
@@ -52439,6 +56427,7 @@ private:
     net::stop_watch requests_;
     supervisor_outcome outcome_;
     std::string last_failure_; ///< of the attempt before; empty: this is the first
+    std::string moves_for_;    ///< why this attempt leaves its places; empty: it does not
     attempt* current_ = nullptr;
     int stop_signal_ = 0;
     bool told_to_stop_ = false;
@@ -52589,7 +56578,8 @@ struct coordinator_options : job_rules {
     int max_refusals = 3;
     net::address
         groups{}; ///< where the groups of views listen; port 0, or a Unix name to begin with
-    std::string advertise{}; ///< the host in the groups' addresses; empty: as they listen
+    /// The host in the groups' addresses; empty: as they listen; "*": as each worker's keeper.
+    std::string advertise{};
     net::keep_alive alive = group_options{}.alive; ///< of the groups
     random_source* random = nullptr; ///< of secrets and names; must outlive the coordinator
     /// The newest view that this host has heard of. The job goes on from it if the register holds an
@@ -52639,12 +56629,14 @@ public:
     void set_target(int workers);
 
     void worker_started(std::uint64_t worker, std::int64_t pid) override;
+    void worker_place(std::uint64_t worker, const proc::place_news& news) override;
     void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) override;
     void worker_ended(std::uint64_t worker, const worker_end& how) override;
 
 private:
     enum class stage : std::uint8_t;
     struct worker;
+    struct places; ///< who waits for one, and whose is asked back
     struct view_group;
     /// What speaks against a host.
     struct host_record {
@@ -52683,7 +56675,6 @@ private:
     [[nodiscard]] bool is_own(const worker& which) const;
     [[nodiscard]] bool has_proved_itself(const worker& of);
     [[nodiscard]] bool is_closed(const elastic_keeper& keeper) const;
-    [[nodiscard]] int refusals_that_last() const;
 
     // What is to be done.
     void look(time_point now);
@@ -52835,6 +56826,14 @@ struct elastic_coordinator::worker {
     std::vector<setting> settings;
     bool is_refused = false;
     bool is_alone = false; ///< it has ended well, and has asked for no world
+    /// One that is placed later.
+    struct {
+        bool waits = false;   ///< its host is not known yet
+        bool is_said = false; ///< to people
+        /// It is wanted for another: the worker leaves as soon as the others can do without it.
+        bool is_asked_back = false, is_told_to_stay = false;
+        std::string why;
+    } place;
 };
 
 struct elastic_coordinator::view_group {
@@ -53165,7 +57164,9 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
     if (kind == detail::member_leave::number) {
         auto said = wire::decode<detail::member_leave>(body);
         // Its place stays empty, where the others are enough.
-        if (!std::exchange(from->leaves, true)) target_ = std::max(target_ - 1, options_.least);
+        const bool is_news = !std::exchange(from->leaves, true);
+        if (is_news && (from->keeper == nullptr || !from->keeper->places_later()))
+            target_ = std::max(target_ - 1, options_.least);
         from->is_let_go = false; // for good
         from->why = said ? detail::clipped(said->why) : std::string();
         return;
@@ -53332,7 +57333,8 @@ SKEIN_INLINE bool elastic_coordinator::is_first_of_host(const worker& which) con
     return std::none_of(workers_.begin(), workers_.end(), [&](const auto& w) {
         const auto& other = *w.second;
         return &other != &which && other.judged && !other.end.was_seen &&
-               other.self.keeper == which.self.keeper && other.ended_at == which.ended_at;
+               other.self.keeper == which.self.keeper && other.self.host == which.self.host &&
+               which.ended_at - other.ended_at <= duration(options_.times.settle);
     });
 }
 
@@ -53385,6 +57387,96 @@ SKEIN_INLINE void elastic_coordinator::finish(std::optional<error> failure, int 
                                         : deadline_after(now, options_.times.crash_grace);
     }
     changed_.set();
+}
+
+// ---- places -------------------------------------------------------------------------------------
+
+// Workers that run where there is room for them, as leases of a cluster do, wait for a place, and may
+// be asked to give it back. One that is asked leaves between two steps, where the others are enough
+// to go on; else it stays, another one is started for it, and it leaves when that is there.
+
+/// What a coordinator does about them.
+struct elastic_coordinator::places {
+    /// A first one of a job that has not begun holds nothing meanwhile.
+    [[nodiscard]] static bool any_waits(const elastic_coordinator& of) {
+        return std::any_of(of.workers_.begin(), of.workers_.end(), [](const auto& w) {
+            return w.second->place.waits && !w.second->has_ended;
+        });
+    }
+    static void heard(elastic_coordinator& of, worker& w, const proc::place_news& news) {
+        using kind = proc::place_news::kind;
+        switch (news.what) {
+        case kind::waits: return say_that_it_waits(of, w, news.text);
+        case kind::given:
+            w.place.waits = w.place.is_said = false;
+            w.self.host = news.text;
+            w.started_at = loop::current().now();
+            return;
+        case kind::asked_back:
+            w.place.is_asked_back = true;
+            w.place.is_told_to_stay = false;
+            w.place.why = news.text;
+            return;
+        case kind::not_asked_back:
+            if (!std::exchange(w.place.is_asked_back, false) || w.is != stage::member) return;
+            w.leaves = false; // if the next view is not made yet
+            return;
+        }
+    }
+    static void give_back(elastic_coordinator& of) {
+        if (of.stop_signal_ != 0 || of.is_ending()) return;
+        auto rest = static_cast<int>(of.ready().size());
+        for (const auto* w : of.members()) rest += w->leaves ? 0 : 1;
+        for (auto& [id, one] : of.workers_) {
+            auto& w = *one;
+            if (!w.place.is_asked_back || w.has_ended || w.is == stage::leaving) continue;
+            if (w.leaves && !w.is_let_go) continue;
+            if (w.is == stage::ready) --rest;
+            const bool is_counted = w.is == stage::member && !w.is_let_go;
+            if (!is_counted || rest > of.least()) {
+                if (is_counted) --rest;
+                w.leaves = true;
+                w.is_let_go = false;
+                w.why = w.place.why;
+            } else if (!std::exchange(w.place.is_told_to_stay, true)) {
+                w.keeper->keep_place(
+                    id, fmt::format("the training needs {} worker{}, and others have no place yet",
+                                    of.options_.least, of.options_.least == 1 ? "" : "s"));
+            }
+        }
+    }
+
+private:
+    /// Of one at a time: where there is room for none, there is none for the others.
+    static void say_that_it_waits(const elastic_coordinator& of, worker& which,
+                                  const std::string& why) {
+        const bool is_said = std::any_of(of.workers_.begin(), of.workers_.end(), [](const auto& w) {
+            return w.second->place.is_said && !w.second->has_ended;
+        });
+        if (is_said || !which.place.waits || !of.options_.say) return;
+        which.place.is_said = true;
+        of.options_.say(fmt::format("{} waits for a place: {}", of.name_of(which), why));
+    }
+};
+
+SKEIN_INLINE void elastic_coordinator::worker_place(std::uint64_t id,
+                                                    const proc::place_news& news) {
+    auto* const w = find(id);
+    if (w == nullptr || w->has_ended) return;
+    places::heard(*this, *w, news);
+    changed_.set();
+}
+
+/// It may load for that long, or hang.
+SKEIN_INLINE void elastic_coordinator::name_slow_start(worker& which, time_point now) {
+    if (which.was_named_slow || !options_.say) return;
+    const auto due = deadline_after(which.started_at, options_.times.slow_start);
+    if (now < due) return wake_at(due);
+    which.was_named_slow = true;
+    options_.say(fmt::format("{} is not ready after {:.3g} s: its program has not come to its "
+                             "Trainer yet; it is waited for up to {:.3g} s",
+                             name_of(which), to_seconds(options_.times.slow_start),
+                             to_seconds(options_.times.ready_limit)));
 }
 
 } // namespace skein::spmd
@@ -53449,7 +57541,7 @@ SKEIN_INLINE bool elastic_coordinator::any_running() const {
 }
 SKEIN_INLINE bool elastic_coordinator::any_starting() const {
     return std::any_of(workers_.begin(), workers_.end(), [](const auto& w) {
-        return w.second->is == stage::starting && !w.second->has_ended;
+        return w.second->is == stage::starting && !w.second->has_ended && !w.second->place.waits;
     });
 }
 /// While the job stops, whoever is left saves.
@@ -53458,6 +57550,7 @@ SKEIN_INLINE int elastic_coordinator::least() const noexcept {
 }
 SKEIN_INLINE std::string elastic_coordinator::name_of(const worker& which) const {
     if (options_.are_hosts) return "host " + which.self.host;
+    if (which.self.host.empty()) return fmt::format("worker {}", which.self.id);
     if (which.self.pid == 0) return fmt::format("worker {} at {}", which.self.id, which.self.host);
     return fmt::format("worker {} (pid {} at {})", which.self.id, which.self.pid, which.self.host);
 }
@@ -53493,6 +57586,7 @@ SKEIN_INLINE void elastic_coordinator::look(time_point now) {
     if (over_) return look_at_end(now);
     if (stop_signal_ != 0 && view_.generation == 0)
         return finish(error(errc::cancelled, "the workers were still starting"));
+    places::give_back(*this);
     start_missing(now);
     let_go(now);
     wish();
@@ -53535,7 +57629,8 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         // one of those. Where one of the others was lost, they need company.
         const bool may_be_done = !has_failed && (has_left(*w) || (!w->judged && w->end.success()));
         if (w->has_ended && !may_be_done && !w->is_alone) continue;
-        if (w->is == stage::leaving || w->leaves) continue; // another one may come for it before
+        if (w->is == stage::leaving || w->leaves || w->place.is_asked_back)
+            continue; // another one may come for it before
         ++there;
         if (!w->has_ended || w->is_alone) ++used[w->keeper];
     }
@@ -53549,7 +57644,8 @@ SKEIN_INLINE void elastic_coordinator::start_missing(time_point now) {
         if (best == nullptr) return;
         auto w = std::make_unique<worker>();
         w->self.id = ++last_id_;
-        w->self.host = best->host();
+        w->place.waits = best->places_later();
+        if (!w->place.waits) w->self.host = best->host();
         w->self.keeper = best->id();
         w->keeper = best;
         w->started_at = now;
@@ -53576,15 +57672,19 @@ SKEIN_INLINE void elastic_coordinator::let_go(time_point now) {
     std::vector<worker*> stay;
     for (auto* w : members()) {
         if (std::exchange(w->is_let_go, false)) w->leaves = false; // it may be wanted again
-        if (!w->leaves) stay.push_back(w);
+        if (!w->leaves && !w->place.is_asked_back)
+            stay.push_back(w); // else another one comes for it
     }
     // Who was told to go before it was a member goes at once: another one is started for it.
     for (auto& [id, w] : workers_)
         if (w->leaves && !w->has_ended && (w->is == stage::starting || w->is == stage::ready))
             send_away(*w);
     for (auto* w : ready()) stay.push_back(w);
-    for (auto& [id, w] : workers_)
-        if (w->is == stage::starting && !w->has_ended && !w->killed_by_us) stay.push_back(w.get());
+    for (const bool waits : {false, true})
+        for (auto& [id, w] : workers_)
+            if (w->is == stage::starting && !w->has_ended && !w->killed_by_us &&
+                w->place.waits == waits)
+                stay.push_back(w.get());
     for (; static_cast<int>(stay.size()) > target_; stay.pop_back()) {
         auto& w = *stay.back();
         if (w.is == stage::member) {
@@ -53640,7 +57740,7 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
     wake_at(stop_at_);
     if (over_) return;
     for (auto& [id, w] : workers_) {
-        if (w->is != stage::starting || w->has_ended || w->killed_by_us) continue;
+        if (w->is != stage::starting || w->has_ended || w->killed_by_us || w->place.waits) continue;
         const auto limit = deadline_after(w->started_at, options_.times.ready_limit);
         if (now >= limit) {
             w->failed =
@@ -53665,18 +57765,6 @@ SKEIN_INLINE void elastic_coordinator::watch_limits(time_point now) {
     if (refused_ || last_loss_) why.with_cause(refused_ ? refused_->what() : last_loss_->what());
     finish(std::move(why));
     kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
-}
-
-/// It may load for that long, or hang.
-SKEIN_INLINE void elastic_coordinator::name_slow_start(worker& which, time_point now) {
-    if (which.was_named_slow || !options_.say) return;
-    const auto due = deadline_after(which.started_at, options_.times.slow_start);
-    if (now < due) return wake_at(due);
-    which.was_named_slow = true;
-    options_.say(fmt::format("{} is not ready after {:.3g} s: its program has not come to its "
-                             "Trainer yet; it is waited for up to {:.3g} s",
-                             name_of(which), to_seconds(options_.times.slow_start),
-                             to_seconds(options_.times.ready_limit)));
 }
 
 SKEIN_INLINE void elastic_coordinator::look_at_end(time_point now) {
@@ -53809,7 +57897,10 @@ SKEIN_INLINE std::optional<view> elastic_coordinator::first_proposal(time_point 
     const auto there = ready();
     if (static_cast<int>(there.size()) < least()) {
         enough_at_ = time_point::max();
-        if (short_since_ == time_point::max()) short_since_ = now;
+        if (view_.generation == 0 && places::any_waits(*this))
+            short_since_ = time_point::max(); // nothing is held meanwhile
+        else if (short_since_ == time_point::max())
+            short_since_ = now;
         finish_if_none_comes(now);
         return std::nullopt;
     }
@@ -54006,16 +58097,8 @@ SKEIN_INLINE bool elastic_coordinator::has_proved_itself(const worker& of) {
 
 SKEIN_INLINE bool elastic_coordinator::is_closed(const elastic_keeper& keeper) const {
     const auto found = records_.find(&keeper);
-    if (found == records_.end()) return false;
+    if (found == records_.end() || keeper.places_later()) return false; // it is of many hosts
     return found->second.is_turned_out || found->second.refusals >= options_.max_refusals;
-}
-
-/// Of the hosts that are still there.
-SKEIN_INLINE int elastic_coordinator::refusals_that_last() const {
-    int all = 0;
-    for (const auto& [keeper, record] : records_)
-        if (!record.is_turned_out) all += record.refusals;
-    return all;
 }
 
 // ---- settings -----------------------------------------------------------------------------------
@@ -54172,7 +58255,7 @@ SKEIN_INLINE void elastic_coordinator::turn_out(elastic_keeper& host, const erro
 
 /// Too few are there, and no host that is there can start another one.
 SKEIN_INLINE void elastic_coordinator::finish_if_none_comes(time_point now) {
-    if (!refused_ || any_starting()) return;
+    if (!refused_ || any_starting() || places::any_waits(*this)) return;
     bool is_any_closed = false;
     for (const auto* k : keepers_) {
         if (is_closed(*k)) {
@@ -54185,10 +58268,13 @@ SKEIN_INLINE void elastic_coordinator::finish_if_none_comes(time_point now) {
         if (used < k->places() && !is_draining(*k)) return;
     }
     if (!is_any_closed) return; // a right host may come
+    int all = 0;                // of the hosts that are still there
+    for (const auto& [keeper, record] : records_)
+        if (!record.is_turned_out) all += record.refusals;
     error why(refused_->code(),
               fmt::format("fewer than {} workers are there, and no others are started: {} were "
                           "refused",
-                          options_.least, refusals_that_last()));
+                          options_.least, all));
     finish(std::move(why.with_cause(refused_->what())));
     kill_at_ = deadline_after(now, options_.times.stop_grace); // they may save
 }
@@ -54206,8 +58292,9 @@ SKEIN_INLINE void elastic_coordinator::finish_if_none_comes(time_point now) {
 
 
 // ======== skein/spmd/local_keeper.hpp
-// The keeper of the workers of this host: children of this process, each with one connection to
-// it. A worker that is silent is killed: it may hold what others wait for.
+// The keeper of workers that this process starts, each with one connection to it: its children on
+// this host, or leases on the nodes of a cluster, wherever proc::children has them. A worker that is
+// silent is killed: it may hold what others wait for.
 
 
 // ======== skein/spmd/silence_limit.hpp
@@ -54315,8 +58402,10 @@ public:
     [[nodiscard]] std::uint64_t id() const noexcept override { return options_.id; }
     [[nodiscard]] const std::string& host() const noexcept override { return options_.host; }
     [[nodiscard]] int places() const noexcept override { return options_.places; }
+    [[nodiscard]] bool places_later() const noexcept override;
     void start(std::uint64_t worker) override;
     void kill(std::uint64_t worker) override;
+    void keep_place(std::uint64_t worker, const std::string& why) override;
     void tell(std::uint64_t worker, std::uint16_t kind, byte_buffer body) override;
     void turn_out(const error&) override {} // it lives in the coordinator's process
 
@@ -54392,6 +58481,17 @@ SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of)
     return o;
 }
 
+/// There is no status: its node is lost, or it was never started there.
+///   has_come  it was heard
+SKEIN_INLINE void tell_lost(const proc::child_end& end, worker_end& told, bool has_come) {
+    told.was_seen = end.was_asked && !has_come;
+    if (!told.was_silent) told.how = "is lost: " + end.lost;
+    if (has_come || end.was_asked) return;
+    told.how = "could not be started";
+    told.was_seen = true;
+    told.not_started = error(end.is_lasting ? errc::not_found : errc::worker_lost, end.lost);
+}
+
 } // namespace detail
 
 SKEIN_INLINE local_keeper::local_keeper(net::network& via, proc::children& on,
@@ -54440,7 +58540,8 @@ SKEIN_INLINE std::shared_ptr<local_keeper::worker> local_keeper::let_in(
                                 "already",
                                 hello.pid, hello.id));
     const auto& from = found->second;
-    if (!from->process) to_->worker_started(hello.id, hello.pid); // it was faster than that news
+    // It was faster than that news, or of another host, where it alone knows its number.
+    if (!from->process || from->process->pid() == 0) to_->worker_started(hello.id, hello.pid);
     from->link = std::move(link);
     from->limit = silence_.limit(loop::current().now());
     from->link->allow_silence(from->limit, from->limit);
@@ -54520,6 +58621,15 @@ SKEIN_INLINE void local_keeper::look_at_silence(duration late) {
     }
 }
 
+SKEIN_INLINE bool local_keeper::places_later() const noexcept {
+    return children_.are_placed_later();
+}
+
+SKEIN_INLINE void local_keeper::keep_place(std::uint64_t id, const std::string& why) {
+    const auto found = workers_.find(id);
+    if (found != workers_.end() && found->second->process) found->second->process->keep_place(why);
+}
+
 SKEIN_INLINE void local_keeper::start(std::uint64_t id) {
     auto self = std::make_shared<worker>();
     self->id = id;
@@ -54530,8 +58640,12 @@ SKEIN_INLINE void local_keeper::start(std::uint64_t id) {
 SKEIN_INLINE void local_keeper::kill(std::uint64_t id) {
     const auto found = workers_.find(id);
     if (found == workers_.end() || found->second->has_ended) return;
-    found->second->kill_asked = true;
-    if (found->second->process) found->second->process->kill();
+    auto& w = *found->second;
+    w.kill_asked = true;
+    if (w.process) w.process->kill();
+    // Its node may be out of reach, and it is not: without us it ends.
+    if (places_later() && w.link && w.link->is_open())
+        w.link->abort(error(errc::aborted, "this worker is not wanted any more"));
 }
 
 SKEIN_INLINE void local_keeper::tell(std::uint64_t id, std::uint16_t kind, byte_buffer body) {
@@ -54581,8 +58695,12 @@ SKEIN_INLINE task<void> local_keeper::begin(std::shared_ptr<worker> self) {
         {elastic_workers_variable, fmt::format("{}:{}", options_.least, options_.most)},
         {"SKEIN_JOB_ID", options_.job},
         {token_variable, options_.secret.to_hex()}};
-    auto starting = children_.start(
-        detail::child_of(options_, fmt::format("worker {}", self->id), std::move(mine)));
+    auto what = detail::child_of(options_, fmt::format("worker {}", self->id), std::move(mine));
+    if (places_later())
+        what.on_place = [this, of = std::weak_ptr<worker>(self)](const proc::place_news& news) {
+            if (const auto it = of.lock(); it && !it->has_ended) to_->worker_place(it->id, news);
+        };
+    auto starting = children_.start(std::move(what));
     self->process = co_await starting;
     if (self->kill_asked) self->process->kill();
 }
@@ -54612,6 +58730,7 @@ SKEIN_INLINE task<void> local_keeper::live(std::shared_ptr<worker> self) {
                                     : end.status.describe();
         told.last_words = end.last_words;
         told.was_silent = self->was_silent;
+        if (!end.lost.empty()) detail::tell_lost(end, told, self->was_linked);
         if (self->link) { // its last frames, which are in the socket
             auto read = as_result(self->unlinked.wait_for(time_constants::lan().last_word));
             (void)co_await read;
@@ -54677,6 +58796,9 @@ public:
     void kill_all();
     /// This host is told to go: as stop(SIGTERM).
     void leave(const std::string& why);
+    /// As ask_to_scale(), of the coordinator that this host is.
+    ///   errors  not_found: it is none now
+    [[nodiscard]] std::string scale(int workers);
 
 private:
     class impl;
@@ -54804,6 +58926,12 @@ struct keeper_door {
     /// of an older job.
     std::function<void(const view&)> on_newer{};
 };
+/// The coordinator wants so many workers from now on.
+///   errors  mismatch: another job
+[[nodiscard]] keeper_scale scale(const keeper_door& door, keeper_scale asked);
+/// "job J wants 3 workers now (1 to 4 are possible)"
+[[nodiscard]] std::string text_of(const keeper_scale& said);
+
 /// One of them, until it ends.
 [[nodiscard]] task<void> serve_keeper(keeper_door* door, std::shared_ptr<net::connection> link);
 
@@ -54999,6 +59127,9 @@ public:
     void worker_started(std::uint64_t worker, std::int64_t pid) override {
         if (to != nullptr) to->worker_started(worker, pid);
     }
+    void worker_place(std::uint64_t worker, const proc::place_news& news) override {
+        if (to != nullptr) to->worker_place(worker, news);
+    }
     void worker_said(std::uint64_t worker, std::uint16_t kind, byte_span body) override {
         if (to != nullptr) to->worker_said(worker, kind, body);
     }
@@ -55044,6 +59175,11 @@ public:
         keeper_.kill_all();
         kill_now_.set();
         if (coordinator_) coordinator_->kill_all();
+    }
+    std::string scale(int workers) {
+        if (door_ == nullptr)
+            throw error(errc::not_found, "the training has not begun yet, or is over");
+        return detail::text_of(detail::scale(*door_, {options_.job, workers}));
     }
     void leave(const std::string& why) {
         if (!leaves_) leaves_ = why;
@@ -55100,6 +59236,7 @@ private:
         auto o = options_.coordinator;
         o.id = keeper_.id();
         o.address = net::to_string(at);
+        if (!o.groups.host.empty()) return o; // workers of other hosts, and the door of this one
         o.groups = at.kind == net::scheme::tcp ? net::address::any(0)
                                                : net::address::make(at.kind, at.host, 0);
         if (at.kind == net::scheme::tcp) {
@@ -55465,6 +59602,7 @@ SKEIN_INLINE elastic_host::~elastic_host() = default;
 SKEIN_INLINE task<supervisor_outcome> elastic_host::run() { return impl_->run(); }
 SKEIN_INLINE void elastic_host::stop(int signal) { impl_->stop(signal); }
 SKEIN_INLINE void elastic_host::kill_all() { impl_->kill_all(); }
+SKEIN_INLINE std::string elastic_host::scale(int workers) { return impl_->scale(workers); }
 SKEIN_INLINE void elastic_host::leave(const std::string& why) { impl_->leave(why); }
 
 } // namespace skein::spmd
@@ -55530,6 +59668,11 @@ SKEIN_INLINE keeper_scale scale(const keeper_door& door, keeper_scale asked) {
                     fmt::format("this is job '{}', not '{}'", door.options->job, asked.job));
     door.coordinator->set_target(asked.target);
     return {door.options->job, door.coordinator->target(), o.least, o.most};
+}
+
+SKEIN_INLINE std::string text_of(const keeper_scale& said) {
+    return fmt::format("job {} wants {} workers now ({} to {} are possible)", said.job, said.target,
+                       said.least, said.most);
 }
 
 SKEIN_INLINE keeper_welcome remote_keeper::let_in(keeper_hello hello) {
@@ -55725,8 +59868,7 @@ SKEIN_INLINE task<std::string> ask_to_scale(net::network& via, net::address endp
     auto closed = shield(way->close());
     co_await closed;
     if (!said) throw said.error();
-    co_return fmt::format("job {} wants {} workers now ({} to {} are possible)", said->job,
-                          said->target, said->least, said->most);
+    co_return detail::text_of(*said);
 }
 
 } // namespace skein::spmd
@@ -56114,9 +60256,11 @@ SKEIN_INLINE task<void> elastic_client::join(std::shared_ptr<elastic_place> into
     cancel_source stop;
     scope watching;
     watching.spawn(until_useless(begin.now.generation, stop));
+    auto at = net::address::parse(begin.now.group).value();
+    if (at.host == "*") at.host = options_.door.host;
     auto joining = as_result(with_cancel(
         stop.token(),
-        group_client::join(network_, net::address::parse(begin.now.group).value(), self, how,
+        group_client::join(network_, at, self, how,
                            [losses](int rank, const error& why) { losses->tell(rank, why); })));
     auto joined = co_await joining;
     watching.cancel();
@@ -56470,6 +60614,161 @@ SKEIN_INLINE void elastic_member::fail(const error& why) { impl_->fail(why); }
 //     const auto outcome = spmd::run_elastic_host(how);
 
 
+// ======== skein/spmd/leave_notices.hpp
+// Signs that this host will be taken away, as clouds give them: a file that appears, an address that
+// answers.
+//
+//     spmd::leave_notices signs{.url = "http://169.254.169.254/latest/meta-data/spot/instance-action"};
+//     auto waiting = spmd::until_leave_notice(network, signs);
+//     const std::string why = co_await waiting;           // "... says so"
+
+
+#include <chrono>
+#include <string>
+
+namespace skein::net {
+class network;
+}
+
+namespace skein::spmd {
+
+/// Each is looked at once a second.
+struct leave_notices {
+    std::string file{}; ///< that appears; empty: none
+    /// "http://169.254.169.254/latest/meta-data/spot/instance-action": answers 200 from then on, as
+    /// EC2 does. Empty: none.
+    std::string url{};
+    time_span every = std::chrono::seconds(1);
+
+    [[nodiscard]] bool are_there() const noexcept { return !file.empty() || !url.empty(); }
+};
+
+///   errors  invalid_argument: the address is none
+void check_leave_notices(const leave_notices& signs);
+
+/// Suspends until the first of them is there, and says which; for ever, if none is named.
+///   via     must outlive it
+///   errors  invalid_argument: the address is none; cancelled
+[[nodiscard]] task<std::string> until_leave_notice(net::network& via, leave_notices signs);
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/leave_notices.ipp
+// Bodies of spmd/leave_notices.hpp.
+
+
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::spmd {
+
+namespace detail {
+
+/// "http://host:port/path" in parts; empty host: it is none.
+struct http_place {
+    std::string host, path = "/";
+    std::uint16_t port = 80;
+};
+SKEIN_INLINE http_place parse_http(const std::string& url) {
+    constexpr std::string_view begin = "http://";
+    http_place at;
+    if (!url.starts_with(begin))
+        throw error(errc::invalid_argument, fmt::format("'{}' is no http:// address", url));
+    auto rest = std::string_view(url).substr(begin.size());
+    const auto slash = rest.find('/');
+    if (slash != std::string_view::npos) at.path = std::string(rest.substr(slash));
+    const auto where = net::address::parse(
+        fmt::format("tcp:{}{}", rest.substr(0, slash),
+                    rest.substr(0, slash).find(':') == std::string_view::npos ? ":80" : ""));
+    if (!where) throw where.error();
+    at.host = where->host;
+    at.port = where->port;
+    return at;
+}
+
+/// The answer's status and body, of which the first 4 KiB are read.
+SKEIN_INLINE task<std::pair<int, std::string>> ask_http(net::network* via, const http_place* at,
+                                                        std::string request) {
+    auto connecting = via->connect(net::address::tcp(at->host, at->port));
+    auto stream = co_await connecting;
+    const std::array<byte_span, 1> bytes{as_bytes(request)};
+    auto writing = stream->write_all(bytes);
+    co_await writing;
+    std::string all;
+    std::array<std::byte, 4096> part{};
+    while (all.size() < part.size()) {
+        auto reading = stream->read_some(part);
+        const auto n = co_await reading;
+        if (n == 0) break;
+        all.append(reinterpret_cast<const char*>(part.data()), n);
+    }
+    int status = 0;
+    if (all.starts_with("HTTP/1.") && all.size() > 12) status = std::atoi(all.c_str() + 9);
+    const auto body = all.find("\r\n\r\n");
+    co_return std::pair(status, body == std::string::npos ? std::string() : all.substr(body + 4));
+}
+
+/// One question, as EC2 wants it: with a token where it gives one.
+SKEIN_INLINE task<bool> is_told_to_go(net::network* via, const http_place* at) {
+    auto tokening =
+        ask_http(via, at,
+                 fmt::format("PUT /latest/api/token HTTP/1.0\r\nHost: {}\r\nContent-Length: 0\r\n"
+                             "X-aws-ec2-metadata-token-ttl-seconds: 60\r\n\r\n",
+                             at->host));
+    const auto token = co_await tokening;
+    const auto with = token.first == 200 && token.second.find_first_of("\r\n") == std::string::npos
+                          ? fmt::format("X-aws-ec2-metadata-token: {}\r\n", token.second)
+                          : std::string();
+    auto asking = ask_http(
+        via, at, fmt::format("GET {} HTTP/1.0\r\nHost: {}\r\n{}\r\n", at->path, at->host, with));
+    const auto answer = co_await asking;
+    co_return answer.first == 200;
+}
+
+/// Whether one of them is there; which.
+SKEIN_INLINE task<std::string> look_for_notice(net::network* via, const leave_notices* signs,
+                                               const std::optional<http_place>* at) {
+    std::error_code ignored;
+    if (!signs->file.empty() && std::filesystem::exists(signs->file, ignored))
+        co_return fmt::format("{} is there", signs->file);
+    if (!*at) co_return std::string();
+    auto asking =
+        as_result(with_timeout(is_told_to_go(via, &**at), time_constants::lan().reconnect_most));
+    const auto told = co_await asking;
+    if (!told && told.error().code() == errc::cancelled) throw told.error();
+    co_return told && *told ? fmt::format("{} says so", signs->url) : std::string();
+}
+
+} // namespace detail
+
+SKEIN_INLINE void check_leave_notices(const leave_notices& signs) {
+    if (!signs.url.empty()) (void)detail::parse_http(signs.url);
+}
+
+SKEIN_INLINE task<std::string> until_leave_notice(net::network& via, leave_notices signs) {
+    std::optional<detail::http_place> at;
+    if (!signs.url.empty()) at = detail::parse_http(signs.url);
+    for (;;) {
+        auto looking = detail::look_for_notice(&via, &signs, &at);
+        auto found = co_await looking;
+        if (!found.empty()) co_return found;
+        co_await sleep_for(signs.every);
+    }
+}
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/elastic_run.hpp, continued
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -56479,15 +60778,6 @@ SKEIN_INLINE void elastic_member::fail(const error& why) { impl_->fail(why); }
 #include <vector>
 
 namespace skein::spmd {
-
-/// Signs that this host will be taken away. Each is looked at once a second.
-struct leave_notices {
-    std::string file{}; ///< that appears; empty: none
-    /// "http://169.254.169.254/latest/meta-data/spot/instance-action": answers 200 from then on, as
-    /// EC2 does. Empty: none.
-    std::string url{};
-    time_span every = std::chrono::seconds(1);
-};
 
 /// A job, and this host's part in it. As it is: this program, of one host.
 struct elastic_run_options : supervision {
@@ -56507,6 +60797,8 @@ struct elastic_run_options : supervision {
     /// After which a worker, or a host, is lost. Zero: 1 s, of a worker on a busy host up to 10 s.
     time_span silence{};
     leave_notices notices{};
+    /// Makes where the workers run, as in supervisor_options; empty: on this host.
+    std::function<std::shared_ptr<proc::children>(loop& on, net::network& via)> children{};
     std::function<void(net::address)> on_listening{}; ///< at the coordinator; its address
 };
 
@@ -56584,67 +60876,6 @@ SKEIN_INLINE std::string find_program(const std::string& name) {
         .with_hint("name its path, as ./" + name);
 }
 
-/// "http://host:port/path" in parts; empty host: it is none.
-struct http_place {
-    std::string host, path = "/";
-    std::uint16_t port = 80;
-};
-SKEIN_INLINE http_place parse_http(const std::string& url) {
-    constexpr std::string_view begin = "http://";
-    http_place at;
-    if (!url.starts_with(begin))
-        throw error(errc::invalid_argument, fmt::format("'{}' is no http:// address", url));
-    auto rest = std::string_view(url).substr(begin.size());
-    const auto slash = rest.find('/');
-    if (slash != std::string_view::npos) at.path = std::string(rest.substr(slash));
-    const auto where = net::address::parse(
-        fmt::format("tcp:{}{}", rest.substr(0, slash),
-                    rest.substr(0, slash).find(':') == std::string_view::npos ? ":80" : ""));
-    if (!where) throw where.error();
-    at.host = where->host;
-    at.port = where->port;
-    return at;
-}
-
-/// The answer's status and body, of which the first 4 KiB are read.
-SKEIN_INLINE task<std::pair<int, std::string>> ask_http(net::network* via, const http_place* at,
-                                                        std::string request) {
-    auto connecting = via->connect(net::address::tcp(at->host, at->port));
-    auto stream = co_await connecting;
-    const std::array<byte_span, 1> bytes{as_bytes(request)};
-    auto writing = stream->write_all(bytes);
-    co_await writing;
-    std::string all;
-    std::array<std::byte, 4096> part{};
-    while (all.size() < part.size()) {
-        auto reading = stream->read_some(part);
-        const auto n = co_await reading;
-        if (n == 0) break;
-        all.append(reinterpret_cast<const char*>(part.data()), n);
-    }
-    int status = 0;
-    if (all.starts_with("HTTP/1.") && all.size() > 12) status = std::atoi(all.c_str() + 9);
-    const auto body = all.find("\r\n\r\n");
-    co_return std::pair(status, body == std::string::npos ? std::string() : all.substr(body + 4));
-}
-
-/// One question, as EC2 wants it: with a token where it gives one.
-SKEIN_INLINE task<bool> is_told_to_go(net::network* via, const http_place* at) {
-    auto tokening =
-        ask_http(via, at,
-                 fmt::format("PUT /latest/api/token HTTP/1.0\r\nHost: {}\r\nContent-Length: 0\r\n"
-                             "X-aws-ec2-metadata-token-ttl-seconds: 60\r\n\r\n",
-                             at->host));
-    const auto token = co_await tokening;
-    const auto with = token.first == 200 && token.second.find_first_of("\r\n") == std::string::npos
-                          ? fmt::format("X-aws-ec2-metadata-token: {}\r\n", token.second)
-                          : std::string();
-    auto asking = ask_http(
-        via, at, fmt::format("GET {} HTTP/1.0\r\nHost: {}\r\n{}\r\n", at->path, at->host, with));
-    const auto answer = co_await asking;
-    co_return answer.first == 200;
-}
-
 /// In the names of the sockets at which jobs without an endpoint are asked; the process follows.
 inline constexpr std::string_view job_door = "job";
 
@@ -56656,26 +60887,22 @@ public:
         : options_(std::move(options)), loop_(loop), network_(loop), children_(on) {}
 
     task<supervisor_outcome> run() {
-        if (options_.make_register) register_ = options_.make_register();
-        host_ = std::make_unique<elastic_host>(network_, children_, register_.get(), host_of());
         scope beside;
         net::stop_watch requests(loop_,
                                  {.signals = options_.takes_signals, .fd = options_.stop_fd});
-        beside.spawn(requests.hear([this, stops = false](int signal, bool again) mutable {
-            if (again) host_->kill_all();
-            if (!std::exchange(stops, true) && options_.on_stop) options_.on_stop();
-            host_->stop(signal);
-        }));
-        if (!options_.notices.file.empty()) beside.spawn(watch_file());
-        if (!options_.notices.url.empty()) beside.spawn(watch_url());
+        beside.spawn(requests.hear([this](int signal, bool again) { hear_stop(signal, again); }));
         std::exception_ptr failure;
         supervisor_outcome how;
         try {
-            auto running = host_->run();
-            how = co_await running;
+            auto living = live(&beside);
+            how = co_await living;
         } catch (...) {
             failure = std::current_exception();
         }
+        children_.set_scaler({});
+        children_.release();
+        auto closing = as_result(shield(children_.close()));
+        (void)co_await closing; // whatever is wrong there, how the workers ended is known
         beside.cancel();
         auto joined = shield(as_result(beside.join()));
         (void)co_await joined;
@@ -56686,6 +60913,37 @@ public:
     }
 
 private:
+    task<supervisor_outcome> live(scope* beside) {
+        auto opening = as_result(with_cancel(stopped_.token(), children_.open()));
+        const auto opened = co_await opening;
+        if (signal_ != 0) co_return stopped();
+        if (!opened) throw opened.error();
+        if (children_.are_placed_later() && options_.least > 1) {
+            auto reserving =
+                as_result(with_cancel(stopped_.token(), children_.reserve(options_.least)));
+            const auto places = co_await reserving;
+            if (signal_ != 0) co_return stopped();
+            if (!places) throw places.error();
+        }
+        if (options_.make_register) register_ = options_.make_register();
+        host_ = std::make_unique<elastic_host>(network_, children_, register_.get(), host_of());
+        children_.set_scaler([this](int workers) { return host_->scale(workers); });
+        if (options_.notices.are_there()) beside->spawn(watch_notices());
+        auto running = host_->run();
+        co_return co_await running;
+    }
+    [[nodiscard]] supervisor_outcome stopped() const {
+        supervisor_outcome how;
+        how.stop_signal = signal_;
+        return how;
+    }
+    void hear_stop(int signal, bool again) {
+        if (std::exchange(signal_, signal) == 0 && options_.on_stop) options_.on_stop();
+        stopped_.request();
+        if (!host_) return;
+        if (again) host_->kill_all();
+        host_->stop(signal);
+    }
     [[nodiscard]] elastic_host_options host_of() const {
         const bool is_alone = options_.endpoint.host.empty() && !options_.make_register;
         elastic_host_options o;
@@ -56713,6 +60971,7 @@ private:
         k.job = o.job;
         k.door = own_door("keeper");
         k.secret = net::token::generate();
+        if (children_.are_placed_later()) place_later(o);
         set_silence(o);
         auto& c = o.coordinator;
         static_cast<job_rules&>(c) = options_;
@@ -56726,6 +60985,15 @@ private:
         c.random = &system_random();
         return o;
     }
+    /// Workers of other hosts come to this process.
+    void place_later(elastic_host_options& o) const {
+        const auto door = children_.door();
+        o.keeper.door = door.at;
+        o.keeper.secret = door.secret;
+        o.keeper.places *= 2; // others come for those that leave
+        o.coordinator.groups = net::address::make(door.at.kind, door.at.host, 0);
+        o.coordinator.advertise = "*";
+    }
     [[nodiscard]] static net::address own_door(std::string_view what) {
         return net::address::abstract_unix(
             fmt::format("@skein-{}-{}-{:016x}", what, ::getpid(), system_random().next()));
@@ -56736,31 +61004,18 @@ private:
             alive->suspect_after = alive->dead_after = options_.silence;
         o.keeper.most_silence = options_.silence;
     }
-    task<void> watch_file() {
-        std::error_code ignored;
-        while (!std::filesystem::exists(options_.notices.file, ignored)) {
-            auto pause = sleep_for(options_.notices.every);
-            co_await pause;
-        }
-        host_->leave(fmt::format("{} is there", options_.notices.file));
-    }
-    task<void> watch_url() {
-        const auto at = parse_http(options_.notices.url);
-        for (;;) {
-            auto asking = as_result(
-                with_timeout(is_told_to_go(&network_, &at), time_constants::lan().reconnect_most));
-            const auto told = co_await asking;
-            if (told && *told) break;
-            auto pause = sleep_for(options_.notices.every);
-            co_await pause;
-        }
-        host_->leave(fmt::format("{} says so", options_.notices.url));
+    task<void> watch_notices() {
+        auto waiting = until_leave_notice(network_, options_.notices);
+        const auto why = co_await waiting;
+        host_->leave(why);
     }
 
     elastic_run_options options_;
     net::real_loop& loop_;
     net::real_network network_;
     proc::children& children_;
+    cancel_source stopped_;
+    int signal_ = 0;
     std::unique_ptr<view_register> register_;
     std::unique_ptr<elastic_host> host_;
 };
@@ -56802,7 +61057,7 @@ SKEIN_INLINE void check_host_run(const elastic_run_options& options) {
         throw error(
             errc::invalid_argument,
             fmt::format("{} workers at the start of a job of {} to {}", start, least, most));
-    if (!options.notices.url.empty()) (void)parse_http(options.notices.url);
+    check_leave_notices(options.notices);
 }
 
 } // namespace detail
@@ -56811,8 +61066,13 @@ SKEIN_INLINE supervisor_outcome run_elastic_host(elastic_run_options options) {
     detail::check_host_run(options);
     loop::refuse_inside("a job of ranks", "start it from main");
     net::real_loop loop;
-    proc::local_children children(loop);
-    detail::elastic_host_run work(loop, children, std::move(options));
+    net::real_network network(loop);
+    std::shared_ptr<proc::children> children;
+    if (options.children)
+        children = options.children(loop, network);
+    else
+        children = std::make_shared<proc::local_children>(loop);
+    detail::elastic_host_run work(loop, *children, std::move(options));
     return loop.run(work.run());
 }
 

@@ -13601,16 +13601,28 @@ struct worker_range {
 /// Reads that; for option parsers. Anything else sets failbit.
 std::istream& operator>>(std::istream& from, worker_range& to);
 
+/// SKEIN_TRAIN_WORKERS, which `skein job submit --elastic` sets for its job; else 1. What is no number
+/// of workers gives one that no run takes.
+[[nodiscard]] worker_range default_workers();
+/// SKEIN_TRAIN_CPUS and SKEIN_TRAIN_GPUS, likewise; else 0.
+[[nodiscard]] double default_cpus();
+[[nodiscard]] double default_gpus();
+
 /// How many processes, and how much of the machine each takes.
 struct scaling_config {
     /// Local processes, when no launcher has set up a world already. {1, 4}: from one to four, and
     /// the run goes on while some are lost, leave or join; see train/elastic.hpp.
-    worker_range workers = 1;
+    worker_range workers = default_workers();
     int threads = 0; ///< compute threads per rank; 0 = 1, the reproducible choice
     /// The global batch is so many slices for any number of workers up to that, and a run has the
     /// same bits with each of them: see docs/training.md. A power of two; DDP only, with one
     /// micro-batch per slice. 0: as many slices as there are ranks and micro-batches.
     int logical_shards = 0;
+    double cpus = default_cpus(); ///< of each rank on a cluster's node; 0: as many as threads
+    /// Whole gpus of each worker. On a cluster its ranks ask for them, and those of one node see one
+    /// list, where the gpus of local rank r begin at place r * gpus; on one host as many must be
+    /// visible. The framework itself computes on the CPU: they are for the model's own code.
+    double gpus = default_gpus();
 };
 
 /// Which value of a metric is the best.
@@ -13768,12 +13780,15 @@ struct skein::wire::codec<skein::train::worker_range> {
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <istream>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -13783,6 +13798,28 @@ SKEIN_INLINE std::string default_runs_dir() {
     const char* const named = std::getenv("SKEIN_RUNS_DIR");
     return named != nullptr && *named != '\0' ? named : "runs";
 }
+
+SKEIN_INLINE worker_range default_workers() {
+    worker_range out;
+    const char* const named = std::getenv("SKEIN_TRAIN_WORKERS");
+    if (named == nullptr || *named == '\0') return out;
+    std::istringstream from{std::string(named)};
+    return from >> out ? out : worker_range(0);
+}
+
+namespace detail {
+/// Of a variable; what is no number gives -1.
+[[nodiscard]] inline double default_amount(const char* name) {
+    const char* const named = std::getenv(name);
+    if (named == nullptr || *named == '\0') return 0;
+    char* end = nullptr;
+    const double value = std::strtod(named, &end);
+    return *end == '\0' && std::isfinite(value) ? value : -1;
+}
+} // namespace detail
+
+SKEIN_INLINE double default_cpus() { return detail::default_amount("SKEIN_TRAIN_CPUS"); }
+SKEIN_INLINE double default_gpus() { return detail::default_amount("SKEIN_TRAIN_GPUS"); }
 
 SKEIN_INLINE std::string steps_flag_of(const run_config& config) {
     return config.steps_flag.value_or(config.epochs > 0 ? "" : "--steps");
@@ -13890,9 +13927,17 @@ SKEIN_INLINE void validate_shards(const run_config& config, int world_size) {
 SKEIN_INLINE void validate(const run_config& config, int world_size) {
     using detail::refuse;
     detail::validate_workers(config.scaling.workers);
+    for (const auto& [name, value] :
+         {std::pair("cpus", config.scaling.cpus), std::pair("gpus", config.scaling.gpus)})
+        if (!(value >= 0 && value <= 4096))
+            detail::refuse(fmt::format("scaling.{} = {}", name, value),
+                           "use how many each rank takes, or 0");
     if (config.scaling.threads < 0 || config.scaling.threads > 1024)
         refuse(fmt::format("scaling.threads = {}", config.scaling.threads),
                "use 0 (one) to 1024 per worker");
+    if (config.scaling.gpus > 64 || config.scaling.gpus != std::floor(config.scaling.gpus))
+        refuse(fmt::format("scaling.gpus = {}", config.scaling.gpus),
+               "use whole gpus, 0 to 64 per worker: two ranks of a training cannot share one");
     if (config.failure.max_failures < 0)
         refuse(fmt::format("failure.max_failures = {}", config.failure.max_failures),
                "restarts before the job gives up: use 0 or more");
@@ -17928,6 +17973,7 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
         {"clip", text(c.clip)},
         {"clip_value", text(c.clip_value)},
         {"scaling.threads", text(std::max(c.scaling.threads, 1))},
+        {"scaling.gpus", text(c.scaling.gpus)},
         {"scaling.logical_shards", text(c.scaling.logical_shards)},
         {"precision", c.precision},
         {"eval_every", text(c.eval_every)},
@@ -24155,8 +24201,11 @@ public:
     }
     /// For train/accumulator.hpp: a number of this rank for the sums of the epoch. It counts with the
     /// step in hand; what is added behind a step that was taken back is part of none.
-    ///   errors  usage without a step in hand, and for a name that cannot be one
+    ///   errors  usage without a step in hand, also behind the last one of an epoch's loop, and for a
+    ///           name that cannot be one
     void accumulate(std::string_view name, double more);
+    /// For loops over epochs: the steps of another one are none of this loop.
+    void enter_epoch(std::uint64_t epoch) noexcept { in_epoch_ = epoch; }
     /// The sums over all ranks and the steps of an epoch that are committed, and which epoch that is.
     [[nodiscard]] const std::map<std::string, double>& epoch_sums() const noexcept;
     [[nodiscard]] std::uint64_t epoch_of_sums() const noexcept;
@@ -24217,6 +24266,7 @@ public:
 
 private:
     std::unique_ptr<detail::session_core> core_;
+    std::optional<std::uint64_t> in_epoch_; // of a loop over epochs
 };
 
 template <class Batch>
@@ -26522,6 +26572,7 @@ SKEIN_INLINE json config_json(const run_config& c) {
          {{"workers", c.scaling.workers.is_fixed() ? json(c.scaling.workers.most)
                                                    : json(to_string(c.scaling.workers))},
           {"threads", std::max(c.scaling.threads, 1)},
+          {"gpus", c.scaling.gpus},
           {"logical_shards", c.scaling.logical_shards}}},
         {"checkpoint",
          {{"enabled", saves.enabled},
@@ -27412,12 +27463,11 @@ SKEIN_INLINE void reporter::tell(bool at_once, const fit_result* over) {
     if (config_->epochs > 0 || epoch_ > 0) all["epoch"] = epoch_;
     if (config_->epochs > 0) all["epochs"] = config_->epochs;
     all["workers"] = ctx_->world_size();
+    if (!config_->scaling.workers.is_fixed()) all["range"] = to_string(config_->scaling.workers);
     finished_run so_far;
     detail::note_worlds(*ctx_, so_far);
-    if (so_far.worlds > 1) {
-        all["worlds"] = so_far.worlds;
-        all["last_change"] = so_far.last_change.substr(0, 1024);
-    }
+    if (so_far.worlds > 1) all["worlds"] = so_far.worlds;
+    if (so_far.worlds > 1) all["last_change"] = so_far.last_change.substr(0, 1024);
     if (pace_ > 0) all[config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s"] = pace_;
     all["is_over"] = over != nullptr;
     all["stopped_by"] = over != nullptr ? detail::stopped_by(*over).substr(0, 1024) : "";
@@ -29756,7 +29806,9 @@ namespace skein::train::detail {
                     fmt::format("not supported: a look at preconditioned gradients with optimizer "
                                 "{}, which has no mean of squares",
                                 optimizer.name()))
-            .with_hint("train with Adam or AdamW, or look with .preconditioned = false");
+            .with_hint(
+                "train with Adam or AdamW; with another optimizer the rate of adaptive_batch "
+                "is adascale or linear, and a look of one's own .preconditioned = false");
     if (store.is_sharded())
         throw error(errc::not_supported,
                     fmt::format("not supported: a look at preconditioned gradients with {}, where "
@@ -31298,9 +31350,10 @@ public:
     void agree() {
         if (phase_ != step_phase::drawn) expect(step_phase::computing, "agree()");
         if (begin_micro() != nullptr || in_hand_ != nullptr || passed_ < drawn_->with_samples())
-            throw error(errc::usage,
-                        fmt::format("backward() was called for {} of {} micro-batches of step {}",
-                                    passed_, drawn_->with_samples(), run_.step + 1));
+            throw error(
+                errc::usage,
+                fmt::format("session.backward() was called for {} of {} micro-batches of step {}",
+                            passed_, drawn_->with_samples(), run_.step + 1));
         reported_.weigh(1.0); // no batch is in hand
         run_.feeder->look_ahead(run_.step);
         clock_.count_overlap(clock_.waiting([&] { run_.parts->finish_backward(); }));
@@ -32118,6 +32171,12 @@ SKEIN_INLINE void session::accumulate(std::string_view name, double more) {
             throw error(errc::usage,
                         fmt::format("'{}' is added to without a step in hand", printable(name)))
                 .with_hint("add beside the micro-batches of a step: sums are those of steps");
+        if (in_epoch_ && core_->now().sums.drawn_epoch() != in_epoch_)
+            throw error(errc::usage,
+                        fmt::format("'{}' is added to behind the last step of epoch {}",
+                                    printable(name), *in_epoch_))
+                .with_hint("add beside the micro-batches of a step: sums are those of steps; what "
+                           "an evaluation counts its loss reports (session.evaluate_on)");
         if (name.empty()) throw error(errc::usage, "a sum without a name");
         (void)core_->reported().sum(std::string(detail::sum_prefix) + std::string(name), more);
     });
@@ -32191,6 +32250,8 @@ SKEIN_INLINE fit_result session::run(const detail::batch_loss& loss) {
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include <fmt/core.h>
 
 namespace skein::train {
 
@@ -32283,7 +32344,11 @@ private:
     void start() {
         if (of_->phase() == step_phase::applied) of_->commit(); // applied before a rebind()
         has_step_ = of_->draw();
+        enter();
+    }
+    void enter() {
         number_ = of_->current_epoch();
+        of_->enter_epoch(number_);
     }
     void go_on() {
         of_->complete();
@@ -32332,7 +32397,7 @@ public:
 private:
     void next() {
         if (!epoch_.is_over()) detail::left_epoch(epoch_.number_);
-        epoch_.number_ = of_->current_epoch();
+        epoch_.enter();
     }
     session* of_;
     epoch_view<Batch> epoch_;
@@ -32352,6 +32417,13 @@ template <class Data>
 }
 
 } // namespace skein::train
+
+/// AdaptDL's accumulators are read by name; here that is said of the sums.
+template <class Char>
+struct fmt::formatter<skein::train::accumulator::place, Char> {
+    static_assert(sizeof(Char) == 0, "an accumulator is written to by a[name]; what is read is "
+                                     "a.synchronized()[name]");
+};
 
 
 // ======== skein/train/detail/accumulator.ipp
@@ -32729,10 +32801,12 @@ SKEIN_INLINE train::decision adaptive_batch::on_step(const train::step_info& s) 
     next.micro_batches = static_cast<std::int64_t>(word_[2]);
     begin_plan(next);
     return {.plan = next,
-            .why = fmt::format("noise scale {:.0f} samples; a step of {} is expected to take "
-                               "{:.3g} ms, one of {} takes {:.3g} ms; goodput x {:.2f}",
-                               word_[3], next.global_batch, word_[4] * 1e3, s.plan->global_batch,
-                               word_[5] * 1e3, word_[6])};
+            .why = fmt::format(
+                "{}; a step of {} is expected to take "
+                "{:.3g} ms, one of {} takes {:.3g} ms; goodput x {:.2f}",
+                std::isfinite(word_[3]) ? fmt::format("noise scale {:.0f} samples", word_[3])
+                                        : std::string("gradients are all noise"),
+                next.global_batch, word_[4] * 1e3, s.plan->global_batch, word_[5] * 1e3, word_[6])};
 }
 
 SKEIN_INLINE void adaptive_batch::begin_plan(const train::step_plan& plan) {
@@ -40840,29 +40914,66 @@ SKEIN_INLINE spmd::supervisor_options supervisor_options_of(const run_config& co
             without_trace(why.what()), restart, most));
     };
     options.on_stop = [&] { say_stopping(config); };
+    options.say = [&config](const std::string& line) { say_note(config, line); };
     options.threads = std::max(config.scaling.threads, 1);
     return options;
 }
 
-/// Which nodes of a cluster its ranks may have. Gives the folder for their runs, if they have any.
-SKEIN_INLINE std::string place_ranks(spmd::supervisor_options& options, const run_config& config) {
+/// On this host workers share what this process sees; none is hidden from another.
+///   errors  usage: there are not as many gpus
+SKEIN_INLINE void require_gpus_here(const run_config& config) {
+    const auto asked = static_cast<std::size_t>(config.scaling.gpus) *
+                       static_cast<std::size_t>(std::max(config.scaling.workers.most, 1));
+    if (asked == 0) return;
+    const auto there = proc::visible_gpus().size();
+    if (asked <= there) return;
+    const char* const seen = std::getenv(proc::gpus_variable);
+    throw error(errc::usage,
+                fmt::format("{} workers with {} gpu{} each, on a host that shows this process {} "
+                            "of them{}",
+                            to_string(config.scaling.workers), config.scaling.gpus,
+                            config.scaling.gpus == 1 ? "" : "s", there,
+                            seen == nullptr ? std::string()
+                                            : fmt::format(" ({}={})", proc::gpus_variable, seen)))
+        .with_hint("set scaling.gpus to 0 to train on the CPU, use fewer workers, or name a "
+                   "cluster whose nodes have gpus by SKEIN_ADDRESS");
+}
+
+/// The nodes of a cluster that its ranks may have; without `children` there are none.
+SKEIN_INLINE program::ranks_on_cluster find_places(const run_config& config) {
     const auto* const roles = program::roles_of_program();
     const auto named = spmd::process_environment()("SKEIN_ADDRESS").value_or("");
-    if (named.empty() || named == "local") return {};
     program::ranks_on_cluster where;
-    sched::resources demand;
-    demand.cpu = std::max(config.scaling.threads, 1);
+    if (named.empty() || named == "local") {
+        require_gpus_here(config);
+        return where;
+    }
+    const double cpus =
+        config.scaling.cpus > 0 ? config.scaling.cpus : std::max(config.scaling.threads, 1);
+    const auto wanted =
+        sched::parse_resources(fmt::format("cpu={:.4f},gpu={}", cpus, config.scaling.gpus));
+    if (!wanted)
+        throw error(errc::usage, "scaling.cpus or scaling.gpus: " + wanted.error().text())
+            .with_hint(wanted.error().hint());
+    const auto demand = *wanted;
+    const bool come_and_go = !config.scaling.workers.is_fixed();
     if (roles != nullptr)
-        where = roles->ranks(demand, [config](const std::string& why) {
+        where = roles->ranks(demand, come_and_go, [config](const std::string& why) {
             say_note(config, why.empty() ? "there is room for all ranks" : "waiting: " + why);
         });
     else
         where.why_not = "this program was compiled header-only without the cluster: include "
                         "<skein/program/program.hpp>, or link skein::runtime";
-    if (!where.children) {
-        say_note(config, fmt::format("note: the ranks run on this host: {}", where.why_not));
-        return {};
-    }
+    if (where.children) return where;
+    say_note(config, fmt::format("note: the ranks run on this host: {}", where.why_not));
+    require_gpus_here(config);
+    return where;
+}
+
+/// Which nodes of a cluster its ranks may have. Gives the folder for their runs, if they have any.
+SKEIN_INLINE std::string place_ranks(spmd::supervisor_options& options, const run_config& config) {
+    auto where = find_places(config);
+    if (!where.children) return {};
     options.children = std::move(where.children);
     options.join_deadline = std::chrono::minutes(15); // nodes may fetch the job's folder first
     return where.runs;
@@ -40912,7 +41023,7 @@ SKEIN_INLINE void say_unused_workers(const spmd::launch_environment& where,
 SKEIN_INLINE void say_unused_cluster(const spmd::launch_environment& where,
                                      const run_config& config) {
     const auto& workers = config.scaling.workers;
-    if (workers.is_fixed() && workers != 1 && !where.is_launched()) return;
+    if (workers != 1 && !where.is_launched()) return;
     const char* const address = std::getenv("SKEIN_ADDRESS");
     const std::string_view at = address != nullptr ? address : "";
     if (at.empty() || at == "local" || spmd::is_supervised() || program::is_worker()) return;
@@ -41263,7 +41374,18 @@ SKEIN_INLINE int run_elastic(const run_config& config) {
     try {
         validate(config, config.scaling.workers.most);
         (void)comm_model_of(config);
-        const auto outcome = spmd::run_elastic_host(elastic_options_of(config));
+        auto options = elastic_options_of(config);
+        options.children = find_places(config).children;
+        if (options.children && spmd::own_program_kind() != spmd::program_kind::elastic)
+            throw error(errc::usage,
+                        fmt::format("{} workers, whose number changes, for a program without a "
+                                    "Trainer<Elastic<...>>: a worker that is lost or leaves would "
+                                    "end its training",
+                                    to_string(config.scaling.workers)))
+                .with_hint(fmt::format("a fixed number: --workers {0}, skein job submit --elastic "
+                                       "{0}; or train with Elastic<DDP<>>",
+                                       config.scaling.workers.most));
+        const auto outcome = spmd::run_elastic_host(std::move(options));
         return exit_code_after(config, outcome);
     } catch (...) {
         const auto why = to_error(std::current_exception());
