@@ -29,15 +29,15 @@ namespace coming_and_going_ranks_test {
 using kind = proc::place_news::kind;
 
 /// A cluster, and what was heard of the places of its workers.
-struct world {
-    explicit world(test::sim_nodes& of) : c(of) {}
+struct elastic_world {
+    explicit elastic_world(test::sim_nodes& of) : c(of) {}
 
     void add_node(int cpus) {
         c.add_node(cpus).children->add(spmd::rank_role,
                                        [this](sim::process* self) { return live(this, self); });
     }
     /// Until it is asked to end.
-    static task<int> live(world* w, sim::process* self) {
+    static task<int> live(elastic_world* w, sim::process* self) {
         using places = std::map<std::string, std::string>;
         const auto told = wire::decode<places>(self->started_with().message).value();
         w->told[told.at(spmd::elastic_id_variable)] = told;
@@ -91,10 +91,10 @@ struct world {
 using children = std::vector<std::unique_ptr<proc::child>>;
 
 void with_nodes(std::uint64_t seed, std::vector<int> cpus,
-                const std::function<task<void>(world&)>& body) {
+                const std::function<task<void>(elastic_world&)>& body) {
     test::in_world_of_nodes(seed,
                             [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives the run
-                                world w(c);
+                                elastic_world w(c);
                                 c.head_defaults.runs = "/runs";
                                 c.start_head();
                                 for (const int n : cpus) w.add_node(n);
@@ -104,7 +104,7 @@ void with_nodes(std::uint64_t seed, std::vector<int> cpus,
 }
 
 /// Workers from `first` on.
-task<void> start(world* w, proc::children* places, int first, int many, children* into) {
+task<void> start(elastic_world* w, proc::children* places, int first, int many, children* into) {
     for (int id = first; id < first + many; ++id) {
         auto starting = places->start(w->worker(id));
         into->push_back(co_await starting);
@@ -114,14 +114,14 @@ task<void> start(world* w, proc::children* places, int first, int many, children
 } // namespace coming_and_going_ranks_test
 
 using coming_and_going_ranks_test::children;
+using coming_and_going_ranks_test::elastic_world;
 using coming_and_going_ranks_test::kind;
 using coming_and_going_ranks_test::start;
 using coming_and_going_ranks_test::with_nodes;
-using coming_and_going_ranks_test::world;
 
 TEST_CASE("workers that come and go wait for places one by one, and give them back",
           "[cluster][ranks]") {
-    with_nodes(1, {2}, [](world& w) -> task<void> {
+    with_nodes(1, {2}, [](elastic_world& w) -> task<void> {
         const auto places = w.make("trainer");
         CHECK(places->are_placed_later());
         auto opening = places->open();
@@ -172,7 +172,7 @@ TEST_CASE("workers that come and go wait for places one by one, and give them ba
 }
 
 TEST_CASE("the first workers come together, and are leases of their own then", "[cluster][ranks]") {
-    with_nodes(2, {2, 1}, [](world& w) -> task<void> {
+    with_nodes(2, {2, 1}, [](elastic_world& w) -> task<void> {
         const auto places = w.make("trainer");
         auto opening = places->open();
         co_await opening;
@@ -222,7 +222,7 @@ TEST_CASE("the first workers come together, and are leases of their own then", "
 }
 
 TEST_CASE("a worker whose node is cut off is given up when it is to end", "[cluster][ranks]") {
-    with_nodes(3, {1, 1}, [](world& w) -> task<void> {
+    with_nodes(3, {1, 1}, [](elastic_world& w) -> task<void> {
         const auto places = w.make("trainer");
         auto opening = places->open();
         co_await opening;

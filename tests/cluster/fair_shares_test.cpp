@@ -11,7 +11,7 @@ namespace fair_shares_test {
 using namespace lease_test;
 using Catch::Matchers::ContainsSubstring;
 
-struct shared_world : world {
+struct shared_world : lease_test::world {
     parts::fair_shares shares{loop, leases};
 
     [[nodiscard]] std::size_t recalled() const {

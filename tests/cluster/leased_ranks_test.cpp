@@ -29,8 +29,8 @@ using Catch::Matchers::ContainsSubstring;
 namespace leased_ranks_test {
 
 /// A cluster, and what its ranks were told and did.
-struct world {
-    explicit world(test::sim_nodes& of) : c(of) {}
+struct ranks_world {
+    explicit ranks_world(test::sim_nodes& of) : c(of) {}
 
     void add_node(int cpus, std::vector<std::string> gpus = {}) {
         auto how = c.agent_defaults();
@@ -51,7 +51,7 @@ struct world {
     }
 
     /// argv: "say 3 sleep 100 exit 2", in order; "deaf": SIGTERM is not heard from here on.
-    static task<int> live(world* w, sim::children* in, sim::process* self) {
+    static task<int> live(ranks_world* w, sim::children* in, sim::process* self) {
         using places = std::map<std::string, std::string>;
         const auto told = wire::decode<places>(self->started_with().message).value();
         w->told[told.at("SKEIN_ATTEMPT") + "/" + told.at("SKEIN_RANK")] = told;
@@ -108,7 +108,7 @@ struct world {
         return std::make_unique<cluster::leased_ranks>(c.network().loop_of("trainer"),
                                                        c.network().host("trainer"), how);
     }
-    static task<void> keep(world* w, std::vector<proc::worker_lines> some) {
+    static task<void> keep(ranks_world* w, std::vector<proc::worker_lines> some) {
         for (const auto& one : some)
             for (const auto& line : one.lines) w->lines.push_back(one.worker + ": " + line.text);
         co_return;
@@ -143,11 +143,11 @@ using children = std::vector<std::unique_ptr<proc::child>>;
 
 /// A head with a folder for runs, nodes of these cpus, and the ranks' places.
 void with_nodes(std::uint64_t seed, std::vector<int> cpus,
-                const std::function<task<void>(world&)>& body, sim::disk* disk = nullptr,
+                const std::function<task<void>(ranks_world&)>& body, sim::disk* disk = nullptr,
                 const std::string& runs = "/runs") {
     test::in_world_of_nodes(seed,
                             [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives the run
-                                world w(c);
+                                ranks_world w(c);
                                 c.head_disk = disk;
                                 c.head_defaults.runs = runs;
                                 c.start_head();
@@ -158,7 +158,7 @@ void with_nodes(std::uint64_t seed, std::vector<int> cpus,
 }
 
 /// A cluster that is joined, with room for so many ranks.
-task<std::unique_ptr<cluster::leased_ranks>> reserved(world* w, int ranks) {
+task<std::unique_ptr<cluster::leased_ranks>> reserved(ranks_world* w, int ranks) {
     auto places = w->make();
     auto opening = places->open();
     co_await opening;
@@ -170,7 +170,7 @@ task<std::unique_ptr<cluster::leased_ranks>> reserved(world* w, int ranks) {
 task<void> start_all(proc::children* places, int ranks, std::vector<std::string> what,
                      children* into, int attempt = 0) {
     for (int r = 0; r < ranks; ++r) {
-        auto starting = places->start(world::does(r, what, attempt));
+        auto starting = places->start(ranks_world::does(r, what, attempt));
         into->push_back(co_await starting);
     }
 }
@@ -188,14 +188,14 @@ task<std::vector<proc::child_end>> all_ends(children* ranks) {
 
 using leased_ranks_test::all_ends;
 using leased_ranks_test::children;
+using leased_ranks_test::ranks_world;
 using leased_ranks_test::reserved;
 using leased_ranks_test::start_all;
 using leased_ranks_test::with_nodes;
-using leased_ranks_test::world;
 
 TEST_CASE("ranks have places on the nodes, in a row on each, and end as their processes do",
           "[cluster][ranks]") {
-    with_nodes(1, {2, 2}, [](world& w) -> task<void> {
+    with_nodes(1, {2, 2}, [](ranks_world& w) -> task<void> {
         const auto places = w.make();
         auto opening = places->open();
         co_await opening;
@@ -209,7 +209,7 @@ TEST_CASE("ranks have places on the nodes, in a row on each, and end as their pr
         children ranks;
         auto starting = start_all(places.get(), 3, {"say", "2", "sleep", "100"}, &ranks);
         co_await starting;
-        auto dying = places->start(world::does(3, {"sleep", "50", "exit", "3"}));
+        auto dying = places->start(ranks_world::does(3, {"sleep", "50", "exit", "3"}));
         ranks.push_back(co_await dying);
         auto ending = all_ends(&ranks);
         const auto ends = co_await ending;
@@ -237,7 +237,7 @@ TEST_CASE("ranks have places on the nodes, in a row on each, and end as their pr
 
 TEST_CASE("ranks of one node see each other's gpus, their own at the place of their local rank",
           "[cluster][ranks]") {
-    with_nodes(5, {}, [](world& w) -> task<void> {
+    with_nodes(5, {}, [](ranks_world& w) -> task<void> {
         w.add_node(4, {"4", "5", "6", "7"});
         w.demand.cpu = 1;
         w.demand.gpu = 1;
@@ -292,13 +292,13 @@ TEST_CASE("ranks of one node see each other's gpus, their own at the place of th
 }
 
 TEST_CASE("a rank that cannot start, is killed or loses its node says so", "[cluster][ranks]") {
-    with_nodes(2, {1, 1, 1}, [](world& w) -> task<void> {
+    with_nodes(2, {1, 1, 1}, [](ranks_world& w) -> task<void> {
         auto joining = reserved(&w, 3);
         const auto places = co_await joining;
         children ranks;
         auto starting = start_all(places.get(), 2, {"sleep", "1000000"}, &ranks);
         co_await starting;
-        auto dying = places->start(world::does(2, {"die"}));
+        auto dying = places->start(ranks_world::does(2, {"die"}));
         ranks.push_back(co_await dying);
         auto third = ranks[2]->ended();
         const auto killed = co_await third;
@@ -324,7 +324,7 @@ TEST_CASE("a rank that cannot start, is killed or loses its node says so", "[clu
         auto again = places->reserve(2);
         const auto where = co_await again;
         CHECK(where.size() == 2);
-        auto absent = places->start(world::does(0, {"exit", "0"}, 1));
+        auto absent = places->start(ranks_world::does(0, {"exit", "0"}, 1));
         const auto rank = co_await absent;
         auto over = rank->ended();
         const auto good = co_await over;
@@ -340,13 +340,13 @@ TEST_CASE("a rank that cannot start, is killed or loses its node says so", "[clu
 
 TEST_CASE("a rank is asked by SIGTERM, at once, and killed after its own grace",
           "[cluster][ranks]") {
-    with_nodes(3, {2}, [](world& w) -> task<void> {
+    with_nodes(3, {2}, [](ranks_world& w) -> task<void> {
         auto joining = reserved(&w, 2);
         const auto places = co_await joining;
         children ranks;
-        auto starting = places->start(world::does(0, {"sleep", "1000000"}));
+        auto starting = places->start(ranks_world::does(0, {"sleep", "1000000"}));
         ranks.push_back(co_await starting);
-        auto deaf = places->start(world::does(1, {"deaf"}));
+        auto deaf = places->start(ranks_world::does(1, {"deaf"}));
         ranks.push_back(co_await deaf);
         auto begun = w.until_told(2);
         co_await begun;
@@ -367,7 +367,7 @@ TEST_CASE("a rank is asked by SIGTERM, at once, and killed after its own grace",
 }
 
 TEST_CASE("ranks wait until there is room for all of them, and say why", "[cluster][ranks]") {
-    with_nodes(4, {1}, [](world& w) -> task<void> {
+    with_nodes(4, {1}, [](ranks_world& w) -> task<void> {
         std::vector<std::string> said;
         const auto places = w.make([&](const std::string& why) { said.push_back(why); });
         auto opening = places->open();
@@ -404,7 +404,7 @@ TEST_CASE("ranks wait until there is room for all of them, and say why", "[clust
 }
 
 TEST_CASE("more ranks than a group may have are refused", "[cluster][ranks]") {
-    with_nodes(5, {1}, [](world& w) -> task<void> {
+    with_nodes(5, {1}, [](ranks_world& w) -> task<void> {
         const auto places = w.make();
         auto opening = places->open();
         co_await opening;
@@ -421,7 +421,7 @@ TEST_CASE("a cluster without a folder for runs, and none at all, have no places"
           "[cluster][ranks]") {
     with_nodes(
         6, {1},
-        [](world& w) -> task<void> {
+        [](ranks_world& w) -> task<void> {
             {
                 const auto places = w.make();
                 auto opening = as_result(places->open());
@@ -449,7 +449,7 @@ TEST_CASE("ranks go on without a head, and the next one tells of their ends", "[
     sim::disk disk;
     with_nodes(
         7, {2, 2},
-        [](world& w) -> task<void> {
+        [](ranks_world& w) -> task<void> {
             auto joining = reserved(&w, 4);
             const auto places = co_await joining;
             children ranks;
@@ -478,7 +478,7 @@ TEST_CASE("ranks go on without a head, and the next one tells of their ends", "[
 }
 
 TEST_CASE("a head that stays away for long has lost the ranks", "[cluster][ranks]") {
-    with_nodes(8, {2}, [](world& w) -> task<void> {
+    with_nodes(8, {2}, [](ranks_world& w) -> task<void> {
         auto joining = reserved(&w, 2);
         const auto places = co_await joining;
         children ranks;
@@ -498,7 +498,7 @@ TEST_CASE("a head that stays away for long has lost the ranks", "[cluster][ranks
 }
 
 TEST_CASE("a cluster that is stopped ends its ranks", "[cluster][ranks]") {
-    with_nodes(9, {2}, [](world& w) -> task<void> {
+    with_nodes(9, {2}, [](ranks_world& w) -> task<void> {
         auto joining = reserved(&w, 1);
         const auto places = co_await joining;
         children ranks;
@@ -510,7 +510,7 @@ TEST_CASE("a cluster that is stopped ends its ranks", "[cluster][ranks]") {
         auto ending = all_ends(&ranks);
         const auto ends = co_await ending;
         CHECK_FALSE(ends[0].lost.empty());
-        auto late = places->start(world::does(0, {"exit", "0"}, 1));
+        auto late = places->start(ranks_world::does(0, {"exit", "0"}, 1));
         const auto rank = co_await late;
         auto none = rank->ended();
         const auto end = co_await none;

@@ -157,7 +157,9 @@ public:
     }
     void signal(int) noexcept override { of_->ask_to_end(*lease_, false); }
     void kill() noexcept override { of_->ask_to_end(*lease_, true); }
-    void keep_place(const std::string&) noexcept override { of_->head.keep(lease_->number); }
+    void keep_place(const std::string& why) noexcept override {
+        of_->head.keep(lease_->number, why);
+    }
     proc::process_usage usage() override { return {}; }
     std::unique_ptr<net::stream> take_stream() override { return nullptr; }
     task<std::size_t> read_output(bool, std::span<std::byte>) override { co_return 0; }
