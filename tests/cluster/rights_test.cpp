@@ -390,6 +390,32 @@ TEST_CASE("a job's key drives workers and namespaces of that job", "[cluster][ri
     in_world([](world* w) { return drive(w); });
 }
 
+task<void> stay_behind(world* w) {
+    auto beginning = world::begin(w, "train");
+    cluster::leased_workers_options how;
+    how.secret = co_await beginning;
+    const auto d = w->c.make_driver("driver", 0, std::move(how));
+    auto driving = test::as_driver(d.get(), [w]() -> task<void> { // NOLINT: run at once
+        auto calling = remote<&twice>(21);
+        const int answer = co_await calling;
+        CHECK(answer == 42);
+        CHECK(w->c.processes() > 1);
+        auto stopping = w->jobs.stop("train");
+        (void)co_await stopping;
+        auto ending = w->jobs.until("train", cluster::job_state::stopped);
+        (void)co_await ending;
+        co_await sleep_for(30s); // it goes on as if it had not been of that job
+        CHECK(w->c.processes() == 0);
+        CHECK(w->c.head().status().jobs.empty());
+    });
+    co_await driving;
+}
+
+TEST_CASE("a program that stays behind its job loses its workers with the key",
+          "[cluster][rights]") {
+    in_world([](world* w) { return stay_behind(w); });
+}
+
 task<void> be_node_with_key(world* w) {
     // The only node that knows no token.
     auto leaving = w->c.kill_agent(w->c.at(0));

@@ -417,6 +417,7 @@ SKEIN_INLINE void head::state::look() {
     nodes.look();
     spaces.look();
     runner.look();
+    detail::head_keys::end_shut_out(*this);
     leases.take_groups_over();
     leases.pump();
     drained.look();

@@ -30,6 +30,10 @@ public:
     /// The secret of a space server for a driver, sealed with that one's key.
     [[nodiscard]] byte_buffer space_secret_for(std::uint64_t driver, std::uint64_t server) const;
 
+    /// Ends the links of drivers whose attempt has ended for driver_grace, and that have not: then
+    /// their workers end, too. Whoever ends with its job has said goodbye by then.
+    static void end_shut_out(head::state& of);
+
     [[nodiscard]] std::string job_of_attempt(std::uint64_t attempt) const override;
     [[nodiscard]] std::string fate_of_attempt(std::uint64_t attempt) const override;
     [[nodiscard]] std::optional<net::key_name> key_of(std::uint64_t driver) const override;

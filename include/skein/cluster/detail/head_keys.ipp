@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -40,6 +41,21 @@ SKEIN_INLINE byte_buffer head_keys::space_secret_for(std::uint64_t driver,
     const auto& token = of_->how.secret;
     const auto by = token.derive(of_->drivers.at(driver)->key);
     return sealed(by, sealed_space, server, space_secret(token, server).bytes());
+}
+
+SKEIN_INLINE void head_keys::end_shut_out(head::state& of) {
+    const auto now = of.on_loop.now();
+    const head_keys mine(of);
+    std::vector<std::pair<head::state::session_ptr, error>> late;
+    for (const auto& [number, d] : of.drivers) {
+        if (d->session == nullptr || d->key.kind != net::key_kind::attempt) continue;
+        auto why = why_shut_out(mine, d->key);
+        if (!why) continue;
+        if (d->shut_out_at == time_point{})
+            d->shut_out_at = deadline_after(now, of.how.driver_grace);
+        if (now >= d->shut_out_at) late.emplace_back(d->session, std::move(*why));
+    }
+    for (auto& [session, why] : late) session->below->abort(std::move(why));
 }
 
 SKEIN_INLINE std::string head_keys::job_of_attempt(std::uint64_t attempt) const {

@@ -76,10 +76,11 @@ struct head_driver {
     driver_hello hello;                    ///< empty until its driver has come
     std::shared_ptr<head_session> session; ///< nullptr: it is away
     time_point away_until{};
-    std::string seen_from; ///< see head_session
-    call_counts calls;     ///< as it has told last
-    net::key_name key;     ///< with which it has come, or is to come
-    std::string begun_by;  ///< of a space server: the job of the driver that has asked for it
+    std::string seen_from;    ///< see head_session
+    call_counts calls;        ///< as it has told last
+    net::key_name key;        ///< with which it has come, or is to come
+    time_point shut_out_at{}; ///< see head_keys::end_shut_out
+    std::string begun_by;     ///< of a space server: the job of the driver that has asked for it
 
     [[nodiscard]] bool has_come() const noexcept {
         return hello.port != 0 || !hello.address.empty() || hello.has_ranks;
