@@ -65,9 +65,9 @@ struct stage {
     std::map<std::string, told> all{};
     std::set<std::string> draining{};                        ///< nodes that somebody drains now
     std::map<std::string, std::unique_ptr<event>> notices{}; ///< by host: it is to be taken away
-    bool is_forced = false; ///< some drain was asked for by force
+    bool is_forced = false;                                  ///< some drain was asked for by force
     int trainings = 0, moved = 0;
-    bool is_over = false;
+    bool is_over = false, is_program_over = false;
     std::string violation{};
 
     void broken(std::string why) {
@@ -115,8 +115,8 @@ void look_at(stage* s, const job_info& now) {
             s->broken(fmt::format("{}: an attempt is not counted, and nothing drains: {}", now.id,
                                   now.reason));
         if (s->c.nodes() == 1 && !s->is_forced && !s->is_rough)
-            s->broken(fmt::format("{} has left the only node, and nobody has asked for force",
-                                  now.id));
+            s->broken(
+                fmt::format("{} has left the only node, and nobody has asked for force", now.id));
         job.not_counted = now.not_counted;
     }
     if (job.not_counted > s->moves && !s->is_rough)
@@ -587,6 +587,12 @@ void check_end(stage* s, const std::string& id, const told& job) {
     w.loop.trace(job.end->state * 1000U + job.end->attempt);
 }
 
+task<void> end_program(stage* s, sim_nodes::driver* d) {
+    if (d == nullptr || std::exchange(s->is_program_over, true)) co_return;
+    auto ended = as_result(with_timeout(sim::run_on(d->home, d->end()), 60s));
+    (void)co_await ended;
+}
+
 task<void> drive(stage* s) {
     auto& w = s->w;
     auto& c = s->c;
@@ -621,17 +627,18 @@ task<void> drive(stage* s) {
             auto undoing = undo(s, c.at(i).host);
             co_await undoing;
         }
+        s->is_over = true;
+        auto over =
+            end_program(s, program.get()); // it would keep its share from a job that needs more
+        co_await over;
         auto ended = end_all(s);
         co_await ended;
     } catch (...) {
         failure = std::current_exception();
     }
     s->is_over = true;
-    if (program) {
-        const loop::use there(program->home);
-        auto ended = as_result(with_timeout(program->end(), 60s));
-        (void)co_await ended;
-    }
+    auto over = end_program(s, program.get());
+    co_await over;
     co_await sleep_for(30s);
     for (auto* some : {&draining, &working}) {
         some->cancel();
