@@ -67,7 +67,7 @@ struct stage {
     std::map<std::string, std::unique_ptr<event>> notices{}; ///< by host: it is to be taken away
     bool is_forced = false;                                  ///< some drain was asked for by force
     int trainings = 0, moved = 0;
-    bool is_over = false;
+    bool is_over = false, is_program_over = false;
     std::string violation{};
 
     void broken(std::string why) {
@@ -587,6 +587,12 @@ void check_end(stage* s, const std::string& id, const told& job) {
     w.loop.trace(job.end->state * 1000U + job.end->attempt);
 }
 
+task<void> end_program(stage* s, sim_nodes::driver* d) {
+    if (d == nullptr || std::exchange(s->is_program_over, true)) co_return;
+    auto ended = as_result(with_timeout(sim::run_on(d->home, d->end()), 60s));
+    (void)co_await ended;
+}
+
 task<void> drive(stage* s) {
     auto& w = s->w;
     auto& c = s->c;
@@ -621,17 +627,18 @@ task<void> drive(stage* s) {
             auto undoing = undo(s, c.at(i).host);
             co_await undoing;
         }
+        s->is_over = true;
+        auto over =
+            end_program(s, program.get()); // it would keep its share from a job that needs more
+        co_await over;
         auto ended = end_all(s);
         co_await ended;
     } catch (...) {
         failure = std::current_exception();
     }
     s->is_over = true;
-    if (program) {
-        const loop::use there(program->home);
-        auto ended = as_result(with_timeout(program->end(), 60s));
-        (void)co_await ended;
-    }
+    auto over = end_program(s, program.get());
+    co_await over;
     co_await sleep_for(30s);
     for (auto* some : {&draining, &working}) {
         some->cancel();
