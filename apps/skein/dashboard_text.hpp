@@ -87,8 +87,10 @@ inline skein::ordered_json json_of(const cluster::job_info& job) {
 inline skein::ordered_json results_json(const std::vector<cluster::stored_set>& sets) {
     auto out = skein::ordered_json::array();
     for (const auto& one : sets) {
-        skein::ordered_json set{{"name", one.name},     {"attempt", one.attempt},
-                                {"node", one.node},     {"files", one.id.empty() ? 0 : one.files},
+        skein::ordered_json set{{"name", one.name},
+                                {"attempt", one.attempt},
+                                {"node", one.node},
+                                {"files", one.id.empty() ? 0 : one.files},
                                 {"bytes", one.id.empty() ? 0 : one.bytes}};
         set["kept"] = static_cast<double>(one.when) / 1000;
         if (!one.trouble.empty()) set["trouble"] = one.trouble;
