@@ -173,6 +173,27 @@ TEST_CASE("pages of a shelf that are damaged count as none", "[cluster][results]
     CHECK(again.sets_of("b").size() == 1);
 }
 
+TEST_CASE("after a new start what jobs that live have is held again", "[cluster][results]") {
+    const test::temporary_folder folder;
+    const std::string large(2000, 'x');
+    {
+        run_shelf on(folder.path + "/results", 10'000);
+        (void)keep(on, "lives", "attempt-1", large + "1", true);
+        (void)keep(on, "lives", "run/step-1", large + "2", true);
+        (void)keep(on, "lives", "attempt-2", large + "3", true);
+    }
+    run_shelf on(folder.path + "/results", 10'000);
+    on.keep([](const std::string&) { return true; }, [](const std::string&) { return true; });
+    (void)keep(on, "other", "a", large + "4", true);
+    (void)keep(on, "third", "a", large + "5", true);
+    CHECK(fault_of([&] { (void)keep(on, "fourth", "a", large + "6", true); }) == errc::exhausted);
+    const auto sets = on.sets_of("lives");
+    REQUIRE(sets.size() == 3);
+    CHECK(sets[0].id.empty()); // an attempt before the newest
+    CHECK_FALSE(sets[1].id.empty());
+    CHECK_FALSE(sets[2].id.empty());
+}
+
 // ---- pieces over a link -------------------------------------------------------------------------
 
 /// A store whose files come over a simulated link.

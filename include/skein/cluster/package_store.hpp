@@ -145,6 +145,9 @@ public:
     [[nodiscard]] store_usage usage() const;
 
 private:
+    std::string keep_as(const package_manifest& what, std::string id);
+    [[nodiscard]] package_pin pin_as(const package_manifest& what, const std::string& id);
+
     std::shared_ptr<detail::package_files> files_;
 };
 

@@ -65,7 +65,8 @@ public:
                     const std::vector<std::string>& keeps);
     /// All of a job.
     void forget(const std::string& key);
-    /// Lets go of what is held for others than those; forgets jobs that nobody knows.
+    /// Holds again what an earlier process held for those that live, lets go of what is held for
+    /// others, and forgets jobs that nobody knows.
     ///   lives   is asked with the shelf's lock held
     void keep(const std::function<bool(const std::string& key)>& lives,
               const std::function<bool(const std::string& key)>& is_known);
@@ -74,7 +75,9 @@ private:
     struct of_job {
         std::vector<stored_set> sets;
         std::map<std::string, package_pin> held; ///< by name
+        bool is_held = false;                    ///< what is to be held is, since this start
     };
+    void hold_again(of_job& job);
     [[nodiscard]] std::string path_of(const std::string& key) const;
     void write(const std::string& key, const std::vector<stored_set>& sets) const;
     void take_over();

@@ -64,7 +64,9 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
             self->folders.enter(&place, detail::folder_of_job(place.storage, order), order.package);
         co_await entering;
         auto bringing = self->steps.bring(order, place);
+        place.in_storage = true; // what fails now is no fault of the job's
         co_await bringing;
+        place.in_storage = false;
     } else {
         w->place.folder = order.folder;
         std::error_code none;

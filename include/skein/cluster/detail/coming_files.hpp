@@ -27,6 +27,8 @@
 
 namespace skein::cluster::detail {
 
+inline constexpr std::size_t most_coming = 512; ///< files of one link at a time
+
 /// One of them. `into` is of the pool while `turn` is held.
 struct coming_file {
     std::optional<blob_writer> into;
@@ -47,7 +49,7 @@ struct coming_files {
             throw error(errc::malformed, fmt::format("a piece of {} bytes at {} of {}",
                                                      m.bytes.size(), m.offset, m.size));
         if (m.offset == 0) {
-            if (all.size() >= most_uploads && !all.contains(m.file))
+            if (all.size() >= most_coming && !all.contains(m.file))
                 throw error(errc::exhausted, fmt::format("{} files at a time", all.size()));
             all[m.file] = std::make_shared<coming_file>();
         }

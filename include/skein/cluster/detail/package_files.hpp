@@ -63,8 +63,9 @@ struct package_files {
     void reserve(std::uint64_t size);                                      ///< held
     /// Whether the file is there, whole: hashed if this process has not seen it. Not held.
     [[nodiscard]] bool verify(const kept_name& name);
-    [[nodiscard]] std::uint64_t size_of(const kept_name& name); ///< not held; 0: it is not there
-    void forget(const kept_name& name);                         ///< not held: it is damaged
+    [[nodiscard]] bool is_verified(const kept_name& name) const; ///< not held
+    [[nodiscard]] std::uint64_t size_of(const kept_name& name);  ///< not held; 0: it is not there
+    void forget(const kept_name& name);                          ///< not held: it is damaged
     void store(file_beside& written, const kept_name& name, std::uint64_t size);
     [[nodiscard]] std::string temporary_path();
 

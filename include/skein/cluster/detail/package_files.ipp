@@ -180,6 +180,12 @@ SKEIN_INLINE void package_files::reserve(std::uint64_t size) {
     reserved += size;
 }
 
+SKEIN_INLINE bool package_files::is_verified(const kept_name& name) const {
+    const std::lock_guard held(mutex);
+    const auto at = all.find(name);
+    return at != all.end() && at->second.is_verified;
+}
+
 SKEIN_INLINE std::uint64_t package_files::size_of(const kept_name& name) {
     const std::lock_guard held(mutex);
     const auto at = all.find(name);

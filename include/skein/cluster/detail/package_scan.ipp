@@ -31,8 +31,9 @@ namespace skein::cluster {
 namespace detail {
 
 /// What is in a folder, but `.` and `..`.
+///   but_files  some of its files may be left out, too
 ///   errors  not_found, permission_denied, ...
-SKEIN_INLINE std::vector<std::string> names_in(const std::string& folder) {
+SKEIN_INLINE std::vector<std::string> names_in(const std::string& folder, bool but_files = false) {
     const auto close = [](DIR* d) { ::closedir(d); };
     const std::unique_ptr<DIR, decltype(close)> dir(::opendir(folder.c_str()), close);
     if (!dir) throw errno_error(errno, "list", folder);
@@ -45,6 +46,7 @@ SKEIN_INLINE std::vector<std::string> names_in(const std::string& folder) {
             break;
         }
         const std::string_view name = each->d_name;
+        if (but_files && each->d_type == DT_REG) continue; // where the system tells
         if (name != "." && name != "..") out.emplace_back(name);
     }
     std::sort(out.begin(), out.end());
@@ -182,7 +184,7 @@ SKEIN_INLINE void folder_scan::take_empty_folders(const std::string& prefix,
             const auto at = prefix + parent;
             if (!at.empty() && (!look(at.substr(0, at.size() - 1), is) || !S_ISDIR(is.st_mode)))
                 continue;
-            for (const auto& name : names_in(whole(at))) {
+            for (const auto& name : names_in(whole(at), true)) {
                 const auto below = parent + name;
                 if (name == ".git" || !look(prefix + below, is) || !S_ISDIR(is.st_mode)) continue;
                 if (std::binary_search(parents.begin(), parents.end(), below + "/")) continue;

@@ -26,6 +26,11 @@ SKEIN_INLINE error no_blob(const sha256_digest& digest, const std::string& folde
         .with_hint("it was removed for others, or never came: send it again");
 }
 
+SKEIN_INLINE error no_package(const std::string& id, const std::string& folder) {
+    return error(errc::not_found, fmt::format("package {} is not in {}", id, folder))
+        .with_hint("send its manifest first");
+}
+
 } // namespace detail
 
 SKEIN_INLINE blob_writer::blob_writer(std::unique_ptr<detail::blob_file> of) noexcept
@@ -66,8 +71,11 @@ SKEIN_INLINE package_store::package_store(std::string folder, std::uint64_t byte
 SKEIN_INLINE package_store::~package_store() = default;
 
 SKEIN_INLINE std::string package_store::keep(const package_manifest& what) {
-    if (auto good = check_package(what, files_->bounds); !good) throw error(good.error());
-    auto id = what.id();
+    return keep_as(what, what.id());
+}
+
+/// One that this process has written or checked is not checked again.
+SKEIN_INLINE std::string package_store::keep_as(const package_manifest& what, std::string id) {
     detail::kept_name name{true, {}};
     (void)from_hex(id, name.digest);
     {
@@ -75,6 +83,7 @@ SKEIN_INLINE std::string package_store::keep(const package_manifest& what) {
         const auto at = files_->all.find(name);
         if (at != files_->all.end() && at->second.is_verified) return files_->touch(name), id;
     }
+    if (auto good = check_package(what, files_->bounds); !good) throw error(good.error());
     const auto bytes = wire::encode(what);
     detail::blob_file file(files_, name, bytes.size());
     file.append(bytes);
@@ -94,7 +103,8 @@ SKEIN_INLINE std::optional<package_manifest> package_store::find(const std::stri
     wire::limits limits;
     limits.max_memory = files_->bounds.memory();
     auto read = wire::decode<package_manifest>(*bytes, limits);
-    if (!read || !check_package(*read, files_->bounds) || read->id() != id)
+    const bool is_known = files_->is_verified(name);
+    if (!read || (!is_known && (!check_package(*read, files_->bounds) || read->id() != id)))
         return files_->forget(name), std::nullopt;
     const std::lock_guard held(files_->mutex);
     if (const auto at = files_->all.find(name); at != files_->all.end())
@@ -108,25 +118,26 @@ SKEIN_INLINE package_pin package_store::pin(const package_manifest& what) {
     detail::kept_name name{true, {}};
     (void)from_hex(id, name.digest);
     const detail::held_names held(*files_, {name}); // others may need its room before it is pinned
-    keep(what);
-    return pin(id);
+    return pin_as(what, keep_as(what, id));
 }
 
 SKEIN_INLINE package_pin package_store::pin(const std::string& id) {
     const auto what = find(id);
-    const auto none = [&] {
-        return error(errc::not_found, fmt::format("package {} is not in {}", id, files_->folder))
-            .with_hint("send its manifest first");
-    };
-    if (!what) throw none();
-    auto names = detail::blobs_of(*what);
+    if (!what) throw detail::no_package(id, files_->folder);
+    return pin_as(*what, id);
+}
+
+SKEIN_INLINE package_pin package_store::pin_as(const package_manifest& what,
+                                               const std::string& id) {
+    auto names = detail::blobs_of(what);
     names.push_back({true, {}});
     (void)from_hex(id, names.back().digest);
     package_pin out;
     const std::lock_guard held(files_->mutex);
     auto at = files_->packages.find(id);
     if (at == files_->packages.end()) {
-        if (!files_->all.contains(names.back())) throw none(); // others have needed its room
+        if (!files_->all.contains(names.back())) // others have needed its room
+            throw detail::no_package(id, files_->folder);
         files_->hold(names);
         at = files_->packages.emplace(id, std::pair(0u, std::move(names))).first;
     }

@@ -14,6 +14,7 @@
 #include <skein/cluster/detail/start_order.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
+#include <skein/core/semaphore.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
 
@@ -63,6 +64,7 @@ private:
 
     head_link& head_;
     std::shared_ptr<job_storage> storage_;
+    semaphore turns_{2}; ///< attempts that send: what is under way over one link is bounded
 };
 
 } // namespace skein::cluster::detail

@@ -75,9 +75,11 @@ SKEIN_INLINE task<std::string> result_sender::send_once(result_sender* self, att
         set.trouble = text_of_left_out(*found);
         if (found->files.entries.empty() && set.trouble.empty()) co_return std::string();
         if (!found->files.entries.empty()) {
+            co_await self->turns_.acquire();
             auto sending =
                 as_result(send_set(&store, of.question.folder, std::move(found->files), set));
             const auto sent = co_await sending;
+            self->turns_.release();
             if (sent) co_return set.trouble;
             const auto code = sent.error().code();
             if (code == errc::cancelled || code == errc::aborted || !self->head_.is_joined())

@@ -128,6 +128,15 @@ SKEIN_INLINE task<blob_piece> run_service::read(shelf_ptr shelf, std::string key
     co_return out;
 }
 
+[[nodiscard]] inline bool runs_still(const run_service::attempt_of& who, const lease_name& lease) {
+    try {
+        (void)who(lease);
+        return true;
+    } catch (const error&) {
+        return false;
+    }
+}
+
 SKEIN_INLINE void run_service::serve_nodes(net::request_service& service,
                                            const std::weak_ptr<run_uploads>& uploads,
                                            const attempt_of& who) const {
@@ -136,11 +145,13 @@ SKEIN_INLINE void run_service::serve_nodes(net::request_service& service,
         if (of_link == nullptr) throw error(errc::closed, from.peer + " has gone");
         return of_link;
     };
-    service.on<offer_set, set_wanted>(
-        [shelf = shelf_, book = &book_, here, who](offer_set m, const net::caller& from) {
-            (void)who(m.lease);
-            return offer(shelf, here(from), std::move(m), tidier_of(*book));
-        });
+    service.on<offer_set, set_wanted>([shelf = shelf_, book = &book_, here,
+                                       who](offer_set m, const net::caller& from) {
+        (void)who(m.lease);
+        auto of_link = here(from);
+        std::erase_if(of_link->pins, [&](const auto& one) { return !runs_still(who, one.first); });
+        return offer(shelf, std::move(of_link), std::move(m), tidier_of(*book));
+    });
     service.on<put_run_piece, piece_taken>(
         [shelf = shelf_, here](put_run_piece m, const net::caller& from) {
             auto of_link = here(from);

@@ -91,6 +91,7 @@ SKEIN_INLINE void run_shelf::commit(const std::string& key, stored_set what, boo
         return !is_there || one.first == what.name ||
                (one.first.find('/') == one.first.npos && what.name.find('/') == what.name.npos);
     });
+    of.is_held = of.is_held || holds;
     if (holds && !what.id.empty()) of.held.emplace(what.name, std::move(pin));
 }
 
@@ -149,7 +150,7 @@ SKEIN_INLINE void run_shelf::keep_steps(const std::string& key, const std::strin
     const std::lock_guard held(mutex_);
     const auto at = jobs_.find(key);
     if (at == jobs_.end()) return;
-    auto& [sets, pins] = at->second;
+    auto& sets = at->second.sets;
     std::size_t newer = 0;
     std::vector<stored_set> left;
     for (auto one = sets.rbegin(); one != sets.rend(); ++one) {
@@ -157,7 +158,7 @@ SKEIN_INLINE void run_shelf::keep_steps(const std::string& key, const std::strin
         const bool goes = is_step && newer++ >= 2 &&
                           std::find(keeps.begin(), keeps.end(), one->name) == keeps.end();
         if (goes)
-            pins.erase(one->name);
+            at->second.held.erase(one->name);
         else
             left.push_back(std::move(*one));
     }
@@ -172,6 +173,18 @@ SKEIN_INLINE void run_shelf::forget(const std::string& key) {
     if (jobs_.erase(key) != 0) (void)::unlink(path_of(key).c_str());
 }
 
+/// As commit() would have: after a new start nothing is.
+SKEIN_INLINE void run_shelf::hold_again(of_job& job) {
+    if (std::exchange(job.is_held, true)) return;
+    bool has_newest = false;
+    for (auto one = job.sets.rbegin(); one != job.sets.rend(); ++one) {
+        const bool is_attempt = one->name.find('/') == one->name.npos;
+        if (one->id.empty() || (is_attempt && std::exchange(has_newest, true))) continue;
+        if (!files_.find(one->id)) continue; // it was removed
+        job.held.emplace(one->name, files_.pin(one->id));
+    }
+}
+
 SKEIN_INLINE void run_shelf::keep(const std::function<bool(const std::string& key)>& lives,
                                   const std::function<bool(const std::string& key)>& is_known) {
     const std::lock_guard held(mutex_);
@@ -181,7 +194,10 @@ SKEIN_INLINE void run_shelf::keep(const std::function<bool(const std::string& ke
             at = jobs_.erase(at);
             continue;
         }
-        if (!lives(at->first)) at->second.held.clear();
+        if (lives(at->first))
+            hold_again(at->second);
+        else
+            at->second.held.clear();
         ++at;
     }
 }

@@ -18,6 +18,7 @@
 #include <skein/cluster/detail/job_folders.hpp>
 #include <skein/cluster/detail/run_messages.hpp>
 #include <skein/cluster/detail/start_order.hpp>
+#include <skein/core/semaphore.hpp>
 #include <skein/core/task.hpp>
 
 #include <cstdint>
@@ -88,6 +89,7 @@ private:
 
     head_link& head_;
     std::shared_ptr<job_storage> storage_;
+    semaphore turns_{2};    ///< steps under way
     bool is_clean_ = false; ///< what an agent before has left is removed
 };
 

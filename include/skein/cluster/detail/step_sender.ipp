@@ -189,8 +189,10 @@ SKEIN_INLINE task<void> step_sender::watch_each(step_sender* self, attempt of) {
         std::vector<std::string> keeps;
         for (const auto& one : there)
             if (one.run == next->run) keeps.push_back(one.set_name());
+        co_await self->turns_.acquire();
         auto sending = as_result(send_step(self, &of, *next, std::move(keeps)));
         const auto sent = co_await sending;
+        self->turns_.release();
         const auto code = sent ? errc{} : sent.error().code();
         if (code == errc::cancelled) co_return;
         if (!sent && !self->head_.is_joined()) continue; // the next head gets it
@@ -254,8 +256,10 @@ SKEIN_INLINE task<void> step_sender::bring_each(step_sender* self, attempt of) {
         if (known != newest.end() && one.step >= known->second.first) newest.erase(known);
     }
     for (const auto& [run, best] : newest) {
-        auto bringing = bring_set(self, &of, best.second);
-        co_await bringing;
+        auto bringing = as_result(bring_set(self, &of, best.second));
+        const auto came = co_await bringing;
+        if (!came && came.error().code() == errc::not_found) continue; // it was removed just now
+        if (!came) throw came.error();
         logging::info("agent", "a step of a training has come from the head",
                       {{"job", of.job}, {"step", best.second.name}});
     }
