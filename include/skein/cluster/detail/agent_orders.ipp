@@ -15,6 +15,7 @@
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -35,6 +36,32 @@ inline void add_variables(const std::vector<std::string>& all,
         const auto split = v.find('=');
         if (split != v.npos) into.emplace_back(v.substr(0, split), v.substr(split + 1));
     }
+}
+
+} // namespace detail
+
+namespace detail {
+
+/// What a rank of a fixed number sees: the gpus of all ranks of its training on this node, in the
+/// order of local ranks, as their collectives need each other's. Empty: its own alone, as that of
+/// workers that come and go, of parts of a gpu, and of parts that one process cannot see together.
+[[nodiscard]] inline std::string gpus_of_ranks(const rank_process& order,
+                                               const std::vector<std::string>& names) {
+    std::string out;
+    std::uint64_t seen = 0;
+    int many = 0;
+    const std::string comes_and_goes = std::string(spmd::elastic_id_variable) + "=";
+    for (const auto& one : order.rank.place)
+        if (one.starts_with(comes_and_goes)) return {};
+    for (const auto bits : order.gpus) {
+        if ((seen & bits) != 0) return {};
+        seen |= bits;
+        many += std::popcount(bits);
+        out +=
+            (out.empty() || bits == 0 ? "" : ",") + proc::gpus_by_name(sched::gpu_set(bits), names);
+    }
+    if (order.gpus.size() < 2 || !proc::check_gpus_together(sched::amount(many), names)) return {};
+    return out;
 }
 
 } // namespace detail
@@ -135,6 +162,9 @@ SKEIN_INLINE proc::child_options agent::state::what_to_start(const worker& w) co
                                proc::gpus_by_name(sched::gpu_set(order.gpus), how.gpu_names));
     if (const auto* const rank = order.rank()) {
         be_rank(*rank, secret, child);
+        if (const auto all = detail::gpus_of_ranks(*rank, how.gpu_names); !all.empty())
+            for (auto& [name, value] : child.env)
+                if (name == proc::gpus_variable) value = all;
         return child;
     }
     rt::worker_order boot;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,20 @@
 #include <fmt/format.h>
 
 namespace skein::cluster {
+
+namespace detail {
+
+/// Of the bundles of its group on its node.
+[[nodiscard]] inline std::vector<std::uint64_t> gpus_of_group(const lease& l) {
+    std::vector<std::uint64_t> out;
+    const auto* const g = group_of(l);
+    if (g == nullptr || !l.demand.gpu) return out;
+    for (const auto& b : g->places)
+        if (b.node == l.at->incarnation) out.push_back(b.gpus);
+    return out;
+}
+
+} // namespace detail
 
 /// A driver that came out of a job: what was submitted. nullptr: it is none, or nobody knows that
 /// job any more.
@@ -38,7 +53,8 @@ SKEIN_INLINE start_worker_order head::state::order_of(const detail::lease& l) co
     if (l.number == space_server_lease)
         m.kind = space_server_process{std::move(of), spaces.name_of(d.incarnation)};
     else if (l.rank.is_there())
-        m.kind = rank_process{std::move(of), l.rank, links.at(l.at->incarnation)->seen_from};
+        m.kind = rank_process{std::move(of), l.rank, links.at(l.at->incarnation)->seen_from,
+                              detail::gpus_of_group(l)};
     else
         m.kind = worker_process{std::move(of)};
     if (const auto* const job = job_behind(d)) {

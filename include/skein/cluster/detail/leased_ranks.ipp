@@ -404,6 +404,10 @@ SKEIN_INLINE task<std::vector<proc::child_place>> leased_ranks::state::reserve(s
     while (self->placed.empty()) {
         if (self->over) throw *self->over;
         if (self->refused) throw error(errc::exhausted, *self->refused);
+        if (self->waits && self->how.demand.gpu) // none comes by waiting
+            throw error(errc::exhausted, fmt::format("{} ranks of {} each have no place: {}", ranks,
+                                                     self->demand, *self->waits))
+                .with_hint("fewer workers or gpus for each, or more nodes before it is started");
         if (self->waits)
             say(*self->waits);
         else if (self->on_loop.now() >= patient)

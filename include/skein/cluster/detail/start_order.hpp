@@ -41,6 +41,9 @@ struct rank_process {
     /// By which the head sees the node, so that ranks of other nodes may reach this one there;
     /// empty: it is on the head's host, see driver_program.
     std::string node_host;
+    /// Bits of sched::gpu_set of the bundles of its group on its node, in their order, which is that
+    /// of local ranks; none: it has no gpu, or no group.
+    std::vector<std::uint64_t> gpus;
 };
 
 struct space_server_process {

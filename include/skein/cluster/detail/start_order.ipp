@@ -19,7 +19,7 @@ template <class Order, class Driver, class Server, class Rank, class Entry>
                     order.name, of.host, of.address, of.port, order.prints, of.env, server.space,
                     entry.job, entry.attempt, entry.command, order.variables, order.package,
                     order.submitted, of.job, rank.rank, rank.node_host, entry.first_line,
-                    entry.grace_ms);
+                    entry.grace_ms, rank.gpus);
 }
 
 } // namespace detail
@@ -68,8 +68,8 @@ SKEIN_INLINE result<void> codec<cluster::start_worker_order>::decode(
     else if (!entry.job.empty())
         order.kind = std::move(entry);
     else if (rank.rank.is_there())
-        order.kind =
-            cluster::rank_process{std::move(of), std::move(rank.rank), std::move(rank.node_host)};
+        order.kind = cluster::rank_process{std::move(of), std::move(rank.rank),
+                                           std::move(rank.node_host), std::move(rank.gpus)};
     else
         order.kind = cluster::worker_process{std::move(of)};
     return in.status();
