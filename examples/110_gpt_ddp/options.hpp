@@ -51,7 +51,6 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
     o.run.name = "gpt";
     o.run.max_steps = 600;
     o.run.global_batch = 32;
-    o.run.scaling.workers = 1;
     o.run.eval_every = 100;
     o.run.eval_samples = 256;
     o.run.checkpoint.every = 100;

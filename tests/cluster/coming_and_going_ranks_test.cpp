@@ -26,18 +26,18 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace coming_and_going_ranks_test {
 
-using kind = proc::place_news::kind;
+using place_kind = proc::place_news::kind;
 
 /// A cluster, and what was heard of the places of its workers.
-struct elastic_world {
-    explicit elastic_world(test::sim_nodes& of) : c(of) {}
+struct coming_world {
+    explicit coming_world(test::sim_nodes& of) : c(of) {}
 
     void add_node(int cpus) {
         c.add_node(cpus).children->add(spmd::rank_role,
                                        [this](sim::process* self) { return live(this, self); });
     }
     /// Until it is asked to end.
-    static task<int> live(elastic_world* w, sim::process* self) {
+    static task<int> live(coming_world* w, sim::process* self) {
         using places = std::map<std::string, std::string>;
         const auto told = wire::decode<places>(self->started_with().message).value();
         w->told[told.at(spmd::elastic_id_variable)] = told;
@@ -73,7 +73,7 @@ struct elastic_world {
         return out;
     }
     /// Until such news is the newest of that worker.
-    task<std::string> until(int id, kind what) {
+    task<std::string> until(int id, place_kind what) {
         while (news[id].empty() || news[id].back().what != what) {
             heard.reset();
             auto waiting = heard.wait();
@@ -88,13 +88,13 @@ struct elastic_world {
     event heard;
 };
 
-using children = std::vector<std::unique_ptr<proc::child>>;
+using coming_children = std::vector<std::unique_ptr<proc::child>>;
 
-void with_nodes(std::uint64_t seed, std::vector<int> cpus,
-                const std::function<task<void>(elastic_world&)>& body) {
+void with_coming(std::uint64_t seed, std::vector<int> cpus,
+                 const std::function<task<void>(coming_world&)>& body) {
     test::in_world_of_nodes(seed,
                             [&](test::sim_nodes& c) -> task<void> { // NOLINT: outlives the run
-                                elastic_world w(c);
+                                coming_world w(c);
                                 c.head_defaults.runs = "/runs";
                                 c.start_head();
                                 for (const int n : cpus) w.add_node(n);
@@ -104,7 +104,8 @@ void with_nodes(std::uint64_t seed, std::vector<int> cpus,
 }
 
 /// Workers from `first` on.
-task<void> start(elastic_world* w, proc::children* places, int first, int many, children* into) {
+task<void> start_coming(coming_world* w, proc::children* places, int first, int many,
+                        coming_children* into) {
     for (int id = first; id < first + many; ++id) {
         auto starting = places->start(w->worker(id));
         into->push_back(co_await starting);
@@ -113,24 +114,24 @@ task<void> start(elastic_world* w, proc::children* places, int first, int many, 
 
 } // namespace coming_and_going_ranks_test
 
-using coming_and_going_ranks_test::children;
-using coming_and_going_ranks_test::elastic_world;
-using coming_and_going_ranks_test::kind;
-using coming_and_going_ranks_test::start;
-using coming_and_going_ranks_test::with_nodes;
+using coming_and_going_ranks_test::coming_children;
+using coming_and_going_ranks_test::coming_world;
+using coming_and_going_ranks_test::place_kind;
+using coming_and_going_ranks_test::start_coming;
+using coming_and_going_ranks_test::with_coming;
 
 TEST_CASE("workers that come and go wait for places one by one, and give them back",
           "[cluster][ranks]") {
-    with_nodes(1, {2}, [](elastic_world& w) -> task<void> {
+    with_coming(1, {2}, [](coming_world& w) -> task<void> {
         const auto places = w.make("trainer");
         CHECK(places->are_placed_later());
         auto opening = places->open();
         co_await opening;
-        children all;
-        auto starting = start(&w, places.get(), 1, 3, &all);
+        coming_children all;
+        auto starting = start_coming(&w, places.get(), 1, 3, &all);
         co_await starting;
         for (const int id : {1, 2}) {
-            auto given = w.until(id, kind::given);
+            auto given = w.until(id, place_kind::given);
             const auto said1 = co_await given;
             CHECK(said1 == "n1");
         }
@@ -138,19 +139,19 @@ TEST_CASE("workers that come and go wait for places one by one, and give them ba
         CHECK(w.told.at("1").contains(spmd::elastic_variable)); // as its node reaches the driver
         CHECK(w.told.at("1").at(spmd::token_variable) != "stays here");
         CHECK_FALSE(w.told.contains("3"));
-        auto waits = w.until(3, kind::waits); // said when it has waited for long
+        auto waits = w.until(3, place_kind::waits); // said when it has waited for long
         const auto said2 = co_await waits;
         CHECK_THAT(said2, ContainsSubstring("waits for cpu=1"));
 
         w.add_node(1);
-        auto elsewhere = w.until(3, kind::given);
+        auto elsewhere = w.until(3, place_kind::given);
         const auto said3 = co_await elsewhere;
         CHECK(said3 == "n2");
 
         auto draining = test::drain(&w.c, "n1", true);
         co_await draining;
         for (const int id : {1, 2}) {
-            auto asked = w.until(id, kind::asked_back);
+            auto asked = w.until(id, place_kind::asked_back);
             const auto said4 = co_await asked;
             CHECK_THAT(said4, ContainsSubstring("drain"));
         }
@@ -160,9 +161,9 @@ TEST_CASE("workers that come and go wait for places one by one, and give them ba
         all[1]->keep_place("no others are there");
         auto undoing = test::drain(&w.c, "n1", false);
         co_await undoing;
-        auto again = start(&w, places.get(), 4, 1, &all);
+        auto again = start_coming(&w, places.get(), 4, 1, &all);
         co_await again;
-        auto back = w.until(4, kind::given);
+        auto back = w.until(4, place_kind::given);
         const auto said5 = co_await back;
         CHECK(said5 == "n1");
         places->release();
@@ -172,17 +173,17 @@ TEST_CASE("workers that come and go wait for places one by one, and give them ba
 }
 
 TEST_CASE("the first workers come together, and are leases of their own then", "[cluster][ranks]") {
-    with_nodes(2, {2, 1}, [](elastic_world& w) -> task<void> {
+    with_coming(2, {2, 1}, [](coming_world& w) -> task<void> {
         const auto places = w.make("trainer");
         auto opening = places->open();
         co_await opening;
         auto reserving = places->reserve(3);
         (void)co_await reserving;
-        children all;
-        auto starting = start(&w, places.get(), 1, 3, &all);
+        coming_children all;
+        auto starting = start_coming(&w, places.get(), 1, 3, &all);
         co_await starting;
         for (const int id : {1, 2, 3}) {
-            auto given = w.until(id, kind::given);
+            auto given = w.until(id, place_kind::given);
             (void)co_await given;
         }
         // The room of one that ends is anybody's, on whichever node.
@@ -194,24 +195,24 @@ TEST_CASE("the first workers come together, and are leases of their own then", "
         const auto others = w.make("other");
         auto joining = others->open();
         co_await joining;
-        children more;
-        auto asking = start(&w, others.get(), 9, 1, &more);
+        coming_children more;
+        auto asking = start_coming(&w, others.get(), 9, 1, &more);
         co_await asking;
-        auto got = w.until(9, kind::given);
+        auto got = w.until(9, place_kind::given);
         const auto said6 = co_await got;
         CHECK(said6 == node);
         // A head that is started again has them as they are.
         auto killing = w.c.kill_head();
         co_await killing;
         w.c.start_head();
-        auto again = start(&w, places.get(), 4, 1, &all);
+        auto again = start_coming(&w, places.get(), 4, 1, &all);
         co_await again;
         co_await sleep_for(10s);
         CHECK(all[1]->running());
         CHECK(all[2]->running());
         CHECK(w.c.processes() == 3);
         all[1]->kill();
-        auto fourth = w.until(4, kind::given);
+        auto fourth = w.until(4, place_kind::given);
         (void)co_await fourth;
         for (auto* const one : {places.get(), others.get()}) {
             one->release();
@@ -222,15 +223,15 @@ TEST_CASE("the first workers come together, and are leases of their own then", "
 }
 
 TEST_CASE("a worker whose node is cut off is given up when it is to end", "[cluster][ranks]") {
-    with_nodes(3, {1, 1}, [](elastic_world& w) -> task<void> {
+    with_coming(3, {1, 1}, [](coming_world& w) -> task<void> {
         const auto places = w.make("trainer");
         auto opening = places->open();
         co_await opening;
-        children all;
-        auto starting = start(&w, places.get(), 1, 2, &all);
+        coming_children all;
+        auto starting = start_coming(&w, places.get(), 1, 2, &all);
         co_await starting;
         for (const int id : {1, 2}) {
-            auto given = w.until(id, kind::given);
+            auto given = w.until(id, place_kind::given);
             (void)co_await given;
         }
         const auto at = w.news.at(1).back().text;

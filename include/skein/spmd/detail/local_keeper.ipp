@@ -55,6 +55,7 @@ SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of)
 /// There is no status: its node is lost, or it was never started there.
 ///   has_come  it was heard
 SKEIN_INLINE void tell_lost(const proc::child_end& end, worker_end& told, bool has_come) {
+    told.code = -1;
     told.was_seen = end.was_asked && !has_come;
     if (!told.was_silent) told.how = "is lost: " + end.lost;
     if (has_come || end.was_asked) return;
