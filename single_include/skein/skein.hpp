@@ -22622,8 +22622,9 @@ namespace skein::cluster {
 namespace detail {
 
 /// What is in a folder, but `.` and `..`.
+///   but_files  some of its files may be left out, too
 ///   errors  not_found, permission_denied, ...
-SKEIN_INLINE std::vector<std::string> names_in(const std::string& folder) {
+SKEIN_INLINE std::vector<std::string> names_in(const std::string& folder, bool but_files = false) {
     const auto close = [](DIR* d) { ::closedir(d); };
     const std::unique_ptr<DIR, decltype(close)> dir(::opendir(folder.c_str()), close);
     if (!dir) throw errno_error(errno, "list", folder);
@@ -22636,6 +22637,7 @@ SKEIN_INLINE std::vector<std::string> names_in(const std::string& folder) {
             break;
         }
         const std::string_view name = each->d_name;
+        if (but_files && each->d_type == DT_REG) continue; // where the system tells
         if (name != "." && name != "..") out.emplace_back(name);
     }
     std::sort(out.begin(), out.end());
@@ -22773,7 +22775,7 @@ SKEIN_INLINE void folder_scan::take_empty_folders(const std::string& prefix,
             const auto at = prefix + parent;
             if (!at.empty() && (!look(at.substr(0, at.size() - 1), is) || !S_ISDIR(is.st_mode)))
                 continue;
-            for (const auto& name : names_in(whole(at))) {
+            for (const auto& name : names_in(whole(at), true)) {
                 const auto below = parent + name;
                 if (name == ".git" || !look(prefix + below, is) || !S_ISDIR(is.st_mode)) continue;
                 if (std::binary_search(parents.begin(), parents.end(), below + "/")) continue;
@@ -29591,7 +29593,9 @@ public:
     }
     void signal(int) noexcept override { of_->ask_to_end(*lease_, false); }
     void kill() noexcept override { of_->ask_to_end(*lease_, true); }
-    void keep_place(const std::string&) noexcept override { of_->head.keep(lease_->number); }
+    void keep_place(const std::string& why) noexcept override {
+        of_->head.keep(lease_->number, why);
+    }
     proc::process_usage usage() override { return {}; }
     std::unique_ptr<net::stream> take_stream() override { return nullptr; }
     task<std::size_t> read_output(bool, std::span<std::byte>) override { co_return 0; }
@@ -31238,6 +31242,9 @@ public:
     [[nodiscard]] store_usage usage() const;
 
 private:
+    std::string keep_as(const package_manifest& what, std::string id);
+    [[nodiscard]] package_pin pin_as(const package_manifest& what, const std::string& id);
+
     std::shared_ptr<detail::package_files> files_;
 };
 
@@ -31306,8 +31313,9 @@ struct package_files {
     void reserve(std::uint64_t size);                                      ///< held
     /// Whether the file is there, whole: hashed if this process has not seen it. Not held.
     [[nodiscard]] bool verify(const kept_name& name);
-    [[nodiscard]] std::uint64_t size_of(const kept_name& name); ///< not held; 0: it is not there
-    void forget(const kept_name& name);                         ///< not held: it is damaged
+    [[nodiscard]] bool is_verified(const kept_name& name) const; ///< not held
+    [[nodiscard]] std::uint64_t size_of(const kept_name& name);  ///< not held; 0: it is not there
+    void forget(const kept_name& name);                          ///< not held: it is damaged
     void store(file_beside& written, const kept_name& name, std::uint64_t size);
     [[nodiscard]] std::string temporary_path();
 
@@ -31591,6 +31599,12 @@ SKEIN_INLINE void package_files::reserve(std::uint64_t size) {
         drop(oldest);
     }
     reserved += size;
+}
+
+SKEIN_INLINE bool package_files::is_verified(const kept_name& name) const {
+    const std::lock_guard held(mutex);
+    const auto at = all.find(name);
+    return at != all.end() && at->second.is_verified;
 }
 
 SKEIN_INLINE std::uint64_t package_files::size_of(const kept_name& name) {
@@ -31967,6 +31981,11 @@ SKEIN_INLINE error no_blob(const sha256_digest& digest, const std::string& folde
         .with_hint("it was removed for others, or never came: send it again");
 }
 
+SKEIN_INLINE error no_package(const std::string& id, const std::string& folder) {
+    return error(errc::not_found, fmt::format("package {} is not in {}", id, folder))
+        .with_hint("send its manifest first");
+}
+
 } // namespace detail
 
 SKEIN_INLINE blob_writer::blob_writer(std::unique_ptr<detail::blob_file> of) noexcept
@@ -32007,8 +32026,11 @@ SKEIN_INLINE package_store::package_store(std::string folder, std::uint64_t byte
 SKEIN_INLINE package_store::~package_store() = default;
 
 SKEIN_INLINE std::string package_store::keep(const package_manifest& what) {
-    if (auto good = check_package(what, files_->bounds); !good) throw error(good.error());
-    auto id = what.id();
+    return keep_as(what, what.id());
+}
+
+/// One that this process has written or checked is not checked again.
+SKEIN_INLINE std::string package_store::keep_as(const package_manifest& what, std::string id) {
     detail::kept_name name{true, {}};
     (void)from_hex(id, name.digest);
     {
@@ -32016,6 +32038,7 @@ SKEIN_INLINE std::string package_store::keep(const package_manifest& what) {
         const auto at = files_->all.find(name);
         if (at != files_->all.end() && at->second.is_verified) return files_->touch(name), id;
     }
+    if (auto good = check_package(what, files_->bounds); !good) throw error(good.error());
     const auto bytes = wire::encode(what);
     detail::blob_file file(files_, name, bytes.size());
     file.append(bytes);
@@ -32035,7 +32058,8 @@ SKEIN_INLINE std::optional<package_manifest> package_store::find(const std::stri
     wire::limits limits;
     limits.max_memory = files_->bounds.memory();
     auto read = wire::decode<package_manifest>(*bytes, limits);
-    if (!read || !check_package(*read, files_->bounds) || read->id() != id)
+    const bool is_known = files_->is_verified(name);
+    if (!read || (!is_known && (!check_package(*read, files_->bounds) || read->id() != id)))
         return files_->forget(name), std::nullopt;
     const std::lock_guard held(files_->mutex);
     if (const auto at = files_->all.find(name); at != files_->all.end())
@@ -32049,25 +32073,26 @@ SKEIN_INLINE package_pin package_store::pin(const package_manifest& what) {
     detail::kept_name name{true, {}};
     (void)from_hex(id, name.digest);
     const detail::held_names held(*files_, {name}); // others may need its room before it is pinned
-    keep(what);
-    return pin(id);
+    return pin_as(what, keep_as(what, id));
 }
 
 SKEIN_INLINE package_pin package_store::pin(const std::string& id) {
     const auto what = find(id);
-    const auto none = [&] {
-        return error(errc::not_found, fmt::format("package {} is not in {}", id, files_->folder))
-            .with_hint("send its manifest first");
-    };
-    if (!what) throw none();
-    auto names = detail::blobs_of(*what);
+    if (!what) throw detail::no_package(id, files_->folder);
+    return pin_as(*what, id);
+}
+
+SKEIN_INLINE package_pin package_store::pin_as(const package_manifest& what,
+                                               const std::string& id) {
+    auto names = detail::blobs_of(what);
     names.push_back({true, {}});
     (void)from_hex(id, names.back().digest);
     package_pin out;
     const std::lock_guard held(files_->mutex);
     auto at = files_->packages.find(id);
     if (at == files_->packages.end()) {
-        if (!files_->all.contains(names.back())) throw none(); // others have needed its room
+        if (!files_->all.contains(names.back())) // others have needed its room
+            throw detail::no_package(id, files_->folder);
         files_->hold(names);
         at = files_->packages.emplace(id, std::pair(0u, std::move(names))).first;
     }
@@ -32235,7 +32260,8 @@ public:
                     const std::vector<std::string>& keeps);
     /// All of a job.
     void forget(const std::string& key);
-    /// Lets go of what is held for others than those; forgets jobs that nobody knows.
+    /// Holds again what an earlier process held for those that live, lets go of what is held for
+    /// others, and forgets jobs that nobody knows.
     ///   lives   is asked with the shelf's lock held
     void keep(const std::function<bool(const std::string& key)>& lives,
               const std::function<bool(const std::string& key)>& is_known);
@@ -32244,7 +32270,9 @@ private:
     struct of_job {
         std::vector<stored_set> sets;
         std::map<std::string, package_pin> held; ///< by name
+        bool is_held = false;                    ///< what is to be held is, since this start
     };
+    void hold_again(of_job& job);
     [[nodiscard]] std::string path_of(const std::string& key) const;
     void write(const std::string& key, const std::vector<stored_set>& sets) const;
     void take_over();
@@ -32348,6 +32376,7 @@ SKEIN_INLINE void run_shelf::commit(const std::string& key, stored_set what, boo
         return !is_there || one.first == what.name ||
                (one.first.find('/') == one.first.npos && what.name.find('/') == what.name.npos);
     });
+    of.is_held = of.is_held || holds;
     if (holds && !what.id.empty()) of.held.emplace(what.name, std::move(pin));
 }
 
@@ -32406,7 +32435,7 @@ SKEIN_INLINE void run_shelf::keep_steps(const std::string& key, const std::strin
     const std::lock_guard held(mutex_);
     const auto at = jobs_.find(key);
     if (at == jobs_.end()) return;
-    auto& [sets, pins] = at->second;
+    auto& sets = at->second.sets;
     std::size_t newer = 0;
     std::vector<stored_set> left;
     for (auto one = sets.rbegin(); one != sets.rend(); ++one) {
@@ -32414,7 +32443,7 @@ SKEIN_INLINE void run_shelf::keep_steps(const std::string& key, const std::strin
         const bool goes = is_step && newer++ >= 2 &&
                           std::find(keeps.begin(), keeps.end(), one->name) == keeps.end();
         if (goes)
-            pins.erase(one->name);
+            at->second.held.erase(one->name);
         else
             left.push_back(std::move(*one));
     }
@@ -32429,6 +32458,18 @@ SKEIN_INLINE void run_shelf::forget(const std::string& key) {
     if (jobs_.erase(key) != 0) (void)::unlink(path_of(key).c_str());
 }
 
+/// As commit() would have: after a new start nothing is.
+SKEIN_INLINE void run_shelf::hold_again(of_job& job) {
+    if (std::exchange(job.is_held, true)) return;
+    bool has_newest = false;
+    for (auto one = job.sets.rbegin(); one != job.sets.rend(); ++one) {
+        const bool is_attempt = one->name.find('/') == one->name.npos;
+        if (one->id.empty() || (is_attempt && std::exchange(has_newest, true))) continue;
+        if (!files_.find(one->id)) continue; // it was removed
+        job.held.emplace(one->name, files_.pin(one->id));
+    }
+}
+
 SKEIN_INLINE void run_shelf::keep(const std::function<bool(const std::string& key)>& lives,
                                   const std::function<bool(const std::string& key)>& is_known) {
     const std::lock_guard held(mutex_);
@@ -32438,7 +32479,10 @@ SKEIN_INLINE void run_shelf::keep(const std::function<bool(const std::string& ke
             at = jobs_.erase(at);
             continue;
         }
-        if (!lives(at->first)) at->second.held.clear();
+        if (lives(at->first))
+            hold_again(at->second);
+        else
+            at->second.held.clear();
         ++at;
     }
 }
@@ -58484,6 +58528,7 @@ SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of)
 /// There is no status: its node is lost, or it was never started there.
 ///   has_come  it was heard
 SKEIN_INLINE void tell_lost(const proc::child_end& end, worker_end& told, bool has_come) {
+    told.code = -1;
     told.was_seen = end.was_asked && !has_come;
     if (!told.was_silent) told.how = "is lost: " + end.lost;
     if (has_come || end.was_asked) return;
