@@ -13,8 +13,8 @@ import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from jobs_test import Jobs, ask  # noqa: E402
-from program import run_cases  # noqa: E402
+from jobs_test import SECONDS, Jobs, ask  # noqa: E402
+from program import find_program, run_cases  # noqa: E402
 
 
 def in_job():
@@ -105,5 +105,26 @@ def for_people():
         c.stop()
 
 
+def programs_of_jobs():
+    """Programs of a job have workers on both nodes and actors that outlive the job; others use these, and do not end them."""
+    with Jobs([("n1", []), ("n2", [])]) as c:
+        sums = find_program("skein_detached")
+
+        def job(name, script, code=0):
+            return c.job("submit", "--id", name, "--", "sh", "-c", script, code=code)
+
+        out, _ = job("maker", f"{sums} make answer 40 && {sums} relay answer 1")
+        assert out == "the sum is 40\nthe sum is 41\n", out
+        out, err = job("other", f"{sums} add answer 1; {c.skein} stop --space prod", code=1)
+        assert out == "the sum is 42\n" and any("ending a namespace that it has not begun (prod) is refused to the key of job other" in line for line in err), (out, err)
+        # The space server has a key of its own: it goes on after its job, and takes in what comes from elsewhere.
+        run = c.run(sums, "--address", c.address, "add", "answer", "1")
+        run.check(run.wait(SECONDS) == 0 and run.stdout == "the sum is 43\n", "it was lost with its job")
+        assert c.tool("stop", c.address, "--space", "prod")[0] == 0
+        out, _ = job("owner", f"{sums} make answer 1 && {c.skein} stop --space prod")
+        assert out.startswith("the sum is 1\nnamespace prod ends"), out
+        c.stop()
+
+
 if __name__ == "__main__":
-    run_cases([("in a job", in_job), ("for people", for_people)], sys.argv[1] if len(sys.argv) > 1 else None)
+    run_cases([("in a job", in_job), ("for people", for_people), ("programs of jobs", programs_of_jobs)], sys.argv[1] if len(sys.argv) > 1 else None)
