@@ -65,8 +65,8 @@ std::string end_text(const drain_arguments& args, const drain_reply& now, bool i
     if (now.missing) return fmt::format("node {} has left the cluster\n", args.node);
     if (now.workers == 0) return fmt::format("{} is empty\n", args.node);
     if (!now.draining)
-        return fmt::format("the drain was taken back: {} stay on {}\n",
-                           count_text(now.workers, "process"), args.node);
+        return fmt::format("the drain of {} was taken back; what still runs there stays: {}\n",
+                           args.node, now.workers);
     if (now.left_ms < 0)
         return fmt::format("the drain has no deadline any more; {} still run on {}:\n{}",
                            now.workers, args.node, leases_text(now));

@@ -59,7 +59,7 @@ def leaves():
     """Workers and an entry process leave by the deadline: their calls end, its next attempt runs elsewhere, and counts for nothing."""
     with Drains() as c:
         c.job_on("n2", "moves")
-        driver = c.program("skein_many_waits", c.cwd / "begun", c.cwd / "go")
+        driver = c.program("skein_many_waits", "--workers", 4, c.cwd / "begun", c.cwd / "go")
         c.wait_until(lambda: (c.node("n2") or {}).get("workers", 0) > 1, "workers on n2")
         drain = c.drains("n2", "--within", "8s")
         drain.wait_until(lambda: re.search(r"  moves  entry process of job moves \(pid \d+\): it is told to end in [\d.]+ s, and its next attempt begins on another node\n", drain.stdout),
@@ -129,7 +129,7 @@ def changes():
         second = c.drains("n1", "--within", "10m")
         second.wait_until(lambda: "  stays  " in second.stdout, "what stays", SECONDS)
         c.drain("n1", "--undo")
-        second.check(second.wait(SECONDS) == 1 and "the drain was taken back: 1 process stays on n1\n" in second.stdout, "it did not hear that")
+        second.check(second.wait(SECONDS) == 1 and "the drain of n1 was taken back; what still runs there stays: 1\n" in second.stdout, "it did not hear that")
         out, _ = c.drain("n1")
         assert out == "node n1 takes no new workers; 1 still runs there\n  stays  entry process of job held" + out[out.index(" (pid"):] and "with a deadline" in out, out
         assert c.info("held")["attempt"] == 1
@@ -139,7 +139,7 @@ def changes():
 
 def killed_head():
     """The head dies between the drain and its deadline: the next one goes on with it."""
-    with Drains(state=True) as c:
+    with Drains(state=True, head=("--storage", "files")) as c:
         c.job_on("n2", "moves")
         drain = c.drains("n2", "--within", "8s")
         drain.wait_until(lambda: "  moves  " in drain.stdout, "what becomes of it", SECONDS)
