@@ -35,6 +35,8 @@
 //     node -> head    node_load         once a second, how busy it is
 //     driver -> head  driver_calls      the same, how many calls it has made
 //
+// With which keys who may send what to a head: cluster/rights.hpp, a row for each message.
+//
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
 
