@@ -46,6 +46,7 @@
 //
 // What attempts of jobs leave behind: see detail/run_messages.hpp; the page for a browser elsewhere:
 // detail/forward_messages.hpp.
+// With which keys who may send what to a head: cluster/rights.hpp, a row for each message.
 //
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
