@@ -49,6 +49,7 @@ constexpr duration notice_within = std::chrono::seconds(6);
 struct told {
     cluster::job_request what;
     bool is_taken = false, is_endless = false;
+    bool was_stopped = false;             ///< somebody has asked for it
     std::optional<std::uint32_t> stopped; ///< acknowledged, in this attempt
     std::optional<job_info> end;
     std::uint32_t not_counted = 0;
@@ -67,6 +68,7 @@ struct stage {
     std::map<std::string, std::unique_ptr<event>> notices{}; ///< by host: it is to be taken away
     bool is_forced = false;                                  ///< some drain was asked for by force
     int trainings = 0, moved = 0;
+    bool heads_died = false;
     bool is_over = false, is_program_over = false;
     std::string violation{};
 
@@ -131,7 +133,7 @@ void look_at(stage* s, const job_info& now) {
     job.end = now;
     if (state == job_state::failed && !s->is_rough && !is_own_failure(job, now))
         s->broken(fmt::format("{} has failed, and nothing was killed: {}", now.id, now.reason));
-    if (state == job_state::stopped && !job.stopped && !s->is_over)
+    if (state == job_state::stopped && !job.was_stopped)
         s->broken(fmt::format("{} was stopped by nobody: {}", now.id, now.reason));
 }
 
@@ -166,6 +168,7 @@ task<void> submit_all(stage* s) {
 
 task<void> stop(stage* s, std::string id) {
     auto* const job = &s->all.at(id);
+    job->was_stopped = true;
     auto asking = as_result(with_timeout(s->jobs.stop(id), 3s));
     const auto answer = co_await asking;
     if (answer && !job->stopped) job->stopped = answer->now.attempt;
@@ -193,10 +196,10 @@ task<int> be_rank(sim::process*) {
     co_return 0;
 }
 
-task<void> hear_end(proc::child* rank, bool* was_lost) {
+task<void> hear_end(proc::child* rank, std::string* lost) {
     auto ending = rank->ended();
     const auto end = co_await ending;
-    if (!end.lost.empty() && !end.was_asked) *was_lost = true;
+    if (!end.lost.empty() && !end.was_asked) *lost = end.lost;
 }
 
 /// As a supervisor does: its ranks leave when they are asked to, and have other places then.
@@ -241,14 +244,16 @@ task<void> train(stage* s) {
                 all.push_back(co_await starting);
             }
             scope beside;
-            bool was_lost = false;
-            for (const auto& one : all) beside.spawn(hear_end(one.get(), &was_lost));
+            std::string lost;
+            for (const auto& one : all) beside.spawn(hear_end(one.get(), &lost));
             const auto any_gone = [&] {
                 return std::any_of(all.begin(), all.end(),
                                    [](const auto& one) { return !one->running(); });
             };
-            while (!leaves && !s->is_over && !was_lost && !any_gone()) co_await sleep_for(50ms);
-            if (was_lost && !s->is_rough) s->broken("a rank was lost, and nothing was killed");
+            while (!leaves && !s->is_over && lost.empty() && !any_gone()) co_await sleep_for(50ms);
+            // Whether it began is not known where the head died between its order and the answer.
+            if (!lost.empty() && !s->is_rough && !s->heads_died)
+                s->broken("a rank was lost, and nothing was killed: " + lost);
             s->moved += leaves;
             for (const auto& one : all) one->signal(SIGTERM);
             auto gone = as_result(with_timeout(shield(beside.join()), 120s));
@@ -500,6 +505,7 @@ task<std::string> until_set(event* sign) {
 task<void> kill_head(stage* s) {
     if (!s->c.has_head()) co_return;
     s->w.network.counts().add(sim::fault::kill);
+    s->heads_died = true;
     auto killed = s->c.kill_head();
     co_await killed;
     s->disk->crash();

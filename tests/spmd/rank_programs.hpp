@@ -73,6 +73,7 @@ inline int run_rank_program(std::string_view program) {
             world.leave();
             return 0;
         }
+        if (program == "waits to be moved" && first_attempt) ::pause(); // SIGTERM ends it
         if (program == "is killed once" && second && first_attempt) ::raise(SIGKILL);
         if (program == "is always killed" && second) ::raise(SIGKILL);
         if (program == "hangs once" && second && first_attempt) ::raise(SIGSTOP);
@@ -117,8 +118,9 @@ inline int run_rank_program(std::string_view program) {
             return 1;
         }
         const bool reports = program == "writes a report after it has left";
-        if (program != "is fine" && program != "stops its supervisor for a while" &&
-            program != "starts other programs" && !reports)
+        if (program != "is fine" && program != "waits to be moved" &&
+            program != "stops its supervisor for a while" && program != "starts other programs" &&
+            !reports)
             (void)world.exchange("again", as_bytes(mine)); // waits for the lost rank
         world.leave();
         if (reports && second) {

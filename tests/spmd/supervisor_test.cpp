@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/core/this_process.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/proc/children.hpp>
 #include <skein/spmd/supervisor.hpp>
 #include <tests/support/temporary_folder.hpp>
 
@@ -9,6 +11,8 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -241,6 +245,46 @@ TEST_CASE("a job is stopped through a descriptor as by SIGTERM") {
     CHECK(t.outcome.restarts == 0);
     ::close(ends[0]);
     ::close(ends[1]);
+}
+
+namespace {
+
+/// Of this host; once their ranks have begun for the first time they are to leave their places.
+class places_to_leave final : public proc::children {
+public:
+    places_to_leave(net::real_loop& on, int ranks) : here_(on), left_(ranks) {}
+    task<std::unique_ptr<proc::child>> start(proc::child_options how) override {
+        auto starting = here_.start(std::move(how));
+        auto made = co_await starting;
+        if (--left_ == 0 && tell_) tell_("node n2 is drained");
+        co_return made;
+    }
+    void on_leave(std::function<void(const std::string& why)> tell) override {
+        tell_ = std::move(tell);
+    }
+
+private:
+    proc::local_children here_;
+    int left_;
+    std::function<void(const std::string& why)> tell_;
+};
+
+} // namespace
+
+TEST_CASE("ranks that are to leave their places are started again, and nothing counts") {
+    std::vector<std::string> said;
+    spmd::supervisor_options options;
+    options.say = [&](const std::string& line) { said.push_back(line); };
+    options.children = [](loop& on, net::network&) {
+        return std::make_shared<places_to_leave>(dynamic_cast<net::real_loop&>(on), 2);
+    };
+    const auto t = supervise_program("waits to be moved", 2, 0, options);
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(t.outcome.restarts == 0);
+    CHECK(t.outcome.stop_signal == 0);
+    CHECK(t.restarts.empty());
+    REQUIRE(said.size() == 1);
+    CHECK_THAT(said.front(), ContainsSubstring("node n2 is drained: the ranks save"));
 }
 
 TEST_CASE("ranks have variables and orders of their own, rank 0 tells, and the culprit is named") {
