@@ -41,6 +41,7 @@ start_worker_order sent(const start_worker_order& one) {
 }
 
 using strings = std::vector<std::string>;
+using gpu_bits = std::vector<std::uint64_t>;
 
 TEST_CASE("orders of all kinds travel as all fields in a row", "[cluster]") {
     const rank_order none;
@@ -52,7 +53,7 @@ TEST_CASE("orders of all kinds travel as all fields in a row", "[cluster]") {
                                   std::uint16_t{7000}, true, std::string("A=1"), std::string(),
                                   std::string(), std::uint32_t{0}, strings(), strings{"B=2"},
                                   std::string("abc"), std::int64_t{9}, std::string("train-1"), none,
-                                  std::string(), std::uint64_t{1}, std::uint64_t{0})));
+                                  std::string(), std::uint64_t{1}, std::uint64_t{0}, gpu_bits())));
     const auto entry = order(entry_process{"train-1", 2, {"python", "train.py"}, 11, 500});
     CHECK(wire::encode(entry) ==
           wire::encode(std::tuple(
@@ -61,7 +62,7 @@ TEST_CASE("orders of all kinds travel as all fields in a row", "[cluster]") {
               std::uint16_t{0}, true, std::string(), std::string(), std::string("train-1"),
               std::uint32_t{2}, strings{"python", "train.py"}, strings{"B=2"}, std::string("abc"),
               std::int64_t{9}, std::string(), none, std::string(), std::uint64_t{11},
-              std::uint64_t{500})));
+              std::uint64_t{500}, gpu_bits())));
 }
 
 TEST_CASE("an order is what it was when it arrives", "[cluster]") {
@@ -74,10 +75,11 @@ TEST_CASE("an order is what it was when it arrives", "[cluster]") {
     rank_order of;
     of.place = {"SKEIN_RANK=0"};
     of.port = 99;
-    const auto rank = sent(order(rank_process{program(), of, "10.0.0.3"}));
+    const auto rank = sent(order(rank_process{program(), of, "10.0.0.3", {1, 2}}));
     REQUIRE(rank.rank() != nullptr);
     CHECK(rank.rank()->rank.port == 99);
     CHECK(rank.rank()->node_host == "10.0.0.3");
+    CHECK(rank.rank()->gpus == gpu_bits{1, 2});
     CHECK(rank.driver() == &rank.rank()->of);
 
     const auto server = sent(order(space_server_process{program(), "shop"}));
