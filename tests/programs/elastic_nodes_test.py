@@ -21,7 +21,7 @@ from cluster_test import Cluster  # noqa: E402
 from program import Run, find_program, run_cases  # noqa: E402
 
 SECONDS = 240.0
-STEPS = 1200
+STEPS = 900
 PROGRAM = ["--logical-shards", 8, "--checkpoint-every", 50, "--plain", "--samples", 1600, "--test", 200]
 
 
@@ -38,7 +38,7 @@ class Nodes(Cluster):
     def start_head(self, listen):
         self.shared = self.folder / "runs"
         if self.is_shared and "--runs" not in self.head_arguments:
-            self.head_arguments += ["--runs", self.shared]
+            self.head_arguments += ["--runs", self.shared, "--storage", self.folder / "files"]
         super().start_head(listen)
 
     def info(self, name):
@@ -147,15 +147,34 @@ def stays_at_least():
 def shares():
     """Two trainings that each want all nodes: workers of the first leave between two steps, and the second has its share."""
     with Nodes() as c:
-        wanted = c.alone()
-        first = c.start("first")
+        wanted = c.alone(700)
+        first = c.start("first", steps=700)
         c.until_workers(first, 4)
-        second = c.start("second")
+        second = c.start("second", steps=200)
         second.wait_until(lambda: c.rows("second") >= 8, "some rows", SECONDS)
-        c.check_equal(second, "second", wanted)
+        c.check_equal(second, "second", c.alone(200))
         c.check_equal(first, "first", wanted)
         first.check("others have less" in first.stderr or "less than their share" in first.stderr, "nobody has left for the other one")
         first.check("failure" not in first.stderr and "failure" not in second.stderr, "somebody was lost")
+        c.end()
+
+
+def another_head():
+    """The head is killed while workers train and others wait: they go on, and the next head grants what waits."""
+    with Nodes((("n1", 2),), state=True) as c:
+        wanted = c.alone(600)
+        job = c.start("head", steps=600)
+        c.until_workers(job, 2)
+        c.until_rows(job, "head", 4)
+        c.head.process.kill()
+        c.head.process.wait()
+        c.start_head(c.address)
+        c.until_rows(job, "head", 4)
+        c.join("n2", "--resources", "cpu=2")
+        c.joined("n2")
+        c.until_workers(job, 4, at=("n1", "n2"))
+        c.check_equal(job, "head", wanted)
+        job.check("failure" not in job.stderr, "somebody was lost")
         c.end()
 
 
@@ -260,7 +279,7 @@ def is_worker(pid):
     return b"worker" in comm(pid)
 
 
-CASES = [("on both nodes", on_both_nodes), ("stays at least", stays_at_least), ("shares", shares), ("losses", losses), ("what cannot be", what_cannot_be), ("gpus", gpus)]
+CASES = [("on both nodes", on_both_nodes), ("stays at least", stays_at_least), ("shares", shares), ("another head", another_head), ("losses", losses), ("what cannot be", what_cannot_be), ("gpus", gpus)]
 
 if __name__ == "__main__":
     run_cases(CASES, sys.argv[1] if len(sys.argv) > 1 else None)
