@@ -6355,6 +6355,7 @@ private:
 //
 // What attempts of jobs leave behind: see detail/run_messages.hpp; the page for a browser elsewhere:
 // detail/forward_messages.hpp.
+// With which keys who may send what to a head: cluster/rights.hpp, a row for each message.
 //
 // Both hellos may come again after a lost link, or to a head that knows nothing: its state is what
 // they say.
@@ -57389,6 +57390,10 @@ SKEIN_INLINE void elastic_coordinator::failed_start(worker& w, error why) {
     const bool lasting = detail::is_lasting_end(w.end) || is_lasting(why.code());
     if (lasting && view_.generation == 0 && is_own(w)) return finish(std::move(why));
     if (lasting) return count_refusal(w, std::move(why));
+    if (w.place.waits) { // it has had no place, as when the head was lost: another one waits
+        retry_at_ = deadline_after(loop::current().now(), options_.times.pause(++bad_starts_));
+        return;
+    }
     if (count_bad_start(w, why)) return;
     ++bad_starts_;
     retry_at_ = deadline_after(loop::current().now(), options_.times.pause(bad_starts_));

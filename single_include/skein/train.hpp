@@ -41376,6 +41376,7 @@ SKEIN_INLINE int run_elastic(const run_config& config) {
         (void)comm_model_of(config);
         auto options = elastic_options_of(config);
         options.children = find_places(config).children;
+        if (options.children) options.job = spmd::process_environment()("SKEIN_JOB").value_or("");
         if (options.children && spmd::own_program_kind() != spmd::program_kind::elastic)
             throw error(errc::usage,
                         fmt::format("{} workers, whose number changes, for a program without a "

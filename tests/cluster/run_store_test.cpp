@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "net/requests_support.hpp"
 #include "cluster/results_support.hpp"
+#include "net/requests_support.hpp"
 
 #include <skein/cluster/detail/coming_files.hpp>
 #include <skein/cluster/detail/head_runs.hpp>
