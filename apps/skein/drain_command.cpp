@@ -9,7 +9,9 @@
 #include <skein/core/notice.hpp>
 #include <skein/core/printable.hpp>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <thread>
 #include <utility>
@@ -84,13 +86,18 @@ std::string end_text(const drain_arguments& args, const drain_reply& now, bool i
                        next);
 }
 
-int wait_until_empty(const drain_arguments& args, skein::cluster::tool_options how,
-                     drain_reply now) {
+bool has_unanswered(const drain_reply& now) {
+    return std::any_of(now.leases.begin(), now.leases.end(), [](const auto& l) {
+        return l.word == static_cast<std::uint8_t>(skein::cluster::leave_word::none);
+    });
+}
+
+int wait_until_empty(const drain_arguments& args, skein::cluster::tool_options how, drain_reply now,
+                     std::vector<drained_lease> left) {
     how.patience = std::chrono::seconds(60); // the head may be started again meanwhile
     how.on_wait = [](const skein::error& why, skein::time_span) {
         skein::write_notice(fmt::format("skein drain: the head is away: {}\n", why.what()));
     };
-    std::vector<drained_lease> left;
     auto late_after = std::chrono::steady_clock::time_point::max();
     for (bool is_late = false;;) {
         const auto clock = std::chrono::steady_clock::now();
@@ -148,11 +155,21 @@ int run_drain(const drain_arguments& args, skein::cluster::tool_options how) {
     skein::cluster::drain_wish wish{args.node, {}, args.force};
     if (!args.within.empty())
         wish.within = std::chrono::milliseconds(read_time(args.within, "--within"));
-    const auto now = args.undo ? skein::cluster::drain_node(how, args.node, false)
-                               : skein::cluster::drain_node(how, wish);
+    auto now = args.undo ? skein::cluster::drain_node(how, args.node, false)
+                         : skein::cluster::drain_node(how, wish);
+    const auto notes = now;
+    std::vector<drained_lease> left;
+    if (wish.within && has_unanswered(now)) { // drivers have just been asked
+        std::this_thread::sleep_for(look_every);
+        auto next = skein::cluster::look_at_drain(how, args.node);
+        left = left_since(now, next);
+        now = std::move(next);
+    }
     say(args, first_text(args, now));
-    say_notes(args, now);
-    if (wish.within && !now.missing) return wait_until_empty(args, std::move(how), now);
+    for (const auto& one : left) say(args, fmt::format("  left   {}\n", lease_text(one)));
+    say_notes(args, notes);
+    if (wish.within && !now.missing)
+        return wait_until_empty(args, std::move(how), now, std::move(left));
     if (args.json) fmt::print("{}", drain_json(args.node, now, {}));
     return skein::exit_code::done;
 }
