@@ -126,5 +126,29 @@ def programs_of_jobs():
         c.stop()
 
 
+def another_head():
+    """With --state the next head knows the keys of the attempts that it takes over, and those that have ended."""
+    with Jobs([("n1", [])], state=True) as c:
+        watching = c.start("--id", "stays", "--", "sh", "-c", f"cp $SKEIN_TOKEN_FILE {c.folder}/kept; echo 1; while ! test -e {c.cwd}/go; do sleep 0.05; done; "
+                                                              f"{c.skein} job list | wc -l; {c.skein} stop")
+        watching.wait_until(lambda: watching.stdout == "1\n", "its first line", SECONDS)
+        c.head.process.kill()
+        c.head.process.wait()
+        c.start_head(c.address)
+        (c.cwd / "go").touch()
+        watching.check(watching.wait(SECONDS) == 1, "skein stop was not refused")
+        watching.check(watching.stdout == "1\n1\n", "the key was not known to the next head")
+        watching.check("ending the cluster is refused to the key of job stays" in watching.stderr, "no word of the refusal")
+        err = c.job("list", code=3, SKEIN_TOKEN_FILE=c.folder / "kept")[1]
+        assert "attempt 1 of job stays has ended" in err[0], err
+        c.head.process.kill()
+        c.head.process.wait()
+        c.start_head(c.address)
+        err = c.job("list", code=3, SKEIN_TOKEN_FILE=c.folder / "kept")[1]
+        assert "attempt 1 of job stays has ended" in err[0], err
+        c.wait_until(lambda: len(c.status()["nodes"]) == 1, "a node that is back")
+        c.stop()
+
+
 if __name__ == "__main__":
-    run_cases([("in a job", in_job), ("for people", for_people), ("programs of jobs", programs_of_jobs)], sys.argv[1] if len(sys.argv) > 1 else None)
+    run_cases([("in a job", in_job), ("for people", for_people), ("programs of jobs", programs_of_jobs), ("another head", another_head)], sys.argv[1] if len(sys.argv) > 1 else None)
