@@ -12,7 +12,7 @@
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 13;
+inline constexpr std::uint32_t cluster_version = 14;
 
 namespace detail {
 inline constexpr std::uint64_t most_lost_after_ms = 7 * 86'400'000; ///< see node_welcome
