@@ -237,11 +237,14 @@ TEST_CASE("a step is what has its whole name; it is snapped with the files of it
     write_file(runs + "/a/metrics.csv", "table");
     write_file(runs + "/a/.hidden", "hidden");
     write_file(runs + "/b/other", "no steps");
-    const auto found = parts::find_steps(runs);
+    const auto there = parts::find_steps(job, "runs", 9);
+    const auto& found = there.steps;
+    CHECK(there.left_out.empty());
     REQUIRE(found.size() == 2);
     CHECK(found[0].set_name() == "a/step-00000009");
     CHECK(found[1].step == 10);
-    CHECK(parts::find_steps(folder.path + "/nothing").empty());
+    CHECK(found[1].is_newest);
+    CHECK(parts::find_steps(folder.path, "nothing", 9).steps.empty());
     CHECK(parts::step_of_set("a/step-00000010").step == 10);
     for (const char* none :
          {"attempt-1", "a/b", "a/step-", "a/step-1x", "step-1", "a/step-99999999999999999999"})
