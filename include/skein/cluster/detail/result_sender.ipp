@@ -120,7 +120,7 @@ SKEIN_INLINE task<void> result_sender::try_often(result_sender* self, attempt of
     auto& on = loop::current();
     const auto begin = on.now();
     std::string trouble;
-    bool is_told = true;
+    bool is_told = true, is_tried = false;
     for (int tries = 0; tries < 3;) {
         const auto waited = on.now() - begin;
         if (*until.leaving || stop.requested() || waited >= until.patience ||
@@ -130,6 +130,7 @@ SKEIN_INLINE task<void> result_sender::try_often(result_sender* self, attempt of
             auto sending = as_result(with_cancel(late, with_cancel(stop, send_once(self, of))));
             auto sent = co_await sending;
             is_told = sent.has_value();
+            is_tried = true;
             const bool is_given_up = !sent && sent.error().code() == errc::cancelled;
             trouble = sent          ? *sent
                       : is_given_up ? "no results are kept: a stop came while they were sent"
@@ -138,6 +139,10 @@ SKEIN_INLINE task<void> result_sender::try_often(result_sender* self, attempt of
             if (self->head_.is_joined()) ++tries;
         }
         co_await sleep_for(std::chrono::milliseconds(100));
+    }
+    if (!is_tried && stop.requested() && !of.question.folder.empty()) {
+        trouble = "no results are looked for: it was to end at once";
+        is_told = false;
     }
     if (!is_told && self->head_.is_joined()) {
         head_runs<head_link> store(&self->head_, of.job, of.lease);
