@@ -170,8 +170,7 @@ TEST_CASE("a way that is gone before a piece is taken is the sender's failure, a
           "[cluster][results]") {
     world w;
     const test::temporary_folder from;
-    write_file(from.path + "/large",
-               std::string(std::size_t{40} << 20, 'x')); // more than are sent at once
+    write_file(from.path + "/large", std::string(12 * most_blob_piece, 'x'));
     w.run([&](net::requests& at) -> task<void> {
         std::size_t taken = 0;
         parts::file_sender sender([&](run_piece m) -> task<void> { // no coroutine: it throws here
