@@ -135,4 +135,50 @@ TEST_CASE("of a run's steps those are kept that its node has, and the two newest
     on.keep_steps("nobody", "a/", {});
 }
 
+TEST_CASE("what is held does not go for the number of sets; when all is held a set is refused",
+          "[cluster][results]") {
+    const test::temporary_folder folder;
+    run_shelf on(folder.path + "/results", 1 << 20);
+    const auto name_of = [](std::size_t i) { return "r" + std::to_string(i) + "/step-1"; };
+    for (std::size_t i = 0; i + 1 < run_shelf::most_sets; ++i)
+        (void)keep(on, "job", name_of(i), name_of(i), true);
+    (void)keep(on, "job", "attempt-1", "1", true);
+    (void)keep(on, "job", "attempt-2", "2", true); // the one before it gives way
+    CHECK(on.sets_of("job").size() == run_shelf::most_sets);
+    CHECK(on.sets_of("job").front().name == name_of(0));
+    CHECK(fault_of([&] { (void)keep(on, "job", "more/step-1", "more", true); }) == errc::exhausted);
+    (void)keep(on, "job", name_of(0), "again", true);
+    CHECK(on.sets_of("job").front().name == name_of(1));
+    CHECK(on.sets_of("job").size() == run_shelf::most_sets);
+}
+
+TEST_CASE("after a new start the first commit holds what was held, too", "[cluster][results]") {
+    const test::temporary_folder folder;
+    const std::string large(2000, 'x');
+    {
+        run_shelf on(folder.path + "/results", 7000);
+        (void)keep(on, "lives", "run/step-1", large + "1", true);
+    }
+    run_shelf on(folder.path + "/results", 7000);
+    (void)keep(on, "lives", "run/step-2", large + "2", true);
+    (void)keep(on, "other", "a", large + "3", true);
+    CHECK(fault_of([&] { (void)keep(on, "third", "a", large + "4", true); }) == errc::exhausted);
+    CHECK_FALSE(on.sets_of("lives")[0].id.empty());
+}
+
+TEST_CASE("a job that came after the list of jobs was made is not forgotten by it",
+          "[cluster][results]") {
+    const test::temporary_folder folder;
+    run_shelf on(folder.path + "/results", 1 << 20);
+    const auto nobody = [](const std::string&) { return false; };
+    (void)keep(on, "old", "attempt-1", "1", true);
+    const auto as_of = run_shelf::now();
+    (void)keep(on, "new", "attempt-1", "2", true);
+    on.keep(nobody, nobody, as_of);
+    CHECK(on.sets_of("old").empty());
+    CHECK(on.sets_of("new").size() == 1);
+    on.keep(nobody, nobody, run_shelf::now());
+    CHECK(on.sets_of("new").empty());
+}
+
 } // namespace run_shelf_test

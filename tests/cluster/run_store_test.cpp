@@ -11,6 +11,7 @@
 #include <skein/core/sha256.hpp>
 #include <tests/support/temporary_folder.hpp>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -20,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -163,6 +166,34 @@ TEST_CASE("a file is hashed as it is sent, piece by piece; one that changes is g
     });
 }
 
+TEST_CASE("a way that is gone before a piece is taken is the sender's failure, and no wait",
+          "[cluster][results]") {
+    world w;
+    const test::temporary_folder from;
+    write_file(from.path + "/large", std::string(12 * most_blob_piece, 'x'));
+    w.run([&](net::requests& at) -> task<void> {
+        std::size_t taken = 0;
+        parts::file_sender sender([&](run_piece m) -> task<void> { // no coroutine: it throws here
+            if (++taken > 3) throw error(errc::closed, "there is no link");
+            put_run_piece out{m.file, m.size, m.offset, std::move(m.bytes), m.is_last, m.digest};
+            return drop_value(at.call<piece_taken>(std::move(out)));
+        });
+        for (int tries = 0; tries < 2; ++tries) {
+            parts::file_sender::opener open = [folder = from.path] {
+                return std::make_shared<parts::source_file>(folder, "large");
+            };
+            auto sending = error_of(drop_value(sender.send(std::move(open))));
+            const auto fault = co_await sending;
+            REQUIRE(fault);
+            CHECK(fault->code() == errc::closed);
+        }
+        auto finishing = error_of(sender.finish());
+        const auto fault = co_await finishing;
+        REQUIRE(fault);
+        CHECK(fault->code() == errc::closed);
+    });
+}
+
 // ---- which files are results --------------------------------------------------------------------
 
 std::vector<std::string> paths_of(const package_manifest& of) {
@@ -223,6 +254,34 @@ TEST_CASE("patterns that lead out of the folder are refused", "[cluster][results
     CHECK(parts::read_result_patterns("a\n\n../b\nc/*\n") == std::vector<std::string>{"a", "c/*"});
 }
 
+TEST_CASE("a folder that cannot be opened for want of descriptors is not taken for an empty one",
+          "[cluster][results]") {
+    const test::temporary_folder folder;
+    write_file(folder.path + "/runs/a/metrics.csv", "table");
+    struct few_files {
+        rlimit before{};
+        few_files() {
+            const int next = ::open("/", O_RDONLY | O_CLOEXEC); // the first one that is free
+            ::close(next);
+            (void)::getrlimit(RLIMIT_NOFILE, &before);
+            auto now = before;
+            now.rlim_cur = static_cast<rlim_t>(next) + 1;
+            (void)::setrlimit(RLIMIT_NOFILE, &now);
+        }
+        few_files(const few_files&) = delete;
+        few_files& operator=(const few_files&) = delete;
+        ~few_files() { (void)::setrlimit(RLIMIT_NOFILE, &before); }
+    };
+    const parts::result_question runs{folder.path, "runs", {}};
+    errc fault{};
+    {
+        const few_files few;
+        fault = fault_of([&] { (void)parts::find_results(runs, nullptr, {}); });
+    }
+    CHECK(fault == errc::exhausted);
+    CHECK(parts::find_results(runs, nullptr, {}).files.entries.size() == 1);
+}
+
 // ---- steps of trainings -------------------------------------------------------------------------
 
 TEST_CASE("a step is what has its whole name; it is snapped with the files of its run",
@@ -237,11 +296,14 @@ TEST_CASE("a step is what has its whole name; it is snapped with the files of it
     write_file(runs + "/a/metrics.csv", "table");
     write_file(runs + "/a/.hidden", "hidden");
     write_file(runs + "/b/other", "no steps");
-    const auto found = parts::find_steps(runs);
+    const auto there = parts::find_steps(job, "runs", 9);
+    const auto& found = there.steps;
+    CHECK(there.left_out.empty());
     REQUIRE(found.size() == 2);
     CHECK(found[0].set_name() == "a/step-00000009");
     CHECK(found[1].step == 10);
-    CHECK(parts::find_steps(folder.path + "/nothing").empty());
+    CHECK(found[1].is_newest);
+    CHECK(parts::find_steps(folder.path, "nothing", 9).steps.empty());
     CHECK(parts::step_of_set("a/step-00000010").step == 10);
     for (const char* none :
          {"attempt-1", "a/b", "a/step-", "a/step-1x", "step-1", "a/step-99999999999999999999"})
@@ -255,6 +317,88 @@ TEST_CASE("a step is what has its whole name; it is snapped with the files of it
     const parts::result_question all{to, "runs", {}};
     CHECK(paths_of(parts::find_results(all, nullptr, {}).files).size() == 2);
     CHECK(fault_of([&] { parts::snap_step(job, "runs", found[1], to + "2"); }) == errc::not_found);
+}
+
+TEST_CASE("a step that comes is none before all of it is there", "[cluster][results]") {
+    const test::temporary_folder folder;
+    const auto job = folder.path + "/job";
+    package_manifest set;
+    set.entries = {entry("runs/a/checkpoints/step-7/large", "large"),
+                   entry("runs/a/checkpoints/step-7/small", "small"), entry("runs/a/table", "t")};
+    parts::coming_step step;
+    step.inside = "runs/a/checkpoints";
+    step.name = "step-7";
+    step.part = parts::part_of_step(step.name, set.id());
+    CHECK(step.part.starts_with("step-7.part-"));
+    CHECK(step.part.size() == std::string("step-7.part-").size() + 16);
+    CHECK(parts::step_of_set("a/" + step.part).run.empty());
+    const auto there = [&] { return parts::find_steps(job, "runs", 9).steps.size(); };
+    const auto bring = [&](const package_entry& one, const std::string& text) {
+        const parts::fetched_folder to(job);
+        auto file = to.begin(one);
+        file.append(as_bytes(text));
+        file.commit();
+    };
+    const auto in_part = parts::step_in_part(set, step);
+    CHECK(in_part.entries[2].path == "runs/a/table");
+    bring(in_part.entries[0], "large");
+    CHECK(there() == 0);
+    CHECK(fault_of([&] { parts::place_step(job, step, in_part); }) == errc::not_found);
+    CHECK(there() == 0);
+    bring(in_part.entries[1], "small");
+    parts::place_step(job, step, in_part);
+    CHECK(there() == 1);
+    CHECK(text_of(job + "/runs/a/checkpoints/step-7/large") == "large");
+    bring(in_part.entries[0], "large");
+    CHECK(fault_of([&] { parts::place_step(job, step, set); }) == errc::already_exists);
+    parts::drop_part(job, step);
+    CHECK_FALSE(fs::exists(job + "/runs/a/checkpoints/" + step.part));
+    CHECK(there() == 1);
+}
+
+TEST_CASE("steps behind links are neither found nor snapped, and that is said",
+          "[cluster][results]") {
+    const test::temporary_folder folder;
+    const auto job = folder.path + "/job", away = folder.path + "/away";
+    write_file(away + "/a/checkpoints/step-1/shard", "secret");
+    write_file(job + "/runs/b/checkpoints/step-1/shard", "mine");
+    fs::create_symlink(away + "/a", job + "/runs/a");
+    fs::create_directories(job + "/runs/c");
+    fs::create_symlink(away + "/a/checkpoints", job + "/runs/c/checkpoints");
+    fs::create_symlink(away, job + "/linked");
+    const auto found = parts::find_steps(job, "runs", 9);
+    REQUIRE(found.steps.size() == 1);
+    CHECK(found.steps[0].run == "b");
+    CHECK(found.left_out.find("link") != std::string::npos);
+    CHECK(parts::find_steps(job, "linked", 9).steps.empty());
+    CHECK_FALSE(parts::find_steps(job, "linked", 9).left_out.empty());
+    auto other = found.steps[0];
+    for (const char* run : {"a", "c"}) {
+        other.run = run;
+        CHECK(fault_of([&] { parts::snap_step(job, "runs", other, folder.path + "/to"); }) !=
+              errc{});
+    }
+    CHECK_FALSE(fs::exists(folder.path + "/to/runs/a/checkpoints/step-1/shard"));
+}
+
+TEST_CASE("of many runs those are looked at whose steps are the newest", "[cluster][results]") {
+    const test::temporary_folder folder;
+    const auto now = fs::file_time_type::clock::now();
+    int age = 0;
+    for (const char* run : {"b", "c", "a"}) { // the first one is the newest
+        const auto steps = folder.path + "/runs/" + run + "/checkpoints";
+        write_file(steps + "/step-1/shard", "1");
+        write_file(steps + "/step-2/shard", "2");
+        fs::last_write_time(steps + "/step-2", now - std::chrono::seconds(age));
+        fs::last_write_time(steps + "/step-1", now);
+        fs::last_write_time(steps, now - std::chrono::seconds(age++));
+    }
+    const auto found = parts::find_steps(folder.path, "runs", 2);
+    REQUIRE(found.steps.size() == 4);
+    CHECK(found.steps[3].set_name() == "b/step-2");
+    CHECK(found.steps[2].set_name() == "c/step-2");
+    CHECK_FALSE(found.steps[1].is_newest);
+    CHECK(found.left_out == "only the 2 newest of 3 runs are looked at");
 }
 
 } // namespace run_store_test

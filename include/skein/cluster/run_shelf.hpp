@@ -19,9 +19,11 @@
 #include <skein/cluster/package_store.hpp>
 #include <skein/cluster/run_store.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <string>
@@ -35,7 +37,7 @@ inline constexpr const char* set_is_gone = "its files were removed: newer ones n
 /// Sets of many jobs, by keys that may be names of files.
 class run_shelf {
 public:
-    /// Of one job; when there are more, the oldest are no more named.
+    /// Of one job; when there are more, the oldest that are not held are no more named.
     static constexpr std::size_t most_sets = 64;
 
     /// Makes the folder where there is none, and takes over what is in it.
@@ -48,7 +50,8 @@ public:
     /// A set whose id is empty has no files, and says why by its trouble.
     ///   holds   it is not removed before keep(), forget(), or, without a slash in its name, another
     ///           such set of its job
-    ///   errors  not_found: not all of its files are here; disk_full, io
+    ///   errors  not_found: not all of its files are here; exhausted: most_sets are held already;
+    ///           disk_full, io
     void commit(const std::string& key, stored_set what, bool holds);
     /// The newest last.
     [[nodiscard]] std::vector<stored_set> sets_of(const std::string& key);
@@ -68,15 +71,21 @@ public:
     /// Holds again what an earlier process held for those that live, lets go of what is held for
     /// others, and forgets jobs that nobody knows.
     ///   lives   is asked with the shelf's lock held
+    ///   as_of   when they were true, of now(): jobs with a later commit are left alone
     void keep(const std::function<bool(const std::string& key)>& lives,
-              const std::function<bool(const std::string& key)>& is_known);
+              const std::function<bool(const std::string& key)>& is_known,
+              std::uint64_t as_of = std::numeric_limits<std::uint64_t>::max());
+    /// A moment between two commits, for keep(). Does not block.
+    [[nodiscard]] static std::uint64_t now() noexcept { return last_moment(); }
 
 private:
     struct of_job {
         std::vector<stored_set> sets;
         std::map<std::string, package_pin> held; ///< by name
         bool is_held = false;                    ///< what is to be held is, since this start
+        std::uint64_t moment = 0;                ///< of its last commit, since this start
     };
+    [[nodiscard]] static std::atomic<std::uint64_t>& last_moment() noexcept;
     void hold_again(of_job& job);
     [[nodiscard]] std::string path_of(const std::string& key) const;
     void write(const std::string& key, const std::vector<stored_set>& sets) const;

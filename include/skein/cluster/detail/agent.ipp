@@ -169,7 +169,11 @@ SKEIN_INLINE task<void> agent::state::say_hello(state* self) {
         if (self->how.storage) self->marked.end_leftovers(self->how.storage->folder_if_open());
         for (auto& [name, one] : self->workers) // this head may not have them
             if (one->table) one->table->again();
-        for (const auto& lease : w.stop) self->stop_one(lease, false);
+        for (const auto& lease : w.stop) { // one that ends already goes on to send its results
+            const auto one = self->workers.find(lease);
+            if (one != self->workers.end() && !one->second->asked_to_stop)
+                self->stop_one(lease, false);
+        }
         for (auto& end : std::exchange(self->untold, {})) self->tell_end(std::move(end));
         self->output.offer_all();
         if (self->how.on_joined) self->how.on_joined(w.name);
@@ -239,12 +243,14 @@ SKEIN_INLINE void agent::state::stop_one(const lease_name& lease, bool at_once) 
         w.process->kill(); // whoever waits for its end sees it
     else
         w.stop.request();
+    if (at_once || w.process == nullptr) w.give_up.request(); // its results are on their way
 }
 
 SKEIN_INLINE void agent::state::stop_all() {
     for (auto& [name, w] : workers) {
         w->asked_to_stop = true;
         w->stop.request();
+        if (is_orphaned && w->process == nullptr) w->give_up.request(); // nobody takes them
     }
 }
 
@@ -258,9 +264,7 @@ SKEIN_INLINE task<void> agent::state::live(state* self, lease_name lease) {
     if (what.started && w->order.entry() != nullptr) {
         detail::results_deadline until{self->patience(), self->how.times.suspect_after,
                                        &self->stopping, &self->leaving};
-        auto keeping = self->results.send(w->order, w->place,
-                                          w->asked_to_stop ? cancel_token() : w->stop.token(),
-                                          std::move(until));
+        auto keeping = self->results.send(w->order, w->place, w->give_up.token(), std::move(until));
         co_await keeping;
     }
     what.lines = w->printed->said.total();

@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/agent_state.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/order_keys.hpp>
+#include <skein/core/awaitable.hpp>
 #include <skein/core/backoff.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -63,10 +64,12 @@ SKEIN_INLINE task<void> agent::state::prepare_entry(state* self, worker* w) {
         auto entering =
             self->folders.enter(&place, detail::folder_of_job(place.storage, order), order.package);
         co_await entering;
-        auto bringing = self->steps.bring(order, place);
-        place.in_storage = true; // what fails now is no fault of the job's
-        co_await bringing;
-        place.in_storage = false;
+        auto bringing = as_result(self->steps.bring(order, place));
+        if (const auto brought = co_await bringing; !brought) {
+            const auto code = brought.error().code(); // a link that the job has brought is its own
+            place.in_storage = code != errc::already_exists && code != errc::corrupt;
+            throw brought.error();
+        }
     } else {
         w->place.folder = order.folder;
         std::error_code none;

@@ -32,6 +32,7 @@ struct agent::state {
     struct worker {
         start_worker_order order;
         cancel_source stop;
+        cancel_source give_up; ///< what it leaves behind need not be kept
         bool asked_to_stop = false;
         proc::child* process = nullptr; ///< while it runs
         detail::printed_output* printed = nullptr;

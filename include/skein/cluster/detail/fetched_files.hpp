@@ -39,6 +39,8 @@ public:
     /// It is in its place.
     ///   errors  mismatch: other bytes than the digest says, and the part is gone; io
     void commit();
+    /// It does not come: nothing is left of it.
+    void drop() noexcept;
 
 private:
     friend class fetched_folder;

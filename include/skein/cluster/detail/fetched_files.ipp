@@ -130,9 +130,11 @@ SKEIN_INLINE void fetched_file::append(byte_span bytes) {
     }
 }
 
+SKEIN_INLINE void fetched_file::drop() noexcept { (void)::unlinkat(in_.get(), part_.c_str(), 0); }
+
 SKEIN_INLINE void fetched_file::commit() {
     if (got_ != entry_.size || hash_.finish() != entry_.digest) {
-        (void)::unlinkat(in_.get(), part_.c_str(), 0);
+        drop();
         throw error(errc::mismatch,
                     fmt::format("other bytes came for {} than were asked for", shown_))
             .with_hint("what was there of it from before is removed: fetch again");

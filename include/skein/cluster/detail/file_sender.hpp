@@ -77,7 +77,7 @@ private:
         if (next.offset != 0 && !next.is_last) { // the other side need not wait for the rest
             next.is_last = true;
             next.bytes.clear();
-            auto abandoning = as_result(self->to_(std::move(next)));
+            auto abandoning = as_result(hand_over(self, std::move(next)));
             (void)co_await abandoning;
         }
         throw done.error();
@@ -122,9 +122,15 @@ private:
         return ++last;
     }
 
+    /// What the way throws at the call, before there is a task, is thrown at the await as well.
+    static task<void> hand_over(file_sender* self, run_piece piece) {
+        auto handing = self->to_(std::move(piece));
+        co_await handing;
+    }
+
     static task<void> put(file_sender* self, run_piece piece) {
         const auto bytes = piece.bytes.size();
-        auto putting = as_result(self->to_(std::move(piece)));
+        auto putting = as_result(hand_over(self, std::move(piece)));
         const auto done = co_await putting;
         self->places_.release(1);
         if (!done && !self->failure_) self->failure_ = std::make_unique<error>(done.error());

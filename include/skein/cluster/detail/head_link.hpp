@@ -114,8 +114,7 @@ public:
     ///   errors  those of net::requests::call; closed: there is no link that the head has welcomed
     template <class Reply, class M>
     [[nodiscard]] task<Reply> ask(M m) {
-        if (!joined_ || way_ == nullptr) throw error(errc::closed, "there is no link to the head");
-        return way_->template call<Reply>(std::move(m));
+        return ask_over<Reply>(this, std::move(m));
     }
     /// A head has welcomed this process before.
     [[nodiscard]] bool was_welcomed() const noexcept { return ever_; }
@@ -143,6 +142,13 @@ private:
     static task<void> say_hello(head_link* self, std::exception_ptr* failure, event* done);
     static task<void> one_link(head_link* self);
     static task<void> part_from(head_link* self);
+    template <class Reply, class M>
+    static task<Reply> ask_over(head_link* self, M m) {
+        if (!self->joined_ || self->way_ == nullptr)
+            throw error(errc::closed, "there is no link to the head");
+        auto asking = self->way_->template call<Reply>(std::move(m));
+        co_return co_await asking;
+    }
     template <class Welcome, class Hello>
     static task<Welcome> join_as(head_link* self, Hello hello) {
         auto asking = with_timeout(self->way_->template call<Welcome>(std::move(hello)),

@@ -42,12 +42,12 @@ struct result_question {
 struct result_files {
     package_manifest files;
     std::size_t changed = 0;  ///< files that were written to meanwhile: they are left out
-    std::size_t unread = 0;   ///< that could not be read
+    std::size_t unread = 0;   ///< files and folders that could not be read
     std::string first_unread; ///< one of all these, and why
 };
 
 ///   brought  files of `runs` that are still as the job has brought them are left out; or nullptr
-///   errors   too_large: more than run_bounds(); cancelled; io
+///   errors   too_large: more than run_bounds(); exhausted: open files, memory; cancelled; io
 [[nodiscard]] result_files find_results(const result_question& what,
                                         const package_manifest* brought, std::stop_token stop);
 

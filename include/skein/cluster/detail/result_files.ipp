@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -67,19 +68,19 @@ public:
         if (name == "**") {
             if (behind.empty()) return take_all(in, prefix);
             match(in, prefix, behind);
-            for (const auto& each : names_of(in))
-                if (const auto folder = folder_in(in, each))
+            for (const auto& each : names_of(in, prefix))
+                if (const auto folder = folder_in(in, prefix, each))
                     match(folder.get(), prefix + each + "/", rest);
             return;
         }
         if (name.find_first_of("*?[\\") == name.npos) return match_name(in, prefix, name, behind);
-        for (const auto& each : names_of(in))
+        for (const auto& each : names_of(in, prefix))
             if (::fnmatch(name.c_str(), each.c_str(), FNM_PERIOD) == 0)
                 match_name(in, prefix, each, behind);
     }
     /// A folder with all that is in it.
     void take_all(int in, const std::string& prefix) {
-        for (const auto& each : names_of(in)) match_name(in, prefix, each, {});
+        for (const auto& each : names_of(in, prefix)) match_name(in, prefix, each, {});
     }
     /// Paths of files, in the order of a package.
     [[nodiscard]] std::vector<std::string> take() {
@@ -88,14 +89,19 @@ public:
                   [](const auto& a, const auto& b) { return path_less(a, b); });
         return out;
     }
+    /// What could not be looked at, and why.
+    [[nodiscard]] const std::map<std::string, std::string>& unread() const noexcept {
+        return unread_;
+    }
 
 private:
     void match_name(int in, const std::string& prefix, const std::string& name,
                     std::span<const std::string> behind) {
         struct stat is{};
-        if (::fstatat(in, name.c_str(), &is, AT_SYMLINK_NOFOLLOW) != 0) return;
+        if (::fstatat(in, name.c_str(), &is, AT_SYMLINK_NOFOLLOW) != 0)
+            return note_unread(errno, prefix + name);
         if (S_ISDIR(is.st_mode)) {
-            const auto folder = folder_in(in, name);
+            const auto folder = folder_in(in, prefix, name);
             if (!folder) return;
             if (behind.empty())
                 take_all(folder.get(), prefix + name + "/");
@@ -110,12 +116,21 @@ private:
                             fmt::format("they are more than {} files", run_bounds().entries));
         }
     }
-    [[nodiscard]] static unique_fd folder_in(int in, const std::string& name) {
-        return unique_fd(
-            ::openat(in, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    /// What has gone meanwhile, or is no folder, is nothing. What fails for want of descriptors or
+    /// memory would fail for all that follows.
+    void note_unread(int number, const std::string& path) {
+        if (number == ENOENT || number == ENOTDIR || number == ELOOP) return;
+        const auto why = errno_error(number, "read", path.empty() ? "the job's folder" : path);
+        if (why.code() == errc::exhausted || number == EMFILE || number == ENFILE) throw why;
+        unread_.emplace(path, why.text());
+    }
+    [[nodiscard]] unique_fd folder_in(int in, const std::string& prefix, const std::string& name) {
+        unique_fd out(::openat(in, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+        if (!out) note_unread(errno, prefix + name);
+        return out;
     }
     /// Empty, too, if it cannot be read.
-    [[nodiscard]] std::vector<std::string> names_of(int in) {
+    [[nodiscard]] std::vector<std::string> names_of(int in, const std::string& prefix) {
         if (stop_.stop_requested())
             throw error(errc::cancelled, "looking for results was given up");
         std::vector<std::string> out;
@@ -123,7 +138,10 @@ private:
         const auto close = [](DIR* d) { ::closedir(d); };
         const std::unique_ptr<DIR, decltype(close)> dir(again ? ::fdopendir(again.get()) : nullptr,
                                                         close);
-        if (!dir) return out;
+        if (!dir) {
+            note_unread(errno, prefix);
+            return out;
+        }
         (void)again.release();
         while (const dirent* const each = ::readdir(dir.get())) {
             const std::string_view name = each->d_name;
@@ -138,6 +156,7 @@ private:
 
     std::stop_token stop_;
     std::set<std::string> found_;
+    std::map<std::string, std::string> unread_; // why, by path
     std::size_t seen_ = 0;
 };
 
@@ -185,6 +204,10 @@ SKEIN_INLINE result_files find_results(const result_question& what, const packag
     std::sort(paths.begin(), paths.end(),
               [](const auto& a, const auto& b) { return path_less(a, b); });
     result_files out;
+    auto unread = all.unread();
+    unread.insert(of_runs.unread().begin(), of_runs.unread().end());
+    out.unread = unread.size();
+    if (!unread.empty()) out.first_unread = unread.begin()->second;
     for (const auto& path : paths) {
         try {
             auto entry = hash_result(what.folder, path, stop);

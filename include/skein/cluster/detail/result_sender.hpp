@@ -30,10 +30,10 @@ namespace skein::cluster::detail {
 
 /// How long it is tried.
 struct results_deadline {
-    duration patience{};             ///< while the head is away
-    duration moment{};               ///< when the agent ends
-    const event* stopping = nullptr; ///< the agent is to end
-    const bool* leaving = nullptr;   ///< it has no link any more, for good
+    duration patience{};           ///< while the head is away
+    duration moment{};             ///< when the agent ends
+    event* stopping = nullptr;     ///< the agent is to end
+    const bool* leaving = nullptr; ///< it has no link any more, for good
 };
 
 /// Of one agent. Belongs to one loop.
@@ -58,8 +58,10 @@ private:
         lease_name lease;
         result_question question;
     };
+    static task<void> try_in_time(result_sender* self, attempt of, cancel_token stop,
+                                  results_deadline until);
     static task<void> try_often(result_sender* self, attempt of, cancel_token stop,
-                                results_deadline until);
+                                cancel_token late, results_deadline until);
     static task<std::string> send_once(result_sender* self, attempt of);
 
     head_link& head_;

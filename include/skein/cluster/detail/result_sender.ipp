@@ -7,8 +7,10 @@
 #include <skein/cluster/job_storage.hpp>
 #include <skein/cluster/package_store.hpp>
 #include <skein/core/awaitable.hpp>
+#include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/offload.hpp>
@@ -92,27 +94,55 @@ SKEIN_INLINE task<std::string> result_sender::send_once(result_sender* self, att
     co_return set.trouble;
 }
 
+/// An agent that is to end does not wait for the rest of a large set.
+inline task<void> give_up_in_time(results_deadline until, cancel_source* late) {
+    co_await until.stopping->wait();
+    co_await sleep_for(until.moment);
+    late->request();
+}
+
+SKEIN_INLINE task<void> result_sender::try_in_time(result_sender* self, attempt of,
+                                                   cancel_token stop, results_deadline until) {
+    cancel_source late;
+    scope beside;
+    beside.spawn(give_up_in_time(until, &late));
+    auto trying =
+        as_result(try_often(self, std::move(of), std::move(stop), late.token(), std::move(until)));
+    (void)co_await trying;
+    beside.cancel();
+    auto ending = as_result(shield(beside.join()));
+    (void)co_await ending;
+}
+
 /// A head that is away may come back; a file that changes may come to rest.
 SKEIN_INLINE task<void> result_sender::try_often(result_sender* self, attempt of, cancel_token stop,
-                                                 results_deadline until) {
+                                                 cancel_token late, results_deadline until) {
     auto& on = loop::current();
     const auto begin = on.now();
     std::string trouble;
-    bool is_told = true;
+    bool is_told = true, is_tried = false;
     for (int tries = 0; tries < 3;) {
         const auto waited = on.now() - begin;
-        if (*until.leaving || waited >= until.patience ||
+        if (*until.leaving || stop.requested() || waited >= until.patience ||
             (until.stopping->is_set() && waited >= until.moment))
             break;
         if (self->head_.is_joined()) {
-            auto sending = as_result(with_cancel(stop, send_once(self, of)));
+            auto sending = as_result(with_cancel(late, with_cancel(stop, send_once(self, of))));
             auto sent = co_await sending;
-            trouble = sent ? *sent : "no results are kept: " + sent.error().text();
             is_told = sent.has_value();
-            if (sent || sent.error().code() == errc::cancelled) break;
+            is_tried = true;
+            const bool is_given_up = !sent && sent.error().code() == errc::cancelled;
+            trouble = sent          ? *sent
+                      : is_given_up ? "no results are kept: a stop came while they were sent"
+                                    : "no results are kept: " + sent.error().text();
+            if (sent || is_given_up) break;
             if (self->head_.is_joined()) ++tries;
         }
         co_await sleep_for(std::chrono::milliseconds(100));
+    }
+    if (!is_tried && stop.requested() && !of.question.folder.empty()) {
+        trouble = "no results are looked for: it was to end at once";
+        is_told = false;
     }
     if (!is_told && self->head_.is_joined()) {
         head_runs<head_link> store(&self->head_, of.job, of.lease);
@@ -136,7 +166,7 @@ SKEIN_INLINE task<void> result_sender::send(const start_worker_order& order, con
     of.package = order.package;
     of.lease = order.lease;
     if (of.question.folder.empty()) until.patience = duration(0); // there can be none
-    return try_often(this, std::move(of), std::move(stop), until);
+    return try_in_time(this, std::move(of), std::move(stop), until);
 }
 
 } // namespace skein::cluster::detail

@@ -207,9 +207,10 @@ SKEIN_INLINE run_service::tidier run_service::tidier_of(const job_book& book) {
         known.insert(key_of(*job));
         if (!is_over(job->state)) open.insert(key_of(*job));
     }
-    return [known = std::move(known), open = std::move(open)](run_shelf& shelf) {
+    return [known = std::move(known), open = std::move(open),
+            as_of = run_shelf::now()](run_shelf& shelf) {
         shelf.keep([&](const std::string& key) { return open.contains(key); },
-                   [&](const std::string& key) { return known.contains(key); });
+                   [&](const std::string& key) { return known.contains(key); }, as_of);
     };
 }
 

@@ -35,6 +35,11 @@ SKEIN_INLINE run_shelf::run_shelf(std::string folder, std::uint64_t byte_budget)
     take_over();
 }
 
+SKEIN_INLINE std::atomic<std::uint64_t>& run_shelf::last_moment() noexcept {
+    static std::atomic<std::uint64_t> last = 0;
+    return last;
+}
+
 SKEIN_INLINE std::string run_shelf::path_of(const std::string& key) const {
     return fmt::format("{}/sets/{}", folder_, key);
 }
@@ -78,20 +83,31 @@ SKEIN_INLINE void run_shelf::commit(const std::string& key, stored_set what, boo
         what.bytes = manifest->bytes();
     }
     const std::lock_guard held(mutex_);
-    auto sets = jobs_[key].sets;
-    std::erase_if(sets, [&](const stored_set& one) { return one.name == what.name; });
-    sets.push_back(what);
-    if (sets.size() > most_sets) sets.erase(sets.begin());
-    write(key, sets);
     auto& of = jobs_[key];
+    of.moment = ++last_moment();
+    if (holds)
+        hold_again(of); // what an earlier process held, if this is the first call of this one
+    const auto gives_way = [&](const std::string& name) { // attempts do to each other
+        return name == what.name ||
+               (name.find('/') == name.npos && what.name.find('/') == what.name.npos);
+    };
+    auto sets = of.sets;
+    std::erase_if(sets, [&](const stored_set& one) { return one.name == what.name; });
+    if (sets.size() >= most_sets) {
+        const auto oldest = std::find_if(sets.begin(), sets.end(), [&](const stored_set& one) {
+            return !of.held.contains(one.name) || gives_way(one.name);
+        });
+        if (oldest == sets.end())
+            throw error(errc::exhausted,
+                        fmt::format("no room for {}: {} sets of its job are held already",
+                                    what.name, most_sets))
+                .with_hint("keep fewer checkpoints of fewer runs in one job");
+        sets.erase(oldest);
+    }
+    sets.push_back(what);
+    write(key, sets);
     of.sets = std::move(sets);
-    std::erase_if(of.held, [&](const auto& one) { // attempts give way to each other
-        const bool is_there = std::any_of(of.sets.begin(), of.sets.end(),
-                                          [&](const auto& set) { return set.name == one.first; });
-        return !is_there || one.first == what.name ||
-               (one.first.find('/') == one.first.npos && what.name.find('/') == what.name.npos);
-    });
-    of.is_held = of.is_held || holds;
+    std::erase_if(of.held, [&](const auto& one) { return gives_way(one.first); });
     if (holds && !what.id.empty()) of.held.emplace(what.name, std::move(pin));
 }
 
@@ -186,9 +202,14 @@ SKEIN_INLINE void run_shelf::hold_again(of_job& job) {
 }
 
 SKEIN_INLINE void run_shelf::keep(const std::function<bool(const std::string& key)>& lives,
-                                  const std::function<bool(const std::string& key)>& is_known) {
+                                  const std::function<bool(const std::string& key)>& is_known,
+                                  std::uint64_t as_of) {
     const std::lock_guard held(mutex_);
     for (auto at = jobs_.begin(); at != jobs_.end();) {
+        if (at->second.moment > as_of) { // it may be of a job that they do not know yet
+            ++at;
+            continue;
+        }
         if (!is_known(at->first)) {
             (void)::unlink(path_of(at->first).c_str());
             at = jobs_.erase(at);
