@@ -410,6 +410,8 @@ SKEIN_INLINE void head::state::look() {
                 lost.push_back(l.get());
             else if (l->recalled_at != time_point{} && !leases.is_coming(*l))
                 leases.not_recalled(*l); // its driver has not answered
+            else if (detail::is_wanted_no_more(*l, now, how.recall_grace))
+                leases.tell_withdrawn(*l);
     }
     for (auto* l : lost) leases.end(*l, true, "its node did not come back to the head");
     for (auto* d : gone) leave(*d, job_end::lost);
