@@ -114,6 +114,7 @@ SKEIN_INLINE void head::state::remember() {
         d.holder->name = known.name;
         d.hello.host = known.host;
         d.hello.pid = known.pid;
+        d.begun_by = known.begun_by;
     }
     const auto missing = memory.missing();
     if (!memory.open_drivers().empty() ||
@@ -502,7 +503,8 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     d.holder->host = d.hello.host;
     d.holder->pid = d.hello.pid;
     d.holder->has_ranks = d.hello.has_ranks;
-    self->memory.driver_came(d.incarnation, d.hello.name, d.hello.host, d.hello.pid, d.hello.space);
+    self->memory.driver_came(d.incarnation, d.hello.name, d.hello.host, d.hello.pid, d.hello.space,
+                             d.begun_by);
     self->spaces.came(d.incarnation, d.hello.space, std::exchange(d.hello.visits, {}));
     d.holder->weight = std::clamp<std::uint32_t>(d.hello.weight, 1, 1000);
     self->leases.schedule().set_weight(d.holder->id(), d.holder->weight);

@@ -71,6 +71,7 @@ struct driver_record {
     std::int64_t started = 0, ended = 0; ///< seconds since 1970; 0: it has not
     std::uint8_t how = 0;                ///< job_end
     std::string space;                   ///< it is the space server of this namespace
+    std::string begun_by;                ///< which a driver of this job has begun
 };
 
 /// A job that somebody has submitted, as it is now.
@@ -151,7 +152,7 @@ public:
 
     // drivers
     void driver_came(std::uint64_t driver, const std::string& name, const std::string& host,
-                     std::int64_t pid, const std::string& space);
+                     std::int64_t pid, const std::string& space, const std::string& begun_by);
     void driver_went(std::uint64_t driver, job_end how);
     [[nodiscard]] const std::map<std::uint64_t, driver_record>& open_drivers() const noexcept {
         return drivers_;
