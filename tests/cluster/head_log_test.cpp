@@ -480,7 +480,7 @@ TEST_CASE("what waits to be written while a disk hangs is bounded, and not lost"
         cluster::detail::head_memory memory(loop);
         memory.open(std::make_shared<head_log>(disk, "state"), net::token(), loop.random());
         for (std::uint64_t i = 1; i <= many; ++i) {
-            memory.driver_came(i, "job", "host", 1, "n", "j7");
+            memory.driver_came({i, "job", "host", 1, 0, 0, 0, "n", "j7"});
             REQUIRE(memory.unwritten() <= memory.most_unwritten);
         }
         memory.close();

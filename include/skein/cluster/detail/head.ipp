@@ -458,6 +458,11 @@ SKEIN_INLINE void head::state::check_again(const detail::head_driver& d,
                         space, h.space));
 }
 
+[[nodiscard]] inline detail::driver_record record_of(const detail::head_driver& d) {
+    return {d.incarnation, d.hello.name, d.hello.host, d.hello.pid, 0, 0, 0,
+            d.hello.space, d.begun_by};
+}
+
 SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_ptr s,
                                                          driver_hello h) {
     if (s == nullptr || s->node != nullptr || s->driver != nullptr)
@@ -503,8 +508,7 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     d.holder->host = d.hello.host;
     d.holder->pid = d.hello.pid;
     d.holder->has_ranks = d.hello.has_ranks;
-    self->memory.driver_came(d.incarnation, d.hello.name, d.hello.host, d.hello.pid, d.hello.space,
-                             d.begun_by);
+    self->memory.driver_came(record_of(d));
     self->spaces.came(d.incarnation, d.hello.space, std::exchange(d.hello.visits, {}));
     d.holder->weight = std::clamp<std::uint32_t>(d.hello.weight, 1, 1000);
     self->leases.schedule().set_weight(d.holder->id(), d.holder->weight);

@@ -151,8 +151,8 @@ public:
     [[nodiscard]] std::vector<missing_node> missing() const;
 
     // drivers
-    void driver_came(std::uint64_t driver, const std::string& name, const std::string& host,
-                     std::int64_t pid, const std::string& space, const std::string& begun_by);
+    /// It has come now; nothing happens if it is there.
+    void driver_came(driver_record j);
     void driver_went(std::uint64_t driver, job_end how);
     [[nodiscard]] const std::map<std::uint64_t, driver_record>& open_drivers() const noexcept {
         return drivers_;
