@@ -5,15 +5,19 @@
 #include "drain_text.hpp"
 #include "time_option.hpp"
 
+#include <skein/core/clock.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/notice.hpp>
 #include <skein/core/printable.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/real_loop.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,6 +32,12 @@ using skein::cluster::drained_lease;
 constexpr auto look_every = std::chrono::milliseconds(200);
 /// What was ended by force has a moment to be gone.
 constexpr auto gone_within = std::chrono::seconds(10);
+
+/// Until it is time to look again.
+void wait_to_look() {
+    skein::net::real_loop loop;
+    loop.run([]() -> skein::task<void> { co_await skein::sleep_for(look_every); }());
+}
 
 /// To people, unless a program reads.
 void say(const drain_arguments& args, const std::string& text) {
@@ -98,20 +108,22 @@ int wait_until_empty(const drain_arguments& args, skein::cluster::tool_options h
     how.on_wait = [](const skein::error& why, skein::time_span) {
         skein::write_notice(fmt::format("skein drain: the head is away: {}\n", why.what()));
     };
-    auto late_after = std::chrono::steady_clock::time_point::max();
+    skein::system_clock clock;
+    auto late_after = skein::time_point::max();
     for (bool is_late = false;;) {
-        const auto clock = std::chrono::steady_clock::now();
-        if (now.left_ms == 0 && late_after == std::chrono::steady_clock::time_point::max())
-            late_after = clock + (now.force ? std::chrono::milliseconds(gone_within) : look_every);
-        if (now.left_ms > 0) late_after = std::chrono::steady_clock::time_point::max();
-        is_late = clock >= late_after;
+        const auto time = clock.now();
+        if (now.left_ms == 0 && late_after == skein::time_point::max())
+            late_after =
+                time + (now.force ? skein::duration(gone_within) : skein::duration(look_every));
+        if (now.left_ms > 0) late_after = skein::time_point::max();
+        is_late = time >= late_after;
         if (const auto end = end_text(args, now, is_late); !end.empty()) {
             say(args, end);
             if (args.json) fmt::print("{}", drain_json(args.node, now, left));
             return now.missing || now.workers == 0 ? skein::exit_code::done
                                                    : skein::exit_code::failed;
         }
-        std::this_thread::sleep_for(look_every);
+        wait_to_look();
         auto next = skein::cluster::look_at_drain(how, args.node);
         for (auto& one : left_since(now, next)) {
             say(args, fmt::format("  left   {}\n", lease_text(one)));
@@ -160,7 +172,7 @@ int run_drain(const drain_arguments& args, skein::cluster::tool_options how) {
     const auto notes = now;
     std::vector<drained_lease> left;
     if (wish.within && has_unanswered(now)) { // drivers have just been asked
-        std::this_thread::sleep_for(look_every);
+        wait_to_look();
         auto next = skein::cluster::look_at_drain(how, args.node);
         left = left_since(now, next);
         now = std::move(next);

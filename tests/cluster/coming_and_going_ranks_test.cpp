@@ -161,8 +161,11 @@ TEST_CASE("workers that come and go wait for places one by one, and give them ba
         auto ending = all[0]->ended();
         (void)co_await ending;
         all[1]->keep_place("no others are there");
+        co_await sleep_for(500ms); // it is known that it stays
         auto undoing = test::drain(&w.c, "n1", false);
         co_await undoing;
+        auto free = w.until(2, place_kind::not_asked_back);
+        (void)co_await free;
         auto again = start_coming(&w, places.get(), 4, 1, &all);
         co_await again;
         auto back = w.until(4, place_kind::given);
@@ -256,6 +259,34 @@ TEST_CASE("a worker whose node is cut off is given up when it is to end", "[clus
         w.c.network().heal_all();
         co_await sleep_for(5s);
         CHECK(w.c.processes() == 1); // its lease was given back
+        places->release();
+        auto closing = places->close();
+        co_await closing;
+    });
+}
+
+TEST_CASE("a worker that a drain ends by force has not failed", "[cluster][ranks]") {
+    with_coming(5, {1}, [](coming_world& w) -> task<void> {
+        const auto places = w.make("trainer");
+        auto opening = places->open();
+        co_await opening;
+        coming_children all;
+        auto starting = start_coming(&w, places.get(), 1, 1, &all);
+        co_await starting;
+        auto given = w.until(1, place_kind::given);
+        (void)co_await given;
+        co_await sleep_for(1s); // it runs
+        cluster::ask_drain what;
+        what.node = "n1";
+        what.within_ms = 1000;
+        what.force = true;
+        auto forcing = test::ask_drain(&w.c, std::move(what));
+        (void)co_await forcing;
+        all[0]->keep_place("no others are there");
+        auto ending = all[0]->ended();
+        const auto end = co_await ending;
+        CHECK(end.is_moved);
+        CHECK_THAT(end.lost, ContainsSubstring("drained, by force"));
         places->release();
         auto closing = places->close();
         co_await closing;

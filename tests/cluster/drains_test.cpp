@@ -260,13 +260,20 @@ TEST_CASE("a node that is about to be taken away drains as long as its agent liv
         CHECK(now.draining);
         CHECK(now.left_ms > 7000);
         CHECK(now.left_ms < 10'000);
+        auto asking = s.ask(node, 3'600'000); // the earlier one counts, and the agent ends first
+        const auto both = co_await asking;
+        CHECK(both.left_ms < 10'000);
         auto dies = s.c.kill_agent(gone);
         co_await dies;
         s.c.start_agent(gone);
         co_await sleep_for(10s);
         auto again = s.look(node);
         const auto heard4 = co_await again;
-        CHECK_FALSE(heard4.draining);
+        CHECK(heard4.draining);
+        CHECK(heard4.left_ms > 3'500'000);
+        auto undoing = s.ask(node, cluster::no_deadline, false, false);
+        const auto undone = co_await undoing;
+        CHECK_FALSE(undone.draining);
         auto stopping = s.jobs.stop("a");
         co_await stopping;
     });

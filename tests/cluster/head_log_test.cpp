@@ -480,7 +480,7 @@ TEST_CASE("what waits to be written while a disk hangs is bounded, and not lost"
         cluster::detail::head_memory memory(loop);
         memory.open(std::make_shared<head_log>(disk, "state"), net::token(), loop.random());
         for (std::uint64_t i = 1; i <= many; ++i) {
-            memory.driver_came(i, "job", "host", 1, "");
+            memory.driver_came({i, "job", "host", 1, 0, 0, 0, "n", "j7"});
             REQUIRE(memory.unwritten() <= memory.most_unwritten);
         }
         memory.close();
@@ -489,6 +489,7 @@ TEST_CASE("what waits to be written while a disk hangs is bounded, and not lost"
     cluster::detail::head_memory again(loop);
     again.open(std::make_shared<head_log>(disk, "state"), net::token(), loop.random());
     CHECK(again.open_drivers().size() == many);
+    CHECK(again.open_drivers().begin()->second.begun_by == "j7");
 }
 
 TEST_CASE("on a full disk a head goes on, says so, and writes all when there is room", "[H4]") {

@@ -54,6 +54,12 @@ inline int run_rank_program(std::string_view program) {
     const bool first_attempt = where.attempt == 0;
     if (program == "exits before it joins" && second) ::_exit(3);
     if (program == "refuses its command line" && second) ::_exit(exit_code::usage);
+    if (program == "is done as it is asked to move" && !second) { // threads come later
+        sigset_t later;
+        sigemptyset(&later);
+        sigaddset(&later, SIGTERM);
+        ::pthread_sigmask(SIG_BLOCK, &later, nullptr);
+    }
     if (program == "never joins" && second) {
         ::pause();
     }
@@ -118,11 +124,19 @@ inline int run_rank_program(std::string_view program) {
             return 1;
         }
         const bool reports = program == "writes a report after it has left";
-        if (program != "is fine" && program != "waits to be moved" &&
+        const bool is_done = program == "is done as it is asked to move";
+        if (program != "is fine" && program != "waits to be moved" && !is_done &&
             program != "stops its supervisor for a while" && program != "starts other programs" &&
             !reports)
             (void)world.exchange("again", as_bytes(mine)); // waits for the lost rank
         world.leave();
+        if (is_done && !second && first_attempt) {
+            sigset_t asked;
+            sigemptyset(&asked);
+            sigaddset(&asked, SIGTERM);
+            int which = 0;
+            ::sigwait(&asked, &which);
+        }
         if (reports && second) {
             for (volatile long work = 0; work < 200'000'000; work = work + 1) {}
             std::ofstream(std::getenv("SKEIN_TEST_FILE")) << "done";

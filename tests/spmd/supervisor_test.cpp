@@ -269,7 +269,69 @@ private:
     std::function<void(const std::string& why)> tell_;
 };
 
+/// A child as it is; whoever waits for its end is told first.
+class heard_child final : public proc::child {
+public:
+    heard_child(std::unique_ptr<proc::child> which, std::function<void()> on_end)
+        : which_(std::move(which)), on_end_(std::move(on_end)) {}
+    const std::string& name() const noexcept override { return which_->name(); }
+    std::int64_t pid() const noexcept override { return which_->pid(); }
+    bool running() const noexcept override { return which_->running(); }
+    task<proc::child_end> ended() override {
+        auto ending = which_->ended();
+        auto how = co_await ending;
+        on_end_();
+        co_return how;
+    }
+    void signal(int number) noexcept override { which_->signal(number); }
+    void kill() noexcept override { which_->kill(); }
+    proc::process_usage usage() override { return which_->usage(); }
+    std::unique_ptr<net::stream> take_stream() override { return which_->take_stream(); }
+    task<std::size_t> read_output(bool is_error, std::span<std::byte> into) override {
+        return which_->read_output(is_error, into);
+    }
+
+private:
+    std::unique_ptr<proc::child> which_;
+    std::function<void()> on_end_;
+};
+
+/// Of this host; they are to leave their places when the first one of them has ended.
+class places_to_leave_late final : public proc::children {
+public:
+    places_to_leave_late(net::real_loop& on, int* starts) : here_(on), starts_(starts) {}
+    task<std::unique_ptr<proc::child>> start(proc::child_options how) override {
+        ++*starts_;
+        auto starting = here_.start(std::move(how));
+        auto made = co_await starting;
+        std::function<void()> on_end = [this] {
+            if (tell_) std::exchange(tell_, {})("node n2 is drained");
+        };
+        co_return std::make_unique<heard_child>(std::move(made), std::move(on_end));
+    }
+    void on_leave(std::function<void(const std::string& why)> tell) override {
+        tell_ = std::move(tell);
+    }
+
+private:
+    proc::local_children here_;
+    int* starts_;
+    std::function<void(const std::string& why)> tell_;
+};
+
 } // namespace
+
+TEST_CASE("a training that is done while it is asked to leave its places is not run again") {
+    int starts = 0;
+    spmd::supervisor_options options;
+    options.children = [&starts](loop& on, net::network&) {
+        return std::make_shared<places_to_leave_late>(dynamic_cast<net::real_loop&>(on), &starts);
+    };
+    const auto t = supervise_program("is done as it is asked to move", 2, 0, options);
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(t.outcome.restarts == 0);
+    CHECK(starts == 2);
+}
 
 TEST_CASE("ranks that are to leave their places are started again, and nothing counts") {
     std::vector<std::string> said;

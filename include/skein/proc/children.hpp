@@ -91,6 +91,7 @@ struct child_end {
     std::string lost{};
     bool is_lasting = false; ///< it could not be started, and could not the next time
     bool was_asked = false;  ///< to end, before it had started
+    bool is_moved = false;   ///< its place was taken from it by force: no failure of anybody
 };
 
 /// What a process takes.

@@ -27,6 +27,7 @@ struct worker_end {
     std::string last_words{}; ///< why, if it said so
     bool was_silent = false;  ///< its keeper has killed it for that
     bool was_seen = true;     ///< by its keeper; false: the keeper is gone, it may still run
+    bool is_moved = false;    ///< its place was taken from it: it has not failed
     std::optional<error> not_started{};
     [[nodiscard]] bool success() const noexcept { return code == 0; }
 };

@@ -26,10 +26,12 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/time.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace skein::cluster::detail {
 
@@ -75,12 +77,17 @@ public:
 
 private:
     struct term {
-        time_point until = time_point::max();
+        time_point until = time_point::max(); ///< the earlier one of the two below
         bool force = false;
-        bool is_told = false; ///< that its deadline has passed
-        std::uint64_t of = 0; ///< a notice of this start of its agent; 0: somebody has asked
+        bool is_told = false;              ///< that its deadline has passed
+        std::optional<time_point> asked{}; ///< for by somebody
+        std::uint64_t of = 0;              ///< a notice of this start of its agent; 0: none
+        time_point noticed = time_point::max();
+
+        void settle() { until = std::min(noticed, asked.value_or(time_point::max())); }
     };
 
+    void forget_notices();
     void set_term(const std::string& node, const ask_drain& asked);
     void look_at(const term& by, lease_node& n);
     void look_at_entry(const term& by, lease& l);
@@ -97,6 +104,8 @@ private:
     drain_options options_;
     std::map<std::string, term> terms_;  ///< by the node's name
     std::optional<room_elsewhere> plan_; ///< of one look
+    /// By driver and group, since the last look: a plan for each costs as much as the cluster is big.
+    std::map<std::pair<std::uint64_t, std::uint64_t>, std::string> no_room_;
 };
 
 } // namespace skein::cluster::detail

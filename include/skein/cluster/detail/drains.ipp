@@ -37,7 +37,7 @@ SKEIN_INLINE void drains::remember() {
         if (n == nullptr || !n->draining || n->drained_by == 0) continue;
         const auto left = std::clamp<std::int64_t>(n->drained_by - wall, 0, longest_drain_ms);
         term t;
-        t.until = deadline_after(loop_.now(), std::chrono::milliseconds(left));
+        t.asked = t.until = deadline_after(loop_.now(), std::chrono::milliseconds(left));
         t.force = n->drain_force;
         terms_.insert_or_assign(gone.name, t);
     }
@@ -49,14 +49,20 @@ SKEIN_INLINE const drains::term* drains::term_of(const std::string& node) const 
 }
 
 SKEIN_INLINE void drains::set_term(const std::string& node, const ask_drain& asked) {
-    if (!asked.on || asked.forget || asked.within_ms < 0) {
+    term t;
+    if (const auto* const known = term_of(node); known != nullptr && known->of != 0) {
+        t.of = known->of; // a machine that is taken away is so in any case
+        t.noticed = known->noticed;
+    }
+    const bool has_deadline = asked.on && !asked.forget && asked.within_ms >= 0;
+    if (!asked.on || asked.forget || (!has_deadline && t.of == 0)) {
         terms_.erase(node);
         return;
     }
     const auto within = std::min(asked.within_ms, longest_drain_ms);
-    term t;
-    t.until = deadline_after(loop_.now(), std::chrono::milliseconds(within));
-    t.force = asked.force;
+    if (has_deadline) t.asked = deadline_after(loop_.now(), std::chrono::milliseconds(within));
+    t.force = has_deadline && asked.force;
+    t.settle();
     terms_.insert_or_assign(node, t);
 }
 
@@ -70,6 +76,7 @@ SKEIN_INLINE drain_reply drains::ask(const ask_drain& asked) {
         n->room->drained_by = by != nullptr ? by->until : time_point::max();
         for (const auto& [name, l] : n->room->leases) l->word = leave_word::none;
     }
+    no_room_.clear();
     const auto done = below_.nodes.drain(asked);
     if (asked.forget) return done;
     look();
@@ -85,15 +92,17 @@ SKEIN_INLINE void drains::on_notice(known_node& n, const node_leaves& notice) {
     asked.node = n.name();
     term t;
     if (notice.within_ms >= 0)
-        t.until = deadline_after(
+        t.noticed = deadline_after(
             loop_.now(), std::chrono::milliseconds(std::min(notice.within_ms, longest_drain_ms)));
-    if (known != nullptr) t.until = std::min(t.until, known->until);
+    if (known != nullptr) t.asked = known->asked;
     t.of = n.incarnation;
     t.force = known != nullptr && known->force;
+    t.settle();
     terms_.insert_or_assign(n.name(), t);
     n.room->drained_by = t.until;
     logging::warn("head", "a node is about to be taken away",
                   {{"node", n.name()}, {"why", notice.why.substr(0, 1024)}});
+    no_room_.clear();
     (void)below_.nodes.drain(asked, false);
     look();
 }
@@ -122,10 +131,21 @@ SKEIN_INLINE node_drains drains::message_for(const lease_node& n) const {
 
 // ---- what time brings ---------------------------------------------------------------------------
 
+/// They have gone with their nodes; what somebody has asked for is of the next one of that name.
+SKEIN_INLINE void drains::forget_notices() {
+    for (auto& [name, t] : terms_) {
+        if (t.of == 0 || below_.nodes.find(t.of) != nullptr) continue;
+        t.of = 0;
+        t.noticed = time_point::max();
+        t.settle();
+        t.is_told = t.is_told && loop_.now() >= t.until;
+    }
+    std::erase_if(terms_, [](const auto& one) { return one.second.of == 0 && !one.second.asked; });
+}
+
 SKEIN_INLINE void drains::look() {
-    std::erase_if(terms_, [this](const auto& one) { // they have gone with their nodes
-        return one.second.of != 0 && below_.nodes.find(one.second.of) == nullptr;
-    });
+    forget_notices();
+    no_room_.clear();
     plan_.reset();
     for (const auto& [number, n] : below_.nodes.all()) {
         const auto by = n->room->draining ? terms_.find(n->name()) : terms_.end();
@@ -222,7 +242,10 @@ SKEIN_INLINE std::string drains::no_room_for(const lease& rank) {
     if (by == nullptr) return {};
     if (by->force && by->until - loop_.now() <= ranks_save_within) return {};
     const auto* const group = group_of(rank);
-    return group == nullptr ? std::string() : no_room_without(below_.leases, *group);
+    if (group == nullptr) return {};
+    const auto [at, is_new] = no_room_.try_emplace({rank.of->incarnation, group->number});
+    if (is_new) at->second = no_room_without(below_.leases, *group);
+    return at->second;
 }
 
 // ---- what is told -------------------------------------------------------------------------------

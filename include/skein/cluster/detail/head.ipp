@@ -114,6 +114,7 @@ SKEIN_INLINE void head::state::remember() {
         d.holder->name = known.name;
         d.hello.host = known.host;
         d.hello.pid = known.pid;
+        d.begun_by = known.begun_by;
     }
     const auto missing = memory.missing();
     if (!memory.open_drivers().empty() ||
@@ -410,6 +411,8 @@ SKEIN_INLINE void head::state::look() {
                 lost.push_back(l.get());
             else if (l->recalled_at != time_point{} && !leases.is_coming(*l))
                 leases.not_recalled(*l); // its driver has not answered
+            else if (detail::is_wanted_no_more(*l, now, how.recall_grace))
+                leases.tell_withdrawn(*l);
     }
     for (auto* l : lost) leases.end(*l, true, "its node did not come back to the head");
     for (auto* d : gone) leave(*d, job_end::lost);
@@ -453,6 +456,11 @@ SKEIN_INLINE void head::state::check_again(const detail::head_driver& d,
             fmt::format("the driver was the space server of namespace \"{}\" and is that of "
                         "\"{}\" now",
                         space, h.space));
+}
+
+[[nodiscard]] inline detail::driver_record record_of(const detail::head_driver& d) {
+    return {d.incarnation, d.hello.name, d.hello.host, d.hello.pid, 0, 0, 0,
+            d.hello.space, d.begun_by};
 }
 
 SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_ptr s,
@@ -500,7 +508,7 @@ SKEIN_INLINE task<driver_welcome> head::state::on_driver(state* self, session_pt
     d.holder->host = d.hello.host;
     d.holder->pid = d.hello.pid;
     d.holder->has_ranks = d.hello.has_ranks;
-    self->memory.driver_came(d.incarnation, d.hello.name, d.hello.host, d.hello.pid, d.hello.space);
+    self->memory.driver_came(record_of(d));
     self->spaces.came(d.incarnation, d.hello.space, std::exchange(d.hello.visits, {}));
     d.holder->weight = std::clamp<std::uint32_t>(d.hello.weight, 1, 1000);
     self->leases.schedule().set_weight(d.holder->id(), d.holder->weight);

@@ -2,6 +2,7 @@
 #pragma once
 // The bodies of cluster/detail/head_client.hpp.
 
+#include <skein/cluster/detail/training_messages.hpp>
 #include <skein/sched/demands.hpp>
 
 #include <vector>

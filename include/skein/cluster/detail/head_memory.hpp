@@ -71,6 +71,7 @@ struct driver_record {
     std::int64_t started = 0, ended = 0; ///< seconds since 1970; 0: it has not
     std::uint8_t how = 0;                ///< job_end
     std::string space;                   ///< it is the space server of this namespace
+    std::string begun_by;                ///< which a driver of this job has begun
 };
 
 /// A job that somebody has submitted, as it is now.
@@ -150,8 +151,8 @@ public:
     [[nodiscard]] std::vector<missing_node> missing() const;
 
     // drivers
-    void driver_came(std::uint64_t driver, const std::string& name, const std::string& host,
-                     std::int64_t pid, const std::string& space);
+    /// It has come now; nothing happens if it is there.
+    void driver_came(driver_record j);
     void driver_went(std::uint64_t driver, job_end how);
     [[nodiscard]] const std::map<std::uint64_t, driver_record>& open_drivers() const noexcept {
         return drivers_;

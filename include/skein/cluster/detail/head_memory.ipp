@@ -352,13 +352,15 @@ SKEIN_INLINE void head_memory::look() {
 
 // ---- drivers ------------------------------------------------------------------------------------
 
-SKEIN_INLINE void head_memory::driver_came(std::uint64_t driver, const std::string& name,
-                                           const std::string& host, std::int64_t pid,
-                                           const std::string& space) {
-    if (drivers_.contains(driver)) return;
-    driver_record j{driver, cut_text(name), cut_text(host), pid, unix_now(), 0, 0, cut_text(space)};
+SKEIN_INLINE void head_memory::driver_came(driver_record j) {
+    if (drivers_.contains(j.driver)) return;
+    for (auto* text : {&j.name, &j.host, &j.space, &j.begun_by}) *text = cut_text(*text);
+    j.started = unix_now();
     for (const auto& one : past_) // it was given up, and comes all the same
-        if (one.driver == driver) j.started = one.started;
+        if (one.driver == j.driver) {
+            j.started = one.started;
+            j.begun_by = one.begun_by;
+        }
     note(j);
     apply(std::move(j));
 }

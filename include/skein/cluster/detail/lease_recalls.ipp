@@ -17,6 +17,7 @@ SKEIN_INLINE void lease_table::recall(lease& l, const std::string& why) {
         return;
     l.recalled_at = loop_.now();
     l.drained = l.drained || l.at->draining;
+    if (l.of->has_ranks) l.wanted_at = l.recalled_at;
     (void)schedule_.set_leaving(l.request); // others may count on its room
     lease_recalled asked;
     asked.lease = l.number;
@@ -35,8 +36,17 @@ SKEIN_INLINE void lease_table::not_recalled(lease& l) {
     if (l.state == lease_state::granted) (void)schedule_.set_leaving(l.request, false);
 }
 
-SKEIN_INLINE void lease_table::tell_withdrawn(const lease& l) {
-    if (l.drained && l.state == lease_state::granted)
+SKEIN_INLINE bool is_wanted_no_more(const lease& l, time_point now, duration again) {
+    if (l.wanted_at == time_point{} || l.state != lease_state::granted || l.at->draining ||
+        l.recalled_at != time_point{})
+        return false;
+    return now >= deadline_after(std::max(l.keep_until, deadline_after(l.wanted_at, again)), again);
+}
+
+/// Ranks are told also if another head has asked for them: who stays waits for others meanwhile.
+SKEIN_INLINE void lease_table::tell_withdrawn(lease& l) {
+    l.wanted_at = {};
+    if ((l.drained || l.of->has_ranks) && l.state == lease_state::granted)
         events_.tell_driver(l.of->incarnation, lease_recalled{l.number, {}, true, no_deadline, {}});
 }
 

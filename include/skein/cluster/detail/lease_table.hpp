@@ -72,6 +72,7 @@ struct lease {
     bool is_ordered = false;         ///< of a job: its node has been told
     time_point recalled_at{};        ///< the last time; {}: never
     bool drained = false;            ///< its driver may have heard that it was recalled for a drain
+    time_point wanted_at{};          ///< the same of ranks, for any reason, and when; {}: no
     time_point keep_until{};   ///< it is not asked back before: granted just now, or it has actors
     time_point actors_until{}; ///< for its own driver neither: it has actors
     // Of a node that drains, see drains.hpp:
@@ -218,7 +219,7 @@ public:
     void tell_granted(const lease& l);
     /// Tells the driver that a recall is over and its worker may go on. News that is lost with the
     /// link comes over the next one.
-    void tell_withdrawn(const lease& l);
+    void tell_withdrawn(lease& l);
     /// Groups that nobody needs any more go with their last lease.
     void close_groups(lease_holder& d);
 
@@ -258,6 +259,9 @@ private:
     bool is_closed_ = false;
 };
 
+/// A rank that was asked back, and then for long not again: nobody wants its place any more.
+///   again  so long after a recall the next one would have come
+[[nodiscard]] bool is_wanted_no_more(const lease& l, time_point now, duration again);
 /// The placement group out of whose room a lease is taken; nullptr: none.
 [[nodiscard]] lease_group* group_of(const lease& l);
 /// The gpus of each bundle of its group on the node that it has, in the order of bundles, as

@@ -150,10 +150,12 @@ SKEIN_INLINE void lease_table::end(lease& l, bool started, const std::string& wh
     events_.lease_ends(l, why);
     const auto submitted_as = d.attempt_of;
     const bool was_ordered = l.is_ordered;
+    auto end = news; // also one that was killed before it was asked has not failed
+    end.was_asked = end.was_asked || (l.is_forced && end.code != 0);
     if (!submitted_as.empty()) d.ending = true; // an attempt: it has nothing else
     erase(l);
     forget(d);
-    if (!submitted_as.empty()) events_.entry_ended(submitted_as, started, why, news, was_ordered);
+    if (!submitted_as.empty()) events_.entry_ended(submitted_as, started, why, end, was_ordered);
 }
 
 SKEIN_INLINE void lease_table::want(lease_holder& d, const want_lease& what) {

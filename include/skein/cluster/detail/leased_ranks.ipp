@@ -369,7 +369,7 @@ SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
     const auto l = found->second;
     if (m.is_drained) {
         if (leave) leave(m.how);
-        return end(l, {proc::exit_status(), {}, m.how, false, true});
+        return end(l, {proc::exit_status(), {}, m.how, false, true, true});
     }
     if (!m.started || (m.code < 0 && m.signal == 0))
         return end(

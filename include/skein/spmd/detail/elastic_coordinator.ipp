@@ -104,6 +104,7 @@ SKEIN_INLINE void elastic_coordinator::drain(elastic_keeper& keeper, const std::
     for (auto& [id, w] : workers_) {
         if (w->keeper != &keeper || w->has_ended) continue;
         w->leaves = true;
+        w->place.is_why = false;
         w->why = why;
         if (w->is == stage::member || w->is == stage::leaving) continue;
         w->is = stage::leaving;
@@ -228,7 +229,7 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
         const bool is_news = !std::exchange(from->leaves, true);
         if (is_news && (from->keeper == nullptr || !from->keeper->places_later()))
             target_ = std::max(target_ - 1, options_.least);
-        from->is_let_go = false; // for good
+        from->is_let_go = from->place.is_why = false; // for good
         from->why = said ? detail::clipped(said->why) : std::string();
         return;
     }
@@ -384,7 +385,7 @@ SKEIN_INLINE void elastic_coordinator::judge_member_end(worker& w) {
         }
         return;
     }
-    if (as_asked) return;
+    if (as_asked || w.end.is_moved) return;
     // A lost host counts once, however many workers it had.
     if (!w.end.was_seen && !is_first_of_host(w)) return;
     count_failure(*last_loss_, w.rank);
@@ -406,7 +407,8 @@ SKEIN_INLINE void elastic_coordinator::failed_start(worker& w, error why) {
     const bool lasting = detail::is_lasting_end(w.end) || is_lasting(why.code());
     if (lasting && view_.generation == 0 && is_own(w)) return finish(std::move(why));
     if (lasting) return count_refusal(w, std::move(why));
-    if (w.place.waits) { // it has had no place, as when the head was lost: another one waits
+    if (w.place.waits ||
+        w.end.is_moved) { // it has had no place, as when the head was lost: another one waits
         retry_at_ = deadline_after(loop::current().now(), options_.times.pause(++bad_starts_));
         return;
     }
@@ -484,7 +486,8 @@ struct elastic_coordinator::places {
             return;
         case kind::not_asked_back:
             if (!std::exchange(w.place.is_asked_back, false) || w.is != stage::member) return;
-            w.leaves = false; // if the next view is not made yet
+            if (std::exchange(w.place.is_why, false))
+                w.leaves = false; // if the next view is not made yet
             return;
         }
     }
@@ -500,7 +503,7 @@ struct elastic_coordinator::places {
             const bool is_counted = w.is == stage::member && !w.is_let_go;
             if (!is_counted || rest > of.least()) {
                 if (is_counted) --rest;
-                w.leaves = true;
+                w.leaves = w.place.is_why = true;
                 w.is_let_go = false;
                 w.why = w.place.why;
             } else if (!std::exchange(w.place.is_told_to_stay, true)) {

@@ -79,6 +79,7 @@ struct elastic_coordinator::worker {
         bool is_said = false; ///< to people
         /// It is wanted for another: the worker leaves as soon as the others can do without it.
         bool is_asked_back = false, is_told_to_stay = false;
+        bool is_why = false; ///< it leaves, and has not said so itself
         std::string why;
     } place;
 };

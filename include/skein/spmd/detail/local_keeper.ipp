@@ -56,7 +56,8 @@ SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of)
 ///   has_come  it was heard
 SKEIN_INLINE void tell_lost(const proc::child_end& end, worker_end& told, bool has_come) {
     told.code = -1;
-    told.was_seen = end.was_asked && !has_come;
+    told.is_moved = end.is_moved;
+    told.was_seen = end.is_moved || (end.was_asked && !has_come);
     if (!told.was_silent) told.how = "is lost: " + end.lost;
     if (has_come || end.was_asked) return;
     told.how = "could not be started";

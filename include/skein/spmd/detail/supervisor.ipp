@@ -111,6 +111,7 @@ private:
         bool running = false;
         bool killed_by_us = false;
         bool was_asked = false;   ///< to end
+        bool is_done = false;     ///< ended with 0, and by itself
         int code = 0;             ///< of a bad end, as a shell says it
         std::optional<error> why; ///< of a bad end
     };
@@ -144,6 +145,7 @@ private:
             auto& failure = outcome_.failure;
             outcome_.is_lasting = failure && (lasting_ || is_lasting(failure->code()));
             const auto moved = std::exchange(moves_for_, {});
+            if (!failure && is_done_) co_return; // who leaves as asked ends with 143
             if (!moved.empty() && stop_signal_ == 0 && !outcome_.is_lasting) {
                 failure.reset(); // it has left its places: the next one has others
                 last_failure_ = moved.substr(0, 1000);
@@ -190,6 +192,7 @@ private:
 
     task<std::optional<error>> run_attempt_in(int number, std::vector<proc::child_place> where) {
         attempt now;
+        is_done_ = false;
         now.number = number;
         now.meets = !options_.until_met;
         group_options group;
@@ -241,6 +244,8 @@ private:
         co_await joined;
         for (auto& [key, blob] : now.group->told) outcome_.told[key] = std::move(blob);
         if (failed) co_return failed;
+        is_done_ = std::all_of(now.ranks.begin(), now.ranks.end(),
+                               [](const rank_process& r) { return r.is_done; });
         co_return verdict(now);
     }
 
@@ -345,6 +350,7 @@ private:
         const bool as_asked =
             stop != 0 && (end.lost.empty() ? is_stop(stop) || is_stop(SIGTERM) : end.was_asked);
         const bool is_bad = !status.success() || !end.lost.empty();
+        self.is_done = !is_bad && !self.was_asked;
         if (is_bad && !self.killed_by_us) // else the code is our own
             self.code = status.signal() != 0 ? 128 + status.signal() : status.code();
         if (!now->meets) self.killed_by_us = self.killed_by_us || stop != 0 || now->group;
@@ -530,6 +536,7 @@ private:
     int stop_signal_ = 0;
     bool told_to_stop_ = false;
     bool kill_now_ = false;
+    bool is_done_ = false;                 ///< all ranks of the last attempt have ended with 0
     bool lasting_ = false;                 ///< a rank ended in a way that would only come again
     std::unique_ptr<group_server> server_; ///< of a share, until its attempt
     std::optional<error> broken_off_;
