@@ -6378,7 +6378,7 @@ private:
 namespace skein::cluster {
 
 /// The version of these messages; head and peers must have the same.
-inline constexpr std::uint32_t cluster_version = 13;
+inline constexpr std::uint32_t cluster_version = 14;
 
 namespace detail {
 inline constexpr std::uint64_t most_lost_after_ms = 7 * 86'400'000; ///< see node_welcome
@@ -9054,6 +9054,7 @@ struct child_end {
     std::string lost{};
     bool is_lasting = false; ///< it could not be started, and could not the next time
     bool was_asked = false;  ///< to end, before it had started
+    bool is_moved = false;   ///< its place was taken from it by force: no failure of anybody
 };
 
 /// What a process takes.
@@ -21900,7 +21901,7 @@ private:
         if (next.offset != 0 && !next.is_last) { // the other side need not wait for the rest
             next.is_last = true;
             next.bytes.clear();
-            auto abandoning = as_result(self->to_(std::move(next)));
+            auto abandoning = as_result(hand_over(self, std::move(next)));
             (void)co_await abandoning;
         }
         throw done.error();
@@ -21945,9 +21946,15 @@ private:
         return ++last;
     }
 
+    /// What the way throws at the call, before there is a task, is thrown at the await as well.
+    static task<void> hand_over(file_sender* self, run_piece piece) {
+        auto handing = self->to_(std::move(piece));
+        co_await handing;
+    }
+
     static task<void> put(file_sender* self, run_piece piece) {
         const auto bytes = piece.bytes.size();
-        auto putting = as_result(self->to_(std::move(piece)));
+        auto putting = as_result(hand_over(self, std::move(piece)));
         const auto done = co_await putting;
         self->places_.release(1);
         if (!done && !self->failure_) self->failure_ = std::make_unique<error>(done.error());
@@ -24163,8 +24170,7 @@ public:
     ///   errors  those of net::requests::call; closed: there is no link that the head has welcomed
     template <class Reply, class M>
     [[nodiscard]] task<Reply> ask(M m) {
-        if (!joined_ || way_ == nullptr) throw error(errc::closed, "there is no link to the head");
-        return way_->template call<Reply>(std::move(m));
+        return ask_over<Reply>(this, std::move(m));
     }
     /// A head has welcomed this process before.
     [[nodiscard]] bool was_welcomed() const noexcept { return ever_; }
@@ -24192,6 +24198,13 @@ private:
     static task<void> say_hello(head_link* self, std::exception_ptr* failure, event* done);
     static task<void> one_link(head_link* self);
     static task<void> part_from(head_link* self);
+    template <class Reply, class M>
+    static task<Reply> ask_over(head_link* self, M m) {
+        if (!self->joined_ || self->way_ == nullptr)
+            throw error(errc::closed, "there is no link to the head");
+        auto asking = self->way_->template call<Reply>(std::move(m));
+        co_return co_await asking;
+    }
     template <class Welcome, class Hello>
     static task<Welcome> join_as(head_link* self, Hello hello) {
         auto asking = with_timeout(self->way_->template call<Welcome>(std::move(hello)),
@@ -29396,6 +29409,7 @@ struct worker_end {
     std::string last_words{}; ///< why, if it said so
     bool was_silent = false;  ///< its keeper has killed it for that
     bool was_seen = true;     ///< by its keeper; false: the keeper is gone, it may still run
+    bool is_moved = false;    ///< its place was taken from it: it has not failed
     std::optional<error> not_started{};
     [[nodiscard]] bool success() const noexcept { return code == 0; }
 };
@@ -29806,7 +29820,7 @@ SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
     const auto l = found->second;
     if (m.is_drained) {
         if (leave) leave(m.how);
-        return end(l, {proc::exit_status(), {}, m.how, false, true});
+        return end(l, {proc::exit_status(), {}, m.how, false, true, true});
     }
     if (!m.started || (m.code < 0 && m.signal == 0))
         return end(
@@ -30298,6 +30312,8 @@ public:
     /// It is in its place.
     ///   errors  mismatch: other bytes than the digest says, and the part is gone; io
     void commit();
+    /// It does not come: nothing is left of it.
+    void drop() noexcept;
 
 private:
     friend class fetched_folder;
@@ -30460,9 +30476,11 @@ SKEIN_INLINE void fetched_file::append(byte_span bytes) {
     }
 }
 
+SKEIN_INLINE void fetched_file::drop() noexcept { (void)::unlinkat(in_.get(), part_.c_str(), 0); }
+
 SKEIN_INLINE void fetched_file::commit() {
     if (got_ != entry_.size || hash_.finish() != entry_.digest) {
-        (void)::unlinkat(in_.get(), part_.c_str(), 0);
+        drop();
         throw error(errc::mismatch,
                     fmt::format("other bytes came for {} than were asked for", shown_))
             .with_hint("what was there of it from before is removed: fetch again");
@@ -32215,9 +32233,11 @@ SKEIN_INLINE store_usage package_store::usage() const {
 
 
 // ======== skein/cluster/run_shelf.hpp, continued
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <string>
@@ -32231,7 +32251,7 @@ inline constexpr const char* set_is_gone = "its files were removed: newer ones n
 /// Sets of many jobs, by keys that may be names of files.
 class run_shelf {
 public:
-    /// Of one job; when there are more, the oldest are no more named.
+    /// Of one job; when there are more, the oldest that are not held are no more named.
     static constexpr std::size_t most_sets = 64;
 
     /// Makes the folder where there is none, and takes over what is in it.
@@ -32244,7 +32264,8 @@ public:
     /// A set whose id is empty has no files, and says why by its trouble.
     ///   holds   it is not removed before keep(), forget(), or, without a slash in its name, another
     ///           such set of its job
-    ///   errors  not_found: not all of its files are here; disk_full, io
+    ///   errors  not_found: not all of its files are here; exhausted: most_sets are held already;
+    ///           disk_full, io
     void commit(const std::string& key, stored_set what, bool holds);
     /// The newest last.
     [[nodiscard]] std::vector<stored_set> sets_of(const std::string& key);
@@ -32264,15 +32285,21 @@ public:
     /// Holds again what an earlier process held for those that live, lets go of what is held for
     /// others, and forgets jobs that nobody knows.
     ///   lives   is asked with the shelf's lock held
+    ///   as_of   when they were true, of now(): jobs with a later commit are left alone
     void keep(const std::function<bool(const std::string& key)>& lives,
-              const std::function<bool(const std::string& key)>& is_known);
+              const std::function<bool(const std::string& key)>& is_known,
+              std::uint64_t as_of = std::numeric_limits<std::uint64_t>::max());
+    /// A moment between two commits, for keep(). Does not block.
+    [[nodiscard]] static std::uint64_t now() noexcept { return last_moment(); }
 
 private:
     struct of_job {
         std::vector<stored_set> sets;
         std::map<std::string, package_pin> held; ///< by name
         bool is_held = false;                    ///< what is to be held is, since this start
+        std::uint64_t moment = 0;                ///< of its last commit, since this start
     };
+    [[nodiscard]] static std::atomic<std::uint64_t>& last_moment() noexcept;
     void hold_again(of_job& job);
     [[nodiscard]] std::string path_of(const std::string& key) const;
     void write(const std::string& key, const std::vector<stored_set>& sets) const;
@@ -32321,6 +32348,11 @@ SKEIN_INLINE run_shelf::run_shelf(std::string folder, std::uint64_t byte_budget)
     take_over();
 }
 
+SKEIN_INLINE std::atomic<std::uint64_t>& run_shelf::last_moment() noexcept {
+    static std::atomic<std::uint64_t> last = 0;
+    return last;
+}
+
 SKEIN_INLINE std::string run_shelf::path_of(const std::string& key) const {
     return fmt::format("{}/sets/{}", folder_, key);
 }
@@ -32364,20 +32396,31 @@ SKEIN_INLINE void run_shelf::commit(const std::string& key, stored_set what, boo
         what.bytes = manifest->bytes();
     }
     const std::lock_guard held(mutex_);
-    auto sets = jobs_[key].sets;
-    std::erase_if(sets, [&](const stored_set& one) { return one.name == what.name; });
-    sets.push_back(what);
-    if (sets.size() > most_sets) sets.erase(sets.begin());
-    write(key, sets);
     auto& of = jobs_[key];
+    of.moment = ++last_moment();
+    if (holds)
+        hold_again(of); // what an earlier process held, if this is the first call of this one
+    const auto gives_way = [&](const std::string& name) { // attempts do to each other
+        return name == what.name ||
+               (name.find('/') == name.npos && what.name.find('/') == what.name.npos);
+    };
+    auto sets = of.sets;
+    std::erase_if(sets, [&](const stored_set& one) { return one.name == what.name; });
+    if (sets.size() >= most_sets) {
+        const auto oldest = std::find_if(sets.begin(), sets.end(), [&](const stored_set& one) {
+            return !of.held.contains(one.name) || gives_way(one.name);
+        });
+        if (oldest == sets.end())
+            throw error(errc::exhausted,
+                        fmt::format("no room for {}: {} sets of its job are held already",
+                                    what.name, most_sets))
+                .with_hint("keep fewer checkpoints of fewer runs in one job");
+        sets.erase(oldest);
+    }
+    sets.push_back(what);
+    write(key, sets);
     of.sets = std::move(sets);
-    std::erase_if(of.held, [&](const auto& one) { // attempts give way to each other
-        const bool is_there = std::any_of(of.sets.begin(), of.sets.end(),
-                                          [&](const auto& set) { return set.name == one.first; });
-        return !is_there || one.first == what.name ||
-               (one.first.find('/') == one.first.npos && what.name.find('/') == what.name.npos);
-    });
-    of.is_held = of.is_held || holds;
+    std::erase_if(of.held, [&](const auto& one) { return gives_way(one.first); });
     if (holds && !what.id.empty()) of.held.emplace(what.name, std::move(pin));
 }
 
@@ -32472,9 +32515,14 @@ SKEIN_INLINE void run_shelf::hold_again(of_job& job) {
 }
 
 SKEIN_INLINE void run_shelf::keep(const std::function<bool(const std::string& key)>& lives,
-                                  const std::function<bool(const std::string& key)>& is_known) {
+                                  const std::function<bool(const std::string& key)>& is_known,
+                                  std::uint64_t as_of) {
     const std::lock_guard held(mutex_);
     for (auto at = jobs_.begin(); at != jobs_.end();) {
+        if (at->second.moment > as_of) { // it may be of a job that they do not know yet
+            ++at;
+            continue;
+        }
         if (!is_known(at->first)) {
             (void)::unlink(path_of(at->first).c_str());
             at = jobs_.erase(at);
@@ -56058,6 +56106,7 @@ private:
         bool running = false;
         bool killed_by_us = false;
         bool was_asked = false;   ///< to end
+        bool is_done = false;     ///< ended with 0, and by itself
         int code = 0;             ///< of a bad end, as a shell says it
         std::optional<error> why; ///< of a bad end
     };
@@ -56091,6 +56140,7 @@ private:
             auto& failure = outcome_.failure;
             outcome_.is_lasting = failure && (lasting_ || is_lasting(failure->code()));
             const auto moved = std::exchange(moves_for_, {});
+            if (!failure && is_done_) co_return; // who leaves as asked ends with 143
             if (!moved.empty() && stop_signal_ == 0 && !outcome_.is_lasting) {
                 failure.reset(); // it has left its places: the next one has others
                 last_failure_ = moved.substr(0, 1000);
@@ -56137,6 +56187,7 @@ private:
 
     task<std::optional<error>> run_attempt_in(int number, std::vector<proc::child_place> where) {
         attempt now;
+        is_done_ = false;
         now.number = number;
         now.meets = !options_.until_met;
         group_options group;
@@ -56188,6 +56239,8 @@ private:
         co_await joined;
         for (auto& [key, blob] : now.group->told) outcome_.told[key] = std::move(blob);
         if (failed) co_return failed;
+        is_done_ = std::all_of(now.ranks.begin(), now.ranks.end(),
+                               [](const rank_process& r) { return r.is_done; });
         co_return verdict(now);
     }
 
@@ -56292,6 +56345,7 @@ private:
         const bool as_asked =
             stop != 0 && (end.lost.empty() ? is_stop(stop) || is_stop(SIGTERM) : end.was_asked);
         const bool is_bad = !status.success() || !end.lost.empty();
+        self.is_done = !is_bad && !self.was_asked;
         if (is_bad && !self.killed_by_us) // else the code is our own
             self.code = status.signal() != 0 ? 128 + status.signal() : status.code();
         if (!now->meets) self.killed_by_us = self.killed_by_us || stop != 0 || now->group;
@@ -56477,6 +56531,7 @@ private:
     int stop_signal_ = 0;
     bool told_to_stop_ = false;
     bool kill_now_ = false;
+    bool is_done_ = false;                 ///< all ranks of the last attempt have ended with 0
     bool lasting_ = false;                 ///< a rank ended in a way that would only come again
     std::unique_ptr<group_server> server_; ///< of a share, until its attempt
     std::optional<error> broken_off_;
@@ -56877,6 +56932,7 @@ struct elastic_coordinator::worker {
         bool is_said = false; ///< to people
         /// It is wanted for another: the worker leaves as soon as the others can do without it.
         bool is_asked_back = false, is_told_to_stay = false;
+        bool is_why = false; ///< it leaves, and has not said so itself
         std::string why;
     } place;
 };
@@ -57088,6 +57144,7 @@ SKEIN_INLINE void elastic_coordinator::drain(elastic_keeper& keeper, const std::
     for (auto& [id, w] : workers_) {
         if (w->keeper != &keeper || w->has_ended) continue;
         w->leaves = true;
+        w->place.is_why = false;
         w->why = why;
         if (w->is == stage::member || w->is == stage::leaving) continue;
         w->is = stage::leaving;
@@ -57212,7 +57269,7 @@ SKEIN_INLINE void elastic_coordinator::worker_said(std::uint64_t id, std::uint16
         const bool is_news = !std::exchange(from->leaves, true);
         if (is_news && (from->keeper == nullptr || !from->keeper->places_later()))
             target_ = std::max(target_ - 1, options_.least);
-        from->is_let_go = false; // for good
+        from->is_let_go = from->place.is_why = false; // for good
         from->why = said ? detail::clipped(said->why) : std::string();
         return;
     }
@@ -57368,7 +57425,7 @@ SKEIN_INLINE void elastic_coordinator::judge_member_end(worker& w) {
         }
         return;
     }
-    if (as_asked) return;
+    if (as_asked || w.end.is_moved) return;
     // A lost host counts once, however many workers it had.
     if (!w.end.was_seen && !is_first_of_host(w)) return;
     count_failure(*last_loss_, w.rank);
@@ -57390,7 +57447,8 @@ SKEIN_INLINE void elastic_coordinator::failed_start(worker& w, error why) {
     const bool lasting = detail::is_lasting_end(w.end) || is_lasting(why.code());
     if (lasting && view_.generation == 0 && is_own(w)) return finish(std::move(why));
     if (lasting) return count_refusal(w, std::move(why));
-    if (w.place.waits) { // it has had no place, as when the head was lost: another one waits
+    if (w.place.waits ||
+        w.end.is_moved) { // it has had no place, as when the head was lost: another one waits
         retry_at_ = deadline_after(loop::current().now(), options_.times.pause(++bad_starts_));
         return;
     }
@@ -57468,7 +57526,8 @@ struct elastic_coordinator::places {
             return;
         case kind::not_asked_back:
             if (!std::exchange(w.place.is_asked_back, false) || w.is != stage::member) return;
-            w.leaves = false; // if the next view is not made yet
+            if (std::exchange(w.place.is_why, false))
+                w.leaves = false; // if the next view is not made yet
             return;
         }
     }
@@ -57484,7 +57543,7 @@ struct elastic_coordinator::places {
             const bool is_counted = w.is == stage::member && !w.is_let_go;
             if (!is_counted || rest > of.least()) {
                 if (is_counted) --rest;
-                w.leaves = true;
+                w.leaves = w.place.is_why = true;
                 w.is_let_go = false;
                 w.why = w.place.why;
             } else if (!std::exchange(w.place.is_told_to_stay, true)) {
@@ -58534,7 +58593,8 @@ SKEIN_INLINE net::connection_options keeper_link(const local_keeper_options& of)
 ///   has_come  it was heard
 SKEIN_INLINE void tell_lost(const proc::child_end& end, worker_end& told, bool has_come) {
     told.code = -1;
-    told.was_seen = end.was_asked && !has_come;
+    told.is_moved = end.is_moved;
+    told.was_seen = end.is_moved || (end.was_asked && !has_come);
     if (!told.was_silent) told.how = "is lost: " + end.lost;
     if (has_come || end.was_asked) return;
     told.how = "could not be started";
