@@ -281,6 +281,7 @@ SKEIN_INLINE void head_memory::node_came(node_record n) {
     if (const auto* const known = find_node(n.name); known != nullptr && n.draining) {
         n.drained_by = known->drained_by;
         n.drain_force = known->drain_force;
+        n.drain_ms = known->drain_ms;
     }
     n.resources = n.resources.size() > most_offers ? "" : n.resources;
     std::size_t labels = 0;
@@ -319,6 +320,8 @@ SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on, std
     found->second.draining = on; // one that has left was kept for that alone, see look()
     found->second.drained_by = on ? by : 0;
     found->second.drain_force = on && force;
+    const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(loop_.wall()).count();
+    found->second.drain_ms = on && by != 0 ? std::max<std::int64_t>(by - now, 0) : 0;
     missing_since_[name] = loop_.exact_now();
     note(found->second);
 }
