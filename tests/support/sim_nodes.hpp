@@ -217,6 +217,7 @@ public:
             network_, made->host, proc::host_resources{cpus, std::uint64_t{8} << 30});
         made->children->add(rt::worker_role, &worker_program);
         made->children->add(rt::space_server_role, &space_server_program);
+        if (dress_agent) dress_agent(how, made->host);
         nodes_.push_back(std::move(made));
         start_agent(*nodes_.back(), std::move(how));
         return *nodes_.back();
