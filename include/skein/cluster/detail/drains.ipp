@@ -35,8 +35,8 @@ SKEIN_INLINE void drains::remember() {
     for (const auto& gone : below_.memory.missing()) { // all are, at first
         const auto* const n = below_.memory.find_node(gone.name);
         if (n == nullptr || !n->draining || n->drained_by == 0) continue;
-        const auto left = std::clamp<std::int64_t>(
-            n->drained_by - wall, 0, std::min(longest_drain_ms, n->drain_ms));
+        const auto left = std::clamp<std::int64_t>(n->drained_by - wall, 0,
+                                                   std::min(longest_drain_ms, n->drain_ms));
         term t;
         t.asked = t.until = deadline_after(loop_.now(), std::chrono::milliseconds(left));
         t.force = n->drain_force;

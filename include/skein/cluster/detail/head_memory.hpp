@@ -56,7 +56,7 @@ struct node_record {
     std::int64_t gone_since = 0; ///< seconds since 1970; 0: it is there
     std::int64_t drained_by = 0; ///< milliseconds since 1970; 0: its drain has no deadline
     bool drain_force = false;    ///< then what is left there is ended
-    std::int64_t drain_ms = 0;   ///< that the deadline gave: a clock that was set back gives no more
+    std::int64_t drain_ms = 0; ///< that the deadline gave: a clock that was set back gives no more
 };
 /// Nobody remembers the node any more.
 struct node_forgotten_record {
