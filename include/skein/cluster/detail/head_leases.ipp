@@ -93,22 +93,22 @@ SKEIN_INLINE bool head::state::hold(detail::known_node& n, const held_lease& hel
             leases.stop(*l, l->at_once); // the order may be lost
         return true;
     }
-    using phase = detail::lease_state;
-    const auto take_over = [&](phase as) {
+    using lease_phase = detail::lease_state;
+    const auto take_over = [&](lease_phase as) {
         const auto demand = sched::parse_resources(held.demand);
         if (!demand) return false;
         (void)driver_of(held.lease.driver);
         return leases.take_over(*n.room, held, *demand, l, as);
     };
-    if (l != nullptr && l->state == phase::waits) { // its driver has not heard of the grant
+    if (l != nullptr && l->state == lease_phase::waits) { // its driver has not heard of the grant
         (void)leases.schedule().cancel(std::exchange(l->request, {}));
-        if (!take_over(phase::granted)) return false;
+        if (!take_over(lease_phase::granted)) return false;
         leases.tell_granted(*l);
         return true;
     }
-    if (l != nullptr && l->state != phase::expected) return false;
+    if (l != nullptr && l->state != lease_phase::expected) return false;
     if (l != nullptr && l->at_once) {
-        if (!take_over(phase::stopping)) return false;
+        if (!take_over(lease_phase::stopping)) return false;
         stop_process(*l, true);
         return true;
     }
@@ -118,7 +118,7 @@ SKEIN_INLINE bool head::state::hold(detail::known_node& n, const held_lease& hel
     const bool is_unwanted =
         is_other || (l == nullptr && d != nullptr && (d->session != nullptr || d->holder->ending));
     const bool is_news = l != nullptr && l->expected_node == unknown_node;
-    const bool taken = take_over(is_unwanted ? phase::stopping : phase::granted);
+    const bool taken = take_over(is_unwanted ? lease_phase::stopping : lease_phase::granted);
     if (taken && is_news) leases.tell_granted(*l);
     if (!taken || is_unwanted) return false;
     if (held.job.empty()) return true;

@@ -474,9 +474,9 @@ SKEIN_INLINE view elastic_coordinator::make_view(time_point) {
     auto why = news_;
     const auto stay = members();
     const auto joining = stop_signal_ == 0 ? ready() : std::vector<worker*>();
-    std::size_t places = joining.size();
-    for (const auto* w : stay) places += w->leaves ? 0 : 1;
-    const bool may_leave = static_cast<int>(places) >= least();
+    std::size_t rest = joining.size();
+    for (const auto* w : stay) rest += w->leaves ? 0 : 1;
+    const bool may_leave = static_cast<int>(rest) >= least();
     const auto* const keeps = last_with_state(stay);
     for (auto* w : stay) {
         if (w->leaves && may_leave && w != keeps) {
