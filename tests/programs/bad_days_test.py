@@ -188,25 +188,38 @@ def swallows_nothing(c, broken):
     return now
 
 
-def blocked_token(folder):
-    """A folder in which no token can be written, whoever runs this."""
-    (folder / "token.new" / "in-the-way").mkdir(parents=True)
-    return folder
+@contextlib.contextmanager
+def blocked_keys(folder):
+    """A folder in which no key of an attempt can be written, not even by root: its place is mounted for reading. Gives what mends that; None: left out."""
+    keys = folder / "keys"
+    keys.mkdir(parents=True)
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", keys], stderr=subprocess.DEVNULL).returncode != 0:
+        print("        left out: a folder that even root cannot write needs root, and mounts")
+        yield None
+        return
+
+    def mend():
+        subprocess.run(["umount", "-l", keys], stderr=subprocess.DEVNULL)
+    try:
+        yield mend
+    finally:
+        mend()
 
 
 def a_node_that_cannot_write():
-    """A node that cannot write its token takes no job from a good one; once it can it is used."""
-    with Jobs([]) as c:
-        storage = blocked_token(c.folder / "broken")
-        c.join("broken", "--resources", "cpu=4", "--storage", storage)
+    """A node that cannot write keys takes no job from a good one; once it can it is used."""
+    with Jobs([]) as c, blocked_keys(c.folder / "broken") as mend:
+        if mend is None:
+            return c.stop()
+        c.join("broken", "--resources", "cpu=4", "--storage", c.folder / "broken")
         c.join("good", "--resources", "cpu=4")
         c.joined("broken")
         c.joined("good")
         now = swallows_nothing(c, "broken")
-        assert "token cannot be written" in now["rests_for"], now
+        assert "cannot be written: read-only file system" in now["rests_for"], now
         why = c.wait_until(lambda: (i := c.info("other"))["state"] == "PENDING" and i["reason"], "a reason")
-        assert "broken" in why and "token cannot be written" in why, why
-        shutil.rmtree(storage / "token.new")
+        assert "broken" in why and "cannot be written" in why, why
+        mend()
         c.until("other", "SUCCEEDED")
         c.wait_until(lambda: c.node("broken")["rests_s"] is None, "a node that rests no more")
         c.stop()
@@ -255,15 +268,16 @@ def a_disk_that_becomes_read_only():
 
 def no_node_can():
     """What no node can start waits and says why; --pending-timeout counts on; nothing is an attempt."""
-    with Jobs([]) as c:
-        storage = blocked_token(c.folder / "broken")
-        c.join("broken", "--resources", "cpu=4", "--storage", storage)
+    with Jobs([]) as c, blocked_keys(c.folder / "broken") as mend:
+        if mend is None:
+            return c.stop()
+        c.join("broken", "--resources", "cpu=4", "--storage", c.folder / "broken")
         c.joined("broken")
         out, err = c.job("submit", "--id", "late", "--retries", "3", "--pending-timeout", "6s", "--", "true", code=1)
-        assert "FAILED" in err[-1] and "within 6 s" in err[-1] and "token cannot be written" in err[-1], err
+        assert "FAILED" in err[-1] and "within 6 s" in err[-1] and "cannot be written" in err[-1], err
         assert c.info("late")["attempt"] == 1
         c.job("submit", "--id", "waits", "--no-wait", "--", "true")
-        c.wait_until(lambda: "token cannot be written" in c.info("waits")["reason"], "a reason")
+        c.wait_until(lambda: "cannot be written" in c.info("waits")["reason"], "a reason")
         c.join("second", "--resources", "cpu=1")
         c.joined("second")
         c.until("waits", "SUCCEEDED")

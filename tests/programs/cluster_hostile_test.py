@@ -53,7 +53,8 @@ def sealed(said):
 
 
 def hello():
-    return sealed(b"skein\r\n\0" + struct.pack("<HHHH", 4, 0, 1, 0) + os.urandom(28))
+    """The token's own: kind and number of its key are 0."""
+    return sealed(b"skein\r\n\0" + struct.pack("<HHHHQ", 5, 0, 1, 0, 0) + os.urandom(20))
 
 
 def mac(key, *parts):
@@ -72,11 +73,11 @@ def verdict(token, ours, theirs, block, length=None):
 
 
 def identity(purpose):
-    """An identity as the handshake has it: name, build, registry, pid, host, purpose, and no extra bytes."""
+    """An identity as the handshake has it: name, build, registry, pid, host, purpose, no extra bytes, the token's name."""
     def text(words):
         return struct.pack("<B", len(words)) + words.encode()
     block = text("hostile") + struct.pack("<QQq", 0, 0, 1) + text("nowhere") + text(purpose) + b"\0"
-    return block + b"\0" * (-len(block) % 8)
+    return block + b"\0" * (-len(block) % 8) + struct.pack("<HQ", 0, 0)
 
 
 def frame_head(length, kind):
