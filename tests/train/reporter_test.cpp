@@ -89,7 +89,7 @@ TEST_CASE("the configuration on disk has the settings of processes, checkpoints 
     const reporter report(ctx, config, {});
     const auto told = parse_json(where.text("run/config.json")).value();
     CHECK(told["scaling"] ==
-          parse_json(R"({"workers": 3, "threads": 1, "logical_shards": 0})").value());
+          parse_json(R"({"workers": 3, "threads": 1, "gpus": 0.0, "logical_shards": 0})").value());
     CHECK(told["checkpoint"] == parse_json(R"({
         "enabled": true, "every": 7, "keep_last": 2, "on_stop": false,
         "keep_best": {"k": 2, "metric": "val_f1", "order": "highest",
