@@ -364,7 +364,9 @@ TEST_CASE("one gradient of a step is compared with that of the step before") {
         CHECK(wanted.count == 2);
     }
     // One rank, in whatever strategy; not with several, of which one has samples.
-    CHECK(same(run<sk::FSDP<zoo_cells>>({.steps = 3}), run<sk::DDP<>>({.steps = 3})));
+    // Its parameters lie elsewhere, so that matrix products may add in another order: on some
+    // processors they do.
+    check_near(run<sk::FSDP<zoo_cells>>({.steps = 3}), run<sk::DDP<>>({.steps = 3}), 1e-5);
     const auto short_last = run<sk::DDP<>>(
         {.world = 2, .batch = 21, .steps = 5, .last = last_batch::shorten}); // of 64 samples
     for (const auto& [step, one] : short_last) CHECK(one.squares.empty() == (step == 4));
