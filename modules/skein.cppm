@@ -348,7 +348,6 @@ using skein::cluster::loosen_group;
 using skein::cluster::make_key;
 using skein::cluster::make_token;
 using skein::cluster::most_blob_piece;
-using skein::cluster::no_deadline;
 using skein::cluster::node_drains;
 using skein::cluster::node_hello;
 using skein::cluster::node_leaves;

@@ -10,7 +10,7 @@ set -eu
 skein="$(realpath "$1")"
 program="$(realpath "$2")"
 shift 2
-[ $# -gt 0 ] || set -- --steps 1500 --logical-shards 8 --checkpoint-every 100
+[ $# -gt 0 ] || set -- --steps 1000000 --logical-shards 8 --checkpoint-every 100 # until it is stopped
 folder="$(mktemp -d)"
 started=""
 kitchen=""
@@ -55,13 +55,15 @@ until_workers() {
 }
 
 # [job]
-"$skein" job submit --id digits --elastic 1:4 --retries 3 --no-wait --working-dir "$folder/sent" -- ./train "$@" --plain
+"$skein" job submit --id digits --elastic 1:4 --on node=garden --no-wait --working-dir "$folder/sent" -- ./train "$@" --plain
 until_workers 4
 "$skein" drain kitchen --within 30s # a machine that goes: its workers leave between two steps
 "$skein" drain kitchen --undo       # and comes back
 until_workers 4
 kill -9 "$kitchen" # a machine that is lost: the others go on
 kitchen=""
-"$skein" job wait digits
+until_workers 3
+"$skein" job stop digits          # at its next step, with a checkpoint
+"$skein" job wait digits || true  # 1: it was stopped
 "$skein" job status digits
 # [/job]

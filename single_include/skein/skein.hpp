@@ -6439,7 +6439,8 @@ struct ended_lease {
 
 namespace skein::cluster {
 
-inline constexpr std::int64_t no_deadline = -1; ///< of a drain: what runs there may end by itself
+inline constexpr std::int64_t no_drain_deadline =
+    -1; ///< of a drain: what runs there may end by itself
 
 /// What becomes of a lease on a node that drains.
 enum class leave_word : std::uint8_t {
@@ -6460,7 +6461,7 @@ struct lease_leaves {
 /// A node is about to be taken away: it drains itself, as long as this start of its agent lives.
 struct node_leaves {
     static constexpr std::uint16_t number = 91;
-    std::int64_t within_ms = no_deadline;
+    std::int64_t within_ms = no_drain_deadline;
     std::string why;
 };
 
@@ -6617,8 +6618,8 @@ struct lease_recalled {
     std::uint64_t lease = 0;
     std::string why;
     bool withdrawn = false; ///< it is not asked back any more
-    /// Its node is to be empty after so long; no_deadline: when what runs there has ended.
-    std::int64_t within_ms = no_deadline;
+    /// Its node is to be empty after so long; no_drain_deadline: when what runs there has ended.
+    std::int64_t within_ms = no_drain_deadline;
     /// Of a rank: why there is no room for all ranks of its group on other nodes; "": there is.
     std::string no_room;
 };
@@ -13479,11 +13480,11 @@ struct node_hello {
     std::string resources; ///< "cpu=8,memory=16GiB,ssd=1"
     std::vector<std::string> labels;
     std::vector<held_lease> holds;
-    std::vector<ended_lease> ended;           ///< since the last link
-    bool draining = false;                    ///< see node_drains
-    bool again = false;                       ///< a head has welcomed it before
-    std::uint64_t alone_ms = 0;               ///< without a head for so long it ends what it runs
-    std::int64_t drain_left_ms = no_deadline; ///< these: see node_drains
+    std::vector<ended_lease> ended; ///< since the last link
+    bool draining = false;          ///< see node_drains
+    bool again = false;             ///< a head has welcomed it before
+    std::uint64_t alone_ms = 0;     ///< without a head for so long it ends what it runs
+    std::int64_t drain_left_ms = no_drain_deadline; ///< these: see node_drains
     bool drain_force = false;
     std::optional<node_leaves> leaves; ///< it is about to be taken away
 };
@@ -13522,8 +13523,8 @@ struct leave_cluster {
 struct node_drains {
     static constexpr std::uint16_t number = 29;
     bool on = true;
-    std::int64_t within_ms = no_deadline; ///< it is to be empty after so long
-    bool force = false;                   ///< then what is left there is ended
+    std::int64_t within_ms = no_drain_deadline; ///< it is to be empty after so long
+    bool force = false;                         ///< then what is left there is ended
 };
 
 } // namespace skein::cluster
@@ -13801,10 +13802,10 @@ struct ask_drain {
     std::string node;
     bool on = true; ///< false: it takes new workers again
     std::uint32_t version = cluster_version;
-    bool forget = false;                  ///< instead: a node that is missing is no more remembered
-    bool look = false;                    ///< instead: what is left there; nothing changes
-    std::int64_t within_ms = no_deadline; ///< it is to be empty after so long
-    bool force = false;                   ///< then what is left there is ended
+    bool forget = false; ///< instead: a node that is missing is no more remembered
+    bool look = false;   ///< instead: what is left there; nothing changes
+    std::int64_t within_ms = no_drain_deadline; ///< it is to be empty after so long
+    bool force = false;                         ///< then what is left there is ended
 };
 
 /// The answer to ask_drain.
@@ -13816,8 +13817,8 @@ struct drain_reply {
     std::string not_durable;   ///< why a head that is started again will not know of it
     bool draining = false;
     bool force = false;
-    std::int64_t left_ms = no_deadline; ///< until its deadline; 0: that is over
-    std::vector<drained_lease> leases;  ///< that are there; of many the first most_drained_listed
+    std::int64_t left_ms = no_drain_deadline; ///< until its deadline; 0: that is over
+    std::vector<drained_lease> leases; ///< that are there; of many the first most_drained_listed
 };
 
 inline constexpr std::size_t most_drained_listed = 1000;
@@ -30277,6 +30278,13 @@ fetched_results fetch_results(const tool_options& how, const std::string& job,
 // The bodies of cluster/results.hpp.
 
 
+// ======== skein/cluster/detail/fetch_file.hpp
+// Brings one file of a set out of a run store into a folder, from where a cut has left it.
+//
+//     auto fetching = fetch_file(&store, folder, set.id, 3, files.entries[3]);
+//     const auto came = co_await fetching;         // bytes; the file is there, whole
+
+
 // ======== skein/cluster/detail/fetched_files.hpp
 // Files of a manifest that come piece by piece into a folder that may have some of them: which are
 // there already, and where the next piece of one goes.
@@ -30488,6 +30496,44 @@ SKEIN_INLINE void fetched_file::commit() {
     if (::fchmod(file_.get(), (entry_.mode & 0777) | 0600) != 0 ||
         ::renameat(in_.get(), part_.c_str(), in_.get(), name_.c_str()) != 0)
         throw errno_error(errno, "make", shown_);
+}
+
+} // namespace skein::cluster::detail
+
+
+// ======== skein/cluster/detail/fetch_file.hpp, continued
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace skein::cluster::detail {
+
+/// Gives the bytes that came. What fails leaves the part that is there for the next try.
+///   from, told  must outlive it
+///   told        of the bytes that were there already, then of each piece; nullptr: nobody is
+///   errors      those of run_store::read and fetched_file; corrupt: it ends too early
+inline task<std::uint64_t> fetch_file(run_store* from, std::shared_ptr<fetched_folder> to,
+                                      std::string id, std::uint32_t number, package_entry entry,
+                                      const std::function<void(std::uint64_t)>* told = nullptr) {
+    auto beginning =
+        net::offload([to, entry] { return std::make_shared<fetched_file>(to->begin(entry)); });
+    const auto file = co_await beginning;
+    const auto had = file->bytes();
+    if (told != nullptr) (*told)(had);
+    while (file->bytes() < entry.size) {
+        auto asking = from->read(id, number, file->bytes());
+        auto piece = co_await asking;
+        if (piece.empty()) throw error(errc::corrupt, entry.path + " ends too early at the head");
+        const auto came = piece.size();
+        auto adding = net::offload([file, some = std::move(piece)] { file->append(some); });
+        co_await adding;
+        if (told != nullptr) (*told)(came);
+    }
+    auto ending = net::offload([file] { file->commit(); });
+    co_await ending;
+    co_return entry.size - had;
 }
 
 } // namespace skein::cluster::detail
@@ -30767,29 +30813,6 @@ struct folder_lacks {
                                 differ > 3 ? ", ..." : ""))
             .with_hint("--force replaces them; --to names another folder");
     return out;
-}
-
-/// One file; pieces are asked for some ahead of the one that is written.
-inline task<std::uint64_t> fetch_file(tool_store* from, std::shared_ptr<fetched_folder> to,
-                                      std::string id, std::uint32_t number, package_entry entry,
-                                      const std::function<void(std::uint64_t)>* told) {
-    auto beginning =
-        net::offload([to, entry] { return std::make_shared<fetched_file>(to->begin(entry)); });
-    const auto file = co_await beginning;
-    const auto had = file->bytes();
-    (*told)(had);
-    while (file->bytes() < entry.size) {
-        auto asking = from->read(id, number, file->bytes());
-        auto piece = co_await asking;
-        if (piece.empty()) throw error(errc::corrupt, entry.path + " ends too early at the head");
-        const auto came = piece.size();
-        auto adding = net::offload([file, some = std::move(piece)] { file->append(some); });
-        co_await adding;
-        (*told)(came);
-    }
-    auto ending = net::offload([file] { file->commit(); });
-    co_await ending;
-    co_return entry.size - had;
 }
 
 /// Files that several tasks fetch, each the next one.

@@ -37,7 +37,8 @@ struct stage {
     test::sim_nodes& c;
     test::sim_jobs& jobs;
 
-    task<cluster::drain_reply> ask(std::string node, std::int64_t within_ms = cluster::no_deadline,
+    task<cluster::drain_reply> ask(std::string node,
+                                   std::int64_t within_ms = cluster::no_drain_deadline,
                                    bool force = false, bool on = true) {
         cluster::ask_drain what;
         what.node = std::move(node);
@@ -151,7 +152,7 @@ TEST_CASE(
         auto pending = s.jobs.info("a");
         const auto waits = co_await pending;
         CHECK(cluster::state_of(waits) == cluster::job_state::pending);
-        auto undoing = s.ask("n1", cluster::no_deadline, false, false);
+        auto undoing = s.ask("n1", cluster::no_drain_deadline, false, false);
         co_await undoing;
         auto again = s.jobs.until("a", cluster::job_state::running);
         const auto heard1 = co_await again;
@@ -271,7 +272,7 @@ TEST_CASE("a node that is about to be taken away drains as long as its agent liv
         const auto heard4 = co_await again;
         CHECK(heard4.draining);
         CHECK(heard4.left_ms > 3'500'000);
-        auto undoing = s.ask(node, cluster::no_deadline, false, false);
+        auto undoing = s.ask(node, cluster::no_drain_deadline, false, false);
         const auto undone = co_await undoing;
         CHECK_FALSE(undone.draining);
         auto stopping = s.jobs.stop("a");

@@ -130,7 +130,7 @@ TEST_CASE("waiting has a limit of its own, and a deadline ends the call",
     auto slow = remote<&counter::add_later>.with({.deadline = 20ms})(c, 1, 3'600'000);
     CHECK(code_of([&] { (void)slow.get(); }) == errc::timeout);
     auto fine = cluster.submit<&twice>(1);
-    CHECK(fine.get_for(skein::no_deadline) == 2);
+    CHECK(fine.get_for(no_deadline) == 2);
 }
 
 TEST_CASE("the death of a worker is told to the thread that waits", "[T3][rt][session]") {

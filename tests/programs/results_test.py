@@ -218,7 +218,34 @@ kill -9 $$
         c.end()
 
 
-CASES = [("fetched", fetched), ("in the way", in_the_way), ("bad ends", bad_ends), ("cut", cut), ("no room", no_room), ("steps", steps)]
+def agent_ends():
+    """An agent that is told to end while it reads large results of a job that was stopped gives them up, and says so."""
+    with Jobs(nodes=(("n1", []),)) as c:
+        script = "mkdir out; truncate -s 1000G out/large; echo ready; exec sleep 1000"    # hours to read
+        c.job("submit", "--id", "one", "--no-wait", "--results", "out", "--", "sh", "-c", script)
+        c.wait_until(lambda: c.job("logs", "one")[0], "its word")
+        stop = c.run(c.skein, "job", "stop", "one", SKEIN_ADDRESS=c.address)    # it waits for the end
+        node = c.nodes.pop("n1")
+
+        def reads():
+            for fd in pathlib.Path(f"/proc/{node.process.pid}/fd").iterdir():
+                try:
+                    if os.readlink(fd).endswith("out/large"):
+                        return True
+                except FileNotFoundError:    # closed meanwhile
+                    pass
+            return False
+        c.wait_until(reads, "the reading of its results")
+        node.process.send_signal(signal.SIGTERM)
+        node.wait(SECONDS)
+        stop.wait(SECONDS)
+        c.until("one", "STOPPED")
+        shown = c.job("status", "one")[0]
+        assert "no results are kept: a stop came while they were sent" in shown, shown
+        c.end()
+
+
+CASES = [("fetched", fetched), ("in the way", in_the_way), ("bad ends", bad_ends), ("cut", cut), ("no room", no_room), ("steps", steps), ("agent ends", agent_ends)]
 
 if __name__ == "__main__":
     run_cases(CASES, sys.argv[1] if len(sys.argv) > 1 else None)

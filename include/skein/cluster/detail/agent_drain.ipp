@@ -12,9 +12,9 @@
 
 namespace skein::cluster::detail {
 
-/// Milliseconds from now on; no_deadline: for ever.
+/// Milliseconds from now on; no_drain_deadline: for ever.
 [[nodiscard]] inline std::int64_t ms_until(time_point until, time_point now) {
-    if (until == time_point::max()) return no_deadline;
+    if (until == time_point::max()) return no_drain_deadline;
     return std::chrono::duration_cast<std::chrono::milliseconds>(std::max(until - now, duration(0)))
         .count();
 }
@@ -28,7 +28,7 @@ namespace skein::cluster::detail {
 
 SKEIN_INLINE void agent_drain::hear(const node_drains& m, time_point now) {
     said_ = m;
-    empty_by_ = moment_after(now, m.on ? m.within_ms : no_deadline);
+    empty_by_ = moment_after(now, m.on ? m.within_ms : no_drain_deadline);
     if (!m.on) notice_.reset();
 }
 

@@ -12,7 +12,8 @@
 
 namespace skein::cluster {
 
-inline constexpr std::int64_t no_deadline = -1; ///< of a drain: what runs there may end by itself
+inline constexpr std::int64_t no_drain_deadline =
+    -1; ///< of a drain: what runs there may end by itself
 
 /// What becomes of a lease on a node that drains.
 enum class leave_word : std::uint8_t {
@@ -33,7 +34,7 @@ struct lease_leaves {
 /// A node is about to be taken away: it drains itself, as long as this start of its agent lives.
 struct node_leaves {
     static constexpr std::uint16_t number = 91;
-    std::int64_t within_ms = no_deadline;
+    std::int64_t within_ms = no_drain_deadline;
     std::string why;
 };
 

@@ -143,8 +143,8 @@ struct lease_recalled {
     std::uint64_t lease = 0;
     std::string why;
     bool withdrawn = false; ///< it is not asked back any more
-    /// Its node is to be empty after so long; no_deadline: when what runs there has ended.
-    std::int64_t within_ms = no_deadline;
+    /// Its node is to be empty after so long; no_drain_deadline: when what runs there has ended.
+    std::int64_t within_ms = no_drain_deadline;
     /// Of a rank: why there is no room for all ranks of its group on other nodes; "": there is.
     std::string no_room;
 };

@@ -47,7 +47,8 @@ SKEIN_INLINE bool is_wanted_no_more(const lease& l, time_point now, duration aga
 SKEIN_INLINE void lease_table::tell_withdrawn(lease& l) {
     l.wanted_at = {};
     if ((l.drained || l.of->has_ranks) && l.state == lease_state::granted)
-        events_.tell_driver(l.of->incarnation, lease_recalled{l.number, {}, true, no_deadline, {}});
+        events_.tell_driver(l.of->incarnation,
+                            lease_recalled{l.number, {}, true, no_drain_deadline, {}});
 }
 
 } // namespace skein::cluster::detail

@@ -24,11 +24,11 @@ struct node_hello {
     std::string resources; ///< "cpu=8,memory=16GiB,ssd=1"
     std::vector<std::string> labels;
     std::vector<held_lease> holds;
-    std::vector<ended_lease> ended;           ///< since the last link
-    bool draining = false;                    ///< see node_drains
-    bool again = false;                       ///< a head has welcomed it before
-    std::uint64_t alone_ms = 0;               ///< without a head for so long it ends what it runs
-    std::int64_t drain_left_ms = no_deadline; ///< these: see node_drains
+    std::vector<ended_lease> ended; ///< since the last link
+    bool draining = false;          ///< see node_drains
+    bool again = false;             ///< a head has welcomed it before
+    std::uint64_t alone_ms = 0;     ///< without a head for so long it ends what it runs
+    std::int64_t drain_left_ms = no_drain_deadline; ///< these: see node_drains
     bool drain_force = false;
     std::optional<node_leaves> leaves; ///< it is about to be taken away
 };
@@ -67,8 +67,8 @@ struct leave_cluster {
 struct node_drains {
     static constexpr std::uint16_t number = 29;
     bool on = true;
-    std::int64_t within_ms = no_deadline; ///< it is to be empty after so long
-    bool force = false;                   ///< then what is left there is ended
+    std::int64_t within_ms = no_drain_deadline; ///< it is to be empty after so long
+    bool force = false;                         ///< then what is left there is ended
 };
 
 } // namespace skein::cluster

@@ -19,6 +19,7 @@
 #include <skein/core/time.hpp>
 
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <utility>
 
@@ -57,6 +58,7 @@ private:
         std::string job, name, package;
         lease_name lease;
         result_question question;
+        std::stop_source reading{};
     };
     static task<void> try_in_time(result_sender* self, attempt of, cancel_token stop,
                                   results_deadline until);

@@ -26,7 +26,7 @@ namespace skein::cluster::detail {
 
 struct stop_at_end {
     std::stop_source source;
-    stop_at_end() = default;
+    explicit stop_at_end(std::stop_source of) : source(std::move(of)) {}
     stop_at_end(const stop_at_end&) = delete;
     stop_at_end& operator=(const stop_at_end&) = delete;
     ~stop_at_end() { source.request_stop(); }
@@ -59,9 +59,8 @@ SKEIN_INLINE result_question result_sender::question_of(const start_worker_order
 
 /// Gives why not all of it is kept; "": all is, or there is none.
 SKEIN_INLINE task<std::string> result_sender::send_once(result_sender* self, attempt of) {
-    const stop_at_end stop; // also when this is cancelled
     auto looking = net::offload([question = of.question, kept = self->storage_,
-                                 package = of.package, token = stop.source.get_token()] {
+                                 package = of.package, token = of.reading.get_token()] {
         auto brought = package.empty() ? std::nullopt : kept->get().packages->find(package);
         return find_results(question, brought ? &*brought : nullptr, token);
     });
@@ -94,6 +93,13 @@ SKEIN_INLINE task<std::string> result_sender::send_once(result_sender* self, att
     co_return set.trouble;
 }
 
+/// What the pool reads does not hear of a cancellation, and is waited for.
+inline task<void> stop_when_cancelled(std::stop_source reading) {
+    const stop_at_end at_end(std::move(reading));
+    event never;
+    co_await never.wait();
+}
+
 /// An agent that is to end does not wait for the rest of a large set.
 inline task<void> give_up_in_time(results_deadline until, cancel_source* late) {
     co_await until.stopping->wait();
@@ -106,6 +112,7 @@ SKEIN_INLINE task<void> result_sender::try_in_time(result_sender* self, attempt 
     cancel_source late;
     scope beside;
     beside.spawn(give_up_in_time(until, &late));
+    beside.spawn(with_cancel(late.token(), with_cancel(stop, stop_when_cancelled(of.reading))));
     auto trying =
         as_result(try_often(self, std::move(of), std::move(stop), late.token(), std::move(until)));
     (void)co_await trying;

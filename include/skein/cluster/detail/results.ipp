@@ -3,6 +3,7 @@
 // The bodies of cluster/results.hpp.
 
 #include <skein/cluster/detail/ask_head.hpp>
+#include <skein/cluster/detail/fetch_file.hpp>
 #include <skein/cluster/detail/fetched_files.hpp>
 #include <skein/cluster/detail/head_runs.hpp>
 #include <skein/core/awaitable.hpp>
@@ -77,29 +78,6 @@ struct folder_lacks {
                                 differ > 3 ? ", ..." : ""))
             .with_hint("--force replaces them; --to names another folder");
     return out;
-}
-
-/// One file; pieces are asked for some ahead of the one that is written.
-inline task<std::uint64_t> fetch_file(tool_store* from, std::shared_ptr<fetched_folder> to,
-                                      std::string id, std::uint32_t number, package_entry entry,
-                                      const std::function<void(std::uint64_t)>* told) {
-    auto beginning =
-        net::offload([to, entry] { return std::make_shared<fetched_file>(to->begin(entry)); });
-    const auto file = co_await beginning;
-    const auto had = file->bytes();
-    (*told)(had);
-    while (file->bytes() < entry.size) {
-        auto asking = from->read(id, number, file->bytes());
-        auto piece = co_await asking;
-        if (piece.empty()) throw error(errc::corrupt, entry.path + " ends too early at the head");
-        const auto came = piece.size();
-        auto adding = net::offload([file, some = std::move(piece)] { file->append(some); });
-        co_await adding;
-        (*told)(came);
-    }
-    auto ending = net::offload([file] { file->commit(); });
-    co_await ending;
-    co_return entry.size - had;
 }
 
 /// Files that several tasks fetch, each the next one.

@@ -2,6 +2,7 @@
 #pragma once
 // The bodies of cluster/detail/step_sender.hpp.
 
+#include <skein/cluster/detail/fetch_file.hpp>
 #include <skein/cluster/detail/fetched_files.hpp>
 #include <skein/cluster/detail/head_runs.hpp>
 #include <skein/cluster/detail/result_files.hpp>
@@ -380,26 +381,16 @@ SKEIN_INLINE task<void> step_sender::watch_each(step_sender* self, attempt of) {
 SKEIN_INLINE task<void> step_sender::bring_file(run_store* from, std::shared_ptr<fetched_folder> to,
                                                 package_entry entry, std::string id,
                                                 std::uint32_t number) {
-    auto beginning = net::offload([to, entry]() -> std::shared_ptr<fetched_file> {
-        if (to->look_at(entry) == place_is::whole) return nullptr;
-        return std::make_shared<fetched_file>(to->begin(entry));
-    });
-    const auto file = co_await beginning;
-    if (file == nullptr) co_return;
-    while (file->bytes() < entry.size) {
-        auto asking = as_result(from->read(id, number, file->bytes()));
-        auto piece = co_await asking;
-        if (!piece && piece.error().code() == errc::not_found) {
-            auto ending = net::offload([file] { file->drop(); });
-            co_await ending;
-        }
-        if (!piece) throw piece.error();
-        if (piece->empty()) throw error(errc::corrupt, entry.path + " ends too early at the head");
-        auto adding = net::offload([file, some = std::move(*piece)] { file->append(some); });
-        co_await adding;
+    auto looking = net::offload([to, entry] { return to->look_at(entry) == place_is::whole; });
+    const bool is_there = co_await looking;
+    if (is_there) co_return;
+    auto fetching = as_result(fetch_file(from, to, std::move(id), number, entry));
+    const auto came = co_await fetching;
+    if (!came && came.error().code() == errc::not_found) { // nobody has the rest of it
+        auto dropping = net::offload([to, entry] { to->begin(entry).drop(); });
+        co_await dropping;
     }
-    auto ending = net::offload([file] { file->commit(); });
-    co_await ending;
+    if (!came) throw came.error();
 }
 
 /// One file after the other, into a folder that is no step: only one that is whole gets the name of

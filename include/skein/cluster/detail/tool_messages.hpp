@@ -96,10 +96,10 @@ struct ask_drain {
     std::string node;
     bool on = true; ///< false: it takes new workers again
     std::uint32_t version = cluster_version;
-    bool forget = false;                  ///< instead: a node that is missing is no more remembered
-    bool look = false;                    ///< instead: what is left there; nothing changes
-    std::int64_t within_ms = no_deadline; ///< it is to be empty after so long
-    bool force = false;                   ///< then what is left there is ended
+    bool forget = false; ///< instead: a node that is missing is no more remembered
+    bool look = false;   ///< instead: what is left there; nothing changes
+    std::int64_t within_ms = no_drain_deadline; ///< it is to be empty after so long
+    bool force = false;                         ///< then what is left there is ended
 };
 
 /// The answer to ask_drain.
@@ -111,8 +111,8 @@ struct drain_reply {
     std::string not_durable;   ///< why a head that is started again will not know of it
     bool draining = false;
     bool force = false;
-    std::int64_t left_ms = no_deadline; ///< until its deadline; 0: that is over
-    std::vector<drained_lease> leases;  ///< that are there; of many the first most_drained_listed
+    std::int64_t left_ms = no_drain_deadline; ///< until its deadline; 0: that is over
+    std::vector<drained_lease> leases; ///< that are there; of many the first most_drained_listed
 };
 
 inline constexpr std::size_t most_drained_listed = 1000;
