@@ -279,9 +279,9 @@ struct large : small {
     def test_unused(self):
         self.put("include/skein/core/lonely.hpp", HEAD)
         self.put("include/skein/program/run.hpp", HEAD)
-        self.put("include/skein/core/semaphore.hpp", HEAD)
-        self.put("include/skein/net/detail/e.ipp", HEAD + "#include <skein/net/b.hpp>\n#include <skein/core/semaphore.hpp>\n")
-        self.found("unused", "include/skein/core/lonely.hpp:1: nothing of skein includes it", "core/semaphore.hpp is included by include/skein/net/detail/e.ipp")
+        self.put("include/skein/data/folder.hpp", HEAD)
+        self.put("include/skein/net/detail/e.ipp", HEAD + "#include <skein/net/b.hpp>\n#include <skein/data/folder.hpp>\n")
+        self.found("unused", "include/skein/core/lonely.hpp:1: nothing of skein includes it", "data/folder.hpp is included by include/skein/net/detail/e.ipp")
         self.assertNotIn("run.hpp", self.run_script("check_unused.py").stdout)
 
     def test_promises(self):

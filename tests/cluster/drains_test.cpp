@@ -29,9 +29,6 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace drains_test {
 
-using cluster::job_state;
-using cluster::leave_word;
-
 /// A head, nodes of so many cpus each, and jobs.
 struct stage {
     test::sim_nodes& c;

@@ -113,8 +113,7 @@ SKEIN_INLINE task<void> result_sender::try_in_time(result_sender* self, attempt 
     scope beside;
     beside.spawn(give_up_in_time(until, &late));
     beside.spawn(with_cancel(late.token(), with_cancel(stop, stop_when_cancelled(of.reading))));
-    auto trying =
-        as_result(try_often(self, std::move(of), std::move(stop), late.token(), std::move(until)));
+    auto trying = as_result(try_often(self, std::move(of), std::move(stop), late.token(), until));
     (void)co_await trying;
     beside.cancel();
     auto ending = as_result(shield(beside.join()));
