@@ -148,7 +148,7 @@ def cut():
         (to / "large").unlink()
         found.write_bytes(b"y" * 1000)
         err = c.job("fetch", "one", code=3)[1]
-        assert "other bytes came" in err[0], err
+        assert "other bytes came" in err[-1], err    # a slow fetch says how far it is before
         c.job("fetch", "one")
         assert (to / "large").stat().st_size == 300000002
         c.end()
