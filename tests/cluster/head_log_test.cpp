@@ -472,6 +472,24 @@ TEST_CASE("a node whose drain was taken back is remembered until it had time to 
     }
 }
 
+TEST_CASE("a drain that is asked for by a clock before 1970 is remembered with its length",
+          "[H2]") {
+    sim::loop loop(13);
+    sim::network network(loop, {});
+    network.give_clocks({.jump_every = 10'000h});
+    auto& clock = static_cast<sim::host_loop&>(network.loop_of("head"));
+    clock.set_wall_forward(-24h * 365 * 100);
+    cluster::detail::head_memory memory(clock);
+    cluster::detail::node_record n;
+    n.name = "n1";
+    memory.node_came(std::move(n));
+    memory.node_drains("n1", true, 2000);
+    CHECK(memory.find_node("n1")->drain_ms == 2000);
+    CHECK(memory.find_node("n1")->drained_by != 0);
+    memory.node_drains("n1", true);
+    CHECK(memory.find_node("n1")->drained_by == 0);
+}
+
 TEST_CASE("what waits to be written while a disk hangs is bounded, and not lost", "[H4]") {
     sim::loop loop(11);
     sim::disk disk;

@@ -20,10 +20,10 @@ namespace skein::cluster::detail {
 }
 /// The moment that is so far away.
 [[nodiscard]] inline time_point moment_after(time_point now, std::int64_t within_ms) {
-    constexpr std::int64_t most = std::int64_t{366} * 86'400'000;
     return within_ms < 0
                ? time_point::max()
-               : deadline_after(now, std::chrono::milliseconds(std::min(within_ms, most)));
+               : deadline_after(now,
+                                std::chrono::milliseconds(std::min(within_ms, longest_drain_ms)));
 }
 
 SKEIN_INLINE void agent_drain::hear(const node_drains& m, time_point now) {

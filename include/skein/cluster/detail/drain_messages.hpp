@@ -14,6 +14,8 @@ namespace skein::cluster {
 
 inline constexpr std::int64_t no_drain_deadline =
     -1; ///< of a drain: what runs there may end by itself
+/// Longer ones are cut to it: a year.
+inline constexpr std::int64_t longest_drain_ms = std::int64_t{366} * 86'400'000;
 
 /// What becomes of a lease on a node that drains.
 enum class leave_word : std::uint8_t {

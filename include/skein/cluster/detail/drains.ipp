@@ -16,7 +16,6 @@ namespace skein::cluster::detail {
 
 /// Ranks that have no room elsewhere are asked to save so long before they are ended by force.
 inline constexpr duration ranks_save_within = std::chrono::seconds(10);
-inline constexpr std::int64_t longest_drain_ms = std::int64_t{366} * 86'400'000;
 
 [[nodiscard]] inline std::string seconds_text(duration d) {
     return fmt::format("{:.3g} s", std::max(to_seconds(d), 0.0));

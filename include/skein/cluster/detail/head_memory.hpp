@@ -146,8 +146,10 @@ public:
     [[nodiscard]] const node_record* find_node(const std::string& name) const;
     void node_came(node_record n);
     void node_went(const std::string& name, bool left);
-    ///   by, force  see node_record
-    void node_drains(const std::string& name, bool on, std::int64_t by = 0, bool force = false);
+    ///   within_ms  from now on; no_drain_deadline: its drain has none
+    ///   force      see node_record
+    void node_drains(const std::string& name, bool on, std::int64_t within_ms = no_drain_deadline,
+                     bool force = false);
     void forget_node(const std::string& name);
     [[nodiscard]] std::vector<missing_node> missing() const;
 

@@ -3,6 +3,7 @@
 // The bodies of cluster/detail/head_memory.hpp.
 
 #include <skein/cluster/detail/cluster_link.hpp>
+#include <skein/cluster/detail/drain_messages.hpp>
 #include <skein/core/backoff.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/log.hpp>
@@ -313,17 +314,20 @@ SKEIN_INLINE void head_memory::node_went(const std::string& name, bool left) {
     forget_node(std::string(oldest->first));
 }
 
-SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on, std::int64_t by,
+/// The moment is by the wall clock, which may be before 1970 as well: the length is not made from it.
+SKEIN_INLINE void head_memory::node_drains(const std::string& name, bool on, std::int64_t within_ms,
                                            bool force) {
     const auto found = nodes_.find(name);
     if (found == nodes_.end()) return;
-    found->second.draining = on; // one that has left was kept for that alone, see look()
-    found->second.drained_by = on ? by : 0;
-    found->second.drain_force = on && force;
+    auto& n = found->second;
+    const bool has_deadline = on && within_ms >= 0;
     const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(loop_.wall()).count();
-    found->second.drain_ms = on && by != 0 ? std::max<std::int64_t>(by - now, 0) : 0;
+    n.draining = on; // one that has left was kept for that alone, see look()
+    n.drain_force = on && force;
+    n.drain_ms = has_deadline ? std::min(within_ms, longest_drain_ms) : 0;
+    n.drained_by = has_deadline ? std::max<std::int64_t>(now + n.drain_ms, 1) : 0;
     missing_since_[name] = loop_.exact_now();
-    note(found->second);
+    note(n);
 }
 
 SKEIN_INLINE void head_memory::forget_node(const std::string& name) {

@@ -170,22 +170,13 @@ SKEIN_INLINE error not_a_node(const node_table& nodes, const std::string& name) 
         .with_hint("skein status lists the nodes");
 }
 
-inline constexpr std::int64_t farthest_drain_ms = std::int64_t{366} * 86'400'000;
-
-/// By the wall clock, see node_record.
-[[nodiscard]] inline std::int64_t drained_by(const ask_drain& asked, loop& on) {
-    if (!asked.on || asked.within_ms < 0) return 0;
-    const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(on.wall()).count();
-    return std::max<std::int64_t>(now + std::min(asked.within_ms, farthest_drain_ms), 1);
-}
-
 /// Of a node that is not there now.
 SKEIN_INLINE drain_reply node_table::drain_missing(const ask_drain& asked) {
     if (memory_.find_node(asked.node) == nullptr) throw not_a_node(*this, asked.node);
     if (asked.forget)
         memory_.forget_node(asked.node);
     else
-        memory_.node_drains(asked.node, asked.on, drained_by(asked, loop_), asked.force);
+        memory_.node_drains(asked.node, asked.on, asked.within_ms, asked.force);
     logging::at(options_.news, "head",
                 asked.forget ? "missing node forgotten"
                 : asked.on   ? "missing node will be drained"
@@ -206,8 +197,7 @@ SKEIN_INLINE drain_reply node_table::drain(const ask_drain& asked, bool is_remem
             .with_hint("end its agent first");
     n->room->draining = asked.on;
     ++changes_;
-    if (is_remembered)
-        memory_.node_drains(n->name(), asked.on, drained_by(asked, loop_), asked.force);
+    if (is_remembered) memory_.node_drains(n->name(), asked.on, asked.within_ms, asked.force);
     (void)leases_.schedule().drain(n->room->place(), asked.on);
     links_.tell_drains(n->incarnation, asked.on);
     logging::at(options_.news, "head", asked.on ? "node drains" : "node takes workers again",
