@@ -13,7 +13,10 @@
 #include <skein/cluster/detail/lease_table.hpp>
 #include <skein/sched/scheduler.hpp>
 
+#include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 namespace skein::cluster::detail {
 
@@ -23,11 +26,15 @@ public:
     /// It must outlive the plan.
     explicit room_elsewhere(const lease_table& leases);
 
-    /// Room for one more lease like this one; it is taken.
+    /// Room for one more lease like this one; it is taken. The entry process of a job has also what
+    /// programs of its attempt hold on nodes that stay: they end with it.
     [[nodiscard]] std::string take(const lease& one);
 
 private:
-    sched::scheduler plan_;
+    const lease_table& leases_;
+    std::unique_ptr<sched::scheduler> plan_;
+    std::vector<sched::request> taken_;
+    std::set<std::string> ended_; ///< jobs whose attempts are to end
 };
 
 /// Room for all bundles of a group, where what it holds on nodes that stay is free for it.
