@@ -20,6 +20,7 @@
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/metric_registry.hpp>
+#include <skein/core/mounted_folder.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/read_number.hpp>
@@ -40,6 +41,7 @@
 #include <skein/core/detail/log.ipp>
 #include <skein/core/detail/loop.ipp>
 #include <skein/core/detail/metric_registry.ipp>
+#include <skein/core/detail/mounted_folder.ipp>
 #include <skein/core/detail/posix_disk.ipp>
 #include <skein/core/detail/printable.ipp>
 #include <skein/core/detail/read_number.ipp>

@@ -17,6 +17,8 @@
 #include <skein/net/detail/out_queue.hpp>
 #include <skein/net/dial.hpp>
 #include <skein/net/endpoint.hpp>
+#include <skein/net/far_disk.hpp>
+#include <skein/net/folder_server.hpp>
 #include <skein/net/frame.hpp>
 #include <skein/net/handshake.hpp>
 #include <skein/net/link.hpp>
@@ -40,6 +42,8 @@
 #include <skein/net/detail/connection_life.ipp>
 #include <skein/net/detail/dial.ipp>
 #include <skein/net/detail/endpoint.ipp>
+#include <skein/net/detail/far_disk.ipp>
+#include <skein/net/detail/folder_server.ipp>
 #include <skein/net/detail/frame.ipp>
 #include <skein/net/detail/handshake.ipp>
 #include <skein/net/detail/link.ipp>

@@ -29,6 +29,7 @@
 #include <skein/spmd/program_run.hpp>
 #include <skein/spmd/rank_entry.hpp>
 #include <skein/spmd/rank_output.hpp>
+#include <skein/spmd/run_files.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>
 #include <skein/spmd/undecided_ranks.hpp>
@@ -56,6 +57,7 @@
 #include <skein/spmd/detail/program_run.ipp>
 #include <skein/spmd/detail/rank_entry.ipp>
 #include <skein/spmd/detail/rank_output.ipp>
+#include <skein/spmd/detail/run_files.ipp>
 #include <skein/spmd/detail/settings.ipp>
 #include <skein/spmd/detail/supervisor.ipp>
 #include <skein/spmd/detail/undecided_ranks.ipp>

@@ -260,8 +260,8 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
         ->check(not_empty);
 
     head->add_option("--runs", args.head.runs,
-                     "a folder that all nodes see: runs of trainings go there, and their ranks may "
-                     "run on all nodes");
+                     "a folder that all nodes see: runs of trainings go there (default: they stay "
+                     "in the folder of their job, on its node)");
     head->add_option("--lost-after", args.lost_after,
                      "a node that says nothing for so long is lost, with what runs there: 10s, 5m "
                      "(default: 30 s)")

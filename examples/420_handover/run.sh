@@ -4,8 +4,7 @@
 #
 #     examples/420_handover/run.sh build/clang/bin/skein build/clang/examples/300_elastic_mnist
 #
-# On several hosts it is the same: `skein head --runs DIR` on one, `skein join HOST` on each; DIR is a folder that
-# all of them see.
+# On several hosts it is the same: `skein head` on one, `skein join HOST` on each. They share no folder.
 set -eu
 skein="$(realpath "$1")"
 program="$(realpath "$2")"
@@ -28,7 +27,7 @@ mkdir "$folder/sent"
 cp "$program" "$folder/sent/train"
 SKEIN_TOKEN="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')"
 export SKEIN_TOKEN
-"$skein" head --listen 127.0.0.1:0 --storage "$folder/files" --runs "$folder/runs" >"$folder/head" & # at a free port
+"$skein" head --listen 127.0.0.1:0 --storage "$folder/files" >"$folder/head" & # at a free port
 started="$!"
 SKEIN_ADDRESS=""
 while [ -z "$SKEIN_ADDRESS" ]; do
@@ -66,4 +65,6 @@ until_workers 3
 "$skein" job stop digits          # at its next step, with a checkpoint
 "$skein" job wait digits || true  # 1: it was stopped
 "$skein" job status digits
+"$skein" job fetch digits --to "$folder/got" # what it has left, from the head
+ls "$folder/got/runs/elastic"
 # [/job]

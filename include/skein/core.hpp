@@ -37,6 +37,7 @@
 #include <skein/core/known_names.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/mounted_folder.hpp>
 #include <skein/core/mutex.hpp>
 #include <skein/core/notice.hpp>
 #include <skein/core/one_more.hpp>

@@ -9,6 +9,8 @@
 #include <skein/net/connection.hpp>
 #include <skein/net/dial.hpp>
 #include <skein/net/endpoint.hpp>
+#include <skein/net/far_disk.hpp>
+#include <skein/net/folder_server.hpp>
 #include <skein/net/frame.hpp>
 #include <skein/net/handshake.hpp>
 #include <skein/net/key_name.hpp>

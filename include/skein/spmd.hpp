@@ -20,6 +20,7 @@
 #include <skein/spmd/memory_register.hpp>
 #include <skein/spmd/rank_entry.hpp>
 #include <skein/spmd/rendezvous.hpp>
+#include <skein/spmd/run_files.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/silence_limit.hpp>
 #include <skein/spmd/supervisor.hpp>

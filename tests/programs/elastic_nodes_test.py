@@ -208,7 +208,7 @@ def is_train(pid):
 
 
 def what_cannot_be():
-    """One line each, with what to do: no range, one for a program that cannot, no folder for runs; what no nodes could hold waits, and says so."""
+    """One line each, with what to do: no range, one for a program that cannot; what no nodes could hold waits, and says so."""
     with Nodes((("n1", 2),)) as c:
         def refused(words, *arguments):
             code, out, err = c.tool("job", "submit", "--address", c.address, *arguments)
@@ -226,10 +226,6 @@ def what_cannot_be():
         large.wait_until(lambda: "waiting: " in large.stderr and "cpu=1" in large.stderr, "why it waits", SECONDS)
         c.join("n2", "--resources", "cpu=2")
         large.check(large.wait(SECONDS) == 0, "it failed")
-        c.end()
-    with Nodes((("n1", 3),), shared=False) as c:
-        job = c.start("alone", elastic="1:2", steps=20)
-        job.check(job.wait(SECONDS) == 0 and "no folder for runs that all nodes see" in job.stderr, "no word of it")
         c.end()
 
 

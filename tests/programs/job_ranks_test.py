@@ -211,12 +211,7 @@ def stops():
 
 
 def not_there():
-    """Without a folder that all nodes see the ranks stay on one host, and that is said; what no nodes could hold says so and waits."""
-    with Ranks(shared=False) as c:
-        job = c.start("alone", 2)
-        job.check(job.wait(SECONDS) == 0, "it failed")
-        job.check("no folder for runs that all nodes see" in job.stderr and "--runs" in job.stderr, "no word of it")
-        c.stop()
+    """What no nodes could hold says so and waits."""
     with Ranks() as c:
         job = c.start("large", 9, "--batch", 18)
         job.wait_until(lambda: "waiting" in job.stderr and "cpu=1" in job.stderr, "why it waits", SECONDS)

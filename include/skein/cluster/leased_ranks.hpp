@@ -76,7 +76,10 @@ struct leased_ranks_options {
     proc::print_lines print{};
     /// Told why ranks wait for room, of each reason once; empty text: they have it.
     std::function<void(const std::string& why)> on_wait{};
-    std::string runs{};       ///< their SKEIN_RUNS_DIR; empty: the folder of the cluster
+    std::string runs{}; ///< their SKEIN_RUNS_DIR; empty: the folder of the cluster
+    /// `runs` is a folder of this host, absolute, as the program calls it: ranks elsewhere reach it
+    /// over the network, and their SKEIN_RUNS_DIR is the job's.
+    bool serves_runs = false;
     bool come_and_go = false; ///< they are workers of an elastic training
 };
 
@@ -88,7 +91,7 @@ public:
     ~leased_ranks() override;
 
     ///   errors  those of joining a cluster: refused, timeout, permission_denied, mismatch;
-    ///           not_supported: it has no folder for runs that all nodes see
+    ///           not_supported: it has no folder for runs that all nodes see, and none is served
     [[nodiscard]] task<void> open() override;
     ///   errors  cancelled; exhausted: more ranks than a group may have; closed: the cluster was
     ///           stopped
@@ -96,6 +99,7 @@ public:
     /// Its secret is that of all ranks that were reserved together.
     [[nodiscard]] proc::children_door door() override;
     /// The next of those that were reserved. Its end says also that it could not be started.
+    ///   errors  those of net::folder_server, where runs are served
     [[nodiscard]] task<std::unique_ptr<proc::child>> start(proc::child_options how) override;
     void release() override;
     /// A node of theirs is drained with a deadline, and others have room for all of them.

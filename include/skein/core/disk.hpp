@@ -13,6 +13,7 @@
 #include <skein/core/bytes.hpp>
 #include <skein/core/result.hpp>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,13 @@ enum class open_mode : std::uint8_t {
     write,      ///< created or emptied, for writing (and reading back)
     append,     ///< created if missing, kept if not; write position at the end
     create_new, ///< as write, but errc::already_exists if there is one
+};
+
+/// What became of a try to lock a file.
+enum class file_lock : std::uint8_t {
+    held,
+    busy,       ///< another process has it
+    unsupported ///< the file system cannot lock (some NFS); errno says more
 };
 
 /// An open file. The destructor closes it; close() also tells whether that worked.
@@ -49,6 +57,15 @@ public:
     virtual result<void> sync() = 0;
     /// Closes; later calls fail with errc::closed. Closing twice is fine.
     virtual result<void> close() = 0;
+    /// Takes its lock (flock) or not, at once; it is held until the file is closed.
+    virtual file_lock try_lock() { return file_lock::unsupported; }
+    /// Whether a path still names this file: nobody has put another one there.
+    virtual bool is_at(const std::string& path) {
+        (void)path;
+        return true;
+    }
+    /// The system's, still owned by this object; -1: it has none in this process.
+    [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
 };
 
 /// One name in a folder.

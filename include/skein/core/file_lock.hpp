@@ -9,7 +9,6 @@
 #include <skein/core/posix_disk.hpp>
 
 #include <cerrno>
-#include <cstdint>
 #include <string_view>
 
 #include <poll.h>
@@ -17,12 +16,6 @@
 #include <unistd.h>
 
 namespace skein {
-
-enum class file_lock : std::uint8_t {
-    held,
-    busy,       ///< another process has it
-    unsupported ///< the file system cannot lock (some NFS); errno says more
-};
 
 /// Takes it or not, at once.
 [[nodiscard]] inline file_lock try_lock(int fd) noexcept {

@@ -37,7 +37,7 @@ enum class link_policy : std::uint8_t {
 };
 
 /// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits
-/// for it.
+/// for it. What lies below a core/mounted_folder.hpp is asked of that one's disk.
 class posix_disk final : public disk {
 public:
     explicit posix_disk(link_policy links = link_policy::follow) noexcept : links_(links) {}

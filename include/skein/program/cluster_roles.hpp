@@ -70,7 +70,7 @@ public:
 struct ranks_on_cluster {
     /// As in spmd::supervisor_options; empty: on this host.
     std::function<std::shared_ptr<proc::children>(loop& on, net::network& via)> children{};
-    std::string runs{};    ///< the folder for their runs that all nodes see
+    std::string runs{};    ///< the folder for their runs that all nodes see; empty: there is none
     std::string why_not{}; ///< why they run on this host although a cluster is named
 };
 
@@ -95,8 +95,10 @@ struct cluster_roles {
     /// Asks the cluster, if there is one, so it may block for a second. All but places() throws
     /// nothing.
     ///   demand       of each rank
+    ///   own_runs     the folder for runs on this host, absolute
     ///   come_and_go, on_wait  see cluster::leased_ranks_options
     ranks_on_cluster (*ranks)(const sched::resources& demand, bool come_and_go,
+                              const std::string& own_runs,
                               std::function<void(const std::string& why)> on_wait);
     /// The whole life of a namespace's space server, with the boot message of this process; gives
     /// the exit code.

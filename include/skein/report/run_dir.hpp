@@ -19,11 +19,11 @@
 //     run.append({.step = 10, .values = {{"loss", 2.31}}, .timings = {{"tokens_per_s", 5200}}});
 
 #include <skein/core/descriptor_reserve.hpp>
+#include <skein/core/disk.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/fork_guard.hpp>
 #include <skein/core/result.hpp>
 #include <skein/core/time.hpp>
-#include <skein/core/unique_fd.hpp>
 #include <skein/report/cost.hpp>
 #include <skein/report/event_file.hpp>
 #include <skein/report/metrics.hpp>
@@ -162,6 +162,7 @@ private:
     [[nodiscard]] error unusable(const error& why) const;
     [[nodiscard]] bool claim(bool wanted);
     [[nodiscard]] bool take_from_its_job();
+    void hold(std::unique_ptr<skein::file> lock);
     [[nodiscard]] result<void> check_ours() const;
     void open_files();
     [[nodiscard]] result<void> write_header();
@@ -172,7 +173,7 @@ private:
 
     std::string path_, name_;
     std::vector<std::string> notices_;
-    unique_fd lock_;
+    std::unique_ptr<skein::file> lock_;
     fork_guard unshared_; // of the lock, which a child of this process would keep
     descriptor_reserve reserve_;
     run_dir_options options_;

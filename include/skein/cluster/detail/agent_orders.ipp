@@ -13,6 +13,7 @@
 #include <skein/spmd/elastic_keeper.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/meeting.hpp>
+#include <skein/spmd/run_files.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
@@ -124,6 +125,11 @@ SKEIN_INLINE void agent::state::be_rank(const rank_process& order, const net::to
         mine.contains(spmd::elastic_id_variable) ? spmd::elastic_variable : spmd::group_variable;
     mine[door] = to_string(driver_of(order.of, rank.port));
     mine[spmd::token_variable] = detail::group_secret(secret, rank.attempt).to_hex();
+    const bool has_entry = std::any_of(workers.begin(), workers.end(), [&](const auto& one) {
+        const auto* const entry = one.second->order.entry();
+        return entry != nullptr && entry->job == order.of.job && one.second->process != nullptr;
+    });
+    if (has_entry) mine.erase(spmd::run_files_variable); // it sees that one's files
     // Names of hosts need not be known to each other, as those of containers; addresses work.
     auto here = order.node_host;
     if (here.empty() && !how.head.is_loopback()) here = how.head.host;

@@ -5,6 +5,7 @@
 #include <skein/cluster/detail/cluster_link.hpp>
 #include <skein/cluster/detail/head_client.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
+#include <skein/cluster/detail/served_runs.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/event.hpp>
@@ -136,6 +137,7 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     std::optional<std::string> refused; ///< there can be no such group
     std::vector<std::size_t> bundle_of; ///< by rank
     std::size_t started = 0;            ///< of these ranks
+    detail::served_runs served;
     std::function<std::string(int many)> scaler;
     scope keeping, beside; ///< the link; what looks
 };
@@ -171,7 +173,8 @@ private:
 
 SKEIN_INLINE leased_ranks::state::state(loop& on, net::network& via, leased_ranks_options given)
     : on_loop(on), how(std::move(given)),
-      head(on, via, link_options(), how.print, "ranks", &stopping, *this, *this) {
+      head(on, via, link_options(), how.print, "ranks", &stopping, *this, *this),
+      served(via, how.serves_runs ? how.runs : std::string()) {
     if (how.demand.empty()) how.demand.cpu = 1;
     demand = sched::to_string(how.demand);
 }
@@ -451,7 +454,7 @@ SKEIN_INLINE task<void> leased_ranks::open() {
         auto joined = detail::wait_for(&self->changed);
         co_await joined;
     }
-    if (self->runs->empty())
+    if (self->runs->empty() && !self->how.serves_runs)
         throw error(errc::not_supported,
                     fmt::format("not supported: ranks on the nodes of {} without a folder for runs "
                                 "that all of them see",
@@ -464,6 +467,8 @@ SKEIN_INLINE task<void> leased_ranks::open() {
 SKEIN_INLINE task<std::vector<proc::child_place>> leased_ranks::reserve(int ranks) {
     auto* const self = state_.get();
     try {
+        auto unserved = self->served.end(); // of the attempt before
+        co_await unserved;
         auto reserving = state::reserve(self, ranks);
         co_return co_await reserving;
     } catch (...) {
@@ -521,10 +526,14 @@ SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(proc::child_
     auto& order = wish.rank;
     const auto joined = [](const auto& pair) { return pair.first + "=" + pair.second; };
     order.port = state::take_door(*told);
+    const auto at = door();
+    auto serving = self.served.begin(at.at, at.secret);
+    co_await serving;
+    self.served.tell(*told);
     for (const auto& one : *told) order.place.push_back(joined(one)); // the agent has the rest
     for (const auto& one : what.env) order.env.push_back(joined(one));
     const auto names_runs = [](const auto& one) { return one.first == runs_variable; };
-    if (std::none_of(what.env.begin(), what.env.end(), names_runs))
+    if (!self.how.serves_runs && std::none_of(what.env.begin(), what.env.end(), names_runs))
         order.env.push_back(fmt::format("{}={}", runs_variable,
                                         self.how.runs.empty() ? *self.runs : self.how.runs));
     order.argv = what.argv.empty() ? own_arguments() : std::move(what.argv);
@@ -561,6 +570,8 @@ SKEIN_INLINE task<void> leased_ranks::close() {
     self->stopping.set();
     auto left = as_result(with_timeout(self->keeping.join(), self->how.times.suspect_after));
     (void)co_await left; // it may be dialling a host that does not answer
+    auto unserved = self->served.end();
+    co_await unserved;
     for (auto* some : {&self->keeping, &self->beside}) {
         some->cancel();
         auto ended = as_result(shield(some->join()));

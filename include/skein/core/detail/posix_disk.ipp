@@ -3,6 +3,7 @@
 // POSIX calls behind skein::disk.
 
 #include <skein/core/file_limit.hpp>
+#include <skein/core/mounted_folder.hpp>
 
 #include <climits>
 #include <algorithm>
@@ -13,6 +14,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -116,6 +118,18 @@ public:
         return {};
     }
 
+    file_lock try_lock() override {
+        if (retry_eintr([&] { return ::flock(fd_, LOCK_EX | LOCK_NB); }) == 0)
+            return file_lock::held;
+        return errno == EWOULDBLOCK ? file_lock::busy : file_lock::unsupported;
+    }
+    bool is_at(const std::string& path) override {
+        struct stat held{}, there{};
+        return ::fstat(fd_, &held) == 0 && ::stat(path.c_str(), &there) == 0 &&
+               held.st_ino == there.st_ino && held.st_dev == there.st_dev;
+    }
+    [[nodiscard]] int descriptor() const noexcept override { return fd_; }
+
 private:
     [[nodiscard]] error failed(std::string_view verb) const {
         if (fd_ < 0)
@@ -131,6 +145,7 @@ private:
 
 SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path,
                                                             open_mode mode) {
+    if (auto* const there = mounted_folder::of(path)) return there->open(path, mode);
     int flags = O_CLOEXEC | O_NONBLOCK; // a pipe in the place of a file must not block
     if (links_ == link_policy::refuse) flags |= O_NOFOLLOW;
     const char* verb = "open";
@@ -159,12 +174,15 @@ SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& p
 }
 
 SKEIN_INLINE result<void> posix_disk::rename(const std::string& from, const std::string& to) {
+    if (auto* const there = mounted_folder::of(from)) return there->rename(from, to);
     if (::rename(from.c_str(), to.c_str()) != 0)
         return errno_error(errno, "rename", from + " to " + to);
     return {};
 }
 
 SKEIN_INLINE result<void> posix_disk::sync_dir(const std::string& path) {
+    if (auto* const there = mounted_folder::of(path)) return there->sync_dir(path);
+    if (mounted_folder::is_below(path)) return {}; // of the other disk, too
     const int fd = detail::retry_eintr(
         [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
     if (fd < 0) return errno_error(errno, "open folder", path);
@@ -177,6 +195,7 @@ SKEIN_INLINE result<void> posix_disk::sync_dir(const std::string& path) {
 }
 
 SKEIN_INLINE result<std::vector<dir_entry>> posix_disk::list(const std::string& path) {
+    if (auto* const there = mounted_folder::of(path)) return there->list(path);
     const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()),
                                                   [](DIR* d) { return ::closedir(d); });
     if (!dir) return errno_error(errno, "list", path);
@@ -204,11 +223,13 @@ SKEIN_INLINE result<std::vector<dir_entry>> posix_disk::list(const std::string& 
 }
 
 SKEIN_INLINE result<void> posix_disk::remove(const std::string& path) {
+    if (auto* const there = mounted_folder::of(path)) return there->remove(path);
     if (::remove(path.c_str()) != 0) return errno_error(errno, "remove", path);
     return {};
 }
 
 SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
+    if (auto* const there = mounted_folder::of(path)) return there->make_dirs(path);
     for (std::size_t end = 0; end != std::string::npos;) {
         end = path.find('/', end + 1);
         const std::string folder = path.substr(0, end);
@@ -222,6 +243,7 @@ SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
 }
 
 SKEIN_INLINE result<std::uint64_t> posix_disk::free_space(const std::string& path) {
+    if (auto* const there = mounted_folder::of(path)) return there->free_space(path);
     struct statvfs info{};
     if (detail::retry_eintr([&] { return ::statvfs(path.c_str(), &info); }) != 0)
         return errno_error(errno, "free space of", path);
@@ -229,6 +251,7 @@ SKEIN_INLINE result<std::uint64_t> posix_disk::free_space(const std::string& pat
 }
 
 SKEIN_INLINE result<dir_entry> posix_disk::status(const std::string& path) {
+    if (auto* const there = mounted_folder::of(path)) return there->status(path);
     struct stat info{};
     if (::stat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
     dir_entry entry;

@@ -373,7 +373,7 @@ inline std::unique_ptr<program::job_with_helpers> helpers_of(
 }
 
 [[nodiscard]] inline program::ranks_on_cluster ranks_of(
-    const sched::resources& demand, bool come_and_go,
+    const sched::resources& demand, bool come_and_go, const std::string& own_runs,
     std::function<void(const std::string& why)> on_wait) {
     program::ranks_on_cluster out;
     const auto named = cluster::find_head_address("");
@@ -391,15 +391,13 @@ inline std::unique_ptr<program::job_with_helpers> helpers_of(
         how.print = proc::print_to_standard_files(false);
         how.on_wait = std::move(on_wait);
         if (const char* name = std::getenv("SKEIN_ADVERTISE")) how.advertise = name;
-        how.runs = out.runs = runs_on_cluster(how);
-        if (out.runs.empty())
-            out.why_not = fmt::format("the cluster at {} has no folder for runs that all nodes see "
-                                      "(skein head --runs DIR)",
-                                      named);
-        else
-            out.children = [how](loop& on, net::network& via) {
-                return std::make_shared<cluster::leased_ranks>(on, via, how);
-            };
+        how.runs = runs_on_cluster(how);
+        how.serves_runs = how.runs.empty(); // no folder that all nodes see: others reach this one
+        out.runs = how.runs;
+        if (how.serves_runs) how.runs = own_runs;
+        out.children = [how](loop& on, net::network& via) {
+            return std::make_shared<cluster::leased_ranks>(on, via, how);
+        };
     } catch (const error& why) {
         out.why_not =
             fmt::format("the cluster at {} cannot be used (SKEIN_ADDRESS): {}", named, why.what());

@@ -4,6 +4,7 @@
 
 #include <skein/core/clock.hpp>
 #include <skein/core/disk.hpp>
+#include <skein/core/mounted_folder.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/random.hpp>
 #include <skein/report/detail/run_lock.ipp>
@@ -14,9 +15,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <istream>
 #include <limits>
+#include <sstream>
 #include <utility>
 
 #include <fcntl.h>
@@ -53,6 +54,18 @@ SKEIN_INLINE std::optional<error> foreign(const std::string& folder, std::uint32
                              info.st_uid, mine));
 }
 
+/// The same of the folders of a run. Of another host's whoever serves it has seen to that.
+///   whose  gets why they are not
+///   errors  those of owner_of_new_files
+SKEIN_INLINE result<bool> is_foreign_run(const run_dir& run, std::optional<error>& whose) {
+    if (mounted_folder::of(run.path()) != nullptr) return false;
+    const auto mine = owner_of_new_files(run.path());
+    if (!mine) return mine.error();
+    for (const auto& folder : {run.path(), run.checkpoints()})
+        if (!whose) whose = foreign(folder, *mine);
+    return whose.has_value();
+}
+
 SKEIN_INLINE double system_wall_time() {
     return std::chrono::duration<double>(system_clock().wall()).count();
 }
@@ -82,18 +95,17 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
     };
     const auto taken = [&] { return has(metrics_file) || has("checkpoints"); };
     if (!wanted && taken()) return false;
-    const auto mine = detail::owner_of_new_files(path_);
-    if (!mine) throw unusable(mine.error());
-    for (const auto& folder : {path_, checkpoints()})
-        if (const auto whose = detail::foreign(folder, *mine)) {
-            if (!wanted) return false;
-            throw unusable(*whose);
-        }
+    std::optional<error> whose;
+    const auto is_foreign = detail::is_foreign_run(*this, whose);
+    if (!is_foreign) throw unusable(is_foreign.error());
+    if (*is_foreign && !wanted) return false;
+    if (*is_foreign) throw unusable(*whose);
 
     auto lock = detail::lock_run(path_, wanted ? options_.patience : time_span());
     switch (lock.outcome) {
     case detail::lock_outcome::failed:
-        throw unusable(errno_error(lock.number, "lock", join_path(path_, ".lock")));
+        throw unusable(lock.why.value_or(
+            error(errc::io, fmt::format("{} cannot be locked", join_path(path_, ".lock")))));
     case detail::lock_outcome::busy:
         if (!wanted) return false;
         if (take_from_its_job()) return true;
@@ -107,9 +119,14 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
     case detail::lock_outcome::held: break;
     }
     if (!wanted && taken()) return false;
-    lock_ = std::move(lock.fd);
-    unshared_ = fork_guard(lock_.get());
+    hold(std::move(lock.held));
     return true;
+}
+
+SKEIN_INLINE void run_dir::hold(std::unique_ptr<skein::file> lock) {
+    unshared_ = fork_guard();
+    lock_ = std::move(lock);
+    unshared_ = fork_guard(lock_->descriptor());
 }
 
 /// From a process of the same job, which has gone on without it.
@@ -120,14 +137,13 @@ SKEIN_INLINE bool run_dir::take_from_its_job() {
     if (lock.outcome != detail::lock_outcome::held) return false;
     notices_.push_back(
         fmt::format("{} was still held by {}, which does not answer: taken over", path_, whose));
-    lock_ = std::move(lock.fd);
-    unshared_ = fork_guard(lock_.get());
+    hold(std::move(lock.held));
     return true;
 }
 
 /// Another process of the job may have taken the folder while this one stood still.
 SKEIN_INLINE result<void> run_dir::check_ours() const {
-    if (!lock_ || detail::is_lock_of(lock_.get(), path_)) return {};
+    if (!lock_ || detail::is_lock_of(*lock_, path_)) return {};
     return error(errc::aborted,
                  fmt::format("{} was taken over by {}", path_, detail::lock_owner_of(path_)));
 }
@@ -480,7 +496,7 @@ namespace detail {
 SKEIN_INLINE void run_dir::write_world_svg(std::uint64_t last, std::string_view title) {
     reserve_
         .run([&]() -> result<void> {
-            std::ifstream events(file("events.jsonl"));
+            std::istringstream events(detail::read_text(file("events.jsonl")));
             const report::curve workers{"workers", detail::workers_by_step(events, last)};
             if (workers.points.empty()) return {};
             const plot_options how{.title = title.empty() ? name_ : std::string(title),

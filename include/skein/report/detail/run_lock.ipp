@@ -4,21 +4,21 @@
 // however it ends. The file itself stays; its text tells who holds it.
 
 #include <skein/core/clock.hpp>
-#include <skein/core/file_beside.hpp>
-#include <skein/core/file_lock.hpp>
+#include <skein/core/disk.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/random.hpp>
-#include <skein/core/unique_fd.hpp>
 #include <skein/proc/process.hpp>
 
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
-#include <fcntl.h>
-#include <sys/stat.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <fmt/core.h>
@@ -26,16 +26,16 @@
 namespace skein::report::detail {
 
 enum class lock_outcome : std::uint8_t {
-    held,        ///< ours while fd lives
+    held,        ///< ours while the file is open
     busy,        ///< another process has it
     unsupported, ///< the file system cannot lock (some NFS)
-    failed       ///< the file cannot be opened; `number` is the errno
+    failed       ///< the file cannot be opened; `why` says more
 };
 
 struct run_lock {
     lock_outcome outcome = lock_outcome::failed;
-    unique_fd fd;
-    int number = 0;
+    std::unique_ptr<file> held{};
+    std::optional<error> why{};
     bool made = false; ///< the lock's file was not there before
 };
 
@@ -53,58 +53,78 @@ struct run_lock {
 }
 
 /// Whether a lock's file still stands where it was opened: nobody has taken the folder away.
-[[nodiscard]] SKEIN_INLINE bool is_lock_of(int fd, const std::string& folder) {
-    struct stat held{}, there{};
-    return ::fstat(fd, &held) == 0 && ::stat(join_path(folder, ".lock").c_str(), &there) == 0 &&
-           held.st_ino == there.st_ino && held.st_dev == there.st_dev;
+[[nodiscard]] SKEIN_INLINE bool is_lock_of(file& held, const std::string& folder) {
+    return held.is_at(join_path(folder, ".lock"));
+}
+
+/// For people; on a full disk they do without.
+SKEIN_INLINE void sign(file& lock) {
+    const auto owner = lock_owner();
+    if (lock.truncate(0)) (void)lock.write_at(0, as_bytes(std::string_view(owner)));
 }
 
 /// A lock in the place of one whose holder does not let go: a process that stands still, or on a
 /// host that is cut off, would keep it for good. What the holder sees by is_lock_of().
 [[nodiscard]] SKEIN_INLINE run_lock take_lock(const std::string& folder) {
+    posix_disk disk(link_policy::refuse);
     const auto path = join_path(folder, ".lock");
-    file_beside fresh(fmt::format("{}-{:016x}", path, system_random().next()), 0666);
+    const auto fresh = fmt::format("{}-{:016x}", path, system_random().next());
     run_lock out;
-    if (fresh && try_lock(fresh.get()) == file_lock::held) {
-        sign_lock(fresh.get(), lock_owner());
-        if (fresh.take_place(path)) out.outcome = lock_outcome::held;
+    auto opened = disk.open(fresh, open_mode::create_new);
+    if (!opened) {
+        out.why = opened.error();
+        return out;
     }
-    out.number = out.outcome == lock_outcome::held ? 0 : errno;
-    out.fd = fresh.release();
+    if ((*opened)->try_lock() == file_lock::held) {
+        sign(**opened);
+        if (const auto placed = disk.rename(fresh, path))
+            out.outcome = lock_outcome::held;
+        else
+            out.why = placed.error();
+    }
+    if (out.outcome != lock_outcome::held) (void)disk.remove(fresh);
+    out.held = std::move(*opened);
     return out;
+}
+
+/// Tries it every 10 ms until `end`. Blocks: rank 0 has no loop here, and nothing else to do.
+[[nodiscard]] SKEIN_INLINE file_lock lock_until(file& which, time_point end) {
+    for (;;) {
+        const auto outcome = which.try_lock();
+        if (outcome != file_lock::busy || system_clock().now() >= end) return outcome;
+        ::poll(nullptr, 0, 10);
+    }
 }
 
 /// Tries to lock a folder; a busy one is tried again until `patience` is over, for a run that was
 /// killed a moment ago and whose last process is on its way out.
 [[nodiscard]] SKEIN_INLINE run_lock lock_run(const std::string& folder, time_span patience) {
+    posix_disk disk(link_policy::refuse);
     const auto path = join_path(folder, ".lock");
     const auto end = system_clock().now() + patience;
     run_lock out;
     // Exclusive creation first: where locks do not work it is what decides between two fresh runs.
-    out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-    out.made = bool(out.fd);
-    if (!out.fd && errno == EEXIST)
-        out.fd.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    if (!out.fd) {
-        out.number = errno;
-        return out;
-    }
-    // Blocks: rank 0 has no loop here, and nothing else to do.
+    auto opened = disk.open(path, open_mode::create_new);
+    out.made = opened.has_value();
+    if (!opened && opened.error().code() == errc::already_exists)
+        opened = disk.open(path, open_mode::append);
     for (;;) {
-        const auto taken = lock_until(out.fd.get(), end);
+        if (!opened) {
+            out.why = opened.error();
+            return out;
+        }
+        out.held = std::move(*opened);
+        const auto taken = lock_until(*out.held, end);
         if (taken != file_lock::held) {
             out.outcome = taken == file_lock::busy ? lock_outcome::busy : lock_outcome::unsupported;
             return out;
         }
-        if (is_lock_of(out.fd.get(), folder)) break;
+        if (is_lock_of(*out.held, folder)) break;
         // Taken by another process meanwhile, which has put its own there.
-        out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-        if (out.fd) continue;
-        out.number = errno;
-        return out;
+        opened = disk.open(path, open_mode::append);
     }
     out.outcome = lock_outcome::held;
-    sign_lock(out.fd.get(), lock_owner());
+    sign(*out.held);
     return out;
 }
 

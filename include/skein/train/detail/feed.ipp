@@ -3,17 +3,18 @@
 // Bodies of <skein/train/feed.hpp>.
 
 #include <skein/core/log.hpp>
+#include <skein/core/posix_disk.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/train/elastic_place.hpp>
 #include <skein/wire/csv.hpp>
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
-#include <system_error>
 #include <vector>
+
+#include <poll.h>
 
 #include <fmt/core.h>
 
@@ -75,6 +76,16 @@ SKEIN_INLINE data::detail::dealing dealing_of(const run_config& run, std::uint64
     return quoted_csv_field(printable(text));
 }
 
+/// Behind what is there; other ranks do the same.
+[[nodiscard]] SKEIN_INLINE result<void> add_lines(disk& to, const std::string& path,
+                                                  const std::string& lines) {
+    const auto opened = to.open(path, open_mode::append);
+    if (!opened) return opened.error();
+    for (int tries = 0; tries < 100 && (*opened)->try_lock() == file_lock::busy; ++tries)
+        ::poll(nullptr, 0, 1);
+    return (*opened)->append(as_bytes(std::string_view(lines)));
+}
+
 SKEIN_INLINE void left_out_file::update(const data::detail::loader_core& of) {
     const auto fresh = of.left_out(seen_);
     if (fresh.empty() || !ctx_->last_run() || ctx_->last_run()->path.empty()) return;
@@ -83,19 +94,21 @@ SKEIN_INLINE void left_out_file::update(const data::detail::loader_core& of) {
     const auto data = "," + field_text(of.program().describe());
     bool is_new = true;
     std::set<std::string> there; // of this run before it was resumed, and of other ranks
-    if (std::ifstream file(path); file)
+    posix_disk disk;
+    if (const auto before = disk.read_whole(path)) {
+        std::istringstream file(skein::to_string(byte_span(*before)));
         for (std::string line; std::getline(file, line); is_new = false)
             if (line.ends_with(data)) there.insert(line.substr(0, line.find(',')));
+    }
     std::string lines = is_new ? "sample,name,why,data\n" : "";
     for (const auto& one : fresh)
         if (!there.contains(std::to_string(one.sample)))
             lines += fmt::format("{},{},{}{}\n", one.sample, field_text(one.name),
                                  field_text(one.why), data);
-    std::ofstream file(path, std::ios::app);
-    file << lines << std::flush;
-    if (file || std::exchange(failing_, true)) return;
+    const auto written = add_lines(disk, path, lines);
+    if (written || std::exchange(failing_, true)) return;
     logging::warn("data", fmt::format("{} cannot be written: {}; training goes on", path,
-                                      std::generic_category().message(errno)));
+                                      written.error().text()));
 }
 
 SKEIN_INLINE fed_places::fed_places(std::shared_ptr<const data::detail::row_program> program,

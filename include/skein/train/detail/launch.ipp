@@ -25,6 +25,7 @@
 #include <skein/spmd/meeting.hpp>
 #include <skein/spmd/program_kind.hpp>
 #include <skein/spmd/rank_entry.hpp>
+#include <skein/spmd/run_files.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>
 #include <skein/train/collective.hpp>
@@ -35,6 +36,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -198,6 +200,13 @@ SKEIN_INLINE void require_gpus_here(const run_config& config) {
                    "cluster whose nodes have gpus by SKEIN_ADDRESS");
 }
 
+/// The folder for runs as this process calls it: absolute, without a slash at its end.
+[[nodiscard]] SKEIN_INLINE std::string own_runs_of(const run_config& config) {
+    auto path = std::filesystem::absolute(config.runs_dir).lexically_normal().string();
+    if (path.size() > 1 && path.ends_with('/')) path.pop_back();
+    return path;
+}
+
 /// The nodes of a cluster that its ranks may have; without `children` there are none.
 SKEIN_INLINE program::ranks_on_cluster find_places(const run_config& config) {
     const auto* const roles = program::roles_of_program();
@@ -217,9 +226,10 @@ SKEIN_INLINE program::ranks_on_cluster find_places(const run_config& config) {
     const auto demand = *wanted;
     const bool come_and_go = !config.scaling.workers.is_fixed();
     if (roles != nullptr)
-        where = roles->ranks(demand, come_and_go, [config](const std::string& why) {
-            say_note(config, why.empty() ? "there is room for all ranks" : "waiting: " + why);
-        });
+        where = roles->ranks(
+            demand, come_and_go, own_runs_of(config), [config](const std::string& why) {
+                say_note(config, why.empty() ? "there is room for all ranks" : "waiting: " + why);
+            });
     else
         where.why_not = "this program was compiled header-only without the cluster: include "
                         "<skein/program/program.hpp>, or link skein::runtime";
@@ -408,6 +418,7 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
         meeting.settings = settings_of(config);
         meeting.stop_fd = stops.fd();
         world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
+        const spmd::run_files files(config.runs_dir);
         std::optional<detail::stop_notice> notice; // a supervisor says it itself
         if (!supervised && where.rank == 0) notice.emplace(stops, config);
         detail::train_as_rank(*world, where, config, &stops, "world", body);

@@ -7,6 +7,7 @@
 #include <skein/spmd/elastic_member.hpp>
 #include <skein/spmd/elastic_run.hpp>
 #include <skein/spmd/meeting.hpp>
+#include <skein/spmd/run_files.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/launch.ipp>
 #include <skein/train/detail/world_word.hpp>
@@ -100,6 +101,7 @@ SKEIN_INLINE int run_as_worker(const run_config& config, const rank_function& bo
         options.wait_for_collectives(config.failure.collective_timeout);
         me = std::make_unique<spmd::elastic_member>(std::move(options));
         proc::name_process(fmt::format("worker{}", me->id()));
+        const spmd::run_files files(config.runs_dir);
         train_in_worlds(*me, stops, config, body);
         me->leave();
         return me->stop_signal() != 0 ? 128 + me->stop_signal() : exit_code::done;

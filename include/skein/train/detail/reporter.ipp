@@ -4,6 +4,7 @@
 
 #include <skein/core/clock.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/posix_disk.hpp>
 #include <skein/core/this_process.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/train/collective.hpp>
@@ -18,8 +19,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <utility>
 
@@ -136,9 +135,10 @@ SKEIN_INLINE report::run_dir open_run_dir(const context& ctx, const run_config& 
     if (config.resume == resume_mode::latest) return open_again(ctx, config.runs_dir, config.name);
     if (ctx.attempt() == 0) return report::run_dir::create(config.runs_dir, config.name);
     auto name = config.name;
-    const auto is_there = [&] {
-        std::error_code ignored; // not ours, then; create() says what is wrong
-        return std::filesystem::is_directory(config.runs_dir + "/" + name, ignored);
+    posix_disk disk;
+    const auto is_there = [&] { // else it is not ours; create() says what is wrong
+        const auto seen = disk.status(config.runs_dir + "/" + name);
+        return seen && seen->is_directory;
     };
     for (int number = 2; is_there(); ++number) {
         if (report::run_dir::written_by(config.runs_dir + "/" + name) == job_of(ctx))

@@ -5,6 +5,7 @@
 
 #include <skein/core/disk.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/mounted_folder.hpp>
 #include <skein/core/this_process.hpp>
 #include <skein/report/run_dir.hpp>
 #include <skein/report/settings.hpp>
@@ -72,11 +73,13 @@ SKEIN_INLINE json config_json(const run_config& c) {
         {"tokens_per_sample", c.tokens_per_sample}};
 }
 
-/// The same place whatever folder the program goes to; see path_for_people() for the way back.
+/// The same place whatever folder the program goes to; see path_for_people() for the way back. Of
+/// another host's as that calls it.
 [[nodiscard]] SKEIN_INLINE std::string whole_path(const std::string& path) {
     std::error_code failed;
     const auto whole = std::filesystem::absolute(path, failed);
-    return path.empty() || failed ? path : whole.lexically_normal().string();
+    return path.empty() || failed ? path
+                                  : mounted_folder::name_of(whole.lexically_normal().string());
 }
 
 /// Rank 0's on its host; elsewhere the same by the configuration, below the folder that this rank is

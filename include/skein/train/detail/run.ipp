@@ -14,6 +14,7 @@
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/joined_group.hpp>
 #include <skein/spmd/meeting.hpp>
+#include <skein/spmd/run_files.hpp>
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>
 #include <skein/train/collective.hpp>
@@ -207,6 +208,7 @@ SKEIN_INLINE int live_in_loop(spmd::rank_entry& entry) {
         world = std::make_unique<spmd::joined_group>(where, spmd::group_token(), meeting);
         auto order = wire::decode<loop_order>(world->given()).value();
         config = std::move(order.config);
+        const spmd::run_files files(config.runs_dir);
         train_as_rank(*world, where, config, &stops, "world", [&](context& here) {
             if (here.is_first())
                 here.watch_runs(
