@@ -17,14 +17,15 @@
 #include "../support/manual_loop.hpp"
 
 using namespace std::chrono_literals;
+
+namespace generator_test {
+
 using skein::errc;
 using skein::generator;
 using skein::task;
 using skein_test::counted;
 using skein_test::run;
 using skein_test::tally;
-
-namespace generator_test {
 
 generator<int> count_to(int n) {
     for (int i = 0; i < n; ++i) co_yield i;
@@ -90,10 +91,6 @@ generator<const std::string&> look(const std::vector<std::string>* at) {
 generator<std::unique_ptr<int>> move_only(int n) {
     for (int i = 0; i < n; ++i) co_yield std::make_unique<int>(i);
 }
-
-} // namespace generator_test
-
-using namespace generator_test;
 
 TEST_CASE("a generator gives its items one by one, and then nothing for ever") {
     run([]() -> task<void> {
@@ -398,3 +395,5 @@ TEST_CASE("a generator's body may own tasks of its own") {
         CHECK(got == std::vector{0, 2});
     }());
 }
+
+} // namespace generator_test
