@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when a statement with co_await creates what g++ 12 destroys twice: name it, then await it.
+"""Fails when a statement with co_await or co_yield creates what g++ 12 destroys twice: name it, then await or yield it.
 
     scripts/check_await.py my_src/          your own sources: files and folders
     scripts/check_await.py                  skein's own tree
 
-Looked for in the same statement as a co_await: a braced initialiser, a lambda that captures by value, a
+Looked for in the same statement as a co_await or co_yield: a braced initialiser, a lambda that captures by value, a
 conditional operator; and an assertion of Catch2, whose __builtin_constant_p makes g++ await twice. A line that is harmless says why: `// await-ok: reason`. It reads words, not types:
 an aggregate that is initialised with parentheses, `point(1, 2)`, is as bad and is not found.
 """
@@ -97,7 +97,7 @@ def by_value(captures: str) -> bool:
 
 
 def findings(text: str, trivial: list) -> list:
-    """(line, what) of every forbidden temporary in a statement with a co_await."""
+    """(line, what) of every forbidden temporary in a statement with a co_await or co_yield."""
     code = re.sub(r"^[ \t]*#(?:\\\n|[^\n])*", lambda m: re.sub(r"[^\n]", " ", m.group(0)), checks.code_only(text), flags=re.M)
     tokens, line, end = [], 1, 0
     for match in TOKEN.finditer(code):
@@ -144,7 +144,7 @@ def findings(text: str, trivial: list) -> list:
             finish()
             stack[-1].parens = parens                      # the parts of a `for` head
             continue
-        if token == "co_await":
+        if token in ("co_await", "co_yield"):
             if current.words and current.words[0] in ASSERTIONS:
                 current.findings.append((at, f"a {current.words[0]}"))
             current.awaits.append(current.parens)
@@ -169,7 +169,7 @@ def problems_in(text: str, trivial: list, shown: str) -> list:
     lines, problems = text.splitlines(), []
     for at, what in findings(text, trivial):
         if "await-ok:" not in lines[at - 1] and "await-ok:" not in lines[max(0, at - 2)]:
-            problems.append(f"{shown}:{at}: {what} in a statement with co_await; {REWRITE}")
+            problems.append(f"{shown}:{at}: {what} in a statement with co_await or co_yield; {REWRITE}")
     return problems
 
 
@@ -203,7 +203,7 @@ def main() -> int:
     for path, shown in chosen:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read()
-        if "co_await" in text:
+        if "co_await" in text or "co_yield" in text:
             count += text.count("co_await")
             problems += problems_in(text, trivial, shown)
     return checks.report(problems, f"{count} co_await" if not problems else "")

@@ -24,6 +24,9 @@
 #include <skein/rt/detail/local_actors.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/replies.hpp>
+#include <skein/rt/detail/runtime_streams.hpp>
+#include <skein/rt/detail/stream_call.hpp>
+#include <skein/rt/detail/stream_producer.hpp>
 #include <skein/rt/failures.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/remote_error.hpp>
@@ -65,5 +68,8 @@
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/runtime_spaces.ipp>
+#include <skein/rt/detail/runtime_streams.ipp>
+#include <skein/rt/detail/stream_call.ipp>
+#include <skein/rt/detail/stream_producer.ipp>
 #include <skein/rt/detail/worker_link.ipp>
 #include <skein/rt/detail/worker_source.ipp>

@@ -31,6 +31,7 @@
 #include <skein/core/fork_guard.hpp>
 #include <skein/core/frame_pool.hpp>
 #include <skein/core/function.hpp>
+#include <skein/core/generator.hpp>
 #include <skein/core/id_map.hpp>
 #include <skein/core/ids.hpp>
 #include <skein/core/intrusive_list.hpp>

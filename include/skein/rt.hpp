@@ -18,6 +18,7 @@
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/runtime_context.hpp>
 #include <skein/rt/runtime_options.hpp>
+#include <skein/rt/stream.hpp>
 #include <skein/rt/wait_refs.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/rt/worker_source.hpp>

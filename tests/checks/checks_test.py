@@ -421,6 +421,10 @@ inline task<void> f(int n) {
         self.put("include/skein/net/c.hpp", HEAD + "inline task<void> f() {\n    co_await submit({.name = n});\n}\n")
         self.found("await", "c.hpp:5", "braced initialiser")
 
+    def test_await_yield(self):
+        self.put("include/skein/net/c.hpp", HEAD + "inline generator<row> f() {\n    co_yield row{1};\n}\n")
+        self.found("await", "c.hpp:5", "braced initialiser")
+
     def test_await_in_bodies(self):
         self.put("include/skein/net/detail/c.ipp", HEAD + "SKEIN_INLINE task<void> f() {\n    co_await submit({.name = n});\n}\n")
         self.put("src/net.cpp", HEAD + "task<void> f() {\n    co_await submit({.name = n});\n}\n")

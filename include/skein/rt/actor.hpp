@@ -57,6 +57,14 @@ public:
         static constexpr call_options none; // made once: it is large
         return rt::detail::call_method<M, T>(none, queue_, std::forward<A>(args)...);
     }
+    /// Calls a method that gives a generator, and gives its items; needs rt/stream.hpp. With
+    /// options: stream<&T::m>.with({...})(handle, args...).
+    template <auto M, class... A>
+    [[nodiscard]] auto stream(A&&... args) const {
+        static constexpr call_options none;
+        return rt::detail::begin_stream<M, T>(rt::detail::runtime_of(queue_), none, {}, queue_,
+                                              std::forward<A>(args)...);
+    }
     /// Says what to write instead.
     template <class Never = void>
     const T* operator->() const {

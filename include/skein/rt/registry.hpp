@@ -45,6 +45,7 @@ struct function_record {
     bool is_constructor = false;
     const std::type_info* actor = nullptr; ///< of a method or constructor: whose
     bool is_coroutine = false;             ///< starts from the run queue, in order
+    bool is_stream = false;                ///< gives items, see rt/stream.hpp
     std::uint16_t group = 0;               ///< of a method: see group_number()
     std::string_view group_name;
     void (*invoke)(detail::incoming_call&) = nullptr; ///< decodes, calls, replies

@@ -239,6 +239,7 @@ private:
     struct losses;
     struct credits;
     struct followers;
+    struct streams;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -361,4 +362,5 @@ private:
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/runtime_spaces.ipp>
+#include <skein/rt/detail/runtime_streams.ipp>
 #endif

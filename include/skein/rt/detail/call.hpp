@@ -39,6 +39,10 @@
 #include <utility>
 #include <vector>
 
+namespace skein::net {
+struct frame_view;
+}
+
 namespace skein::rt {
 
 struct peer;
@@ -149,6 +153,10 @@ public:
     /// The value comes when the call is done, of the runtime whose it was. Who has sent it counts
     /// what is in it as held here.
     virtual void give_back(runtime&, byte_span) {}
+    /// Of a stream: an item has come. Throws what its sender should not have sent.
+    virtual void take_item(const net::frame_view&) {}
+    /// It runs once more: what has come of it so far is nothing.
+    virtual void begin_again() {}
 
     rarities& extra();
     /// A handle that must live until the call is done.
@@ -178,6 +186,7 @@ public:
     bool nested = false; ///< submitted by a worker: goes before the calls of the driver
     bool direct = false; ///< made by a worker, and counted as one that its driver does not know of
     bool held = false;   ///< it waits at its worker, behind a start_gate
+    bool is_spent = false; ///< items of it have been taken: it does not run again
     /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times
     /// at most, and nothing is sent behind it.
     std::uint8_t alone = 0;

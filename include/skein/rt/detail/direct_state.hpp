@@ -88,6 +88,12 @@ struct direct_state {
     [[nodiscard]] bool has_link(actor_id actor) const;
     void forget(std::uint64_t incarnation);
     void tell_waits();
+    /// That of the process of a runtime.
+    [[nodiscard]] static direct_state& of(runtime& one);
+    /// A coroutine task that runs here waits for what its driver does not see, or goes on: its
+    /// cores are others' meanwhile.
+    void begin_to_wait(call_context& one);
+    void end_to_wait(call_context& one) noexcept;
     void deliver();
     void push(loopback_frame f);
     [[nodiscard]] byte_buffer body_of(byte_span bytes);

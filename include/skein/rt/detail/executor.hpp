@@ -71,6 +71,8 @@ public:
     /// The last handle of an actor is gone, after the calls that came before.
     void dropped(const std::shared_ptr<peer>& from, byte_span body);
     void cancel(peer& from, slot_id id, bool by_force);
+    /// Of a stream that runs here: throws what its sender should not have sent.
+    static void items_were_taken(peer& from, slot_id id, byte_span body);
 
     /// Nothing of an actor goes on; a plain call that runs ends as it would.
     void kill(actor_id id);
@@ -86,6 +88,7 @@ public:
     // For the invokers of registered functions:
 
     [[nodiscard]] replies& answers() noexcept { return replies_; }
+    [[nodiscard]] runtime* home() const noexcept { return home_->self; }
     [[nodiscard]] local_actors& actors() noexcept { return actors_; }
     /// Runs a coroutine call; it replies by itself.
     void start(incoming_call& call, task<void> work);

@@ -11,11 +11,12 @@
 #include <skein/proc/detail/threads.hpp>
 #include <skein/rt/detail/actor_name.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/rt/detail/next_turn.hpp>
 #include <skein/rt/detail/peer.hpp>
 #include <skein/rt/detail/runtime_mark.hpp>
+#include <skein/rt/detail/stream_window.hpp>
 
 #include <algorithm>
-#include <coroutine>
 #include <exception>
 #include <typeinfo>
 #include <utility>
@@ -68,6 +69,17 @@ SKEIN_INLINE void executor::cancel(peer& from, slot_id id, bool by_force) {
         backlog_.cancel(from, id);
 }
 
+SKEIN_INLINE void executor::items_were_taken(peer& from, slot_id id, byte_span body) {
+    items_taken back;
+    if (!back.decode(body))
+        throw malformed(fmt::format("items that were taken and cannot be read from {}", from.who));
+    auto* const found = from.inbound.running.find(id);
+    if (found == nullptr || (*found)->items == nullptr) return; // its generator has ended
+    if (!(*found)->items->give(back))
+        throw malformed(fmt::format("{} has taken {} items of {} bytes, more than were sent to it",
+                                    from.who, back.items, back.bytes));
+}
+
 // ---- arriving ----------------------------------------------------------------------------------
 
 SKEIN_INLINE void executor::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
@@ -113,20 +125,6 @@ SKEIN_INLINE void executor::end_turn() {
     backlog_.open();
     calls_.spawn(run_backlog());
 }
-
-/// Resumes in the next turn of the loop, when replies have left and what has come was read.
-struct next_turn : turn_hook {
-    next_turn() noexcept
-        : turn_hook(
-              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
-    static bool await_ready() noexcept { return false; }
-    void await_suspend(std::coroutine_handle<> h) noexcept {
-        waiting = h;
-        loop::current().at_turn_end(*this);
-    }
-    static void await_resume() noexcept {}
-    std::coroutine_handle<> waiting;
-};
 
 SKEIN_INLINE task<void> executor::run_backlog() {
     do {

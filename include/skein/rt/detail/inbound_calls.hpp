@@ -16,6 +16,8 @@
 
 namespace skein::rt::detail {
 
+class item_credit;
+
 /// A coroutine call from its first step, or its place in a line for it, to its reply.
 struct running_call {
     static void* operator new(std::size_t bytes) {
@@ -26,10 +28,11 @@ struct running_call {
     }
     skein::detail::cancel_state stop;
     counted_ptr<call_context> context;
-    bool told = false;      ///< the submitter knows that it has started
-    bool waits = false;     ///< it has not, see start_gate
-    bool held = false;      ///< and the submitter knows that
-    std::uint64_t news = 0; ///< driver_news::of_new_call() when it began
+    bool told = false;            ///< the submitter knows that it has started
+    bool waits = false;           ///< it has not, see start_gate
+    bool held = false;            ///< and the submitter knows that
+    std::uint64_t news = 0;       ///< driver_news::of_new_call() when it began
+    item_credit* items = nullptr; ///< of a stream, while its generator runs
 
     /// Cancels it and what it has called.
     void end(bool by_force) {

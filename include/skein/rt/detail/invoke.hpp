@@ -68,6 +68,11 @@ private:
     }
 };
 
+/// What a record of a function that gives a generator does with a call, in
+/// detail/stream_producer.hpp.
+template <auto F, class T>
+void invoke_stream(incoming_call& call);
+
 /// Calls F with decoded arguments; a member gets its object first.
 template <auto F, class T, class Arguments>
 decltype(auto) call_now(actor_box* box, Arguments& arguments) {

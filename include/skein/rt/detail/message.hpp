@@ -10,6 +10,8 @@
 //     passed   id = a call that was taken back: its place has come, and was passed by worker ->
 //              driver
 //     cancel   id = the call, flags: by force                      submitter -> executor
+//     item     id = the call, body = what its generator has yielded   executor -> submitter
+//     taken    id = the call, body = items_taken                      submitter -> executor
 //     drop     body = the actor: its last handle is gone            driver -> worker
 //     kill     body = the actor: it ends at once                     worker -> driver -> worker
 //
@@ -25,7 +27,7 @@
 // detail/group_message.hpp.
 //
 // Workers call the actors of each other over links of their own, which carry call, cancel, reply,
-// started and held alone; what they need their driver for is in detail/direct_message.hpp, and for
+// started, held, item and taken alone; what they need their driver for is in detail/direct_message.hpp, and for
 // namespaces in detail/space_state.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the
@@ -71,8 +73,14 @@ enum message : std::uint16_t {
     message_space_there = 24,
     message_space_end = 25,
     message_group = 26,
+    message_item = 40,
+    message_taken = 41,
 };
-inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
+/// reply_counted: of a stream that failed, beside reply_failed: its items are counted in front.
+inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2, reply_counted = 64;
+[[nodiscard]] constexpr bool is_outcome(std::uint16_t flags) noexcept {
+    return flags <= reply_lends || flags == (reply_failed | reply_counted);
+}
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
 
 /// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a

@@ -7,6 +7,7 @@
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/invoke.hpp>
 #include <skein/rt/detail/loops_own.hpp>
+#include <skein/rt/detail/stream_window.hpp>
 #include <skein/rt/method_group.hpp>
 #include <skein/rt/ref.hpp>
 #include <skein/rt/runtime.hpp>
@@ -40,12 +41,13 @@ template <auto F, class T>
 struct record {
     using traits = signature<decltype(F)>;
     static std::uint64_t signature_hash() {
+        const auto result = wire::schema_hash<typename traits::result>();
         return hash_mix(wire::schema_hash<typename traits::arguments>(),
-                        wire::schema_hash<typename traits::result>());
+                        traits::is_generator ? ~result : result);
     }
     static std::string signature_text() {
         return wire::schema_text<typename traits::arguments>() + " -> " +
-               wire::schema_text<typename traits::result>();
+               wire::schema_text<typename traits::result>() + (traits::is_generator ? "..." : "");
     }
     static function_record& entry() {
         static function_record made = [] {
@@ -59,7 +61,11 @@ struct record {
                 if constexpr (group_number<F, T>() != 0)
                     r.group_name = groups_of<T>::type::names[group_number<F, T>() - 1U];
             }
-            r.invoke = &invoke<F, T>;
+            if constexpr (traits::is_generator)
+                r.invoke = &invoke_stream<F, T>;
+            else
+                r.invoke = &invoke<F, T>;
+            r.is_stream = traits::is_generator;
             r.is_coroutine = traits::is_coroutine || is_blocking<F, T>();
             r.signature_hash = &signature_hash;
             r.signature_text = &signature_text;
@@ -237,10 +243,26 @@ consteval bool check_call() {
     }
 }
 
+/// A call that gives items, in rt/stream.hpp.
+template <auto F, class T, class... A>
+auto begin_stream(runtime& by, const call_options& how, const stream_window& window,
+                  counted_ptr<actor_queue> queue, A&&... args);
+
+/// What gives one value is called so; a generator is not.
+template <auto F>
+consteval bool gives_a_value() {
+    constexpr bool is_value = !signature<decltype(F)>::is_generator;
+    static_assert(is_value, "skein: this function gives a generator: auto items = "
+                            "skein::stream<&f>(args...), or handle.stream<&T::m>(args...)");
+    return is_value;
+}
+
 template <auto F, class... A>
 auto call_function(runtime& by, const call_options& how, A&&... args) {
     using result_type = typename signature<decltype(F)>::result;
-    if constexpr (check_call<F, void, A...>()) {
+    if constexpr (!gives_a_value<F>()) {
+        return ref<result_type>(); // a static_assert above has said why
+    } else if constexpr (check_call<F, void, A...>()) {
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
         begin_call<F, void>(by, how, call, {}, std::forward<A>(args)...);
         return ref<result_type>(std::move(call));
@@ -255,7 +277,9 @@ auto call_method(const call_options& how, const counted_ptr<actor_queue>& queue,
     using result_type = typename traits::result;
     static_assert(traits::is_member,
                   "skein: call<&T::m> needs a member function of the actor's own type");
-    if constexpr (check_call<M, T, A...>()) {
+    if constexpr (!gives_a_value<M>()) {
+        return ref<result_type>();
+    } else if constexpr (check_call<M, T, A...>()) {
         auto& by = runtime_of(queue);
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
         begin_call<M, T>(by, how, call, queue, std::forward<A>(args)...);

@@ -27,6 +27,7 @@
 #include <skein/wire/writer.hpp>
 
 #include <cstdint>
+#include <exception>
 #include <utility>
 
 namespace skein::rt::detail {
@@ -72,6 +73,12 @@ public:
     void reply_failure(peer& to, slot_id id, const failure& why);
     /// The exception that is being handled is what the call of `fn` has thrown.
     void reply_thrown(peer& to, slot_id id, const function_record& fn);
+    /// A stream has ended behind so many items; why: the generator of `fn` has thrown that.
+    void reply_end(peer& to, slot_id id, std::uint64_t items, const std::exception_ptr& why,
+                   const function_record& fn);
+    /// An item of a stream, encoded for who gets it.
+    ///   errors  not_supported: there are handles in it; what its codec throws
+    void encode_item(wire::writer& to, encoder encode);
 
     // A handle is in the value that is being encoded:
     void lend(actor_id id) { lent_.add(id); }

@@ -58,6 +58,27 @@ SKEIN_INLINE void replies::reply_thrown(peer& to, slot_id id, const function_rec
     reply_failure(to, id, failure_of(std::current_exception(), fn, here_));
 }
 
+SKEIN_INLINE void replies::reply_end(peer& to, slot_id id, std::uint64_t items,
+                                     const std::exception_ptr& why, const function_record& fn) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    scratch_.fixed(items);
+    if (why) encode_failure(scratch_, failure_of(why, fn, here_));
+    send(to, why ? reply_failed | reply_counted : reply_ok, id);
+}
+
+SKEIN_INLINE void replies::encode_item(wire::writer& to, encoder encode) {
+    lent_.clear();
+    {
+        const replying_mark by(home_->self);
+        encode(to);
+    }
+    if (lent_.empty()) return;
+    throw error(errc::not_supported, "not supported: an item of a stream with a handle in it: who "
+                                     "takes it would not hold the actor")
+        .with_hint("give its name, and let who takes it call get_actor(), or return the handle");
+}
+
 /// The memory of a large reply goes with it, so that it is given back.
 SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
     if (driver_ != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);

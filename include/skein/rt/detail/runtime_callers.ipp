@@ -11,6 +11,7 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/rt/detail/direct_state.hpp>
+#include <skein/rt/detail/runtime_streams.hpp>
 #include <skein/rt/detail/space_state.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/wire/decode.hpp>
@@ -141,6 +142,8 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
     const bool calls = from->role != detail::peer_role::dialled;
     const bool answers = from->role != detail::peer_role::accepted;
     if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
+    if (f.kind == detail::message_item && answers) return streams::on_item(*this, *from, f);
+    if (f.kind == detail::message_taken && calls) return streams::on_taken(*from, f);
     if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id), false);
     if (f.kind == detail::message_started && answers)
         return credits::on_started(*this, *from, slot_id(f.id));
@@ -180,7 +183,7 @@ SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
 SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
     wire::reader in(f.body);
     detail::relay_head head;
-    if (!head.decode(in) || f.flags > detail::reply_lends)
+    if (!head.decode(in) || !detail::is_outcome(f.flags))
         throw error(errc::malformed, "a reply that was passed on and cannot be read");
     net::frame_view reply;
     reply.flags = f.flags;
@@ -194,6 +197,7 @@ SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
         call->on->role != detail::peer_role::dialled)
         return refuse_relayed(reply);
     peer& from = *call->on;
+    if (!streams::open_end(from, *call, reply, true)) return;
     settle(from, free_slot(slot_id(f.id)), reply);
 }
 

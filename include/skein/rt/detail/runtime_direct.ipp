@@ -397,32 +397,40 @@ SKEIN_INLINE void direct_state::tell_waits() {
 
 SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
     auto& of = *detail::space_state::home_of(*this).state_; // that of a space client's process
-    auto& direct = *of.direct;
     call.direct = true;
     of.replies.news().call_began();
-    auto* const parent = detail::waiting_task(call);
-    if (parent == nullptr || parent->direct_calls++ > 0) return;
+    if (auto* const parent = detail::waiting_task(call)) of.direct->begin_to_wait(*parent);
+}
+
+SKEIN_INLINE detail::direct_state& detail::direct_state::of(runtime& one) {
+    return *space_state::home_of(one).state_->direct;
+}
+
+SKEIN_INLINE void detail::direct_state::begin_to_wait(call_context& one) {
+    if (one.direct_calls++ > 0) return;
     auto& here = loop::current();
-    parent->waits_since = here.now();
-    direct.waiting.push_back(*parent);
-    if (!direct.look.is_set()) here.set_timer(direct.look, here.now() + direct.short_wait);
+    one.waits_since = here.now();
+    waiting.push_back(one);
+    if (!look.is_set()) here.set_timer(look, here.now() + short_wait);
 }
 
 SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {
     if (state_->home != nullptr) return state_->home->direct_call_ended(call);
     call.direct = false;
     const bool is_idle = state_->replies.news().call_ended();
-    auto* const parent = detail::waiting_task(call);
-    if (parent != nullptr && parent->direct_calls > 0 && --parent->direct_calls == 0) {
-        parent->unlink_wait();
-        if (std::exchange(parent->blocked, false)) tell_wait(*parent, false);
-    }
+    if (auto* const parent = detail::waiting_task(call)) state_->direct->end_to_wait(*parent);
     if (!is_idle) return;
     if (state_->upstream == nullptr || !state_->upstream->is_open()) return;
     try {
         state_->upstream->send(detail::message_busy, 0, 0, {});
     } catch (...) { // its end settles that
     }
+}
+
+SKEIN_INLINE void detail::direct_state::end_to_wait(call_context& one) noexcept {
+    if (one.direct_calls == 0 || --one.direct_calls > 0) return;
+    one.unlink_wait();
+    if (std::exchange(one.blocked, false)) self.tell_wait(one, false);
 }
 
 SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool on) noexcept {

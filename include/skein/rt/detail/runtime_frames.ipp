@@ -6,6 +6,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/rt/detail/direct_state.hpp>
 #include <skein/rt/detail/runtime_state.hpp>
+#include <skein/rt/detail/runtime_streams.hpp>
 
 #include <utility>
 
@@ -20,6 +21,8 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     if (from->role != detail::peer_role::program) return on_direct_frame(from, f);
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
+    case detail::message_item: return streams::on_item(*this, *from, f);
+    case detail::message_taken: return streams::on_taken(*from, f);
     case detail::message_call:
         return state_->upstream == nullptr ? forward(*from, f) : state_->executor.arrived(from, f);
     case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
@@ -74,10 +77,16 @@ SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
 }
 
 SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
-    if (f.flags > detail::reply_lends)
+    if (!detail::is_outcome(f.flags))
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
-    if (call_at(from, slot_id(f.id)) == nullptr) return;
+    auto* const call = call_at(from, slot_id(f.id));
+    if (call == nullptr) return;
+    if (streams::is_stream(*call) || f.flags > detail::reply_lends) [[unlikely]] {
+        net::frame_view end = f;
+        if (!streams::open_end(from, *call, end, false)) return;
+        return settle(from, state_->take_out(static_cast<std::uint32_t>(f.id)), end);
+    }
     settle(from, state_->take_out(static_cast<std::uint32_t>(f.id)), f);
 }
 
@@ -108,7 +117,7 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
 
 /// Driver: whether a task goes to the end of its line because of how it failed.
 SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
-    if (state_->upstream != nullptr || !call.rare || !call.rare->retry_on ||
+    if (state_->upstream != nullptr || !call.rare || !call.rare->retry_on || call.is_spent ||
         detail::is_unwanted(call) || !call.rare->retry_on->has(why))
         return false;
     auto& attempts = call.rare->failed_attempts;
@@ -127,6 +136,7 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
     call.on = nullptr;
     call.alone = 0;
     call.state = detail::phase::queued;
+    call.begin_again();
     place(counted_ptr(&call));
     return true;
 }

@@ -148,7 +148,7 @@ SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
     wire::reader in(f.body);
     detail::relay_head head;
     detail::lending_reply parts;
-    const bool good = head.decode(in) && f.flags <= detail::reply_lends &&
+    const bool good = head.decode(in) && detail::is_outcome(f.flags) &&
                       (f.flags != detail::reply_lends || parts.decode(in.rest()));
     if (!good)
         throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));

@@ -373,7 +373,8 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
         if (state_->upstream == nullptr && !state_->closing && !detail::is_unwanted(*call) &&
-            is_task && (call->retries_left > 0 || (!sent && !call->body.empty()))) {
+            is_task && !call->is_spent &&
+            (call->retries_left > 0 || (!sent && !call->body.empty()))) {
             if (sent) {
                 --call->retries_left;
                 ++call->lost_attempts;
@@ -410,6 +411,7 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
         if (call->lost_attempts > 1)
             text +=
                 fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
+        if (call->is_spent) text += "; it does not run again, for items of it have been taken";
         text += lost.report.others(call->progress(), name);
         call->fail({error(code, std::move(text)), nullptr});
     }
@@ -424,6 +426,7 @@ SKEIN_INLINE void runtime::run_again(const losses& lost) {
         ++state_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
+        call->begin_again();
         if (!state_->actors.may_go(call)) continue;
         if (call == lost.suspect)
             suspect = call;
@@ -451,7 +454,7 @@ SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
 SKEIN_INLINE bool runtime::take_moved(const counted_ptr<detail::call_base>& call, bool sent,
                                       losses& into) {
     if (state_->upstream != nullptr || state_->closing || call->body.empty() ||
-        call->kind == detail::call_kind::task || detail::is_unwanted(*call))
+        call->kind == detail::call_kind::task || call->is_spent || detail::is_unwanted(*call))
         return false;
     if (!state_->actors.moves(*call, sent)) return false;
     into.report.add(detail::loss_report::runs_again, call->name());
@@ -469,6 +472,7 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         ++state_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
+        call->begin_again();
         if (call->kind == detail::call_kind::create) {
             if (state_->actors.may_go(call)) state_->actors.line_up(std::move(call));
         } else {

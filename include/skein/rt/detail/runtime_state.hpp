@@ -3,6 +3,7 @@
 // The state of rt/runtime.hpp: what only the bodies of runtime and of its calls see.
 
 #include <skein/core/cancel.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/frame_pool.hpp>
 #include <skein/core/id_map.hpp>
@@ -62,6 +63,19 @@ public:
     /// What its worker says of it goes on to who made it.
     void pass_on(std::uint16_t what) const {
         if (!is_done() && origin_->is_open()) origin_->send(what, 0, origin_id_.value(), {});
+    }
+
+    /// An item goes on, too: from then on it does not run again.
+    void take_item(const net::frame_view& f) override {
+        is_spent = true;
+        if (is_done() || !origin_->is_open()) return;
+        if (f.body.size() < limit::inline_bytes)
+            return origin_->send(message_item, 0, origin_id_.value(), f.body);
+        net::frame out;
+        out.kind = message_item;
+        out.id = origin_id_.value();
+        out.body = f.take_body();
+        origin_->send(std::move(out));
     }
 
 protected:

@@ -20,18 +20,25 @@ namespace skein {
 
 template <class T>
 class ref;
+template <class T>
+class generator;
 
 namespace rt::detail {
 
 template <class R>
 struct unwrap_task {
     using type = R;
-    static constexpr bool is_coroutine = false;
+    static constexpr bool is_coroutine = false, is_generator = false;
 };
 template <class T>
 struct unwrap_task<task<T>> {
     using type = T;
-    static constexpr bool is_coroutine = true;
+    static constexpr bool is_coroutine = true, is_generator = false;
+};
+template <class T>
+struct unwrap_task<generator<T>> {
+    using type = T; ///< of its items
+    static constexpr bool is_coroutine = true, is_generator = true;
 };
 
 template <class>
@@ -51,6 +58,7 @@ struct signature_of {
     using parameters = std::tuple<P...>;                     ///< as declared
     using arguments = std::tuple<std::remove_cvref_t<P>...>; ///< as they travel
     static constexpr bool is_coroutine = unwrap_task<R>::is_coroutine;
+    static constexpr bool is_generator = unwrap_task<R>::is_generator;
     static constexpr bool is_member = !std::is_void_v<C>;
     static constexpr std::size_t arity = sizeof...(P);
 };
