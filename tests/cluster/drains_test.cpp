@@ -624,45 +624,6 @@ struct holder {
     int hold(int n) { return n; }
 };
 
-TEST_CASE("an entry process has the room of what its own attempt holds elsewhere",
-          "[cluster][drain]") {
-    using namespace lease_test;
-    for (const bool in_group : {false, true}) {
-        CAPTURE(in_group);
-        constexpr std::uint64_t attempt = 11, train = 12;
-        lease_test::world w;
-        w.node(n1, "cpu=1");
-        auto& entry = w.leases.holder(attempt);
-        entry.attempt_of = "digits";
-        w.want(attempt, 1, "cpu=1");
-        w.leases.pump();
-        w.node(n2, "cpu=2");
-        w.leases.holder(train).job = "digits";
-        if (in_group) {
-            w.leases.want_group(
-                w.leases.holder(train),
-                {5, sched::group_strategy::pack, {*sched::parse_resources("cpu=1")}});
-            w.leases.pump();
-            w.want(train, 1, "cpu=1", "@5/0");
-        } else {
-            w.want(train, 1, "cpu=1");
-        }
-        w.want(other, 1, "cpu=1");
-        w.leases.pump();
-        REQUIRE(w.leases.find_node(n2)->leases.size() == 2);
-        (void)w.leases.schedule().drain(w.leases.find_node(n1)->place());
-        const auto& own = *w.leases.find({attempt, 1});
-        {
-            parts::room_elsewhere plan(w.leases);
-            CHECK(plan.take(own).empty());
-            CHECK_THAT(plan.take(own), ContainsSubstring("no other node has room"));
-        }
-        w.leases.holder(train).job = "another";
-        CHECK_THAT(parts::room_elsewhere(w.leases).take(own),
-                   ContainsSubstring("no other node has room"));
-    }
-}
-
 } // namespace drains_test
 
 TEST_CASE("a worker with an actor stays, and the actor is named", "[cluster][drain]") {
@@ -706,4 +667,43 @@ TEST_CASE("a plan gives each its own room on nodes that stay", "[cluster][drain]
     CHECK(plan.take(*w.leases.find({app, 1})).empty());
     CHECK_THAT(plan.take(*w.leases.find({app, 2})), ContainsSubstring("no other node has room"));
     CHECK(parts::room_elsewhere(w.leases).take(*w.leases.find({app, 2})).empty());
+}
+
+TEST_CASE("an entry process has the room of what its own attempt holds elsewhere",
+          "[cluster][drain]") {
+    using namespace lease_test;
+    for (const bool in_group : {false, true}) {
+        CAPTURE(in_group);
+        constexpr std::uint64_t attempt = 11, train = 12;
+        lease_test::world w;
+        w.node(n1, "cpu=1");
+        auto& entry = w.leases.holder(attempt);
+        entry.attempt_of = "digits";
+        w.want(attempt, 1, "cpu=1");
+        w.leases.pump();
+        w.node(n2, "cpu=2");
+        w.leases.holder(train).job = "digits";
+        if (in_group) {
+            w.leases.want_group(
+                w.leases.holder(train),
+                {5, sched::group_strategy::pack, {*sched::parse_resources("cpu=1")}});
+            w.leases.pump();
+            w.want(train, 1, "cpu=1", "@5/0");
+        } else {
+            w.want(train, 1, "cpu=1");
+        }
+        w.want(other, 1, "cpu=1");
+        w.leases.pump();
+        REQUIRE(w.leases.find_node(n2)->leases.size() == 2);
+        (void)w.leases.schedule().drain(w.leases.find_node(n1)->place());
+        const auto& own = *w.leases.find({attempt, 1});
+        {
+            parts::room_elsewhere plan(w.leases);
+            CHECK(plan.take(own).empty());
+            CHECK_THAT(plan.take(own), ContainsSubstring("no other node has room"));
+        }
+        w.leases.holder(train).job = "another";
+        CHECK_THAT(parts::room_elsewhere(w.leases).take(own),
+                   ContainsSubstring("no other node has room"));
+    }
 }
