@@ -23,6 +23,9 @@
 #include <skein/rt/detail/lent_cores.hpp>
 #include <skein/rt/detail/local_actors.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/rt/detail/object_message.hpp>
+#include <skein/rt/detail/object_traffic.hpp>
+#include <skein/rt/detail/ref_codec.hpp>
 #include <skein/rt/detail/replies.hpp>
 #include <skein/rt/failures.hpp>
 #include <skein/rt/registry.hpp>
@@ -47,6 +50,9 @@
 #include <skein/rt/detail/lent_cores.ipp>
 #include <skein/rt/detail/local_actors.ipp>
 #include <skein/rt/detail/message.ipp>
+#include <skein/rt/detail/object_message.ipp>
+#include <skein/rt/detail/object_traffic.ipp>
+#include <skein/rt/detail/ref_codec.ipp>
 #include <skein/rt/detail/registry.ipp>
 #include <skein/rt/detail/remote_error.ipp>
 #include <skein/rt/detail/replies.ipp>

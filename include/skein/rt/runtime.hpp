@@ -239,6 +239,7 @@ private:
     struct losses;
     struct credits;
     struct followers;
+    struct object_replies;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);

@@ -256,6 +256,17 @@ namespace detail {
 
 } // namespace detail
 
+namespace detail {
+
+/// Which objects are in the arguments, behind them.
+[[gnu::noinline]] SKEIN_INLINE void append_objects(wire::writer& to, const call_base& call) {
+    append_uses(to, call.rare->objects);
+    to.change(call_head::bits_at,
+              [](std::byte b) { return b | std::byte{call_head::objects_bit}; });
+}
+
+} // namespace detail
+
 /// Appends head and arguments; false: a codec threw, and the call has failed with that.
 SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call,
                                        detail::encoder encode) {
@@ -276,6 +287,8 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
             if (call.rare && call.rare->terms) call.rare->terms->encode(to);
         }
         encode(to);
+        if (call.rare && !call.rare->objects.empty()) [[unlikely]]
+            detail::append_objects(to, call);
         return true;
     } catch (...) {
         detail::refuse_arguments(call, to_error(std::current_exception()));

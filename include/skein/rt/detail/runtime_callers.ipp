@@ -180,7 +180,7 @@ SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
 SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
     wire::reader in(f.body);
     detail::relay_head head;
-    if (!head.decode(in) || f.flags > detail::reply_lends)
+    if (!head.decode(in) || !detail::is_outcome(f.flags))
         throw error(errc::malformed, "a reply that was passed on and cannot be read");
     net::frame_view reply;
     reply.flags = f.flags;
@@ -199,6 +199,7 @@ SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
 
 /// Nobody waits for it any more; but the driver counts the handles in it as held here.
 SKEIN_INLINE void runtime::refuse_relayed(const net::frame_view& f) {
+    if (f.flags >= detail::reply_object) return state_->replies.objects().drop(f.flags, f.body);
     detail::lending_reply parts;
     if (f.flags != detail::reply_lends || !parts.decode(f.body)) return;
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;

@@ -26,6 +26,7 @@
 #include <skein/rt/worker_source.hpp>
 #include <skein/sched/demands.hpp>
 #include <skein/sched/scheduler.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -59,6 +60,13 @@ public:
 
     [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
     [[nodiscard]] call_id asker() const noexcept { return asker_; }
+    /// The value has refs of objects in it, which this process holds; it is passed on as it came.
+    void pass_refs(std::uint16_t flags, byte_span body, std::vector<objects::object_ptr> all) {
+        if (origin_->up)
+            out_.objects().pass_on(out_, origin_, origin_id_, flags, to_buffer(body),
+                                   std::move(all));
+        finished();
+    }
     /// What its worker says of it goes on to who made it.
     void pass_on(std::uint16_t what) const {
         if (!is_done() && origin_->is_open()) origin_->send(what, 0, origin_id_.value(), {});
@@ -68,6 +76,12 @@ protected:
     result<void> take_value(byte_span bytes) override {
         if (!origin_->up) return {};
         out_.pass_reply(*origin_, origin_id_, bytes, lends);
+        return {};
+    }
+    result<void> take_object(const objects::object_ptr& value) override {
+        if (!origin_->up) return {};
+        out_.objects().pass_on(out_, origin_, origin_id_, reply_object, wire::encode(value->name()),
+                               {value});
         return {};
     }
     void take_failure(const failure& why) override {
