@@ -21,8 +21,6 @@
 
 #include <unistd.h>
 
-namespace {
-
 using numbers = std::vector<std::uint32_t>;
 constexpr std::size_t mebi = std::size_t{1} << 20;
 
@@ -66,6 +64,7 @@ skein::task<int> app() {
     std::string mark = "/tmp/skein-052-XXXXXX";
     if (const int file = ::mkstemp(mark.data()); file >= 0) ::close(file);
 
+    // [objects]
     const auto all = counted(256 * mebi);
     auto putting = skein::put(all);
     const auto stored = co_await putting;
@@ -88,6 +87,7 @@ skein::task<int> app() {
     const auto seen = co_await looking;
     fmt::print("every fourth: {} of {} MiB\n", total,
                (*seen).size() * sizeof(std::uint32_t) / mebi);
+    // [/objects]
     fmt::print("the driver sees the same: {}\n", sum(*seen) == total ? "yes" : "no");
 
     const auto copied = skein::objects::copied();
@@ -95,8 +95,6 @@ skein::task<int> app() {
     fmt::print("copied out of them: {} bytes\n", copied.out + whole.copied);
     co_return 0;
 }
-
-} // namespace
 
 int main(int argc, char** argv) { return skein::run(argc, argv, app); }
 

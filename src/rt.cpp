@@ -68,6 +68,7 @@
 #include <skein/rt/detail/runtime_given.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_meetings.ipp>
+#include <skein/rt/detail/runtime_objects.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/runtime_spaces.ipp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// expect: skein: not supported: a remote function that takes a ref<T>
-#include <skein/rt/remote.hpp>
+// expect: skein: put() takes a value that can be sent and owns what it holds
+#include <skein/rt/put.hpp>
 
-int load(int shard) { return shard; }
-int peek(skein::ref<int> r) { return r.ready(); }
-
-void use() { (void)skein::remote<&peek>(skein::remote<&load>(1)); }
+skein::task<void> use(skein::ref<int> r) {
+    auto putting = skein::put(r);
+    (void)co_await putting;
+}

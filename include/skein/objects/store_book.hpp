@@ -80,8 +80,9 @@ public:
     /// Gives back what was held so often; an object that is not sealed was not made.
     [[nodiscard]] result<void> release(process_id by, object_number which, std::uint32_t times);
 
-    /// Forgets what is kept for processes that nobody has seen since the last time it was asked.
-    void forget_unseen();
+    /// Forgets what is kept for processes that nobody has seen since the last time it was asked; gives
+    /// whether there are others that have not come.
+    bool forget_unseen();
     /// Free bytes whose pages may still be there; from now on they count as given back.
     [[nodiscard]] std::vector<extent> take_free_pages();
 

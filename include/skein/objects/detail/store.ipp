@@ -150,9 +150,12 @@ SKEIN_INLINE task<void> store::keep_tidy() {
         co_await sleep_for(due - now);
     }
     is_tidying_ = false;
-    book_.forget_unseen();
+    const bool are_awaited = book_.forget_unseen();
     for (const auto& one : book_.take_free_pages()) memory_.give_back(one.at, one.bytes);
-    show_numbers();
+    if (are_awaited)
+        changed(); // once more
+    else
+        show_numbers();
 }
 
 SKEIN_INLINE void store::show_numbers() const {

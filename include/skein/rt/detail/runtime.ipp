@@ -311,6 +311,8 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
                 return state_->direct->give(std::move(call), give);
             state_->scratch.clear();
             if (!encode_call(state_->scratch, *call, encode)) return;
+            if (large_arguments::are(*this, *call, state_->scratch.size())) [[unlikely]]
+                return large_arguments::begin(*this, call, std::move(state_->scratch).take());
             auto& raw = *call;
             raw.slot = take_slot(std::move(call));
             credits::take(*state_, *queue.on, raw, state_->scratch.size());
@@ -325,6 +327,8 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     }
     state_->scratch.clear();
     if (!encode_call(state_->scratch, *call, encode)) return;
+    if (large_arguments::are(*this, *call, state_->scratch.size())) [[unlikely]]
+        return large_arguments::begin(*this, call, std::move(state_->scratch).take());
     if (call->kind == detail::call_kind::method) return credits::line_up(*this, std::move(call));
     call->body = detail::body_to_keep(state_->scratch);
     call->state = detail::phase::queued;
@@ -377,8 +381,10 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
         if (queue) drain(*queue);
         return;
     }
-    call->body = detail::body_to_keep(state_->scratch);
     call->rare->arguments.reset();
+    if (large_arguments::are(*this, *call, state_->scratch.size())) [[unlikely]]
+        return large_arguments::go_on(*this, call, std::move(state_->scratch).take());
+    call->body = detail::body_to_keep(state_->scratch);
     call->state = detail::phase::queued;
     if (call->kind == detail::call_kind::method) {
         drain(*call->queue);

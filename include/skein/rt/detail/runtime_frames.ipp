@@ -73,35 +73,6 @@ SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
     return call;
 }
 
-/// An answer that is an object, or has refs of objects in it.
-struct runtime::object_replies {
-    static void take(runtime& self, peer& from, detail::call_base& call, const net::frame_view& f) {
-        byte_span body = f.body;
-        auto all = self.state_->replies.objects().adopt(f.flags, body);
-        if (f.flags == detail::reply_object) return call.finish_with_object(all.front());
-        const bool is_passed_on = self.state_->upstream == nullptr && call.nested;
-        if (is_passed_on) {
-            auto& passed = static_cast<detail::forwarded_call&>(call);
-            detail::lending_reply parts;
-            const bool lends = (f.flags & detail::reply_lends) != 0;
-            if (lends && !parts.decode(body))
-                throw error(errc::malformed,
-                            fmt::format("a reply that cannot be read from {}", from.who));
-            if (passed.origin().up)
-                for (const auto id : parts.actors)
-                    self.state_->actors.hold(passed.origin().number, id);
-            return passed.pass_refs(f.flags, f.body, std::move(all));
-        }
-        const detail::executing_mark by(&self);
-        if ((f.flags & detail::reply_lends) == 0) return call.finish_with_bytes(body);
-        net::frame_view inner;
-        inner.id = f.id;
-        inner.flags = detail::reply_lends;
-        inner.body = body;
-        self.take_reply(from, call, inner);
-    }
-};
-
 SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
     if (!detail::is_outcome(f.flags)) [[unlikely]]
         throw error(errc::malformed,

@@ -281,6 +281,23 @@ struct runtime::state {
     }
 };
 
+/// Arguments that are large: they become an object, and the call waits for that in its place. Where
+/// there is no room they stay in the message. In runtime_objects.ipp.
+struct runtime::large_arguments {
+    [[nodiscard]] static bool are(runtime& self, const detail::call_base& call,
+                                  std::size_t bytes) noexcept;
+    /// A call that has just been encoded. It takes its place in the line of its actor.
+    static void begin(runtime& self, const counted_ptr<detail::call_base>& call, byte_buffer body);
+    /// The same of one that is in its place already.
+    static void go_on(runtime& self, counted_ptr<detail::call_base> call, byte_buffer body);
+    static task<void> make(runtime* self, counted_ptr<detail::call_base> call, byte_buffer body);
+};
+
+/// An answer that is an object, or has refs of objects in it. In runtime_objects.ipp.
+struct runtime::object_replies {
+    static void take(runtime& self, peer& from, detail::call_base& call, const net::frame_view& f);
+};
+
 /// What the options of a call say of its place. Functions of runtime, in runtime_dispatch.ipp.
 struct runtime::followers {
     static void set_demand(runtime& self, detail::call_base& call, call_options how);
