@@ -23,6 +23,9 @@
 #include <skein/rt/detail/lent_cores.hpp>
 #include <skein/rt/detail/local_actors.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/rt/detail/object_message.hpp>
+#include <skein/rt/detail/object_traffic.hpp>
+#include <skein/rt/detail/ref_codec.hpp>
 #include <skein/rt/detail/replies.hpp>
 #include <skein/rt/detail/runtime_streams.hpp>
 #include <skein/rt/detail/stream_call.hpp>
@@ -50,6 +53,9 @@
 #include <skein/rt/detail/lent_cores.ipp>
 #include <skein/rt/detail/local_actors.ipp>
 #include <skein/rt/detail/message.ipp>
+#include <skein/rt/detail/object_message.ipp>
+#include <skein/rt/detail/object_traffic.ipp>
+#include <skein/rt/detail/ref_codec.ipp>
 #include <skein/rt/detail/registry.ipp>
 #include <skein/rt/detail/remote_error.ipp>
 #include <skein/rt/detail/replies.ipp>
@@ -65,6 +71,7 @@
 #include <skein/rt/detail/runtime_given.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_meetings.ipp>
+#include <skein/rt/detail/runtime_objects.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/runtime_spaces.ipp>

@@ -15,6 +15,7 @@
 #include "net.cpp"
 #include "sched.cpp"
 #include "proc.cpp"
+#include "objects.cpp"
 #include "report.cpp"
 #include "rt.cpp"
 #include "spmd.cpp"

@@ -11,6 +11,7 @@
 #include <skein/rt/option_text.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/placement_group.hpp>
+#include <skein/rt/put.hpp>
 #include <skein/rt/ref.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/remote.hpp>
@@ -19,6 +20,7 @@
 #include <skein/rt/runtime_context.hpp>
 #include <skein/rt/runtime_options.hpp>
 #include <skein/rt/stream.hpp>
+#include <skein/rt/view.hpp>
 #include <skein/rt/wait_refs.hpp>
 #include <skein/rt/worker_link.hpp>
 #include <skein/rt/worker_source.hpp>

@@ -8,6 +8,7 @@
 #include <skein/core.hpp>
 #include <skein/goodput.hpp>
 #include <skein/net.hpp>
+#include <skein/objects.hpp>
 #include <skein/proc.hpp>
 #include <skein/program.hpp>
 #include <skein/rt.hpp>

@@ -14,8 +14,11 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/net/connection.hpp>
+#include <skein/objects/store.hpp>
+#include <skein/objects/store_client.hpp>
 #include <skein/rt/actor.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/rt/worker_link.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>
 
@@ -59,6 +62,12 @@ public:
     void limit_frames(std::size_t bytes) { max_frame_ = bytes; }
     /// Workers and driver share no memory, as on several hosts; before run().
     void share_no_memory() { shares_memory_ = false; }
+    /// All have a store of so many bytes in common, as on one host; before run().
+    void share_store(std::uint64_t bytes) {
+        memory_ = objects::arena::in_memory(bytes);
+        store_.emplace(memory_, loop_.random().next() | 1);
+    }
+    [[nodiscard]] objects::store_usage stored() const { return store_->usage(); }
     /// All calls of workers go through the driver; before run().
     void call_through_driver() { calls_directly_ = false; }
     /// Calls that run as coroutines on workers now.
@@ -107,6 +116,11 @@ public:
         listener_ = network_.host("driver").listen(net::address::sim("driver", 1));
         driver_.expect_workers(workers_.size());
         scope services;
+        if (store_) {
+            store_door_ = network_.host("driver").listen(net::address::sim("driver", 2));
+            services.spawn(accept_users(&services));
+        }
+        const auto objects = join_store("driver", driver_);
         services.spawn(accept_workers(&services));
         for (int i = 0; i < workers(); ++i) services.spawn(live(i));
         std::exception_ptr failure;
@@ -119,7 +133,16 @@ public:
         stopping_ = true;
         auto bye = driver_.close();
         co_await bye;
+        if (objects) {
+            auto left = objects->close();
+            co_await left;
+        }
         listener_->close();
+        if (store_) {
+            store_door_->close();
+            auto closed = store_->close();
+            co_await closed;
+        }
         services.cancel();
         try {
             auto joined = services.join();
@@ -128,6 +151,7 @@ public:
             if (!failure) failure = std::current_exception();
         }
         listener_.reset();
+        store_door_.reset();
         if (failure) std::rethrow_exception(failure);
     }
 
@@ -195,6 +219,45 @@ private:
         }
     }
 
+    net::connection_options store_options(objects::process_id self) const {
+        net::connection_options o;
+        o.secret = secret_;
+        o.self.name = "user";
+        if (self) o.self.extra = wire::encode(objects::store_hello{self});
+        return o;
+    }
+    task<void> accept_users(scope* into) {
+        try {
+            while (true) {
+                auto next = store_door_->accept();
+                auto stream = co_await next;
+                into->spawn(serve_user(std::move(stream)));
+            }
+        } catch (const error&) { // closed
+        }
+    }
+    task<void> serve_user(std::unique_ptr<net::stream> from) {
+        try {
+            auto shaken = net::connection::accept(std::move(from), store_options({}));
+            auto wire = co_await shaken;
+            auto served = store_->serve(std::move(wire));
+            co_await served;
+        } catch (const error&) { // it has gone before it came
+        }
+    }
+    /// Null: there is no store.
+    std::shared_ptr<objects::store_client> join_store(const std::string& host, rt::runtime& self) {
+        if (!store_) return nullptr;
+        const objects::process_id who(self.incarnation());
+        auto client =
+            objects::store_client::make(network_.loop_of(host), memory_, who, [this, host, who] {
+                return net::connection::connect(network_.host(host), net::address::sim("driver", 2),
+                                                store_options(who));
+            });
+        rt::use_store(self, client);
+        return client;
+    }
+
     /// One worker's lives, one after the other.
     task<void> live(int i) {
         auto& w = workers_[std::size_t(i)];
@@ -224,8 +287,15 @@ private:
                                      link_options(name, pid, self.hello()));
         auto wire = co_await connecting;
         w.self = &self;
-        auto served = self.serve_driver(wire, shares_memory_ ? pages_[pid] : proc::claims());
-        co_await served;
+        const auto objects = join_store(host_of(i), self);
+        auto served =
+            as_result(self.serve_driver(wire, shares_memory_ ? pages_[pid] : proc::claims()));
+        const auto ended = co_await served;
+        if (objects) {
+            auto left = shield(objects->close());
+            co_await left;
+        }
+        if (!ended) throw ended.error();
         w.self = nullptr;
     }
 
@@ -242,6 +312,9 @@ private:
     bool stopping_ = false;
     bool shares_memory_ = true, calls_directly_ = true;
     std::uint64_t impostors_ = 0;
+    objects::arena memory_;
+    std::optional<objects::store> store_;
+    std::unique_ptr<net::listener> store_door_;
     std::map<std::int64_t, proc::claims> pages_; ///< by the worker's pid
 };
 
@@ -255,6 +328,16 @@ void in_sim(std::uint64_t seed, int workers, Body body, std::uint16_t cpus = 1, 
     sim::network network(loop, sim::faults{});
     sim_cluster cluster(loop, network, workers, cpus, credit_calls, credit_bytes);
     if (!share) cluster.share_no_memory();
+    loop.run(cluster.run(std::move(body)));
+}
+
+/// The same with a store of so many bytes that all processes have in common.
+template <class Body>
+void in_sim_with_store(std::uint64_t seed, int workers, std::uint64_t bytes, Body body) {
+    sim::loop loop(seed);
+    sim::network network(loop, sim::faults{});
+    sim_cluster cluster(loop, network, workers);
+    cluster.share_store(bytes);
     loop.run(cluster.run(std::move(body)));
 }
 

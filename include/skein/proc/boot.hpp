@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace skein::proc {
 
@@ -29,8 +30,9 @@ inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
 struct boot {
     std::string role, name; ///< those of child_options
     byte_buffer message;
-    unique_fd socket;     ///< connected with the parent; none if it did not want one
-    shared_memory memory; ///< what the parent has given
+    unique_fd socket;             ///< connected with the parent; none if it did not want one
+    shared_memory memory;         ///< what the parent has given
+    std::vector<unique_fd> files; ///< those of child_options
 };
 
 /// True if children started this process in that role; also if what it was started with cannot be

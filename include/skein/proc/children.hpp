@@ -31,6 +31,7 @@
 #include <skein/core/function.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
+#include <skein/core/unique_fd.hpp>
 #include <skein/net/address.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/net/token.hpp>
@@ -58,15 +59,20 @@ namespace skein::proc {
 /// Of a boot message: with its frame it fits the smallest pipe of Linux, 64 KiB.
 inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
 
+/// Files that one child inherits beside its socket and memory.
+inline constexpr std::size_t most_inherited = 16;
+
 /// What is started.
 struct child_options {
     /// What the child asks proc::take_boot() for. Empty: it is any program, which knows nothing of
     /// that: it gets neither message nor socket.
     std::string role{};
-    std::string name{};                        ///< as messages name it: "worker-2"
-    byte_buffer message{};                     ///< for the child alone; at most most_boot_bytes
-    bool socket = true;                        ///< a connected socket between it and us
-    shared_memory memory{};                    ///< memory that it shares with us; may be none
+    std::string name{};     ///< as messages name it: "worker-2"
+    byte_buffer message{};  ///< for the child alone; at most most_boot_bytes
+    bool socket = true;     ///< a connected socket between it and us
+    shared_memory memory{}; ///< memory that it shares with us; may be none
+    /// Open files that it inherits beside, in this order; at most most_inherited.
+    std::vector<std::shared_ptr<const unique_fd>> files{};
     std::string executable = "/proc/self/exe"; ///< this program
     std::vector<std::string> argv{};           ///< empty: those of this process
     std::string cwd{}; ///< its working directory; empty: the one in which this process was started

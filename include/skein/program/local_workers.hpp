@@ -15,6 +15,7 @@
 #include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/task.hpp>
+#include <skein/core/unique_fd.hpp>
 #include <skein/proc/output.hpp>
 #include <skein/proc/shared_memory.hpp>
 #include <skein/rt/worker_link.hpp>
@@ -35,6 +36,11 @@ namespace skein::net {
 class network;
 class stream;
 } // namespace skein::net
+
+namespace skein::objects {
+class local_store;
+class store_client;
+} // namespace skein::objects
 
 namespace skein::proc {
 class child;
@@ -60,6 +66,9 @@ struct local_workers_options {
     /// What CUDA_VISIBLE_DEVICES calls each of its gpus; empty: as many as `offers` has, by the
     /// names that they have for this process, see gpus_to_offer().
     std::vector<std::string> gpu_names{};
+    /// The store of objects that workers share with the driver; null: there is none, and large values
+    /// travel in messages.
+    std::shared_ptr<objects::local_store> store{};
     /// Prints what workers print; empty: their output is that of this process.
     proc::print_lines print{};
     time_constants times{};
@@ -114,10 +123,12 @@ private:
 ///   order      its boot message
 ///   inherited  the stream that it was started with; nullptr: it connects
 ///   memory     what its driver shares with it; may be none
+///   files      those of the store that it has inherited, if its order says that there is one
 ///   errors     malformed (the order); those of connection::connect; cancelled
 [[nodiscard]] task<void> work_for_driver(net::network* via, rt::runtime* self, byte_buffer order,
                                          std::unique_ptr<net::stream> inherited,
-                                         proc::shared_memory memory);
+                                         proc::shared_memory memory,
+                                         std::vector<unique_fd> files = {});
 
 /// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit
 /// code.

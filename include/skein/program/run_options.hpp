@@ -17,6 +17,9 @@ struct run_options {
     int workers = 0;          ///< 0: one per core
     std::string address{};    ///< of the head of a cluster, or "local"; empty: workers of this host
     std::string token_file{}; ///< the cluster's token; empty: as without --token-file
+    /// Memory for objects that processes of this host share, e.g. "2GiB"; "0": none, large values
+    /// travel in messages; empty: 30 % of the memory that this process may use. SKEIN_STORE wins.
+    std::string store{};
     program::local_workers_options processes{};
 };
 

@@ -16,9 +16,15 @@
 #include <skein/core/awaitable.hpp>
 #include <skein/core/race.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/objects/object.hpp>
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/call_rarities.hpp>
+#include <skein/rt/detail/ref_codec.hpp>
+#include <skein/rt/detail/stored.hpp>
 #include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
 
+#include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -48,6 +54,54 @@ public:
         --watchers_;
         call_base::drop_use();
     }
+    /// It is an object; null: it is not, or there is no value.
+    [[nodiscard]] const objects::object_ptr& object() const noexcept {
+        static const objects::object_ptr none;
+        return rare ? rare->object : none;
+    }
+    /// Has the value in this process as a T: of one that is an object, a copy.
+    ///   errors  malformed
+    void fetch()
+        requires(!std::is_void_v<T>)
+    {
+        if (value || failed() || !rare || rare->shared || !rare->object) return;
+        value.emplace(copy_of_object());
+    }
+    /// The value; fetch() first.
+    [[nodiscard]] const stored& get() const noexcept {
+        if (value || !rare || !rare->shared) return *value;
+        return *static_cast<const stored*>(rare->shared.get());
+    }
+    [[nodiscard]] stored copy_of_object() const
+        requires(!std::is_void_v<T>)
+    {
+        auto copy = wire::detail::fresh<stored>();
+        if (auto read = read_stored(rare->object->bytes(), copy); !read) throw read.error();
+        objects::count_copied_out(rare->object->bytes().size());
+        return copy;
+    }
+    /// The value for views, which threads may share: it is moved there, and stays.
+    [[nodiscard]] std::shared_ptr<const T> share()
+        requires(!std::is_void_v<T>)
+    {
+        auto& all = extra();
+        if (!all.shared) {
+            all.shared = std::make_shared<const T>(std::move(*value));
+            value.reset();
+        }
+        return std::static_pointer_cast<const T>(all.shared);
+    }
+    /// A ref without a call: its value, which is in the memory of this process, or an object.
+    [[nodiscard]] static counted_ptr<ref_state> of_value(stored&& held) {
+        counted_ptr<ref_state> made(new ref_state);
+        made->finish_with(std::move(held));
+        return made;
+    }
+    [[nodiscard]] static counted_ptr<ref_state> of_object(const objects::object_ptr& held) {
+        counted_ptr<ref_state> made(new ref_state);
+        made->finish_with_object(held);
+        return made;
+    }
     /// Ends the call with a value of this process: that of a method of an actor here.
     template <class... V>
     void finish_with(V&&... result) {
@@ -70,6 +124,14 @@ protected:
             return {};
         }
     }
+    result<void> take_object(const objects::object_ptr& from) override {
+        if constexpr (storable<T>) {
+            extra().object = from;
+            return {};
+        } else {
+            return call_base::take_object(from);
+        }
+    }
 };
 
 void cancel_call(call_base& call, bool by_force) noexcept;
@@ -77,10 +139,10 @@ void cancel_call(call_base& call, bool by_force) noexcept;
 void check_force(const function_record& fn);
 
 /// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
-template <class T, bool Move>
-class ref_awaiter : public waiter {
+template <class T>
+class ref_waiter : public waiter {
 public:
-    explicit ref_awaiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
+    explicit ref_waiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
     bool await_ready() const noexcept { return state_->is_done(); }
     template <skein::detail::promise_with_context Promise>
     bool await_suspend(std::coroutine_handle<Promise> h) {
@@ -88,21 +150,39 @@ public:
         state_->waiters.push_back(*this);
         return true;
     }
-    T await_resume() {
+
+protected:
+    /// What it has waited for; throws what it has failed with.
+    [[nodiscard]] ref_state<T>& settled() const {
         // A value that is there is delivered even to a cancelled task.
         if (!state_->is_done()) throw_if_cancelled();
         if (state_->failed()) state_->why().raise();
-        if constexpr (!std::is_void_v<T>) {
-            if constexpr (Move) {
-                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
-                    return std::move(*state_->value);
-            }
-            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
-        }
+        return *state_;
     }
 
 private:
     counted_ptr<ref_state<T>> state_;
+};
+
+template <class T, bool Move>
+class ref_awaiter : public ref_waiter<T> {
+public:
+    using ref_waiter<T>::ref_waiter;
+    T await_resume() {
+        [[maybe_unused]] auto& state = this->settled();
+        if constexpr (!std::is_void_v<T>) {
+            if (!state.value && state.object()) [[unlikely]]
+                return state.copy_of_object();
+            if constexpr (Move) {
+                if (state.value && (state.uses() == 1 || !std::is_copy_constructible_v<T>))
+                    return std::move(*state.value);
+            }
+            if constexpr (std::is_copy_constructible_v<T>)
+                return state.get();
+            else
+                refuse_shared_value();
+        }
+    }
 };
 
 } // namespace rt::detail
@@ -182,6 +262,54 @@ template <class T>
 }
 
 } // namespace skein
+
+/// A ref travels when it has its outcome: the value itself, if it is in this process; the name of
+/// the object that it is; or the failure.
+template <class T>
+struct skein::wire::codec<skein::ref<T>> {
+    static constexpr const char* schema = "ref";
+    static void encode(writer& to, const skein::ref<T>& r) {
+        namespace d = skein::rt::detail;
+        if (!r) return to.fixed(d::ref_tag::none);
+        auto& state = *r.state();
+        if (!state.is_done()) return d::note_pending(to, state);
+        if (state.failed()) return d::encode_ref_failure(to, state.why());
+        if (state.object() && d::encode_object(to, state.object())) return;
+        to.fixed(d::ref_tag::value);
+        if constexpr (std::is_void_v<T>) {
+        } else if (!state.value && state.object()) {
+            const auto copy = state.copy_of_object();
+            skein::wire::encode(to, copy);
+        } else {
+            skein::wire::encode(to, state.get());
+        }
+    }
+    static skein::result<void> decode(reader& from, skein::ref<T>& into) {
+        namespace d = skein::rt::detail;
+        using state = d::ref_state<T>;
+        d::ref_tag what{};
+        skein::rt::failure why{skein::error(skein::errc::unknown, ""), nullptr};
+        skein::objects::object_ptr object;
+        if (!d::decode_ref_head(from, what, why, object)) return from.status();
+        skein::counted_ptr<state> made;
+        if (what == d::ref_tag::none) {
+            into = skein::ref<T>();
+            return {};
+        }
+        if (what == d::ref_tag::value) {
+            auto value = skein::wire::detail::fresh<typename state::stored>();
+            if (!skein::wire::detail::read(from, value)) return from.status();
+            made = state::of_value(std::move(value));
+        } else if (what == d::ref_tag::object) {
+            made = state::of_object(object);
+        } else {
+            made = skein::counted_ptr<state>(new state);
+            made->fail(std::move(why));
+        }
+        into = skein::ref<T>(std::move(made));
+        return {};
+    }
+};
 
 #if SKEIN_HEADER_ONLY
 #include <skein/rt/runtime.hpp> // the bodies of a call are those of its runtime

@@ -240,6 +240,8 @@ private:
     struct credits;
     struct followers;
     struct streams;
+    struct object_replies;
+    struct large_arguments;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -359,6 +361,7 @@ private:
 #include <skein/rt/detail/runtime_given.ipp>
 #include <skein/rt/detail/runtime_handles.ipp>
 #include <skein/rt/detail/runtime_meetings.ipp>
+#include <skein/rt/detail/runtime_objects.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/runtime_spaces.ipp>

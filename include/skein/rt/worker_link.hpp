@@ -5,15 +5,21 @@
 
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
+#include <skein/core/function.hpp>
 #include <skein/core/time.hpp>
 #include <skein/net/channel.hpp>
 #include <skein/net/link.hpp>
 #include <skein/net/options.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+
+namespace skein::objects {
+class store_client;
+}
 
 namespace skein::rt {
 
@@ -32,6 +38,7 @@ struct worker_order {
     bool is_read = false; ///< somebody reads what it prints: by lines
     std::string head_host{}; ///< of its cluster, as its agent reaches it
     bool is_shared = false;  ///< tasks with different numbers of cpus take turns there
+    byte_buffer store{}; ///< the secret of its node's store, whose files it inherits; empty: none
 };
 
 /// What one side says to the other.
@@ -57,6 +64,12 @@ struct worker_link {
                                       byte_span secret);
 /// How space clients begin their names.
 inline constexpr std::string_view space_client_name = "client-";
+/// The store of its node, for the large values in calls of this process. start: of a driver, has the
+/// store begin.
+void use_store(runtime& self, std::shared_ptr<objects::store_client> store,
+               unique_function<void()> start = {});
+/// Worker: it is about to use the store of its driver.
+void want_store(net::channel& driver);
 /// Where a worker can be dialled from another host, by what it has said of itself; nothing:
 /// nowhere.
 [[nodiscard]] std::optional<net::address> door_of(const net::channel& worker);

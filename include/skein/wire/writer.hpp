@@ -123,6 +123,12 @@ public:
         size_ += zeros;
     }
 
+    /// Replaces one byte of what was written by f(byte).
+    template <class F>
+    void change(std::size_t at, F f) {
+        buffer_.at(at) = f(buffer_.at(at));
+    }
+
 private:
     /// Memory doubles; what may be written to grows by a page at most, because it is cleared.
     [[gnu::noinline]] void grow(std::size_t bytes) {

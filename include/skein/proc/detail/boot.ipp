@@ -54,6 +54,9 @@ SKEIN_INLINE result<boot> read_boot(std::string_view number) {
         mine.socket = unique_fd(got->socket);
     if (got->memory >= 0 && ::fcntl(got->memory, F_SETFD, FD_CLOEXEC) == 0)
         mine.memory = shared_memory::open(unique_fd(got->memory));
+    for (int i = 0; i < got->files; ++i)
+        if (::fcntl(first_file + i, F_SETFD, FD_CLOEXEC) == 0)
+            mine.files.emplace_back(first_file + i);
     return mine;
 }
 

@@ -16,6 +16,7 @@ struct boot_message {
     byte_buffer message;
     std::int32_t socket = -1; ///< the number of the inherited socket, or -1
     std::int32_t memory = -1; ///< the same of the memory
+    std::int32_t files = 0;   ///< how many more there are, from first_file on
     std::int32_t threads = 0; ///< the OMP_NUM_THREADS that it was given; 0: none, or the user's
 };
 
@@ -26,6 +27,6 @@ struct boot_message {
 }
 
 /// The numbers that inherited files have in a child.
-inline constexpr int boot_file = 3, socket_file = 4, memory_file = 5;
+inline constexpr int boot_file = 3, socket_file = 4, memory_file = 5, first_file = 6;
 
 } // namespace skein::proc::detail

@@ -150,6 +150,9 @@ private:
 };
 
 SKEIN_INLINE void check_boot_size(const child_options& how) {
+    if (how.files.size() > most_inherited)
+        throw error(errc::too_large, fmt::format("{} inherits {} files, at most {} are allowed",
+                                                 how.name, how.files.size(), most_inherited));
     if (how.message.size() <= most_boot_bytes) return;
     throw error(errc::too_large,
                 fmt::format("the boot message of {} has {} bytes, at most {} are allowed", how.name,
@@ -181,6 +184,7 @@ SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
     text.message = how.message;
     if (how.socket) text.socket = socket_file;
     if (how.memory) text.memory = memory_file;
+    text.files = static_cast<std::int32_t>(how.files.size());
     text.threads = how.threads;
     const auto bytes = wire::encode(text);
     auto [read_end, write_end] = make_pipe();
@@ -244,6 +248,8 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
     }
     if (how.memory) plan.fds.emplace_back(how.memory.fd(), detail::memory_file);
+    for (int next = detail::first_file; const auto& file : how.files)
+        plan.fds.emplace_back(file->get(), next++);
     detail::output_files output, writes;
     if (how.reads_output) output = detail::output_pipes(plan, writes);
     if (!starter_) starter_ = std::make_shared<detail::starter>();

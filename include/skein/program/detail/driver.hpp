@@ -5,6 +5,7 @@
 #include <skein/core/task.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/objects/local_store.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/program/cluster_roles.hpp>
 #include <skein/program/run_options.hpp>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace skein::program::detail {
@@ -51,10 +53,14 @@ public:
     [[nodiscard]] task<int> drive(task<int> app);
 
 private:
+    void open_store(net::real_loop& on, std::string_view asked);
+
     rt::runtime self_;
     const rt::runtime::use current_;
     net::real_network network_;
     proc::local_children children_;
+    std::shared_ptr<objects::local_store> store_; ///< null: none
+    std::shared_ptr<objects::store_client> objects_;
     std::unique_ptr<rt::worker_source> workers_;
 };
 

@@ -3,6 +3,7 @@
 // The bodies of program/detail/driver.hpp: the command line, roles, and a driver's life around its
 // app.
 
+#include <skein/core/log.hpp>
 #include <skein/core/notice.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/core/scope.hpp>
@@ -12,6 +13,7 @@
 #include <skein/program/detail/near_flag.hpp>
 #include <skein/program/local_workers.hpp>
 #include <skein/program/run_options.hpp>
+#include <skein/rt/worker_link.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -254,11 +256,31 @@ SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const r
         workers_ = roles_of_program()->workers(on, network_, self_, plan.cluster);
         return;
     }
+    open_store(on, how.store);
     auto processes = how.processes;
+    processes.store = store_;
     if (plan.cluster.prefix_output.value_or(false) && !processes.print)
         processes.print = proc::print_to_standard_files(true);
     workers_ =
         std::make_unique<local_workers>(on, network_, children_, self_, std::move(processes));
+}
+
+/// Nothing of it is there before the first object, but a file without pages.
+SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked) {
+    if (const char* said = std::getenv("SKEIN_STORE"); said != nullptr && *said != '\0')
+        asked = said;
+    const auto bytes =
+        asked.empty() ? objects::default_store_bytes() : objects::parse_store_bytes(asked);
+    if (bytes == 0) return;
+    try {
+        store_ = std::make_shared<objects::local_store>(bytes);
+    } catch (const error& e) {
+        logging::warn("objects", "there is no store",
+                      {{"why", e.what()}, {"then", "large values travel in messages"}});
+        return;
+    }
+    objects_ = store_->client(on, objects::process_id(self_.incarnation()));
+    rt::use_store(self_, objects_, [store = store_] { store->start(); });
 }
 
 SKEIN_INLINE task<int> driver::drive(task<int> app) {
@@ -282,6 +304,10 @@ SKEIN_INLINE task<int> driver::drive(task<int> app) {
         co_await joined;
     } catch (const error& e) {
         if (!failure && e.code() != errc::cancelled) failure = std::current_exception();
+    }
+    if (objects_) {
+        auto left = objects_->close();
+        co_await left;
     }
     if (failure) std::rethrow_exception(failure);
     co_return code;

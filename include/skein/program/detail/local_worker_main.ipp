@@ -12,6 +12,7 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/net/socket_pair.hpp>
+#include <skein/objects/local_store.hpp>
 #include <skein/proc/boot.hpp>
 #include <skein/proc/detail/threads.hpp>
 #include <skein/proc/leftovers.hpp>
@@ -54,13 +55,30 @@ SKEIN_INLINE task<void> work(net::real_loop* loop, rt::runtime* self, proc::boot
     scope beside;
     beside.spawn(
         proc::reap_leftovers([self] { return self->running() == 0 && self->actors() == 0; }));
-    auto working = as_result(work_for_driver(&network, self, std::move(mine.message),
-                                             std::move(inherited), std::move(mine.memory)));
+    auto working =
+        as_result(work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
+                                  std::move(mine.memory), std::move(mine.files)));
     const auto done = co_await working;
     beside.cancel();
     auto ended = as_result(shield(beside.join()));
     (void)co_await ended;
     if (!done) throw done.error();
+}
+
+/// The store of its node, if its driver has one.
+SKEIN_INLINE std::shared_ptr<objects::store_client> join_store(rt::runtime& self,
+                                                               std::weak_ptr<net::channel> driver,
+                                                               const rt::worker_order& mine,
+                                                               std::vector<unique_fd> files) {
+    if (mine.store.empty()) return nullptr;
+    const auto secret = net::token::from_hex(to_hex(mine.store)).value();
+    auto store = objects::inherited_client(
+        static_cast<net::real_loop&>(loop::current()), std::move(files), secret,
+        objects::process_id(self.incarnation()), [driver = std::move(driver)] {
+            if (const auto wire = driver.lock()) rt::want_store(*wire);
+        });
+    rt::use_store(self, store);
+    return store;
 }
 
 SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address driver,
@@ -81,7 +99,7 @@ SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address dri
 
 SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, byte_buffer order,
                                         std::unique_ptr<net::stream> inherited,
-                                        proc::shared_memory memory) {
+                                        proc::shared_memory memory, std::vector<unique_fd> files) {
     auto mine = wire::decode<rt::worker_order>(order);
     if (!mine || mine->token.size() != net::token::size)
         throw error(errc::malformed, "the boot message of this worker cannot be read");
@@ -113,9 +131,14 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
     auto meeting = mine->resumes ? detail::meet(via, std::move(to), std::move(options), self)
                                  : detail::meet(&network, std::move(to), std::move(options));
     auto wire = co_await meeting;
+    const auto store = detail::join_store(*self, wire, *mine, std::move(files));
     auto served =
         self->serve_driver(wire, memory ? proc::claims(std::move(memory)) : proc::claims());
     co_await served;
+    if (store) {
+        auto left = store->close();
+        co_await left;
+    }
     auto closed = wire->close();
     co_await closed;
 }

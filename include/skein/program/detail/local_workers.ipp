@@ -14,6 +14,7 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/net/socket_pair.hpp>
+#include <skein/objects/local_store.hpp>
 #include <skein/proc/boot.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/proc/gpus.hpp>
@@ -239,11 +240,15 @@ private:
         proc::child_options how;
         how.role = rt::worker_role;
         how.name = one.name;
-        how.message = wire::encode(boot);
         how.socket = !how_.over_tcp;
         how.reads_output = boot.is_read;
         how.memory = proc::shared_memory::create(proc::claims::bytes);
         one.page = proc::claims(how.memory);
+        if (how_.store) {
+            how.files = how_.store->files_for_child();
+            boot.store = to_buffer(how_.store->secret().bytes());
+        }
+        how.message = wire::encode(boot);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);

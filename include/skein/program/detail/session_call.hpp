@@ -138,6 +138,7 @@ protected:
         to_->call = nullptr;
         if (this->failed()) return to_->fail(this->why());
         try {
+            if constexpr (!std::is_void_v<R>) this->fetch();
             if constexpr (std::is_void_v<R>) {
                 to_->succeed({});
             } else if constexpr (rt::detail::is_of_a_loop<R>) {

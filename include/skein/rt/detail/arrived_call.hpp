@@ -8,6 +8,7 @@
 #include <skein/rt/detail/given_call.hpp>
 #include <skein/rt/detail/incoming_call.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/rt/detail/object_traffic.hpp>
 #include <skein/wire/reader.hpp>
 
 #include <memory>
@@ -23,12 +24,16 @@ struct arrival {
     bool is_drop = false;
     time_point came{};
     std::unique_ptr<given_call> given; ///< instead of a body
+    std::shared_ptr<arrived_objects>
+        objects{}; ///< that it names; then the body is without their list
 };
 
 /// A call whose head and arguments are bytes that somebody else keeps.
 class framed_form {
 public:
-    framed_form(byte_span body, time_point came) noexcept : body_(body), came_(came), in_(body) {}
+    framed_form(byte_span body, time_point came,
+                std::shared_ptr<arrived_objects> objects = {}) noexcept
+        : body_(body), came_(came), in_(body), objects_(std::move(objects)) {}
     /// Reads the head. False: the call does not run, for its driver has taken it back.
     [[nodiscard]] bool open(peer& from, slot_id id, bool is_first);
     /// What only who sends frames could get wrong about the actor.
@@ -36,6 +41,7 @@ public:
     void keep(arrival& in) const {
         in.body = to_buffer(body_);
         in.came = came_;
+        in.objects = objects_;
     }
     void run(incoming_call& call) const { fn_->invoke(call); }
 
@@ -49,11 +55,13 @@ public:
     [[nodiscard]] actor_id target() const noexcept { return head_.target; }
     [[nodiscard]] const trace_context& who() const noexcept { return head_.who; }
     [[nodiscard]] wire::reader& arguments() noexcept { return in_; }
+    [[nodiscard]] const arrived_objects* objects() const noexcept { return objects_.get(); }
 
 private:
     byte_span body_;
     time_point came_;
     wire::reader in_;
+    std::shared_ptr<arrived_objects> objects_;
     call_head head_;
     const function_record* fn_ = nullptr;
 };
@@ -75,6 +83,7 @@ public:
     [[nodiscard]] actor_id target() const noexcept { return call_->target; }
     [[nodiscard]] const trace_context& who() const noexcept { return call_->who; }
     [[nodiscard]] wire::reader& arguments() noexcept { return none_; }
+    [[nodiscard]] static const arrived_objects* objects() noexcept { return nullptr; }
 
 private:
     std::unique_ptr<given_call> call_;
@@ -88,7 +97,7 @@ void with_form(arrival& one, F work) {
         given_form call(std::move(one.given));
         work(call);
     } else {
-        framed_form call(one.body, one.came);
+        framed_form call(one.body, one.came, one.objects);
         work(call);
     }
 }

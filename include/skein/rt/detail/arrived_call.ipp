@@ -78,6 +78,8 @@ SKEIN_INLINE void tell_passed(peer& from, slot_id id, const call_head& head) {
 
 SKEIN_INLINE bool framed_form::open(peer& from, slot_id id, bool is_first) {
     fn_ = &read_head(in_, head_, from, came_);
+    if (objects_ != nullptr)
+        if (const auto* const all = objects_->at(all_arguments)) in_ = wire::reader(all->bytes());
     if (!is_first) return true;
     if (!from.page.begin()) { // its driver has taken it back
         tell_passed(from, id, head_);

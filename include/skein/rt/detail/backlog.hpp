@@ -33,6 +33,10 @@ public:
     void push(arrival one);
     /// The first one.
     [[nodiscard]] arrival take();
+    /// The objects that it names; null: it names none.
+    [[nodiscard]] std::shared_ptr<arrived_objects> first_objects() const {
+        return waiting_.front().objects;
+    }
     /// Reads again from those callers that were paused, if there is room.
     void read_on(const std::vector<peer*>& callers);
     /// All that waited has run.

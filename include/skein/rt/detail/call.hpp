@@ -42,6 +42,9 @@
 namespace skein::net {
 struct frame_view;
 }
+namespace skein::objects {
+class object;
+}
 
 namespace skein::rt {
 
@@ -149,6 +152,8 @@ public:
 
     /// Ends the call with the encoded value, or with an error if the bytes are bad.
     void finish_with_bytes(byte_span value);
+    /// Ends it with a value that is an object, which this process holds.
+    void finish_with_object(const std::shared_ptr<const objects::object>& value);
     void fail(failure why);
     /// The value comes when the call is done, of the runtime whose it was. Who has sent it counts
     /// what is in it as held here.
@@ -200,6 +205,7 @@ public:
 
 protected:
     virtual result<void> take_value(byte_span value) = 0;
+    virtual result<void> take_object(const std::shared_ptr<const objects::object>& value);
     virtual void take_failure(const failure&) {}
     virtual void on_finished() {}
     void finished();

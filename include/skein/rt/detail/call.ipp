@@ -48,6 +48,16 @@ SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
     finished();
 }
 
+SKEIN_INLINE void call_base::finish_with_object(const objects::object_ptr& value) {
+    if (auto read = take_object(value); !read) return fail({read.error(), nullptr});
+    finished();
+}
+
+/// Of a call that knows nothing of objects: it copies the value.
+SKEIN_INLINE result<void> call_base::take_object(const objects::object_ptr& value) {
+    return take_value(value->bytes());
+}
+
 SKEIN_INLINE void call_base::fail(failure why) {
     failure_ = std::make_unique<rt::failure>(std::move(why));
     if (kind == call_kind::create && owner != nullptr) owner->create_failed(target, *failure_);
@@ -81,6 +91,7 @@ SKEIN_INLINE void call_base::finished() {
     if (rare && rare->force) rare->force->cancel();
     if (rare) {
         rare->kept.clear();
+        rare->objects.clear();
         rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
     }
     if (queue) --queue->pending;

@@ -9,6 +9,7 @@
 #include <skein/core/timer_wheel.hpp>
 #include <skein/rt/detail/actor_terms.hpp>
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/object_message.hpp>
 #include <skein/rt/failures.hpp>
 #include <skein/sched/demands.hpp>
 
@@ -28,6 +29,9 @@ struct call_base::rarities {
     std::size_t pending = 0;                        ///< refs among the arguments not done yet
     std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
     std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
+    std::vector<object_use> objects;                ///< among the arguments; `kept` holds them
+    objects::object_ptr object;                     ///< its value is this one
+    std::shared_ptr<const void> shared;             ///< its value, which views have, too
     struct timer : timer_node {
         timer(call_base& of, void (*then)(call_base&)) noexcept
             : timer_node([](timer_node& t) {

@@ -101,6 +101,9 @@ public:
 private:
     template <class Form>
     void take(const std::shared_ptr<peer>& from, slot_id id, Form& call);
+    void arrived_with_objects(const std::shared_ptr<peer>& from, const net::frame_view& f);
+    template <class Form>
+    void refuse_objects(peer& from, slot_id id, Form& call);
     template <class Form>
     void run(const std::shared_ptr<peer>& from, slot_id id, Form& call, counted_ptr<actor_box> box);
     template <class Form>

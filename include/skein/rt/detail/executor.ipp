@@ -82,7 +82,26 @@ SKEIN_INLINE void executor::items_were_taken(peer& from, slot_id id, byte_span b
 
 // ---- arriving ----------------------------------------------------------------------------------
 
+/// A call that names objects waits until they are held here, and those behind it wait with it.
+SKEIN_INLINE void executor::arrived_with_objects(const std::shared_ptr<peer>& from,
+                                                 const net::frame_view& f) {
+    byte_span body = f.body;
+    std::vector<object_use> uses;
+    if (!take_uses(body, uses) || uses.empty())
+        throw error(errc::malformed,
+                    fmt::format("a call whose objects cannot be read from {}", from->who));
+    arrival one{from, slot_id(f.id), to_buffer(body), false, loop::current().now(), {}};
+    one.objects = replies_.objects().claim(std::move(uses));
+    if (!backlog_.is_open()) {
+        backlog_.open();
+        calls_.spawn(run_backlog());
+    }
+    backlog_.push(std::move(one));
+}
+
 SKEIN_INLINE void executor::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
+    if (call_head::has_objects(f.body)) [[unlikely]]
+        return arrived_with_objects(from, f);
     framed_form call(f.body, loop::current().now());
     take(from, slot_id(f.id), call);
 }
@@ -126,6 +145,15 @@ SKEIN_INLINE void executor::end_turn() {
     calls_.spawn(run_backlog());
 }
 
+/// The objects that it names are not there.
+template <class Form>
+void executor::refuse_objects(peer& from, slot_id id, Form& call) {
+    const auto& why = *call.objects()->why;
+    error told(why.code(), fmt::format("{} did not run: {}", call.fn().name, why.text()));
+    if (!why.hint().empty()) told.with_hint(std::string(why.hint()));
+    replies_.reply_failure(from, id, {std::move(told), nullptr});
+}
+
 SKEIN_INLINE task<void> executor::run_backlog() {
     do {
         next_turn next;
@@ -134,6 +162,11 @@ SKEIN_INLINE task<void> executor::run_backlog() {
         auto& here = loop::current();
         const auto began = here.coarse_now();
         while (!backlog_.empty() && here.coarse_now() - began < limit::call_turn) {
+            if (const auto objects = backlog_.first_objects();
+                objects != nullptr && !objects->ready.is_set()) {
+                co_await objects->ready.wait();
+                continue; // who sent it may have gone meanwhile
+            }
             auto one = backlog_.take();
             if (!is_closed_) run_waiting(one); // else its driver has gone
         }
@@ -151,6 +184,12 @@ SKEIN_INLINE void executor::run_waiting(arrival& one) {
             return;
         }
         const bool is_wanted = !backlog::was_cancelled(one);
+        if (one.objects && one.objects->why && is_wanted) {
+            with_form(one, [&](auto& call) {
+                if (call.open(from, one.slot, true)) refuse_objects(from, one.slot, call);
+            });
+            return;
+        }
         with_form(one, [&](auto& call) {
             if (is_wanted) return run(one.from, one.slot, call, {});
             if (!call.open(from, one.slot, true)) return;
@@ -187,8 +226,15 @@ void executor::run(const std::shared_ptr<peer>& from, slot_id id, Form& call,
     ++executed_;
     if (proc::detail::threads_vary) [[unlikely]]
         proc::detail::use_threads(call.cpus());
-    incoming_call in{*this,           from, id, fn, call.target(), call.arguments(), std::move(box),
-                     call.has_terms()};
+    incoming_call in{*this,
+                     from,
+                     id,
+                     fn,
+                     call.target(),
+                     call.arguments(),
+                     std::move(box),
+                     call.has_terms(),
+                     call.objects()};
     const executing_mark by(home_->self);
     const task_context::use under(&context_for(call.who(), call.target(), fn));
     call.run(in);

@@ -162,7 +162,9 @@ inline constexpr bool can_be_given<std::tuple<P...>> =
 template <class P, class A>
 typename held_as<P>::type own_argument(A&& a) {
     if constexpr (unwrap_ref<std::remove_cvref_t<A>>::is_ref) {
-        return own_argument<P>(std::as_const(*a.state()->value));
+        auto& state = *a.state();
+        if (!state.value && state.object()) return own_argument<P>(state.copy_of_object());
+        return own_argument<P>(state.get());
     } else if constexpr (std::is_same_v<P, std::string_view>) {
         return std::string(std::string_view(a));
     } else if constexpr (is_view<P>) {

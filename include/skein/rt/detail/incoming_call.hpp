@@ -18,6 +18,7 @@ namespace skein::rt {
 namespace detail {
 
 class executor;
+struct arrived_objects;
 
 /// A call that arrived, while it is being looked at.
 struct incoming_call {
@@ -29,6 +30,7 @@ struct incoming_call {
     wire::reader& arguments;
     counted_ptr<actor_box> box; ///< of a method's actor
     bool has_terms = false;     ///< a constructor's arguments stand behind an actor_terms
+    const arrived_objects* objects = nullptr; ///< that it names
 
     /// The arguments cannot be read: tells the submitter.
     void refuse(const error& why) const;

@@ -9,6 +9,9 @@
 #include <skein/rt/detail/actor_box.hpp>
 #include <skein/rt/detail/executor.hpp>
 #include <skein/rt/detail/given_call.hpp>
+#include <skein/rt/detail/object_traffic.hpp>
+#include <skein/rt/detail/peer.hpp>
+#include <skein/rt/detail/stored.hpp>
 #include <skein/rt/method_group.hpp>
 #include <skein/rt/ref.hpp>
 #include <skein/rt/runtime.hpp>
@@ -122,6 +125,19 @@ void encode_result(wire::writer& to, const R& value) {
     }
 }
 
+/// A vector or text on its way into an object: it is copied there once.
+template <class R>
+class flat_value final : public outgoing_value {
+public:
+    template <class V>
+    explicit flat_value(V&& value) : value_(std::forward<V>(value)) {}
+    [[nodiscard]] byte_span stored() const override { return flat_bytes(value_); }
+    void encode(wire::writer& to) const override { encode_result(to, value_); }
+
+private:
+    const R value_;
+};
+
 /// Replies with a value. A method's goes to this process as it is, if that is as good as decoding
 /// its bytes.
 template <class T, class R>
@@ -133,7 +149,15 @@ void reply_value(replies& out, peer& to, slot_id id, R&& value) {
         };
         if (out.reply_here(to, id, finish)) return;
     }
-    out.reply(to, id, [&](wire::writer& w) { encode_result(w, value); });
+    if constexpr (is_flat<result_type>) {
+        if (out.objects().takes(flat_bytes(value).size()) && to.role != peer_role::here)
+            return out.objects().send_object(
+                out, to.shared_from_this(), id,
+                std::make_unique<flat_value<result_type>>(std::forward<R>(value)));
+    }
+    out.reply(
+        to, id, [&](wire::writer& w) { encode_result(w, value); },
+        storable<result_type> && !is_flat<result_type>);
 }
 template <class T>
 void reply_nothing(replies& out, peer& to, slot_id id) {
@@ -207,6 +231,32 @@ result<void> decode_arguments(wire::reader& in, Arguments& into) {
     return done;
 }
 
+/// One argument that may have come as an object.
+template <class P>
+bool decode_one(wire::reader& in, P& into, const arrived_objects& objects, std::uint32_t place,
+                result<void>& bad) {
+    if constexpr (may_come_as_object<P>()) {
+        if (const auto* const object = objects.at(place)) {
+            bad = read_argument(object->bytes(), into);
+            if constexpr (!is_view<P>) objects::count_copied_out(object->bytes().size());
+            return bad.has_value();
+        }
+    }
+    return wire::detail::read(in, into);
+}
+
+/// The same of arguments some of which have come as objects.
+template <class Arguments>
+result<void> decode_arguments(wire::reader& in, Arguments& into, const arrived_objects& objects) {
+    result<void> bad;
+    std::uint32_t place = 0;
+    const bool good = std::apply(
+        [&](auto&... one) { return (decode_one(in, one, objects, place++, bad) && ...); }, into);
+    if (!bad) return bad;
+    if (good && in.finish()) return {};
+    return in.status();
+}
+
 /// Runs or starts a call whose arguments are there.
 template <auto F, class T, class Arguments>
 void invoke_with(incoming_call& call, Arguments& arguments) {
@@ -249,6 +299,12 @@ void invoke(incoming_call& call) {
     using traits = signature<decltype(F)>;
     typename traits::arguments arguments;
     [[maybe_unused]] byte_buffer aligned;
+    if (call.objects != nullptr && call.objects->are_arguments()) {
+        if (const auto decoded = decode_arguments(call.arguments, arguments, *call.objects);
+            !decoded)
+            return call.refuse(decoded.error());
+        return invoke_with<F, T>(call, arguments);
+    }
     if constexpr (has_span<typename traits::arguments>) {
         // Views need their elements aligned in memory: a frame's body may start anywhere.
         const auto head = call.arguments.position();

@@ -23,6 +23,9 @@
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
+// store, from a worker to its driver: it is about to use the store of their node. What calls and
+// replies say of objects is in detail/object_message.hpp.
+//
 // Of placement groups, from a worker to its driver: group, body = group_question,
 // detail/group_message.hpp.
 //
@@ -75,11 +78,15 @@ enum message : std::uint16_t {
     message_group = 26,
     message_item = 40,
     message_taken = 41,
+    message_store = 48,
 };
 /// reply_counted: of a stream that failed, beside reply_failed: its items are counted in front.
-inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2, reply_counted = 64;
+inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2, reply_object = 4,
+                               reply_refs = 8, reply_counted = 64;
+/// A combination of these that a reply can have.
 [[nodiscard]] constexpr bool is_outcome(std::uint16_t flags) noexcept {
-    return flags <= reply_lends || flags == (reply_failed | reply_counted);
+    return flags <= reply_lends || flags == reply_object || flags == reply_refs ||
+           flags == (reply_refs | reply_lends) || flags == (reply_failed | reply_counted);
 }
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
 
@@ -100,7 +107,15 @@ struct call_head {
     std::string_view retry_on{}; ///< see failures::text(); "": none
 
     static constexpr std::size_t most_retry_on = 4096; ///< bytes
-    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40, retry_on_bit = 0x20;
+    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40, retry_on_bit = 0x20,
+                                  objects_bit = 0x10;
+    /// Where these bits are, in an encoded call.
+    static constexpr std::size_t bits_at = 4;
+    /// Whether objects stand behind the arguments of an encoded call.
+    [[nodiscard]] static bool has_objects(byte_span body) noexcept {
+        return body.size() > bits_at &&
+               (std::to_integer<std::uint8_t>(body[bits_at]) & objects_bit) != 0;
+    }
     /// Where what is left of the deadline stands, in a call that tells who asks.
     [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
         return kind == call_kind::task ? 24 : 40;
@@ -162,7 +177,7 @@ struct call_head {
         cpus = load_le<std::uint16_t>(at + 6);
         const unique_number id{sender, load_le<std::uint64_t>(at + 8)};
         is_told = (how & told_bit) != 0;
-        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit | retry_on_bit));
+        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit | retry_on_bit | objects_bit));
         if (kind > call_kind::create) return false;
         target = actor_id();
         if (kind != call_kind::task) {

@@ -42,7 +42,7 @@ enum class peer_role : std::uint8_t {
 } // namespace detail
 
 /// A connection as the runtime sees it. Owned by the task that serves it.
-struct peer {
+struct peer : std::enable_shared_from_this<peer> {
     std::shared_ptr<net::channel> wire; ///< none of a worker itself
     detail::direct_state* loopback = nullptr;
     detail::peer_role role = detail::peer_role::program;

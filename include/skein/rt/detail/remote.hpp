@@ -11,6 +11,7 @@
 #include <skein/rt/method_group.hpp>
 #include <skein/rt/ref.hpp>
 #include <skein/rt/runtime.hpp>
+#include <skein/rt/view.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 #include <skein/wire/schema.hpp>
@@ -82,7 +83,7 @@ struct record {
 template <class P, class A>
 auto hold_argument(A&& a) {
     using given = std::remove_cvref_t<A>;
-    if constexpr (unwrap_ref<given>::is_ref) {
+    if constexpr (unwrap_ref<given>::is_ref || is_twin<given, P>) {
         return given(std::forward<A>(a));
     } else if constexpr (is_view<P>) {
         // A view would not outlive the caller's object.
@@ -98,11 +99,22 @@ auto hold_argument(A&& a) {
     }
 }
 
-/// Appends an argument as a P.
+/// Appends an argument as a P. place: which one it is; it may go along as an object instead.
 template <class P, class A>
-void encode_argument(wire::writer& to, const A& a) {
-    if constexpr (unwrap_ref<A>::is_ref) {
-        encode_argument<P>(to, *a.state()->value);
+void encode_argument(wire::writer& to, const A& a, std::uint32_t place = named_inside) {
+    if constexpr (is_twin<A, P> || (takes_ref<P> && std::is_same_v<A, P>)) {
+        wire::encode(to, a);
+    } else if constexpr (unwrap_ref<A>::is_ref) {
+        using given = typename unwrap_ref<A>::type;
+        auto& state = *a.state();
+        if (!state.value && state.object()) [[unlikely]] {
+            if constexpr (takes_object<P, given>())
+                if (place_object(state.object(), place)) return;
+            const auto copy = state.copy_of_object();
+            encode_argument<P>(to, copy);
+        } else {
+            encode_argument<P>(to, state.get());
+        }
     } else if constexpr (std::is_same_v<A, P>) {
         wire::encode(to, a);
     } else {
@@ -111,6 +123,24 @@ void encode_argument(wire::writer& to, const A& a) {
     }
 }
 
+/// An argument that is a ref has failed, and so does the call: but if it takes the ref itself.
+template <class P, class A>
+void look_at_failure(const A& a, const failure*& found) {
+    if constexpr (unwrap_ref<A>::is_ref && !unwrap_ref<P>::is_ref)
+        if (found == nullptr && a && a.ready() && a.state()->failed()) found = &a.state()->why();
+}
+
+/// There is a ref or view in it.
+template <class A>
+inline constexpr bool may_hold_refs = false;
+template <class T>
+inline constexpr bool may_hold_refs<view<T>> = false;
+template <class T>
+inline constexpr bool may_hold_refs<ref<T>> = true;
+template <class T>
+    requires(!takes_ref<T> && holds_loops_own<T>())
+inline constexpr bool may_hold_refs<T> = true;
+
 template <class Parameters, class... Held>
 class held_arguments;
 template <class... P, class... Held>
@@ -118,15 +148,12 @@ class held_arguments<std::tuple<P...>, Held...> final : public deferred_argument
 public:
     explicit held_arguments(Held... held) : held_(std::move(held)...) {}
     void encode(wire::writer& to) override {
-        std::apply([&](const auto&... a) { (encode_argument<P>(to, a), ...); }, held_);
+        std::uint32_t place = 0;
+        std::apply([&](const auto&... a) { (encode_argument<P>(to, a, place++), ...); }, held_);
     }
     const failure* failed() const noexcept override {
         const failure* found = nullptr;
-        const auto look = [&](const auto& a) {
-            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
-                if (found == nullptr && a.state()->failed()) found = &a.state()->why();
-        };
-        std::apply([&](const auto&... a) { (look(a), ...); }, held_);
+        std::apply([&](const auto&... a) { (look_at_failure<P>(a, found), ...); }, held_);
         return found;
     }
 
@@ -153,21 +180,36 @@ template <auto F, class T, class... P, class... A>
 struct submission<F, T, std::tuple<P...>, A...> {
     static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
 
+    /// Refs inside of arguments, too.
+    static constexpr bool any_inside =
+        (false || ... ||
+         (may_hold_refs<std::remove_cvref_t<A>> &&
+          (!unwrap_ref<std::remove_cvref_t<A>>::is_ref || unwrap_ref<P>::is_ref)));
+
     static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
-        if constexpr (any_ref) {
-            std::size_t pending = 0;
-            bool failed = false;
-            const auto look = [&](const auto& a) {
-                if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref) {
-                    pending += !a.ready();
-                    failed |= a.ready() && a.state()->failed();
+        if constexpr (any_ref || any_inside) {
+            std::vector<counted_ptr<call_base>> pending;
+            const failure* failed = nullptr;
+            const auto look = [&]<class Parameter>(const Parameter*, const auto& a) {
+                using given = std::remove_cvref_t<decltype(a)>;
+                if constexpr (unwrap_ref<given>::is_ref) {
+                    if (a && !a.ready()) pending.emplace_back(a.state().get());
+                } else if constexpr (may_hold_refs<given>) {
+                    pending_refs inside;
+                    wire::writer unused;
+                    encode_argument<Parameter>(unused, a);
+                    pending.insert(pending.end(), inside.all.begin(), inside.all.end());
                 }
+                look_at_failure<Parameter>(a, failed);
             };
-            (look(args), ...);
-            if (pending != 0 || failed)
+            (look(static_cast<const P*>(nullptr), args), ...);
+            if (!pending.empty() || failed != nullptr)
                 return wait_for(by, call, pending, std::forward<A>(args)...);
         }
-        const auto encode = [&](wire::writer& to) { (encode_argument<P>(to, args), ...); };
+        const auto encode = [&](wire::writer& to) {
+            std::uint32_t place = 0;
+            (encode_argument<P>(to, args, place++), ...);
+        };
         if constexpr (can_be_given<std::tuple<P...>> && !std::is_void_v<T>) {
             const auto give = [&]() -> std::unique_ptr<given_call> {
                 (keep_handles<P>(args), ...);
@@ -180,17 +222,13 @@ struct submission<F, T, std::tuple<P...>, A...> {
         }
     }
 
-    static void wait_for(runtime& by, const counted_ptr<call_base>& call, std::size_t pending,
-                         A&&... args) {
+    static void wait_for(runtime& by, const counted_ptr<call_base>& call,
+                         const std::vector<counted_ptr<call_base>>& pending, A&&... args) {
         using held =
             held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
-        const auto depend = [&](const auto& a) {
-            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
-                if (!a.ready()) a.state()->add_dependent(call);
-        };
-        (depend(args), ...);
+        for (const auto& one : pending) one->add_dependent(call);
         // One more than the refs that are waited for: the call is looked at once at the end.
-        by.submit_deferred(call, pending + 1,
+        by.submit_deferred(call, pending.size() + 1,
                            std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...));
         by.argument_ready(*call);
     }

@@ -23,12 +23,14 @@
 #include <skein/rt/detail/call_context.hpp>
 #include <skein/rt/detail/driver_news.hpp>
 #include <skein/rt/detail/holds.hpp>
+#include <skein/rt/detail/object_traffic.hpp>
 #include <skein/rt/remote_error.hpp>
 #include <skein/wire/writer.hpp>
 
 #include <cstdint>
 #include <exception>
 #include <utility>
+#include <vector>
 
 namespace skein::rt::detail {
 
@@ -62,10 +64,15 @@ public:
         if (driver_ != nullptr) news_.told();
     }
     [[nodiscard]] driver_news& news() noexcept { return news_; }
+    /// The objects in calls and replies of this process.
+    [[nodiscard]] object_traffic& objects() noexcept { return objects_; }
     /// Handles came as arguments, and the driver does not know that they are held here.
     [[nodiscard]] bool has_untold_handles() const noexcept { return borrowed_.has_untold(); }
 
-    void reply(peer& to, slot_id id, encoder encode);
+    /// may_be_object: if it is large, and nothing in it belongs to a process.
+    void reply(peer& to, slot_id id, encoder encode, bool may_be_object = false);
+    /// The same with other flags than reply_ok: what is encoded is the whole body.
+    void reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode);
     /// The value of a call of this process, as it is. False: another process has called.
     [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
     /// A value that is encoded already. lends: its handles stand behind it.
@@ -83,8 +90,11 @@ public:
     // A handle is in the value that is being encoded:
     void lend(actor_id id) { lent_.add(id); }
     void lend_abroad(counted_ptr<actor_queue> queue) { lent_.add_foreign(std::move(queue)); }
+    /// A ref or view of an object is.
+    void lend_object(objects::object_ptr one) { lent_objects_.push_back(std::move(one)); }
 
 private:
+    void reply_with_objects(peer& to, slot_id id);
     void send(peer& to, std::uint16_t outcome, slot_id id);
     [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
     void relay(const peer& to, std::uint16_t outcome, slot_id id);
@@ -96,7 +106,9 @@ private:
     peer* driver_ = nullptr;
     driver_news news_;
     lent_actors lent_;
+    std::vector<objects::object_ptr> lent_objects_;
     wire::writer scratch_; ///< the encoded outcome
+    object_traffic objects_;
 };
 
 } // namespace skein::rt::detail

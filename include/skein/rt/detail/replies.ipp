@@ -5,6 +5,7 @@
 #include <skein/core/constants.hpp>
 #include <skein/rt/detail/direct_message.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/rt/detail/object_message.hpp>
 #include <skein/rt/detail/peer.hpp>
 #include <skein/rt/detail/runtime_mark.hpp>
 
@@ -17,14 +18,32 @@ SKEIN_INLINE replies::replies(process_name here, counted_ptr<runtime_anchor> hom
                               const borrows<actor_id>& borrowed, reply_events& above)
     : here_(std::move(here)), home_(std::move(home)), borrowed_(borrowed), above_(above) {}
 
-SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode) {
+/// A value that is encoded, on its way into an object.
+class encoded_value final : public outgoing_value {
+public:
+    explicit encoded_value(byte_buffer bytes) : bytes_(std::move(bytes)) {}
+    [[nodiscard]] byte_span stored() const override { return bytes_; }
+    void encode(wire::writer& to) const override { to.raw(bytes_); }
+
+private:
+    byte_buffer bytes_;
+};
+
+SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode, bool may_be_object) {
     if (!to.is_open()) return;
     scratch_.clear();
     lent_.clear();
+    lent_objects_.clear();
     {
         const replying_mark by(home_->self);
         encode(scratch_);
     }
+    if (!lent_objects_.empty()) [[unlikely]]
+        return reply_with_objects(to, id);
+    if (may_be_object && objects_.takes(scratch_.size()) && lent_.empty() &&
+        to.role != peer_role::here)
+        return objects_.send_object(*this, to.shared_from_this(), id,
+                                    std::make_unique<encoded_value>(std::move(scratch_).take()));
     if (lent_.empty()) return send(to, reply_ok, id);
     if (to.role == peer_role::here) {
         above_.keep_lent(lent_);
@@ -32,6 +51,32 @@ SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode) {
     }
     lending_reply::append(scratch_, lent_.known());
     send(to, reply_lends, id);
+}
+
+/// There are refs of objects in the value: who gets it holds them first.
+SKEIN_INLINE void replies::reply_with_objects(peer& to, slot_id id) {
+    auto all = std::exchange(lent_objects_, {});
+    std::uint16_t flags = reply_refs;
+    if (!lent_.empty()) {
+        if (to.role == peer_role::here) {
+            above_.keep_lent(lent_);
+        } else {
+            lending_reply::append(scratch_, lent_.known());
+            flags |= reply_lends;
+        }
+    }
+    std::vector<object_use> uses;
+    for (const auto& one : all) uses.push_back({one->name(), named_inside, 0});
+    append_uses(scratch_, uses);
+    objects_.pass_on(*this, to.shared_from_this(), id, flags, std::move(scratch_).take(),
+                     std::move(all));
+}
+
+SKEIN_INLINE void replies::reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    encode(scratch_);
+    send(to, flags, id);
 }
 
 SKEIN_INLINE bool replies::reply_here(peer& to, slot_id id, finisher finish) {
@@ -102,7 +147,7 @@ SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id i
     }
     const bool first = news_.take_next();
     if (to.role == peer_role::accepted) {
-        if (first || outcome == reply_lends) return true;
+        if (first || (outcome & reply_lends) != 0) return true;
         if (!news_.has_any()) return false;
         const auto* const call =
             to.inbound.running.find(id); // that news may have been of its handles

@@ -256,6 +256,17 @@ namespace detail {
 
 } // namespace detail
 
+namespace detail {
+
+/// Which objects are in the arguments, behind them.
+[[gnu::noinline]] SKEIN_INLINE void append_objects(wire::writer& to, const call_base& call) {
+    append_uses(to, call.rare->objects);
+    to.change(call_head::bits_at,
+              [](std::byte b) { return b | std::byte{call_head::objects_bit}; });
+}
+
+} // namespace detail
+
 /// Appends head and arguments; false: a codec threw, and the call has failed with that.
 SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call,
                                        detail::encoder encode) {
@@ -276,6 +287,8 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
             if (call.rare && call.rare->terms) call.rare->terms->encode(to);
         }
         encode(to);
+        if (call.rare && !call.rare->objects.empty()) [[unlikely]]
+            detail::append_objects(to, call);
         return true;
     } catch (...) {
         detail::refuse_arguments(call, to_error(std::current_exception()));
@@ -298,6 +311,8 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
                 return state_->direct->give(std::move(call), give);
             state_->scratch.clear();
             if (!encode_call(state_->scratch, *call, encode)) return;
+            if (large_arguments::are(*this, *call, state_->scratch.size())) [[unlikely]]
+                return large_arguments::begin(*this, call, std::move(state_->scratch).take());
             auto& raw = *call;
             raw.slot = take_slot(std::move(call));
             credits::take(*state_, *queue.on, raw, state_->scratch.size());
@@ -312,6 +327,8 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     }
     state_->scratch.clear();
     if (!encode_call(state_->scratch, *call, encode)) return;
+    if (large_arguments::are(*this, *call, state_->scratch.size())) [[unlikely]]
+        return large_arguments::begin(*this, call, std::move(state_->scratch).take());
     if (call->kind == detail::call_kind::method) return credits::line_up(*this, std::move(call));
     call->body = detail::body_to_keep(state_->scratch);
     call->state = detail::phase::queued;
@@ -364,8 +381,10 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
         if (queue) drain(*queue);
         return;
     }
-    call->body = detail::body_to_keep(state_->scratch);
     call->rare->arguments.reset();
+    if (large_arguments::are(*this, *call, state_->scratch.size())) [[unlikely]]
+        return large_arguments::go_on(*this, call, std::move(state_->scratch).take());
+    call->body = detail::body_to_keep(state_->scratch);
     call->state = detail::phase::queued;
     if (call->kind == detail::call_kind::method) {
         drain(*call->queue);

@@ -203,6 +203,7 @@ SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
 
 /// Nobody waits for it any more; but the driver counts the handles in it as held here.
 SKEIN_INLINE void runtime::refuse_relayed(const net::frame_view& f) {
+    if (f.flags >= detail::reply_object) return state_->replies.objects().drop(f.flags, f.body);
     detail::lending_reply parts;
     if (f.flags != detail::reply_lends || !parts.decode(f.body)) return;
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;

@@ -77,12 +77,12 @@ SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
 }
 
 SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
-    if (!detail::is_outcome(f.flags))
+    if (!detail::is_outcome(f.flags)) [[unlikely]]
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     auto* const call = call_at(from, slot_id(f.id));
-    if (call == nullptr) return;
-    if (streams::is_stream(*call) || f.flags > detail::reply_lends) [[unlikely]] {
+    if (call == nullptr) return state_->replies.objects().drop(f.flags, f.body);
+    if (streams::is_stream(*call) || (f.flags & detail::reply_counted) != 0) [[unlikely]] {
         net::frame_view end = f;
         if (!streams::open_end(from, *call, end, false)) return;
         return settle(from, state_->take_out(static_cast<std::uint32_t>(f.id)), end);
@@ -102,10 +102,14 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             call->finish_with_bytes(f.body);
         } else if (f.flags == detail::reply_lends) {
             take_reply(from, *call, f);
+        } else if (f.flags != detail::reply_failed) {
+            object_replies::take(*this, from, *call, f);
         } else {
             auto why = detail::decode_failure(f.body);
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
+    } else if (f.flags >= detail::reply_object) {
+        state_->replies.objects().drop(f.flags, f.body);
     } else if (state_->upstream != nullptr) {
         give_back(*call, f);
     }

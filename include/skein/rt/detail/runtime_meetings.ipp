@@ -38,6 +38,7 @@ SKEIN_INLINE bool runtime::on_worker_asks(peer& from, const net::frame_view& f) 
     case detail::message_relay: pass_on(from, f); return true;
     case detail::message_waits: on_waits(from, f); return true;
     case detail::message_space: detail::space_state::on_question(*this, from, f); return true;
+    case detail::message_store: state_->replies.objects().start(); return true;
     case detail::message_busy: from.calls_directly = f.flags != 0; return true;
     default: return false;
     }
@@ -148,8 +149,13 @@ SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
     wire::reader in(f.body);
     detail::relay_head head;
     detail::lending_reply parts;
-    const bool good = head.decode(in) && detail::is_outcome(f.flags) &&
-                      (f.flags != detail::reply_lends || parts.decode(in.rest()));
+    bool good = head.decode(in) && detail::is_outcome(f.flags);
+    if (good && (f.flags & detail::reply_lends) != 0) {
+        byte_span value = in.rest();
+        std::vector<detail::object_use> uses; // these are counted by their store
+        good = (f.flags & detail::reply_refs) == 0 || detail::take_uses(value, uses);
+        good = good && parts.decode(value);
+    }
     if (!good)
         throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
     auto* const to = link_of(head.worker);

@@ -256,6 +256,8 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
         co_await sure;
     } catch (...) { // a call's own errors were told to the driver
     }
+    auto stored = state_->replies.objects().close();
+    co_await stored;
     auto parted = leave_others();
     co_await parted;
     if (state_->spaces) {
@@ -298,6 +300,8 @@ SKEIN_INLINE task<void> runtime::close() {
         if (call && !call->is_done()) call->fail({why, nullptr});
     }
     credits::fail_all(*this, why);
+    auto stored = state_->replies.objects().close();
+    co_await stored;
     scope goodbyes;
     auto open = state_->links;
     for (const auto& l : open) goodbyes.spawn(detail::say_goodbye(l->wire));

@@ -27,6 +27,7 @@
 #include <skein/rt/worker_source.hpp>
 #include <skein/sched/demands.hpp>
 #include <skein/sched/scheduler.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -60,6 +61,13 @@ public:
 
     [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
     [[nodiscard]] call_id asker() const noexcept { return asker_; }
+    /// The value has refs of objects in it, which this process holds; it is passed on as it came.
+    void pass_refs(std::uint16_t flags, byte_span body, std::vector<objects::object_ptr> all) {
+        if (origin_->up)
+            out_.objects().pass_on(out_, origin_, origin_id_, flags, to_buffer(body),
+                                   std::move(all));
+        finished();
+    }
     /// What its worker says of it goes on to who made it.
     void pass_on(std::uint16_t what) const {
         if (!is_done() && origin_->is_open()) origin_->send(what, 0, origin_id_.value(), {});
@@ -82,6 +90,12 @@ protected:
     result<void> take_value(byte_span bytes) override {
         if (!origin_->up) return {};
         out_.pass_reply(*origin_, origin_id_, bytes, lends);
+        return {};
+    }
+    result<void> take_object(const objects::object_ptr& value) override {
+        if (!origin_->up) return {};
+        out_.objects().pass_on(out_, origin_, origin_id_, reply_object, wire::encode(value->name()),
+                               {value});
         return {};
     }
     void take_failure(const failure& why) override {
@@ -279,6 +293,23 @@ struct runtime::state {
         actors.take_followers(all);
         return all;
     }
+};
+
+/// Arguments that are large: they become an object, and the call waits for that in its place. Where
+/// there is no room they stay in the message. In runtime_objects.ipp.
+struct runtime::large_arguments {
+    [[nodiscard]] static bool are(runtime& self, const detail::call_base& call,
+                                  std::size_t bytes) noexcept;
+    /// A call that has just been encoded. It takes its place in the line of its actor.
+    static void begin(runtime& self, const counted_ptr<detail::call_base>& call, byte_buffer body);
+    /// The same of one that is in its place already.
+    static void go_on(runtime& self, counted_ptr<detail::call_base> call, byte_buffer body);
+    static task<void> make(runtime* self, counted_ptr<detail::call_base> call, byte_buffer body);
+};
+
+/// An answer that is an object, or has refs of objects in it. In runtime_objects.ipp.
+struct runtime::object_replies {
+    static void take(runtime& self, peer& from, detail::call_base& call, const net::frame_view& f);
 };
 
 /// What the options of a call say of its place. Functions of runtime, in runtime_dispatch.ipp.

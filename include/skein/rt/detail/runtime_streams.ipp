@@ -59,7 +59,8 @@ SKEIN_INLINE bool runtime::streams::open_end(peer& from, detail::call_base& call
     if (f.flags == detail::reply_failed) return true; // it gave none
     wire::reader in(f.body);
     std::uint64_t count = 0;
-    if (!in.fixed(count) || f.flags == detail::reply_lends)
+    const bool is_end = (f.flags & ~(detail::reply_failed | detail::reply_counted)) == 0;
+    if (!is_end || !in.fixed(count))
         throw detail::malformed(
             fmt::format("an end of {} that cannot be read from {}", call.name(), from.who));
     if (is_counted) {

@@ -15,6 +15,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace skein {
 
@@ -22,6 +23,8 @@ template <class T>
 class ref;
 template <class T>
 class generator;
+template <class T>
+class view;
 
 namespace rt::detail {
 
@@ -119,7 +122,6 @@ consteval bool check_parameter() {
     constexpr bool bare_pointer = std::is_pointer_v<value>;
     constexpr bool changes_callers =
         std::is_lvalue_reference_v<P> && !std::is_const_v<std::remove_reference_t<P>>;
-    constexpr bool is_ref = unwrap_ref<value>::is_ref;
     static_assert(!bare_pointer,
                   "skein: a remote function cannot take a pointer: the object it points "
                   "to is in another process; take the value");
@@ -127,10 +129,7 @@ consteval bool check_parameter() {
                   "skein: a remote function cannot take a non-const reference: the "
                   "caller's object is in another process; take it by value and "
                   "return the result");
-    static_assert(!is_ref,
-                  "skein: not supported: a remote function that takes a ref<T>; take T, the "
-                  "ref is resolved before the call is sent");
-    if constexpr (!bare_pointer && !changes_callers && !is_ref) {
+    if constexpr (!bare_pointer && !changes_callers) {
         constexpr bool can_be_sent = wire::encodable<value>;
         static_assert(can_be_sent,
                       "skein: an argument type cannot be sent: make it a plain aggregate of "
@@ -177,12 +176,28 @@ struct parameter_check<std::tuple<P...>> {
     static constexpr bool ok = (true && ... && check_parameter<P>());
 };
 
+/// What has the same bytes in a message: a ref where a view is wanted, and vectors of them.
+template <class A, class P>
+inline constexpr bool is_twin = false;
+template <class T>
+inline constexpr bool is_twin<ref<T>, view<T>> = true;
+template <class A, class P>
+inline constexpr bool is_twin<std::vector<A>, std::vector<P>> = is_twin<A, P>;
+
+/// A parameter that takes the ref itself, or a view of its value.
+template <class P>
+inline constexpr bool takes_ref = unwrap_ref<P>::is_ref;
+template <class T>
+inline constexpr bool takes_ref<view<T>> = true;
+
 /// May an argument of type A be given for a parameter of type P?
 template <class A, class P>
 consteval bool fits() {
     using given = std::remove_cvref_t<A>;
     using wanted = std::remove_cvref_t<P>;
-    if constexpr (unwrap_ref<given>::is_ref) {
+    if constexpr (is_twin<given, wanted> || (takes_ref<wanted> && std::is_same_v<given, wanted>)) {
+        return true;
+    } else if constexpr (unwrap_ref<given>::is_ref) {
         return std::is_convertible_v<const typename unwrap_ref<given>::type&, wanted> ||
                std::is_same_v<typename unwrap_ref<given>::type, wanted>;
     } else {

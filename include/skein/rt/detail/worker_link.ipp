@@ -5,14 +5,17 @@
 #include <skein/core/config.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/sha256.hpp>
+#include <skein/objects/store_client.hpp>
 #include <skein/proc/build_id.hpp>
 #include <skein/rt/detail/message.hpp>
+#include <skein/rt/detail/replies.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <limits>
+#include <utility>
 
 namespace skein::rt {
 
@@ -69,6 +72,15 @@ SKEIN_INLINE byte_buffer seal_secret(const net::token& by, std::uint64_t space_s
     auto out = to_buffer(secret);
     for (std::size_t i = 0; i < out.size() && i < key.size(); ++i) out[i] ^= key[i];
     return out;
+}
+
+SKEIN_INLINE void use_store(runtime& self, std::shared_ptr<objects::store_client> store,
+                            unique_function<void()> start) {
+    self.answers().objects().use(std::move(store), std::move(start));
+}
+
+SKEIN_INLINE void want_store(net::channel& driver) {
+    if (driver.is_open()) driver.send(detail::message_store, 0, 0, {});
 }
 
 SKEIN_INLINE std::optional<net::address> door_of(const net::channel& worker) {

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of objects/local_store.hpp.
+
+#include <skein/core/available_memory.hpp>
+#include <skein/core/awaitable.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/random.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/net/socket_pair.hpp>
+#include <skein/objects/store.hpp>
+#include <skein/proc/build_id.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include <fcntl.h>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+SKEIN_INLINE std::uint64_t default_store_bytes() { return available_memory() / 10 * 3; }
+
+SKEIN_INLINE std::uint64_t parse_store_bytes(std::string_view text) {
+    const auto refuse = [&] {
+        return error(errc::usage, fmt::format("{} is no size of a store", text))
+            .with_hint("e.g. 2GiB, 500MB, 0 (none)");
+    };
+    std::uint64_t n = 0;
+    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
+    const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+    if (bad != std::errc()) throw refuse();
+    struct known {
+        std::string_view name;
+        std::uint64_t bytes;
+    };
+    constexpr known units[] = {{"", 1},
+                               {"B", 1},
+                               {"KiB", std::uint64_t{1} << 10},
+                               {"MiB", std::uint64_t{1} << 20},
+                               {"GiB", std::uint64_t{1} << 30},
+                               {"TiB", std::uint64_t{1} << 40},
+                               {"kB", 1'000},
+                               {"MB", 1'000'000},
+                               {"GB", 1'000'000'000},
+                               {"TB", 1'000'000'000'000}};
+    for (const auto& one : units) {
+        if (one.name != unit) continue;
+        constexpr std::uint64_t most = std::uint64_t{1} << 46;
+        constexpr std::uint64_t least = std::uint64_t{1} << 20;
+        if (n > most / one.bytes) throw refuse();
+        const auto bytes = n * one.bytes;
+        if (bytes != 0 && bytes < least)
+            throw error(errc::usage, fmt::format("a store of {} bytes", bytes))
+                .with_hint("1MiB at least, with a unit: 2GiB; 0: none");
+        return bytes;
+    }
+    throw refuse();
+}
+
+namespace detail {
+
+/// Of both sides.
+[[nodiscard]] SKEIN_INLINE net::connection_options store_connection(const net::token& secret,
+                                                                    process_id self) {
+    net::connection_options how;
+    how.secret = secret;
+    how.self.name = self ? "process" : "store";
+    how.self.build_id = proc::build_id();
+    how.self.purpose = "skein-objects-1";
+    if (self) how.self.extra = wire::encode(store_hello{self});
+    how.require_same_build = true;
+    how.checksum_bodies = false;                                         // from memory to memory
+    how.bounds.handshake_deadline = time_constants::lan().start_timeout; // the driver may compute
+    constexpr auto for_ever = duration::max(); // the end of a process is the end of its socket
+    how.alive = {net::keep_alive_mode::off,
+                 time_constants::lan().idle_probe,
+                 for_ever,
+                 for_ever,
+                 for_ever,
+                 time_constants::lan().unconfirmed_after};
+    return how;
+}
+
+[[nodiscard]] SKEIN_INLINE task<net::connection::handle> meet_store(
+    std::unique_ptr<net::stream> over, net::connection_options how) {
+    net::connected_network pair(std::move(over));
+    auto connecting = net::connection::connect(pair, {}, std::move(how));
+    co_return co_await connecting;
+}
+
+} // namespace detail
+
+struct local_store::server {
+    server(arena memory, std::uint64_t number) : books(std::move(memory), number) {}
+    store books;
+    scope serving;
+
+    static task<void> serve(server* self, unique_fd socket, net::token secret) {
+        try {
+            auto stream = net::adopt_unix_stream(static_cast<net::real_loop&>(loop::current()),
+                                                 socket.release(), "a process of this program");
+            auto meeting =
+                net::connection::accept(std::move(stream), detail::store_connection(secret, {}));
+            auto wire = co_await meeting;
+            auto served = self->books.serve(std::move(wire));
+            co_await served;
+        } catch (const error&) { // it has gone before it came
+        }
+    }
+    static task<void> end(server* self) {
+        auto closing = self->books.close();
+        co_await closing;
+        self->serving.cancel();
+        auto joined = as_result(shield(self->serving.join()));
+        (void)co_await joined;
+    }
+};
+
+SKEIN_INLINE local_store::local_store(std::uint64_t bytes)
+    : memory_(arena::create(bytes)), secret_(net::token::generate()) {
+    file_ = std::make_shared<const unique_fd>(::fcntl(memory_.fd(), F_DUPFD_CLOEXEC, 0));
+    if (!*file_) throw error(errc::exhausted, "no descriptor for the memory of objects");
+}
+
+SKEIN_INLINE local_store::~local_store() {
+    if (!thread_) return;
+    thread_->run([this]() -> task<void> { return server::end(server_.get()); });
+    thread_->run([this]() -> task<void> {
+        server_.reset();
+        co_return;
+    });
+}
+
+SKEIN_INLINE std::vector<std::shared_ptr<const unique_fd>> local_store::files_for_child() {
+    auto link = net::make_socket_pair();
+    take(std::move(link.ours));
+    return {file_, std::make_shared<const unique_fd>(std::move(link.theirs))};
+}
+
+SKEIN_INLINE void local_store::take(unique_fd socket) {
+    if (!thread_) return early_.push_back(std::move(socket));
+    thread_->loop().post_from_any_thread(
+        [server = server_.get(), secret = secret_, socket = std::move(socket)]() mutable {
+            server->serving.spawn(server::serve(server, std::move(socket), secret));
+        });
+}
+
+SKEIN_INLINE void local_store::start() {
+    if (thread_) return;
+    thread_ = std::make_unique<net::loop_thread>("skein-objects");
+    thread_->run([this]() -> task<void> {
+        server_ = std::make_unique<server>(memory_, system_random().next() | 1);
+        co_return;
+    });
+    for (auto& socket : std::exchange(early_, {})) take(std::move(socket));
+}
+
+SKEIN_INLINE std::shared_ptr<store_client> local_store::client(net::real_loop& on,
+                                                               process_id self) {
+    return store_client::make(
+        on, memory_, self, [this, &on, self]() -> task<net::connection::handle> {
+            start();
+            auto link = net::make_socket_pair();
+            take(std::move(link.ours));
+            return detail::meet_store(
+                net::adopt_unix_stream(on, link.theirs.release(), "the store"),
+                detail::store_connection(secret_, self));
+        });
+}
+
+SKEIN_INLINE std::shared_ptr<store_client> inherited_client(net::real_loop& on,
+                                                            std::vector<unique_fd> files,
+                                                            net::token secret, process_id self,
+                                                            unique_function<void()> want) {
+    if (files.size() != 2)
+        throw error(errc::malformed, "this process has not inherited the files of a store");
+    auto memory = arena::open(std::move(files[0]));
+    auto stream = net::adopt_unix_stream(on, files[1].release(), "the store");
+    return store_client::make(
+        on, std::move(memory), self,
+        [stream = std::move(stream), secret, self, want = std::move(want)]() mutable {
+            want();
+            return detail::meet_store(std::move(stream), detail::store_connection(secret, self));
+        });
+}
+
+} // namespace skein::objects

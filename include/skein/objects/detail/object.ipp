@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of objects/object.hpp.
+
+#include <skein/core/metric_registry.hpp>
+#include <skein/objects/detail/let_go_box.hpp>
+
+namespace skein::objects {
+
+SKEIN_INLINE object::object(object_name name, arena memory,
+                            std::shared_ptr<detail::let_go_box> back)
+    : name_(name), memory_(std::move(memory)), bytes_(memory_.view(name.at, name.bytes)),
+      back_(std::move(back)) {}
+SKEIN_INLINE object::~object() {
+    if (back_) back_->put(name_.number, times_);
+}
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE metric_counter& copied_counter(bool out) {
+    static constexpr const char* name = "skein_store_copied_bytes_total";
+    static constexpr const char* help = "Bytes copied into objects, and out of them.";
+    static auto& in_ = metric_registry::process().counter(name, help, {{"way", "in"}});
+    static auto& out_ = metric_registry::process().counter(name, help, {{"way", "out"}});
+    return out ? out_ : in_;
+}
+
+} // namespace detail
+
+SKEIN_INLINE void count_copied_in(std::uint64_t bytes) noexcept {
+    detail::copied_counter(false).add(bytes);
+}
+SKEIN_INLINE void count_copied_out(std::uint64_t bytes) noexcept {
+    detail::copied_counter(true).add(bytes);
+}
+SKEIN_INLINE copied_bytes copied() noexcept {
+    return {detail::copied_counter(false).value(), detail::copied_counter(true).value()};
+}
+
+} // namespace skein::objects

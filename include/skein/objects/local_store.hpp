@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// local_store: the store of a program whose processes are all of this host. It lives on a thread of
+// the driver, which has a loop without user code, from the first object on.
+//
+//     objects::local_store store(std::uint64_t{1} << 30);
+//     how.files = store.files_for_child();                  // the child: objects::inherited_client()
+//     auto own = store.client(loop, incarnation);           // for the driver itself
+//     ...
+//     co_await own->close();
+//
+// Before the first object there are two descriptors for each child, no thread and no memory.
+
+#include <skein/core/time.hpp>
+#include <skein/core/unique_fd.hpp>
+#include <skein/net/loop_thread.hpp>
+#include <skein/net/token.hpp>
+#include <skein/objects/arena.hpp>
+#include <skein/objects/store_client.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace skein::net {
+class real_loop;
+}
+
+namespace skein::objects {
+
+/// What a store has by default: 30 % of the memory that this process may use; 0: nobody tells.
+[[nodiscard]] std::uint64_t default_store_bytes();
+/// "2GiB", "500MB", "0" (no store).
+///   errors  usage
+[[nodiscard]] std::uint64_t parse_store_bytes(std::string_view text);
+
+/// On the driver's loop; start() may come from there alone.
+class local_store {
+public:
+    ///   errors  exhausted: the system allows no such memory
+    explicit local_store(std::uint64_t bytes);
+    local_store(const local_store&) = delete;
+    local_store& operator=(const local_store&) = delete;
+    /// All clients have been closed, or their processes are gone.
+    ~local_store();
+
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return memory_.bytes(); }
+    /// What a child inherits: the memory, and its end of a socket. They are for one child alone.
+    [[nodiscard]] std::vector<std::shared_ptr<const unique_fd>> files_for_child();
+    /// For its boot message.
+    [[nodiscard]] const net::token& secret() const noexcept { return secret_; }
+
+    /// Somebody is about to make or hold an object. Returns at once.
+    void start();
+    [[nodiscard]] bool has_started() const noexcept { return thread_ != nullptr; }
+    /// That of the driver; `self`: its incarnation. `on` is the loop that runs now.
+    [[nodiscard]] std::shared_ptr<store_client> client(net::real_loop& on, process_id self);
+
+private:
+    struct server; // on the thread
+    void take(unique_fd socket);
+
+    arena memory_;
+    std::shared_ptr<const unique_fd> file_; ///< the arena's, once more, for children
+    net::token secret_;
+    std::vector<unique_fd> early_; ///< sockets from before the start
+    std::unique_ptr<server> server_;
+    std::unique_ptr<net::loop_thread> thread_;
+};
+
+/// The client of a child that has inherited such files. want: asks the driver to start its store;
+/// called once, before the first use.
+///   errors  malformed: they are something else
+[[nodiscard]] std::shared_ptr<store_client> inherited_client(net::real_loop& on,
+                                                             std::vector<unique_fd> files,
+                                                             net::token secret, process_id self,
+                                                             unique_function<void()> want);
+
+} // namespace skein::objects
+
+#if SKEIN_HEADER_ONLY
+#include <skein/objects/detail/local_store.ipp>
+#endif

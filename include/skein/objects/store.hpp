@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// store: serves the objects of one node to the processes of one program there. It owns the books;
+// the bytes are in an arena that it never reads.
+//
+//     objects::store here(memory, number);
+//     all.spawn(here.serve(std::move(connection)));        // one task for each process
+//     co_await here.close();
+//
+// Who asks for room when there is none waits, in order. A process holds what it holds until its link
+// ends.
+
+#include <skein/core/constants.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/requests.hpp>
+#include <skein/objects/arena.hpp>
+#include <skein/objects/store_book.hpp>
+#include <skein/objects/store_messages.hpp>
+
+#include <cstdint>
+#include <list>
+#include <memory>
+
+namespace skein::objects {
+
+/// How long a store takes for what.
+struct store_times {
+    time_span say_that_it_waits = std::chrono::seconds(1); ///< for room, until a line says for what
+    time_span idle_pages = std::chrono::seconds(10);       ///< after the last change
+};
+
+/// On one loop, which should run no user code.
+class store {
+public:
+    ///   number  of this store: never 0, and no other one's
+    store(arena memory, std::uint64_t number, store_times times = {});
+    store(const store&) = delete;
+    store& operator=(const store&) = delete;
+    ~store();
+
+    /// Serves one process until its link has ended. Never throws but for cancellation.
+    [[nodiscard]] task<void> serve(net::connection::handle wire);
+    /// Ends all links.
+    [[nodiscard]] task<void> close();
+
+    [[nodiscard]] store_usage usage() const noexcept { return book_.usage(); }
+    /// Who waits for room.
+    [[nodiscard]] std::size_t waiting() const noexcept { return line_.size(); }
+
+private:
+    struct waiting_create;
+    struct place_in_line;
+    [[nodiscard]] std::shared_ptr<net::request_service> service_for(process_id who);
+    static task<create_reply> create(store* self, process_id by, create_request what,
+                                     net::caller who);
+    void seal(process_id by, const seal_request& what);
+    void give(process_id by, const give_request& what);
+    [[nodiscard]] claim_reply claim(process_id by, const claim_request& what);
+    void release(process_id by, const release_note& what);
+    [[nodiscard]] create_reply name_of(const store_book::grant& made, std::uint64_t bytes) const;
+    [[nodiscard]] error no_room(std::uint64_t bytes) const;
+    /// Something may be free now.
+    void changed();
+    task<void> keep_tidy();
+    void show_numbers() const;
+
+    arena memory_;
+    std::uint64_t number_;
+    store_times times_;
+    store_book book_;
+    std::list<waiting_create*> line_;
+    std::vector<net::requests::handle> links_;
+    bool is_closed_ = false, is_tidying_ = false;
+    time_point changed_at_{};
+    scope tasks_;
+};
+
+} // namespace skein::objects
+
+#if SKEIN_HEADER_ONLY
+#include <skein/objects/detail/store.ipp>
+#endif

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// store_book: which bytes of an arena are whose. Pure tables, without a loop, a clock or the memory
+// itself, which stay in the process of the store: no death and no wild write of another process
+// changes them.
+//
+//     granted   made by one process, which writes it
+//     sealed    it never changes again; each process that holds it is counted for itself
+//     gone      nobody holds it: its bytes may be granted again
+//
+//     objects::store_book book(1 << 30);
+//     book.begin(worker);
+//     const auto o = book.create(worker, 70'000);          // nothing: no room now
+//     book.seal(worker, o->number);
+//     book.give(worker, o->number, driver);                // held for the driver, too
+//     book.release(worker, o->number, 1);
+//     book.end(driver);                                    // it has died: so has the object
+//
+// Who is given something may not have come yet: it is kept for a process that nobody has seen until
+// forget_unseen().
+
+#include <skein/core/error.hpp>
+#include <skein/core/result.hpp>
+#include <skein/objects/object_name.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace skein::objects {
+
+/// Bytes of an arena, one behind the other.
+struct extent {
+    std::uint64_t at = 0, bytes = 0;
+    friend bool operator==(const extent&, const extent&) = default;
+};
+
+/// What a store holds.
+struct store_usage {
+    std::uint64_t bytes = 0;   ///< of all that can be granted
+    std::uint64_t granted = 0; ///< being written
+    std::uint64_t sealed = 0;  ///< to be read
+    std::uint64_t kept = 0;    ///< free, but its pages are not given back yet
+    std::uint64_t objects = 0; ///< granted and sealed
+    std::size_t processes = 0; ///< that are there
+};
+
+class store_book {
+public:
+    explicit store_book(std::uint64_t bytes);
+
+    /// A process has come.
+    void begin(process_id who);
+    /// It has gone: what it was writing, and what it alone held, is gone.
+    void end(process_id who);
+    [[nodiscard]] bool has_ended(process_id who) const { return ended_.contains(who); }
+
+    /// What was granted.
+    struct grant {
+        object_number number;
+        std::uint64_t at = 0;
+    };
+    /// Nothing: there is no room for so many bytes in a row. Throws nothing of the kind for more than
+    /// fits an empty store: see fits().
+    [[nodiscard]] std::optional<grant> create(process_id by, std::uint64_t bytes);
+    [[nodiscard]] bool fits(std::uint64_t bytes) const noexcept;
+
+    // Each of these fails with malformed where a process says what it cannot know.
+
+    /// Its maker has written it, and holds it.
+    [[nodiscard]] result<void> seal(process_id by, object_number which);
+    /// Once more for a process that may let go later than who gives it.
+    [[nodiscard]] result<void> give(process_id by, object_number which, process_id to);
+    /// Once more for a process that has heard of it. Nothing: it is gone.
+    [[nodiscard]] std::optional<extent> claim(process_id by, object_number which);
+    /// Gives back what was held so often; an object that is not sealed was not made.
+    [[nodiscard]] result<void> release(process_id by, object_number which, std::uint32_t times);
+
+    /// Forgets what is kept for processes that nobody has seen since the last time it was asked; gives
+    /// whether there are others that have not come.
+    bool forget_unseen();
+    /// Free bytes whose pages may still be there; from now on they count as given back.
+    [[nodiscard]] std::vector<extent> take_free_pages();
+
+    [[nodiscard]] store_usage usage() const noexcept;
+    /// So often a process holds an object.
+    [[nodiscard]] std::uint32_t held(process_id by, object_number which) const;
+
+private:
+    struct entry {
+        std::uint64_t at = 0, bytes = 0, whole = 0; ///< whole: with what it is rounded up by
+        bool is_sealed = false;
+        process_id maker;
+        std::uint64_t holds = 0; ///< of all processes
+    };
+    struct process {
+        bool is_seen = false;
+        bool is_old = false; ///< not seen, and older than the last forget_unseen()
+        std::unordered_map<object_number, std::uint32_t> holds;
+    };
+
+    void hold(process_id by, object_number which, entry& of);
+    void drop(object_number which, entry& of, std::uint64_t times);
+    void free(std::uint64_t at, std::uint64_t bytes);
+
+    std::uint64_t bytes_, used_ = 0, granted_ = 0, last_ = 0;
+    std::uint64_t touched_ = 0; ///< pages behind it were never written
+    std::map<std::uint64_t, std::uint64_t> free_;
+    std::unordered_map<object_number, entry> objects_;
+    std::unordered_map<process_id, process> processes_;
+    std::unordered_set<process_id> ended_;
+};
+
+} // namespace skein::objects
+
+#if SKEIN_HEADER_ONLY
+#include <skein/objects/detail/store_book.ipp>
+#endif

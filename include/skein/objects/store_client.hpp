@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// store_client: how one process makes, holds and shares the objects of its node.
+//
+//     auto mine = objects::store_client::make(loop, memory, incarnation, connect);
+//     auto asking = mine->create(70'000, 1s);
+//     if (auto made = co_await asking) {                       // else there is no room
+//         std::memcpy(made->bytes().data(), from, 70'000);
+//         auto sealing = mine->seal(std::move(*made));
+//         objects::object_ptr o = co_await sealing;
+//     }
+//     auto claiming = mine->claim({name});                     // that another process has told
+//
+// It connects when it is first used. A store that cannot be reached has no room for anything; what
+// this process holds of it can still be read.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/function.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/semaphore.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/requests.hpp>
+#include <skein/objects/arena.hpp>
+#include <skein/objects/object.hpp>
+#include <skein/objects/store_messages.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace skein::objects {
+
+class store_client;
+
+/// Room for an object that is being written. Dropped without store_client::seal() it goes back.
+class fresh_object {
+public:
+    fresh_object(fresh_object&& other) noexcept = default;
+    fresh_object& operator=(fresh_object&& other) noexcept {
+        std::swap(name_, other.name_);
+        std::swap(window_, other.window_);
+        std::swap(back_, other.back_);
+        return *this;
+    }
+    ~fresh_object();
+    /// To write into. Not the right size for more.
+    [[nodiscard]] mut_byte_span bytes() const noexcept { return window_.bytes(); }
+    [[nodiscard]] const object_name& name() const noexcept { return name_; }
+
+private:
+    friend class store_client;
+    fresh_object(object_name name, arena::window window,
+                 std::shared_ptr<detail::let_go_box> back) noexcept
+        : name_(name), window_(std::move(window)), back_(std::move(back)) {}
+    object_name name_;
+    arena::window window_;
+    std::shared_ptr<detail::let_go_box> back_; ///< null: moved from, or sealed
+};
+
+/// On one loop. What it gives may be used on any thread.
+class store_client : public std::enable_shared_from_this<store_client> {
+public:
+    using connector = unique_function<task<net::connection::handle>()>;
+
+    ///   on       whose tasks use it; it need not run yet
+    ///   self     of this process, never used again
+    ///   connect  asked once, when the first object is made or held here; gives a connection with
+    ///            store_hello as its identity::extra
+    [[nodiscard]] static std::shared_ptr<store_client> make(loop& on, arena memory, process_id self,
+                                                            connector connect);
+    store_client(const store_client&) = delete;
+    store_client& operator=(const store_client&) = delete;
+    /// close() first.
+    ~store_client();
+
+    [[nodiscard]] process_id self() const noexcept { return self_; }
+
+    /// Room for an object; nothing: there is none for so long, or ever, or no store.
+    ///   errors  cancelled
+    [[nodiscard]] task<std::optional<fresh_object>> create(std::uint64_t bytes, time_span patience);
+    /// Nobody writes it any more. to: who holds it from now on, instead of this process, which gets
+    /// null then.
+    ///   errors  those of the link; cancelled
+    [[nodiscard]] task<object_ptr> seal(fresh_object made, process_id to = {});
+    /// Holds objects that other processes have told of and hold; null for those that are gone.
+    ///   errors  those of the link; mismatch: objects of another program; cancelled
+    [[nodiscard]] task<std::vector<object_ptr>> claim(std::vector<object_name> names);
+    /// The object that somebody holds for this process, once.
+    ///   errors  mismatch, malformed: it is none of this store
+    [[nodiscard]] object_ptr adopt(const object_name& name);
+    /// Has another process hold these, too.
+    ///   errors  those of the link; cancelled
+    [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to);
+    /// One that is held here; null: it is not.
+    [[nodiscard]] object_ptr find(object_number which) const;
+
+    /// Says goodbye; what is held here is let go of, but can be read as long as there is a pointer.
+    [[nodiscard]] task<void> close();
+
+private:
+    store_client(loop& on, arena memory, process_id self, connector connect);
+    struct creation;
+    static task<void> create_for(store_client* self, std::shared_ptr<creation> asked,
+                                 std::uint64_t bytes, time_span patience);
+    [[nodiscard]] task<std::optional<fresh_object>> create_alone(std::uint64_t bytes,
+                                                                 time_span patience);
+    [[nodiscard]] task<net::requests::handle> link();
+    static task<void> connect(store_client* self);
+    void lost(const error& why);
+    [[nodiscard]] object_ptr keep(const object_name& name);
+    void want_link();
+    void send_back();
+    void refuse_others(const object_name& name);
+
+    arena memory_;
+    process_id self_;
+    connector connect_;
+    std::uint64_t store_ = 0; ///< its number, once it is known
+    net::requests::handle link_;
+    std::optional<error> lost_;
+    bool is_connecting_ = false, is_closed_ = false;
+    event settled_; ///< there is a link, or never will be
+    semaphore creating_;
+    std::unordered_map<object_number, std::weak_ptr<object>> known_;
+    std::shared_ptr<detail::let_go_box> back_;
+    scope tasks_;
+};
+
+} // namespace skein::objects
+
+#if SKEIN_HEADER_ONLY
+#include <skein/objects/detail/store_client.ipp>
+#endif

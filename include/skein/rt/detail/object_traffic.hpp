@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// object_traffic: the objects in the calls and replies of a process. Without a store all that would
+// be an object travels in messages.
+//
+//     objects.use(client);                              // of its node; before the first call
+//     if (objects.takes(bytes)) ...;                    // so much becomes an object
+//     auto claims = objects.claim(uses);                // a call has come: they are held here
+//     objects.send_object(peer, slot, value);           // a result, instead of a reply
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/function.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/objects/object.hpp>
+#include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/object_message.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace skein::objects {
+class store_client;
+}
+
+namespace skein::rt {
+
+struct peer;
+
+namespace detail {
+
+class replies;
+
+/// For room in the store: who waits longer goes on without it.
+inline constexpr time_span room_patience = std::chrono::seconds(10);
+
+/// The objects of a call that has come.
+struct arrived_objects {
+    std::vector<object_use> uses;
+    std::vector<objects::object_ptr> held; ///< in the same order, once `ready` is set
+    std::optional<error> why;              ///< they are not there
+    event ready;
+
+    /// The one that is an argument; null: that stands in the message.
+    [[nodiscard]] const objects::object* at(std::uint32_t place) const noexcept {
+        for (std::size_t i = 0; i < held.size(); ++i)
+            if (uses[i].place == place) return held[i].get();
+        return nullptr;
+    }
+    [[nodiscard]] bool are_arguments() const noexcept {
+        for (const auto& one : uses)
+            if (one.place != named_inside) return true;
+        return false;
+    }
+};
+
+/// A value that is to become an object, or a message after all.
+class outgoing_value {
+public:
+    virtual ~outgoing_value() = default;
+    /// As it lies in an object.
+    [[nodiscard]] virtual byte_span stored() const = 0;
+    /// As it stands in a message.
+    virtual void encode(wire::writer& to) const = 0;
+};
+
+class object_traffic {
+public:
+    object_traffic() = default;
+    object_traffic(const object_traffic&) = delete;
+    object_traffic& operator=(const object_traffic&) = delete;
+
+    /// Once. start: of a driver, has its store begin.
+    void use(std::shared_ptr<objects::store_client> store, unique_function<void()> start = {});
+    [[nodiscard]] bool has_store() const noexcept { return store_ != nullptr; }
+    [[nodiscard]] objects::store_client& store() noexcept { return *store_; }
+    /// A worker is about to use the store of its driver.
+    void start() {
+        if (start_) start_();
+    }
+    /// So many bytes are an object rather than a part of a message.
+    [[nodiscard]] bool takes(std::size_t bytes) const noexcept {
+        return store_ != nullptr && bytes > limit::inline_bytes;
+    }
+
+    /// Holds the objects of a call that has come.
+    [[nodiscard]] std::shared_ptr<arrived_objects> claim(std::vector<object_use> uses);
+    /// Replies with a value as an object, or, where there is no room, in a message.
+    void send_object(replies& by, std::shared_ptr<peer> to, slot_id id,
+                     std::unique_ptr<outgoing_value> value);
+    /// Passes a reply on, with objects that this process holds.
+    void pass_on(replies& by, std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
+                 byte_buffer body, std::vector<objects::object_ptr> all);
+    /// The objects of a reply, which the store counts for this process; the body is without their
+    /// list then.
+    ///   errors  malformed, mismatch, not_supported
+    [[nodiscard]] std::vector<objects::object_ptr> adopt(std::uint16_t flags, byte_span& body);
+    /// The same of a reply that nobody waits for any more.
+    void drop(std::uint16_t flags, byte_span body);
+    /// Makes an object; null: no room, or no store.
+    ///   bytes   must stay until the task has ended
+    ///   errors  those of the link with the store; cancelled
+    [[nodiscard]] task<objects::object_ptr> make(byte_span bytes);
+    /// Does work of a call that has objects; its errors are nobody's.
+    void spawn(task<void> work);
+
+    /// What waits for the store is cancelled, and ends. Never throws.
+    [[nodiscard]] task<void> close();
+
+private:
+    std::shared_ptr<objects::store_client> store_;
+    unique_function<void()> start_;
+    scope tasks_;
+};
+
+} // namespace detail
+} // namespace skein::rt
+
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/object_traffic.ipp>
+#endif

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/runtime.hpp: objects in calls of this process, and in their answers.
+
+#include <skein/core/awaitable.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/rt/detail/object_message.hpp>
+#include <skein/rt/detail/runtime_state.hpp>
+
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+/// A constructor's are kept for longer than its call.
+SKEIN_INLINE bool runtime::large_arguments::are(runtime& self, const detail::call_base& call,
+                                                std::size_t bytes) noexcept {
+    return bytes >= limit::inline_bytes && call.kind != detail::call_kind::create &&
+           self.state_->replies.objects().takes(bytes) &&
+           (!call.queue || call.queue->on == nullptr ||
+            call.queue->on->role != detail::peer_role::here);
+}
+
+SKEIN_INLINE void runtime::large_arguments::begin(runtime& self,
+                                                  const counted_ptr<detail::call_base>& call,
+                                                  byte_buffer body) {
+    if (self.state_->closing) return self.refuse(*call, self.is_closing(call->name()));
+    if (call->kind == detail::call_kind::method) call->queue->waiting.push_back(call);
+    go_on(self, call, std::move(body));
+}
+
+SKEIN_INLINE void runtime::large_arguments::go_on(runtime& self,
+                                                  counted_ptr<detail::call_base> call,
+                                                  byte_buffer body) {
+    (void)call->extra();
+    call->state = detail::phase::preparing;
+    self.state_->replies.objects().spawn(make(&self, std::move(call), std::move(body)));
+}
+
+SKEIN_INLINE task<void> runtime::large_arguments::make(runtime* self,
+                                                       counted_ptr<detail::call_base> call,
+                                                       byte_buffer body) {
+    wire::reader in(body);
+    detail::call_head head;
+    (void)head.decode(in, self->state_->incarnation, loop::current().now());
+    const auto head_bytes = in.position();
+    byte_span whole = body;
+    if (std::vector<detail::object_use> known; !call->rare->objects.empty())
+        (void)detail::take_uses(whole, known);
+    auto making = as_result(self->state_->replies.objects().make(whole.subspan(head_bytes)));
+    const auto made = co_await making;
+    if (call->is_done()) co_return; // who has ended it has looked after its line
+    if (!made && made.error().code() == errc::cancelled) {
+        self->refuse(*call, self->is_closing(call->name()));
+        co_return;
+    }
+    if (made && *made) {
+        call->extra().objects.push_back({(*made)->name(), detail::all_arguments, 0});
+        call->keep(std::const_pointer_cast<objects::object>(*made));
+        wire::writer small;
+        small.raw(byte_span(body).first(head_bytes));
+        detail::append_objects(small, *call);
+        body = std::move(small).take();
+    }
+    call->body = std::move(body);
+    call->state = detail::phase::queued;
+    if (const auto queue = call->queue) {
+        self->drain(*queue);
+        credits::waits_here(*self, *call);
+    } else {
+        self->place(std::move(call));
+    }
+}
+
+SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detail::call_base& call,
+                                                const net::frame_view& f) {
+    byte_span body = f.body;
+    auto all = self.state_->replies.objects().adopt(f.flags, body);
+    if (f.flags == detail::reply_object) return call.finish_with_object(all.front());
+    const bool is_passed_on = self.state_->upstream == nullptr && call.nested;
+    if (is_passed_on) {
+        auto& passed = static_cast<detail::forwarded_call&>(call);
+        detail::lending_reply parts;
+        const bool lends = (f.flags & detail::reply_lends) != 0;
+        if (lends && !parts.decode(body))
+            throw error(errc::malformed,
+                        fmt::format("a reply that cannot be read from {}", from.who));
+        if (passed.origin().up)
+            for (const auto id : parts.actors) self.state_->actors.hold(passed.origin().number, id);
+        return passed.pass_refs(f.flags, f.body, std::move(all));
+    }
+    const detail::executing_mark by(&self);
+    if ((f.flags & detail::reply_lends) == 0) return call.finish_with_bytes(body);
+    net::frame_view inner;
+    inner.id = f.id;
+    inner.flags = detail::reply_lends;
+    inner.body = body;
+    self.take_reply(from, call, inner);
+}
+
+} // namespace skein::rt

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a process may say to a store, and a process of objects in a call, from any bytes: decoded within
+// bounds or refused; and the books of a store under any order of steps.
+#include <skein/objects/store_book.hpp>
+#include <skein/objects/store_messages.hpp>
+#include <skein/rt/detail/object_message.hpp>
+#include <skein/wire/writer.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+namespace {
+
+/// Three bytes are a step: what, by whom, which object.
+void play(const std::uint8_t* data, std::size_t size) {
+    using namespace skein::objects;
+    store_book book(64 * 4096);
+    for (std::uint64_t who = 1; who <= 3; ++who) book.begin(process_id(who));
+    for (; size >= 3; data += 3, size -= 3) {
+        const process_id by(1 + data[1] % 4), to(1 + data[2] % 4);
+        const object_number which(1 + data[2] / 4);
+        switch (data[0] % 7) {
+        case 0: (void)book.create(by, 4096u * (data[2] % 16) + 1); break;
+        case 1: (void)book.seal(by, which); break;
+        case 2: (void)book.give(by, which, to); break;
+        case 3: (void)book.claim(by, which); break;
+        case 4: (void)book.release(by, which, data[0] / 7); break;
+        case 5: (void)book.take_free_pages(); break;
+        default: book.forget_unseen();
+        }
+        const auto now = book.usage();
+        if (now.granted + now.sealed > now.bytes) std::abort();
+    }
+    for (std::uint64_t who = 1; who <= 4; ++who) book.end(process_id(who));
+    if (book.usage().objects != 0) std::abort();
+    if (!book.create(process_id(9), 64 * 4096)) std::abort(); // one piece again
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    if (size == 0) return 0;
+    const skein::byte_span body(reinterpret_cast<const std::byte*>(data + 1), size - 1);
+    const auto read = skein::objects::store_messages::check(data[0], body);
+    if (!read && read.error().text().empty()) std::abort();
+    skein::byte_span rest = body;
+    std::vector<skein::rt::detail::object_use> uses;
+    if (skein::rt::detail::take_uses(rest, uses)) {
+        skein::wire::writer again;
+        again.raw(rest);
+        skein::rt::detail::append_uses(again, uses);
+        if (again.size() != body.size()) std::abort();
+    }
+    play(data, size);
+    return 0;
+}

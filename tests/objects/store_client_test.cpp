@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// A store and the processes that use it, in the simulated world: what one makes others hold and read,
+// who waits for room, and what is left when a process has gone.
+#include "objects/store_support.hpp"
+
+#include <skein/core/sleep.hpp>
+#include <skein/net/real_loop.hpp>
+
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <catch2/catch_test_macros.hpp>
+
+namespace store_client_test {
+
+using namespace skein;
+using namespace std::chrono_literals;
+using objects::object_ptr;
+using objects_test::user;
+using objects_test::world;
+
+constexpr std::uint64_t mebi = std::uint64_t{1} << 20;
+
+/// An object of so many bytes, each of them `with`.
+task<object_ptr> make(user* by, std::uint64_t bytes, int with, time_span patience = 0s,
+                      objects::process_id to = {}) {
+    auto creating = by->client->create(bytes, patience);
+    auto made = co_await creating;
+    if (!made) co_return nullptr;
+    std::memset(made->bytes().data(), with, made->bytes().size());
+    auto sealing = by->client->seal(std::move(*made), to);
+    co_return co_await sealing;
+}
+
+TEST_CASE("what one process makes another claims and reads in place", "[objects][store]") {
+    world w(8 * mebi);
+    w.run([](world& w) -> task<void> {
+        auto joining = w.join("a");
+        auto a = co_await joining;
+        auto joining_too = w.join("b");
+        auto b = co_await joining_too;
+        auto making = make(a.get(), mebi, 7);
+        auto mine = co_await making;
+        REQUIRE(mine);
+        auto claiming = b->client->claim({mine->name()});
+        auto theirs = co_await claiming;
+        REQUIRE(theirs.at(0));
+        CHECK(theirs[0]->bytes().data() == mine->bytes().data()); // one copy
+        mine.reset();
+        co_await sleep_for(1s);
+        CHECK(w.store->usage().sealed == mebi);
+        CHECK(theirs[0]->bytes()[mebi - 1] == std::byte{7});
+        theirs.clear();
+        co_await sleep_for(1s);
+        CHECK(w.store->usage().objects == 0);
+    });
+}
+
+TEST_CASE("an object that is made for another process is held by that alone", "[objects][store]") {
+    world w(8 * mebi);
+    w.run([](world& w) -> task<void> {
+        auto joining = w.join("a");
+        auto a = co_await joining;
+        auto creating = a->client->create(mebi, 0s);
+        auto made = co_await creating;
+        const auto name = made->name();
+        const objects::process_id later(77); // it comes when it has heard of the object
+        auto sealing = a->client->seal(std::move(*made), later);
+        const auto none = co_await sealing;
+        CHECK(!none);
+        auto leaving = w.leave(*a);
+        co_await leaving; // and its maker has gone
+        CHECK(w.store->usage().sealed == mebi);
+        auto joining_too = w.join("b", 77);
+        auto b = co_await joining_too;
+        const auto got = b->client->adopt(name);
+        CHECK(got->bytes().size() == mebi);
+        co_await sleep_for(1s);
+        CHECK(w.store->usage().processes == 1);
+        auto leaving_too = w.leave(*b);
+        co_await leaving_too;
+        CHECK(w.store->usage().objects == 0);
+        CHECK(got->bytes().size() == mebi); // it can still be read
+    });
+}
+
+TEST_CASE("what is made for a process that never comes goes after a while", "[objects][store]") {
+    world w(8 * mebi);
+    w.run([](world& w) -> task<void> {
+        auto joining = w.join("a");
+        auto a = co_await joining;
+        auto making = make(a.get(), mebi, 1, 0s, objects::process_id(77));
+        (void)co_await making;
+        co_await sleep_for(5s);
+        CHECK(w.store->usage().objects == 1);
+        co_await sleep_for(60s);
+        CHECK(w.store->usage().objects == 0);
+    });
+}
+
+TEST_CASE(
+    "who finds no room waits in line, and is told after a while; one alone is refused at once",
+    "[objects][store]") {
+    world w(4 * mebi);
+    w.run([](world& w) -> task<void> {
+        auto joining = w.join("a");
+        auto a = co_await joining;
+        auto making = make(a.get(), 3 * mebi, 1);
+        auto first = co_await making;
+        auto at_once = make(a.get(), 2 * mebi, 2);
+        const auto none = co_await at_once;
+        CHECK(!none);
+        auto too_large = make(a.get(), 5 * mebi, 2, 10s);
+        const auto never = co_await too_large;
+        CHECK(!never);
+        scope waiting;
+        object_ptr second;
+        waiting.spawn([](user* by, object_ptr* into) -> task<void> {
+            auto making = make(by, 2 * mebi, 2, 10s);
+            *into = co_await making;
+        }(a.get(), &second));
+        co_await sleep_for(2s);
+        CHECK(w.store->waiting() == 1);
+        CHECK(!second);
+        first.reset();
+        auto joined = waiting.join();
+        co_await joined;
+        REQUIRE(second);
+        CHECK(second->bytes()[0] == std::byte{2});
+        const auto began = loop::current().now();
+        auto in_vain = make(a.get(), 3 * mebi, 3, 10s);
+        const auto late = co_await in_vain;
+        CHECK(!late);
+        CHECK(loop::current().now() - began >= 10s);
+        CHECK(w.store->waiting() == 0);
+    });
+}
+
+TEST_CASE("a writer that dies leaves nothing, a reader that dies lets go, and those in line go on",
+          "[objects][store]") {
+    world w(4 * mebi);
+    w.run([](world& w) -> task<void> {
+        auto joining = w.join("a");
+        auto a = co_await joining;
+        auto joining_too = w.join("b");
+        auto b = co_await joining_too;
+        auto creating = a->client->create(3 * mebi, 0s);
+        auto half = co_await creating;
+        REQUIRE(half);
+        scope waiting;
+        object_ptr got;
+        waiting.spawn([](user* by, object_ptr* into) -> task<void> {
+            auto making = make(by, 2 * mebi, 2, 60s);
+            *into = co_await making;
+        }(b.get(), &got));
+        co_await sleep_for(1s);
+        CHECK(!got);
+        w.network.crash("a");
+        auto joined = waiting.join();
+        co_await joined;
+        REQUIRE(got);
+        CHECK(w.store->usage().granted == 0);
+        CHECK(w.store->usage().processes == 1);
+        auto joining_again = w.join("c");
+        auto c = co_await joining_again;
+        auto claiming = c->client->claim({got->name()});
+        auto held = co_await claiming;
+        got.reset();
+        co_await sleep_for(1s);
+        CHECK(w.store->usage().objects == 1);
+        w.network.crash("c");
+        co_await sleep_for(1s);
+        CHECK(w.store->usage().objects == 0);
+    });
+}
+
+TEST_CASE("objects that are gone are none, those of another program are refused",
+          "[V9][objects][store]") {
+    world w(4 * mebi);
+    w.run([](world& w) -> task<void> {
+        auto joining = w.join("a");
+        auto a = co_await joining;
+        auto making = make(a.get(), mebi, 1);
+        auto one = co_await making;
+        auto name = one->name();
+        auto missing = name;
+        missing.number = objects::object_number(99);
+        auto claiming = a->client->claim({name, missing});
+        const auto got = co_await claiming;
+        REQUIRE(got.size() == 2);
+        CHECK(got[0]);
+        CHECK(!got[1]);
+        name.store ^= 2;
+        auto refused = as_result(a->client->claim({name}));
+        const auto outcome = co_await refused;
+        REQUIRE(!outcome);
+        CHECK(outcome.error().code() == errc::mismatch);
+        CHECK_THROWS_AS(a->client->adopt(name), error);
+    });
+}
+
+TEST_CASE("a process that gives back what it does not hold loses its link and all it holds",
+          "[objects][store]") {
+    world w(4 * mebi);
+    w.run([](world& w) -> task<void> {
+        auto dialing = w.dial("a", 5);
+        auto wire = co_await dialing;
+        auto link = net::requests::over(std::move(wire));
+        objects::create_request want;
+        want.bytes = mebi;
+        auto asking = link->call<objects::create_reply>(want);
+        const auto made = co_await asking;
+        CHECK(w.store->usage().granted == mebi);
+        objects::release_note lie;
+        lie.all.push_back({made.name.number, 2, 0});
+        link->tell(lie);
+        co_await sleep_for(1s);
+        CHECK(!link->is_open());
+        CHECK(w.store->usage().objects == 0);
+        auto closing = link->close();
+        co_await closing;
+        // It has ended for good: its name is not let in again.
+        auto dialing_again = w.dial("a", 5);
+        auto again = co_await dialing_again;
+        auto other = net::requests::over(std::move(again));
+        co_await sleep_for(1s);
+        CHECK(!other->is_open());
+        auto closing_too = other->close();
+        co_await closing_too;
+    });
+}
+
+TEST_CASE("a creation that is cancelled gives back what it was granted", "[objects][store]") {
+    world w(4 * mebi);
+    w.run([](world& w) -> task<void> {
+        auto joining = w.join("a");
+        auto a = co_await joining;
+        auto making = make(a.get(), 4 * mebi, 1);
+        auto all = co_await making;
+        auto hasty = as_result(with_timeout(make(a.get(), mebi, 2, 20s), 1s));
+        const auto late = co_await hasty;
+        CHECK(!late);
+        all.reset();
+        co_await sleep_for(30s);
+        CHECK(w.store->usage().objects == 0);
+        CHECK(w.store->waiting() == 0);
+    });
+}
+
+TEST_CASE("the last pointer may go on another thread, and after the end of its loop",
+          "[objects][store]") {
+    object_ptr survivor;
+    {
+        world w(4 * mebi);
+        w.run([&survivor](world& w) -> task<void> {
+            auto joining = w.join("a");
+            auto a = co_await joining;
+            auto making = make(a.get(), mebi, 4);
+            auto one = co_await making;
+            auto making_too = make(a.get(), mebi, 5);
+            survivor = co_await making_too;
+            std::thread([&one] { one.reset(); }).join();
+            co_await sleep_for(1s);
+            CHECK(w.store->usage().objects == 1);
+        });
+    }
+    CHECK(survivor->bytes()[mebi - 1] == std::byte{5});
+    std::thread([&survivor] { survivor.reset(); }).join();
+}
+
+} // namespace store_client_test
