@@ -2128,6 +2128,7 @@ SKEIN_INLINE int shared_memory::fd() const noexcept { return held_ ? held_->file
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace skein::proc {
 
@@ -2138,8 +2139,9 @@ inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
 struct boot {
     std::string role, name; ///< those of child_options
     byte_buffer message;
-    unique_fd socket;     ///< connected with the parent; none if it did not want one
-    shared_memory memory; ///< what the parent has given
+    unique_fd socket;             ///< connected with the parent; none if it did not want one
+    shared_memory memory;         ///< what the parent has given
+    std::vector<unique_fd> files; ///< those of child_options
 };
 
 /// True if children started this process in that role; also if what it was started with cannot be
@@ -2174,6 +2176,7 @@ struct boot_message {
     byte_buffer message;
     std::int32_t socket = -1; ///< the number of the inherited socket, or -1
     std::int32_t memory = -1; ///< the same of the memory
+    std::int32_t files = 0;   ///< how many more there are, from first_file on
     std::int32_t threads = 0; ///< the OMP_NUM_THREADS that it was given; 0: none, or the user's
 };
 
@@ -2184,7 +2187,7 @@ struct boot_message {
 }
 
 /// The numbers that inherited files have in a child.
-inline constexpr int boot_file = 3, socket_file = 4, memory_file = 5;
+inline constexpr int boot_file = 3, socket_file = 4, memory_file = 5, first_file = 6;
 
 } // namespace skein::proc::detail
 
@@ -3852,6 +3855,12 @@ public:
         size_ += zeros;
     }
 
+    /// Replaces one byte of what was written by f(byte).
+    template <class F>
+    void change(std::size_t at, F f) {
+        buffer_.at(at) = f(buffer_.at(at));
+    }
+
 private:
     /// Memory doubles; what may be written to grows by a page at most, because it is cleared.
     [[gnu::noinline]] void grow(std::size_t bytes) {
@@ -4416,6 +4425,9 @@ SKEIN_INLINE result<boot> read_boot(std::string_view number) {
         mine.socket = unique_fd(got->socket);
     if (got->memory >= 0 && ::fcntl(got->memory, F_SETFD, FD_CLOEXEC) == 0)
         mine.memory = shared_memory::open(unique_fd(got->memory));
+    for (int i = 0; i < got->files; ++i)
+        if (::fcntl(first_file + i, F_SETFD, FD_CLOEXEC) == 0)
+            mine.files.emplace_back(first_file + i);
     return mine;
 }
 
@@ -5167,6 +5179,7 @@ inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal
 //     if (!done) return done.error();
 
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -5179,6 +5192,13 @@ enum class open_mode : std::uint8_t {
     write,      ///< created or emptied, for writing (and reading back)
     append,     ///< created if missing, kept if not; write position at the end
     create_new, ///< as write, but errc::already_exists if there is one
+};
+
+/// What became of a try to lock a file.
+enum class file_lock : std::uint8_t {
+    held,
+    busy,       ///< another process has it
+    unsupported ///< the file system cannot lock (some NFS); errno says more
 };
 
 /// An open file. The destructor closes it; close() also tells whether that worked.
@@ -5203,6 +5223,15 @@ public:
     virtual result<void> sync() = 0;
     /// Closes; later calls fail with errc::closed. Closing twice is fine.
     virtual result<void> close() = 0;
+    /// Takes its lock (flock) or not, at once; it is held until the file is closed.
+    virtual file_lock try_lock() { return file_lock::unsupported; }
+    /// Whether a path still names this file: nobody has put another one there.
+    virtual bool is_at(const std::string& path) {
+        (void)path;
+        return true;
+    }
+    /// The system's, still owned by this object; -1: it has none in this process.
+    [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
 };
 
 /// One name in a folder.
@@ -5356,7 +5385,7 @@ enum class link_policy : std::uint8_t {
 };
 
 /// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits
-/// for it.
+/// for it. What lies below a core/mounted_folder.hpp is asked of that one's disk.
 class posix_disk final : public disk {
 public:
     explicit posix_disk(link_policy links = link_policy::follow) noexcept : links_(links) {}
@@ -5381,6 +5410,140 @@ private:
 // POSIX calls behind skein::disk.
 
 
+// ======== skein/core/mounted_folder.hpp
+// A folder of another disk at a path of this process, as long as the object lives: whoever uses
+// posix_disk finds it there, and need not know.
+//
+//     net::far_disk there(...);                              // a folder of another host
+//     const mounted_folder here("/data/job/runs", "/other/job/runs", there);
+//     posix_disk().read_whole("/data/job/runs/gpt/config.json");   // asks `there`
+//
+// One at a time. Paths are compared as they are written, links in them are not followed.
+
+
+#include <string>
+
+namespace skein {
+
+/// Made before other threads use files, and ends after they have.
+class mounted_folder {
+public:
+    ///   path   absolute; the disk is asked by paths that begin with it
+    ///   alias  absolute: another name of the same folder, as this process would write it; may be
+    ///          empty
+    ///   there  must outlive it
+    ///   errors  already_exists: there is another one
+    mounted_folder(std::string path, std::string alias, disk& there);
+    mounted_folder(const mounted_folder&) = delete;
+    mounted_folder& operator=(const mounted_folder&) = delete;
+    ~mounted_folder();
+
+    /// The disk of a path; nullptr: it is this host's.
+    [[nodiscard]] static disk* of(const std::string& path);
+    /// Whether the folder is somewhere below a path.
+    [[nodiscard]] static bool is_below(const std::string& path);
+    /// A path of the alias as one of the folder; others as they are.
+    [[nodiscard]] static std::string name_of(const std::string& path);
+
+private:
+    std::string path_, alias_;
+    disk& there_;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/detail/mounted_folder.ipp
+// The bodies of core/mounted_folder.hpp.
+
+
+#include <climits>
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <string_view>
+
+#include <unistd.h>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE std::atomic<const mounted_folder*>& mounted() noexcept {
+    static std::atomic<const mounted_folder*> one = nullptr;
+    return one;
+}
+
+/// Whether `path` is `folder`, or in it.
+[[nodiscard]] inline bool is_in_folder(std::string_view path, std::string_view folder) noexcept {
+    if (!path.starts_with(folder)) return false;
+    return path.size() == folder.size() || path[folder.size()] == '/';
+}
+
+/// As it is written: absolute, without ".", "..", empty names and a slash at the end.
+[[nodiscard]] SKEIN_INLINE std::string absolute_path(const std::string& path) {
+    const bool is_plain = path.starts_with('/') && path.find("/.") == path.npos &&
+                          path.find("//") == path.npos && (path.size() == 1 || path.back() != '/');
+    if (is_plain) return path;
+    std::string whole = path;
+    char here[PATH_MAX];
+    if (!path.starts_with('/')) {
+        if (::getcwd(here, sizeof here) == nullptr) return path;
+        whole = std::string(here) + "/" + path;
+    }
+    std::string out;
+    for (std::size_t begin = 0; begin < whole.size();) {
+        const auto end = std::min(whole.find('/', begin), whole.size());
+        const auto name = whole.substr(begin, end - begin);
+        if (name == "..")
+            out.resize(std::min(out.rfind('/'), out.size()));
+        else if (!name.empty() && name != ".")
+            out += "/" + name;
+        begin = end + 1;
+    }
+    return out.empty() ? "/" : out;
+}
+
+} // namespace detail
+
+SKEIN_INLINE mounted_folder::mounted_folder(std::string path, std::string alias, disk& there)
+    : path_(detail::absolute_path(path)),
+      alias_(alias.empty() ? std::string() : detail::absolute_path(alias)), there_(there) {
+    const mounted_folder* none = nullptr;
+    if (!detail::mounted().compare_exchange_strong(none, this))
+        throw error(errc::already_exists,
+                    fmt::format("{} cannot be another disk's: {} is already", path_, none->path_));
+}
+
+SKEIN_INLINE mounted_folder::~mounted_folder() { detail::mounted() = nullptr; }
+
+SKEIN_INLINE disk* mounted_folder::of(const std::string& path) {
+    const auto* const one = detail::mounted().load(std::memory_order_acquire);
+    if (one == nullptr || path.empty()) return nullptr;
+    return detail::is_in_folder(detail::absolute_path(path), one->path_) ? &one->there_ : nullptr;
+}
+
+SKEIN_INLINE bool mounted_folder::is_below(const std::string& path) {
+    const auto* const one = detail::mounted().load(std::memory_order_acquire);
+    if (one == nullptr || path.empty()) return false;
+    const auto whole = detail::absolute_path(path);
+    return whole == "/" || detail::is_in_folder(one->path_, whole);
+}
+
+SKEIN_INLINE std::string mounted_folder::name_of(const std::string& path) {
+    const auto* const one = detail::mounted().load(std::memory_order_acquire);
+    if (one == nullptr || one->alias_.empty()) return path;
+    const auto whole = detail::absolute_path(path);
+    if (!detail::is_in_folder(whole, one->alias_)) return path;
+    return one->path_ + whole.substr(one->alias_.size());
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/posix_disk.ipp, continued
 #include <climits>
 #include <algorithm>
 #include <cstring>
@@ -5390,6 +5553,7 @@ private:
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -5493,6 +5657,18 @@ public:
         return {};
     }
 
+    file_lock try_lock() override {
+        if (retry_eintr([&] { return ::flock(fd_, LOCK_EX | LOCK_NB); }) == 0)
+            return file_lock::held;
+        return errno == EWOULDBLOCK ? file_lock::busy : file_lock::unsupported;
+    }
+    bool is_at(const std::string& path) override {
+        struct stat held{}, there{};
+        return ::fstat(fd_, &held) == 0 && ::stat(path.c_str(), &there) == 0 &&
+               held.st_ino == there.st_ino && held.st_dev == there.st_dev;
+    }
+    [[nodiscard]] int descriptor() const noexcept override { return fd_; }
+
 private:
     [[nodiscard]] error failed(std::string_view verb) const {
         if (fd_ < 0)
@@ -5508,6 +5684,7 @@ private:
 
 SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path,
                                                             open_mode mode) {
+    if (auto* const there = mounted_folder::of(path)) return there->open(path, mode);
     int flags = O_CLOEXEC | O_NONBLOCK; // a pipe in the place of a file must not block
     if (links_ == link_policy::refuse) flags |= O_NOFOLLOW;
     const char* verb = "open";
@@ -5536,12 +5713,15 @@ SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& p
 }
 
 SKEIN_INLINE result<void> posix_disk::rename(const std::string& from, const std::string& to) {
+    if (auto* const there = mounted_folder::of(from)) return there->rename(from, to);
     if (::rename(from.c_str(), to.c_str()) != 0)
         return errno_error(errno, "rename", from + " to " + to);
     return {};
 }
 
 SKEIN_INLINE result<void> posix_disk::sync_dir(const std::string& path) {
+    if (auto* const there = mounted_folder::of(path)) return there->sync_dir(path);
+    if (mounted_folder::is_below(path)) return {}; // of the other disk, too
     const int fd = detail::retry_eintr(
         [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
     if (fd < 0) return errno_error(errno, "open folder", path);
@@ -5554,6 +5734,7 @@ SKEIN_INLINE result<void> posix_disk::sync_dir(const std::string& path) {
 }
 
 SKEIN_INLINE result<std::vector<dir_entry>> posix_disk::list(const std::string& path) {
+    if (auto* const there = mounted_folder::of(path)) return there->list(path);
     const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()),
                                                   [](DIR* d) { return ::closedir(d); });
     if (!dir) return errno_error(errno, "list", path);
@@ -5581,11 +5762,13 @@ SKEIN_INLINE result<std::vector<dir_entry>> posix_disk::list(const std::string& 
 }
 
 SKEIN_INLINE result<void> posix_disk::remove(const std::string& path) {
+    if (auto* const there = mounted_folder::of(path)) return there->remove(path);
     if (::remove(path.c_str()) != 0) return errno_error(errno, "remove", path);
     return {};
 }
 
 SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
+    if (auto* const there = mounted_folder::of(path)) return there->make_dirs(path);
     for (std::size_t end = 0; end != std::string::npos;) {
         end = path.find('/', end + 1);
         const std::string folder = path.substr(0, end);
@@ -5599,6 +5782,7 @@ SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
 }
 
 SKEIN_INLINE result<std::uint64_t> posix_disk::free_space(const std::string& path) {
+    if (auto* const there = mounted_folder::of(path)) return there->free_space(path);
     struct statvfs info{};
     if (detail::retry_eintr([&] { return ::statvfs(path.c_str(), &info); }) != 0)
         return errno_error(errno, "free space of", path);
@@ -5606,6 +5790,7 @@ SKEIN_INLINE result<std::uint64_t> posix_disk::free_space(const std::string& pat
 }
 
 SKEIN_INLINE result<dir_entry> posix_disk::status(const std::string& path) {
+    if (auto* const there = mounted_folder::of(path)) return there->status(path);
     struct stat info{};
     if (::stat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
     dir_entry entry;
@@ -6441,6 +6626,8 @@ namespace skein::cluster {
 
 inline constexpr std::int64_t no_drain_deadline =
     -1; ///< of a drain: what runs there may end by itself
+/// Longer ones are cut to it: a year.
+inline constexpr std::int64_t longest_drain_ms = std::int64_t{366} * 86'400'000;
 
 /// What becomes of a lease on a node that drains.
 enum class leave_word : std::uint8_t {
@@ -9022,15 +9209,20 @@ namespace skein::proc {
 /// Of a boot message: with its frame it fits the smallest pipe of Linux, 64 KiB.
 inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
 
+/// Files that one child inherits beside its socket and memory.
+inline constexpr std::size_t most_inherited = 16;
+
 /// What is started.
 struct child_options {
     /// What the child asks proc::take_boot() for. Empty: it is any program, which knows nothing of
     /// that: it gets neither message nor socket.
     std::string role{};
-    std::string name{};                        ///< as messages name it: "worker-2"
-    byte_buffer message{};                     ///< for the child alone; at most most_boot_bytes
-    bool socket = true;                        ///< a connected socket between it and us
-    shared_memory memory{};                    ///< memory that it shares with us; may be none
+    std::string name{};     ///< as messages name it: "worker-2"
+    byte_buffer message{};  ///< for the child alone; at most most_boot_bytes
+    bool socket = true;     ///< a connected socket between it and us
+    shared_memory memory{}; ///< memory that it shares with us; may be none
+    /// Open files that it inherits beside, in this order; at most most_inherited.
+    std::vector<std::shared_ptr<const unique_fd>> files{};
     std::string executable = "/proc/self/exe"; ///< this program
     std::vector<std::string> argv{};           ///< empty: those of this process
     std::string cwd{}; ///< its working directory; empty: the one in which this process was started
@@ -11687,6 +11879,9 @@ private:
 };
 
 SKEIN_INLINE void check_boot_size(const child_options& how) {
+    if (how.files.size() > most_inherited)
+        throw error(errc::too_large, fmt::format("{} inherits {} files, at most {} are allowed",
+                                                 how.name, how.files.size(), most_inherited));
     if (how.message.size() <= most_boot_bytes) return;
     throw error(errc::too_large,
                 fmt::format("the boot message of {} has {} bytes, at most {} are allowed", how.name,
@@ -11718,6 +11913,7 @@ SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
     text.message = how.message;
     if (how.socket) text.socket = socket_file;
     if (how.memory) text.memory = memory_file;
+    text.files = static_cast<std::int32_t>(how.files.size());
     text.threads = how.threads;
     const auto bytes = wire::encode(text);
     auto [read_end, write_end] = make_pipe();
@@ -11781,6 +11977,8 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
     }
     if (how.memory) plan.fds.emplace_back(how.memory.fd(), detail::memory_file);
+    for (int next = detail::first_file; const auto& file : how.files)
+        plan.fds.emplace_back(file->get(), next++);
     detail::output_files output, writes;
     if (how.reads_output) output = detail::output_pipes(plan, writes);
     if (!starter_) starter_ = std::make_shared<detail::starter>();
@@ -24011,7 +24209,10 @@ struct leased_ranks_options {
     proc::print_lines print{};
     /// Told why ranks wait for room, of each reason once; empty text: they have it.
     std::function<void(const std::string& why)> on_wait{};
-    std::string runs{};       ///< their SKEIN_RUNS_DIR; empty: the folder of the cluster
+    std::string runs{}; ///< their SKEIN_RUNS_DIR; empty: the folder of the cluster
+    /// `runs` is a folder of this host, absolute, as the program calls it: ranks elsewhere reach it
+    /// over the network, and their SKEIN_RUNS_DIR is the job's.
+    bool serves_runs = false;
     bool come_and_go = false; ///< they are workers of an elastic training
 };
 
@@ -24023,7 +24224,7 @@ public:
     ~leased_ranks() override;
 
     ///   errors  those of joining a cluster: refused, timeout, permission_denied, mismatch;
-    ///           not_supported: it has no folder for runs that all nodes see
+    ///           not_supported: it has no folder for runs that all nodes see, and none is served
     [[nodiscard]] task<void> open() override;
     ///   errors  cancelled; exhausted: more ranks than a group may have; closed: the cluster was
     ///           stopped
@@ -24031,6 +24232,7 @@ public:
     /// Its secret is that of all ranks that were reserved together.
     [[nodiscard]] proc::children_door door() override;
     /// The next of those that were reserved. Its end says also that it could not be started.
+    ///   errors  those of net::folder_server, where runs are served
     [[nodiscard]] task<std::unique_ptr<proc::child>> start(proc::child_options how) override;
     void release() override;
     /// A node of theirs is drained with a deadline, and others have room for all of them.
@@ -29386,6 +29588,1411 @@ SKEIN_INLINE std::optional<std::string> table_reader::told() {
 
 } // namespace skein::cluster::detail
 
+// ======== skein/cluster/detail/served_runs.hpp
+// The folder for runs of a training, for its ranks on nodes that do not see it. Between two attempts
+// it is closed, so that whoever is left of the one before writes nothing there any more.
+//
+//     served_runs runs(network, "/data/job/runs");    // "": there is nothing to serve
+//     auto beginning = runs.begin(door, secret);
+//     co_await beginning;
+//     runs.tell(variables);                              // what a rank needs to find it
+//     auto ending = runs.end();
+//     co_await ending;
+
+
+// ======== skein/net/folder_server.hpp
+// A folder of this host for processes of others: what they do with net/far_disk.hpp is done here.
+//
+//     net::folder_server runs(network, net::address::any(), secret, disk, "/data/job/runs");
+//     const auto port = runs.local().port;              // where others find it
+//     serving.spawn(runs.serve());                      // until it is cancelled
+//
+// Whoever has the secret may read and write all that is in the folder, as this process's user, and
+// nothing else: a path with ".." is refused, and so is a link in the place of a file. A link in the
+// place of a folder is followed: they are its owner's. What a link has opened is closed, and its
+// locks are free, when the link has ended. All that touches the disk runs on the pool.
+
+
+// ======== skein/net/link_endpoint.hpp
+// The accepting side of links: a table that gives returning peers back to their links, and a whole
+// server.
+//
+//     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
+//     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
+//
+// A client of HTTP is refused, as every foreign protocol is, unless on_http() says who takes it: one
+// door for peers and for browsers.
+//
+// A peer is authenticated on every connection. A hello of an older generation than the present
+// connection's is refused; one of a newer generation takes its place.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace skein::net {
+
+namespace detail {
+class link_tables;
+}
+
+/// How many links a table takes.
+struct link_table_bounds {
+    std::size_t most_links = 4096;
+    std::size_t most_waiting =
+        1024; ///< for their peers to come back; beyond, the oldest is given up
+};
+
+/// The links of one accepting process. Links may outlive it; then a broken connection ends them.
+class link_table {
+public:
+    explicit link_table(connection_options options, link_options how = {},
+                        link_table_bounds bounds = {});
+    link_table(const link_table&) = delete;
+    link_table& operator=(const link_table&) = delete;
+    ~link_table();
+
+    /// Reads the hello on a fresh connection and answers it.
+    ///   result  a new link; nothing when the connection went to a link that is known, or was
+    ///           refused
+    ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
+    [[nodiscard]] task<link::handle> admit(connection::handle over);
+
+    /// Of this process, as links tell it to their peers.
+    [[nodiscard]] std::uint64_t incarnation() const noexcept;
+    [[nodiscard]] std::size_t links() const noexcept;
+    /// Links whose peer may come back.
+    [[nodiscard]] std::size_t waiting() const noexcept;
+    /// Hellos so far that were refused, and those that a link has resumed with.
+    [[nodiscard]] std::uint64_t refused() const noexcept;
+    [[nodiscard]] std::uint64_t resumed() const noexcept;
+
+private:
+    std::shared_ptr<detail::link_tables> tables_;
+};
+
+/// Listens and serves links until it is closed or cancelled.
+class link_endpoint {
+public:
+    using handler = unique_function<task<void>(link::handle)>;
+    /// A stream that begins as HTTP, what was read of it, and its place at the door: whoever takes
+    /// it says place->authenticated() when the client has shown a key; until then it is one of the
+    /// strangers, who are few and go for one another.
+    using http_handler =
+        unique_function<task<void>(std::unique_ptr<stream>, byte_buffer first, admission* place)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
+    ///           without a token
+    link_endpoint(network& via, const address& at, connection_options options,
+                  link_options how = {}, link_table_bounds links = {},
+                  acceptor_options bounds = {});
+    ~link_endpoint();
+
+    [[nodiscard]] address local() const { return door_.local(); }
+    [[nodiscard]] link_table& table() noexcept { return table_; }
+
+    /// What the peers of later connections read in link::peer().extra.
+    void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
+
+    /// Gives streams that begin as HTTP to `take`, in the scope of serve(); set it before. Its
+    /// errors are logged and end its stream only.
+    void on_http(http_handler take) { http_ = std::move(take); }
+
+    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call,
+    /// and is closed when that ends; an error of one is logged and ends that one only. Returns when
+    /// all ended.
+    ///   errors  as endpoint::serve
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting, and ends streams that are no links, or none yet: neither a stranger that
+    /// says nothing nor a client of HTTP keeps anybody from ending. Links that are served go on,
+    /// until their connection breaks.
+    void close() noexcept {
+        door_.close();
+        closing_.request();
+    }
+
+private:
+    static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
+    static task<void> one_link(link_endpoint* self, std::unique_ptr<stream> from, byte_buffer first,
+                               admission* place);
+
+    connection_options options_;
+    acceptor door_;
+    link_table table_;
+    cancel_source closing_;
+    handler handler_;
+    http_handler http_;
+    std::uint64_t failed_ = 0; ///< links whose handler threw
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/link_endpoint.ipp
+// Who a hello belongs to, and what it is told.
+
+
+// ======== skein/net/endpoint.hpp
+// The listening side of connections as a whole: an acceptor, the handshake, one task per
+// connection.
+//
+//     net::endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
+//     auto serving = server.serve([](net::connection::handle c) { return talk(std::move(c)); });
+
+
+#include <cstdint>
+#include <memory>
+
+namespace skein::net {
+
+/// Listens and serves until it is closed or cancelled.
+class endpoint {
+public:
+    using handler = unique_function<task<void>(connection::handle)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
+    ///           without a token
+    endpoint(network& via, const address& at, connection_options options,
+             acceptor_options bounds = {});
+    ~endpoint();
+
+    [[nodiscard]] address local() const { return door_.local(); }
+
+    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this
+    /// call; an error of one (handshake or handler) is logged and ends that one only, whatever its
+    /// code. Streams that cannot be accepted are logged, too, and accepting goes on. Returns when
+    /// all ended.
+    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
+    ///           (invalid_argument, not_supported)
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting, and ends handshakes on the way; connections that are served go on.
+    void close() noexcept { door_.close(); }
+
+    /// Streams that were not authenticated, and connections served so far.
+    [[nodiscard]] std::uint64_t refused() const noexcept { return door_.refused(); }
+    [[nodiscard]] std::uint64_t accepted() const noexcept { return door_.authenticated(); }
+
+private:
+    static task<void> one(endpoint* self, std::unique_ptr<stream> from, admission* place);
+
+    connection_options options_;
+    acceptor door_;
+    handler handler_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/endpoint.ipp
+// What an endpoint does with a stream: handshake, handler, an orderly end.
+
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace skein::net {
+namespace detail {
+
+/// A door without a lock must not stand where others can reach it.
+SKEIN_INLINE const address& check_guarded(const address& at, const token& secret) {
+    if (secret.empty() && !at.is_loopback()) {
+        throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
+            .with_hint("give a token, or listen on 127.0.0.1");
+    }
+    return at;
+}
+
+/// The handshake has a limit of its own; that of the door counts if it is the shorter one.
+SKEIN_INLINE acceptor_options within_handshake(acceptor_options bounds, time_span handshake) {
+    if (bounds.deadline && duration(*bounds.deadline) >= duration(handshake))
+        bounds.deadline.reset();
+    return bounds;
+}
+
+} // namespace detail
+
+SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
+                                acceptor_options bounds)
+    : options_(std::move(options)),
+      door_(via, detail::check_guarded(at, options_.secret),
+            detail::within_handshake(bounds, options_.bounds.handshake_deadline)) {}
+SKEIN_INLINE endpoint::~endpoint() = default;
+
+SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
+        return one(this, std::move(from), place);
+    });
+}
+
+SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from,
+                                      admission* place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    auto greeting = connection::accept(std::move(from), self->options_, {}, place);
+    const connection::handle c = co_await greeting;
+    place->authenticated();
+    std::optional<error> fault;
+    try {
+        auto serving = self->handler_(c);
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    if (fault) c->abort(*fault);
+    auto closing = shield(c->close());
+    co_await closing;
+    if (!fault) co_return;
+    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
+    logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
+}
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/link_endpoint.ipp, continued
+#include <bit>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE link_tables::link_tables(connection_options options, link_options how,
+                                      std::size_t most_links, std::size_t most_waiting,
+                                      std::uint64_t incarnation)
+    : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
+      incarnation_(incarnation) {
+    how_.incarnation = incarnation;
+}
+
+SKEIN_INLINE link_answer link_tables::answer(link_verdict verdict, std::string why) const {
+    link_answer a;
+    a.verdict = static_cast<std::uint8_t>(verdict);
+    a.incarnation = incarnation_;
+    a.window_messages = how_.window_messages;
+    a.window_bytes = how_.window_bytes;
+    a.why = std::move(why);
+    return a;
+}
+
+SKEIN_INLINE link_answer link_tables::judge(const connection& over, const link_hello& h,
+                                            link* known) const {
+    if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
+    if (known == nullptr) {
+        if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
+            auto a = answer(found->second.verdict, found->second.why);
+            a.received = found->second.received;
+            a.generation = found->second.generation;
+            return a;
+        }
+        if (!h.fresh) return answer(link_verdict::forgotten);
+        if (h.received != 0) return answer(link_verdict::not_allowed, "messages of a new link");
+        if (shut_) return answer(link_verdict::no_place, "it is closing");
+        if (links_.size() >= most_links_) {
+            return answer(link_verdict::no_place, fmt::format("{} are there", links_.size()));
+        }
+        return answer(link_verdict::good);
+    }
+    auto a = answer(link_verdict::good);
+    a.generation = known->generation_;
+    a.received = known->received_;
+    a.resume = known->resumes_;
+    const auto refuse = [&](link_verdict v, std::string why) {
+        a.verdict = static_cast<std::uint8_t>(v);
+        a.why = std::move(why);
+    };
+    if (h.generation <= known->generation_) {
+        refuse(link_verdict::stale,
+               fmt::format("generation {} after {}", h.generation, known->generation_));
+    } else if (over.peer().name != known->peer_.name || over.peer().key != known->peer_.key) {
+        refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
+    } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
+               (h.fresh && known->received_ != 0)) {
+        refuse(link_verdict::not_allowed,
+               fmt::format("{} messages received of {} sent, {} confirmed", h.received,
+                           known->window_.pushed(), known->window_.acknowledged()));
+    }
+    return a;
+}
+
+SKEIN_INLINE link::handle link_tables::admit(connection::handle over, const link_hello& h,
+                                             bool& refused) {
+    forget_old();
+    if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
+        throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
+    }
+    const auto found = links_.find({h.from, h.number});
+    link* const known = found == links_.end() ? nullptr : found->second;
+    const auto keep = known != nullptr ? known->self_ : nullptr;
+    auto a = judge(*over, h, known);
+    if (static_cast<link_verdict>(a.verdict) != link_verdict::good) {
+        ++refused_;
+        refused = true;
+        over->send(link_answer_kind, 0, 0, wire::encode(a));
+        return nullptr;
+    }
+    if (known == nullptr) return make(std::move(over), h);
+    ++resumed_;
+    a.generation = known->generation_ = h.generation;
+    if (known->connected_) {
+        ++known->statistics_.breaks;
+        known->break_ = error(errc::reset, "the peer has dialled again");
+    }
+    over->send(link_answer_kind, 0, 0, wire::encode(a));
+    known->attach(std::move(over), h.received);
+    return nullptr;
+}
+
+SKEIN_INLINE link::handle link_tables::make(connection::handle over, const link_hello& h) {
+    const link::core made(new link(options_, how_, false));
+    made->self_ = made;
+    made->tables_ = shared_from_this();
+    made->number_ = h.number;
+    made->generation_ = h.generation;
+    const bool resumes = h.resume && (how_.resume == resume_mode::on ||
+                                      (how_.resume == resume_mode::automatic && !over->is_local()));
+    made->begin(over->peer(), over->peer_name(), h.from, resumes, h.window_messages,
+                h.window_bytes);
+    links_.emplace(key(h.from, h.number), made.get());
+    auto a = answer(link_verdict::good);
+    a.generation = h.generation;
+    a.resume = resumes;
+    over->send(link_answer_kind, 0, 0, wire::encode(a));
+    auto out = link::handle_of(made);
+    made->attach(std::move(over), 0);
+    return out;
+}
+
+SKEIN_INLINE void link_tables::leave(link& l) noexcept {
+    const key k(l.theirs_, l.number_);
+    const auto found = links_.find(k);
+    if (found == links_.end() || found->second != &l) return;
+    links_.erase(found);
+    const bool closed = l.ending_ == link_end::orderly;
+    const bool dead = l.ending_ == link_end::declared_dead;
+    epitaph e{closed ? link_verdict::closed
+              : dead ? link_verdict::dead
+                     : link_verdict::ended,
+              l.received_, l.generation_, l.failure_ ? l.failure_->what() : "",
+              deadline_after(l.loop_.now(), 4 * how_.resume_within)};
+    if (dead && l.failure_) e.why = l.failure_->cause();
+    if (e.why.size() > 1024) e.why.resize(1024);
+    try {
+        epitaphs_.insert_or_assign(k, std::move(e));
+        order_.push_back(k);
+        if (order_.size() > most_epitaphs) {
+            epitaphs_.erase(order_.front());
+            order_.pop_front();
+        }
+    } catch (const std::bad_alloc&) { // then it is forgotten
+    }
+}
+
+SKEIN_INLINE void link_tables::forget_old() noexcept {
+    const auto now = loop::current().now();
+    while (!order_.empty()) {
+        const auto first = epitaphs_.find(order_.front());
+        if (first != epitaphs_.end() && first->second.until > now) return;
+        if (first != epitaphs_.end()) epitaphs_.erase(first);
+        order_.pop_front();
+    }
+}
+
+SKEIN_INLINE std::size_t link_tables::waiting() const noexcept {
+    std::size_t n = 0;
+    for (const auto& [k, l] : links_) n += !l->connected_;
+    return n;
+}
+
+SKEIN_INLINE bool link_tables::wait_for(link& l) {
+    if (shut_) return false;
+    std::erase(broken_, key(l.theirs_, l.number_));
+    broken_.emplace_back(l.theirs_, l.number_);
+    const auto is_waiting = [&](const key& k) {
+        const auto found = links_.find(k);
+        return found != links_.end() && !found->second->connected_;
+    };
+    if (broken_.size() <= most_waiting_) return true;
+    std::erase_if(broken_, [&](const key& k) { return !is_waiting(k); });
+    while (broken_.size() > most_waiting_) { // each once, and each of them waits
+        link* const oldest = links_.find(broken_.front())->second;
+        broken_.pop_front();
+        oldest->end(error(errc::exhausted,
+                          fmt::format("more than {} links wait for their peers; that of {} has "
+                                      "waited longest",
+                                      most_waiting_, oldest->peer_name_)),
+                    link_end::deadline);
+    }
+    return l.state_ != link::state::ended;
+}
+
+} // namespace detail
+
+SKEIN_INLINE link_table::link_table(connection_options options, link_options how,
+                                    link_table_bounds bounds) {
+    const std::uint64_t mine =
+        how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
+    tables_ = std::make_shared<detail::link_tables>(std::move(options), how, bounds.most_links,
+                                                    bounds.most_waiting, mine);
+}
+SKEIN_INLINE link_table::~link_table() { tables_->shut(); }
+
+SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
+    return tables_->incarnation();
+}
+SKEIN_INLINE std::size_t link_table::links() const noexcept { return tables_->links(); }
+SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return tables_->waiting(); }
+SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return tables_->refused(); }
+SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return tables_->resumed(); }
+
+SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
+    const auto tables = tables_;
+    auto reading = with_timeout(over->receive(), tables->hello_deadline());
+    const auto first = co_await reading;
+    if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
+    const auto hello = detail::read_greeting<detail::link_hello>(*first);
+    if (!hello) throw hello.error();
+    bool refused = false;
+    auto made = tables->admit(over, *hello, refused);
+    if (refused) {
+        auto closing = over->close();
+        co_await closing;
+    }
+    co_return made;
+}
+
+SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
+                                          connection_options options, link_options how,
+                                          link_table_bounds links, acceptor_options bounds)
+    : options_(std::move(options)),
+      door_(via, detail::check_guarded(at, options_.secret),
+            detail::within_handshake(bounds, options_.bounds.handshake_deadline)),
+      table_(options_, how, links) {}
+SKEIN_INLINE link_endpoint::~link_endpoint() = default;
+
+SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
+        return one(this, std::move(from), place);
+    });
+}
+
+SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
+                                           admission* place) {
+    byte_buffer first;
+    bool is_http = false;
+    if (self->http_) {
+        auto looking = with_timeout(detail::read_opening(from.get(), &first),
+                                    self->options_.bounds.handshake_deadline);
+        is_http = co_await looking == detail::opening::http;
+    }
+    if (!is_http) {
+        auto serving = one_link(self, std::move(from), std::move(first), place);
+        co_await serving;
+        co_return;
+    }
+    // A page that is open, or a client between two requests, keeps nobody from ending.
+    auto answering = as_result(
+        with_cancel(self->closing_.token(), self->http_(std::move(from), std::move(first), place)));
+    const auto done = co_await answering;
+    if (!done && !self->closing_.requested()) throw done.error();
+}
+
+SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique_ptr<stream> from,
+                                                byte_buffer first, admission* place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    link::handle l;
+    {
+        auto greeting =
+            connection::accept(std::move(from), self->options_, std::move(first), place);
+        const connection::handle c = co_await greeting;
+        place->authenticated();
+        auto admitting = as_result(with_cancel(self->closing_.token(), self->table_.admit(c)));
+        auto admitted = co_await admitting;
+        if (!admitted && self->closing_.requested()) co_return;
+        if (!admitted) throw admitted.error();
+        l = std::move(*admitted);
+    }
+    if (!l) co_return;
+    std::optional<error> fault;
+    try {
+        auto serving = self->handler_(l);
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    if (fault) l->abort(*fault);
+    auto closing = shield(l->close());
+    co_await closing;
+    if (!fault) co_return;
+    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
+    constexpr std::uint64_t all_of_the_first =
+        8; // then ever fewer: how many there are is up to the peers
+    if (++self->failed_ > all_of_the_first && !std::has_single_bit(self->failed_)) co_return;
+    logging::warn("net", "link failed",
+                  {{"peer", l->peer_name()}, {"why", fault->what()}, {"so_far", self->failed_}});
+}
+
+} // namespace skein::net
+
+
+// ======== skein/net/folder_server.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace skein::net {
+
+/// Belongs to one loop.
+class folder_server {
+public:
+    /// Listens at once.
+    ///   files   of the folder; must outlive it
+    ///   folder  absolute; made when something is put there
+    ///   errors  those of network::listen
+    folder_server(network& via, const address& at, const token& secret, disk& files,
+                  std::string folder);
+    ~folder_server();
+
+    [[nodiscard]] address local() const;
+    /// Until it is cancelled; then its links have ended.
+    [[nodiscard]] task<void> serve();
+    /// Bytes that have been written by others.
+    [[nodiscard]] std::uint64_t bytes_written() const noexcept;
+
+private:
+    struct state; // in detail/folder_server.ipp
+    std::unique_ptr<state> state_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/folder_server.ipp
+// The bodies of net/folder_server.hpp.
+
+
+// ======== skein/net/detail/folder_messages.hpp
+// What net/far_disk.hpp asks of net/folder_server.hpp. Paths begin in the folder that is served; ""
+// is that folder. A file is named by a number, over its link, from its opening to its closing or the
+// end of the link.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::net::detail {
+
+/// Opens a file; answered by far_number, its name.
+struct far_open {
+    static constexpr std::uint16_t number = 1;
+    std::string path;
+    open_mode mode = open_mode::read;
+};
+struct far_number {
+    static constexpr std::uint16_t number = 2;
+    std::uint64_t value = 0;
+};
+/// Answered by far_bytes: fewer only at the end of the file.
+struct far_read {
+    static constexpr std::uint16_t number = 3;
+    std::uint64_t file = 0, offset = 0, bytes = 0;
+};
+struct far_bytes {
+    static constexpr std::uint16_t number = 4;
+    byte_buffer bytes;
+};
+/// Answered by far_number, without a meaning.
+struct far_write {
+    static constexpr std::uint16_t number = 5;
+    std::uint64_t file = 0, offset = 0;
+    bool is_at_end = false; ///< in place of `offset`
+    byte_buffer bytes;
+};
+
+/// What else is done with an open file.
+enum class far_act : std::uint8_t {
+    size,
+    truncate, ///< to `value` bytes
+    sync,
+    close,
+    try_lock, ///< gives a file_lock
+    is_at,    ///< whether `path` still names it
+};
+/// Answered by far_number.
+struct far_file_act {
+    static constexpr std::uint16_t number = 6;
+    std::uint64_t file = 0;
+    far_act what = far_act::size;
+    std::uint64_t value = 0;
+    std::string path;
+};
+
+/// What is done with names.
+enum class far_deed : std::uint8_t {
+    rename,
+    sync_dir,
+    list,
+    remove,
+    make_dirs,
+    free_space,
+    status
+};
+/// Answered by far_names.
+struct far_name_deed {
+    static constexpr std::uint16_t number = 7;
+    far_deed what = far_deed::status;
+    std::string path, to; ///< the second: of rename
+};
+struct far_name {
+    std::string name;
+    bool is_directory = false;
+    std::uint64_t bytes = 0;
+};
+/// Of list and status; of free_space one with so many bytes.
+struct far_names {
+    static constexpr std::uint16_t number = 8;
+    std::vector<far_name> names;
+};
+
+/// Of one read or write.
+inline constexpr std::size_t most_far_bytes = std::size_t{1} << 20;
+/// Open files of one link.
+inline constexpr std::size_t most_far_files = 256;
+
+/// What both ends of such a link say.
+[[nodiscard]] inline connection_options far_link(const token& secret, std::string name) {
+    connection_options o;
+    o.secret = secret;
+    o.self.name = std::move(name);
+    o.self.purpose = "folder-1";
+    o.bounds.max_frame = std::size_t{4} << 20;
+    return o;
+}
+
+/// A broken link is a process that is gone: what it has locked is free at once.
+[[nodiscard]] inline link_options far_link_options() {
+    link_options o;
+    o.resume = resume_mode::off;
+    return o;
+}
+
+/// Whether a path stays in the folder that it begins in.
+[[nodiscard]] inline bool is_far_path(std::string_view path) noexcept {
+    if (path.empty()) return true;
+    if (path.size() > 4096 || path.find('\0') != path.npos) return false;
+    for (std::size_t begin = 0; begin <= path.size();) {
+        const auto end = std::min(path.find('/', begin), path.size());
+        const auto part = path.substr(begin, end - begin);
+        if (part.empty() || part == "." || part == "..") return false;
+        begin = end + 1;
+    }
+    return true;
+}
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/folder_server.ipp, continued
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::net {
+
+namespace detail {
+
+/// What is served, to all links alike.
+struct served_folder {
+    disk* files = nullptr;
+    std::string folder;
+    std::uint64_t bytes_written = 0;
+
+    ///   errors  permission_denied
+    [[nodiscard]] std::string at(const std::string& path) const {
+        if (!is_far_path(path))
+            throw error(errc::permission_denied, "a path out of the folder that is served")
+                .with_where(folder);
+        return path.empty() ? folder : join_path(folder, path);
+    }
+};
+using served_folder_ptr = std::shared_ptr<served_folder>;
+
+/// What a link has opened.
+struct opened_files {
+    std::map<std::uint64_t, std::shared_ptr<file>> all;
+    std::uint64_t last = 0;
+
+    ///   errors  closed
+    [[nodiscard]] std::shared_ptr<file> get(std::uint64_t number) const {
+        const auto found = all.find(number);
+        if (found == all.end()) throw error(errc::closed, "that file is not open");
+        return found->second;
+    }
+};
+using opened_files_ptr = std::shared_ptr<opened_files>;
+
+inline task<far_number> open_far(served_folder_ptr on, opened_files_ptr of, far_open m) {
+    if (of->all.size() >= most_far_files)
+        throw error(errc::exhausted, fmt::format("{} files are open already", of->all.size()));
+    auto opening = offload([on, path = on->at(m.path), mode = m.mode] {
+        return std::shared_ptr<file>(on->files->open(path, mode).value());
+    });
+    auto opened = co_await opening;
+    far_number out;
+    out.value = ++of->last;
+    of->all.emplace(out.value, std::move(opened));
+    co_return out;
+}
+
+inline task<far_bytes> read_far(opened_files_ptr of, far_read m) {
+    auto reading = offload([from = of->get(m.file), m] {
+        far_bytes out;
+        out.bytes.resize(std::min<std::uint64_t>(m.bytes, most_far_bytes));
+        out.bytes.resize(from->read_at(m.offset, out.bytes).value());
+        return out;
+    });
+    co_return co_await reading;
+}
+
+inline task<far_number> write_far(served_folder_ptr on, opened_files_ptr of, far_write m) {
+    on->bytes_written += m.bytes.size();
+    auto writing = offload([to = of->get(m.file), what = std::move(m)] {
+        (what.is_at_end ? to->append(what.bytes) : to->write_at(what.offset, what.bytes)).value();
+    });
+    co_await writing;
+    co_return far_number();
+}
+
+/// Blocks.
+[[nodiscard]] inline std::uint64_t act(file& on, const far_file_act& m, const std::string& path) {
+    switch (m.what) {
+    case far_act::size: return on.size().value();
+    case far_act::truncate: on.truncate(m.value).value(); return 0;
+    case far_act::sync: on.sync().value(); return 0;
+    case far_act::close: on.close().value(); return 0;
+    case far_act::try_lock: return static_cast<std::uint64_t>(on.try_lock());
+    case far_act::is_at: return on.is_at(path) ? 1 : 0;
+    }
+    throw error(errc::malformed, "no such thing is done with files");
+}
+
+inline task<far_number> act_far(served_folder_ptr on, opened_files_ptr of, far_file_act m) {
+    auto to = of->get(m.file);
+    if (m.what == far_act::close) of->all.erase(m.file);
+    auto acting = offload([to, m, path = on->at(m.path)] {
+        far_number out;
+        out.value = act(*to, m, path);
+        return out;
+    });
+    co_return co_await acting;
+}
+
+/// Blocks.
+[[nodiscard]] inline far_names do_far(disk& files, far_deed what, const std::string& path,
+                                      const std::string& to) {
+    far_names out;
+    const auto add = [&](const dir_entry& one) {
+        out.names.push_back({one.name, one.is_directory, one.bytes});
+    };
+    switch (what) {
+    case far_deed::rename: files.rename(path, to).value(); break;
+    case far_deed::sync_dir: files.sync_dir(path).value(); break;
+    case far_deed::remove: files.remove(path).value(); break;
+    case far_deed::make_dirs: files.make_dirs(path).value(); break;
+    case far_deed::status: add(files.status(path).value()); break;
+    case far_deed::free_space: add({{}, false, files.free_space(path).value()}); break;
+    case far_deed::list:
+        for (const auto& one : files.list(path).value()) add(one);
+        break;
+    }
+    return out;
+}
+
+inline task<far_names> do_far_name(served_folder_ptr on, far_name_deed m) {
+    auto doing = offload([on, what = m.what, path = on->at(m.path), to = on->at(m.to)] {
+        return do_far(*on->files, what, path, to);
+    });
+    co_return co_await doing;
+}
+
+inline void offer_folder(request_service& to, const served_folder_ptr& on,
+                         const opened_files_ptr& of) {
+    to.on<far_open, far_number>(
+        [on, of](far_open m, const caller&) { return open_far(on, of, std::move(m)); });
+    to.on<far_read, far_bytes>([of](far_read m, const caller&) { return read_far(of, m); });
+    to.on<far_write, far_number>(
+        [on, of](far_write m, const caller&) { return write_far(on, of, std::move(m)); });
+    to.on<far_file_act, far_number>(
+        [on, of](far_file_act m, const caller&) { return act_far(on, of, std::move(m)); });
+    to.on<far_name_deed, far_names>(
+        [on](far_name_deed m, const caller&) { return do_far_name(on, std::move(m)); });
+}
+
+} // namespace detail
+
+struct folder_server::state {
+    detail::served_folder_ptr on = std::make_shared<detail::served_folder>();
+    link_endpoint door;
+
+    state(network& via, const address& at, const token& secret)
+        : door(via, at, detail::far_link(secret, "a folder"), detail::far_link_options()) {}
+
+    static task<void> serve_one(detail::served_folder_ptr on, link::handle l) {
+        const auto below = l;
+        const auto service = std::make_shared<request_service>();
+        const auto of = std::make_shared<detail::opened_files>();
+        detail::offer_folder(*service, on, of);
+        const auto way = requests::over(std::move(l), service);
+        std::exception_ptr failure;
+        try {
+            auto ended = below->wait_closed();
+            co_await ended;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        if (failure) way->abort(error(errc::aborted, "the folder is not served any more"));
+        auto closing = shield(way->close());
+        co_await closing;
+        auto done = shield(service->close());
+        co_await done;
+        if (failure) std::rethrow_exception(failure);
+    }
+};
+
+SKEIN_INLINE folder_server::folder_server(network& via, const address& at, const token& secret,
+                                          disk& files, std::string folder)
+    : state_(std::make_unique<state>(via, at, secret)) {
+    state_->on->files = &files;
+    state_->on->folder = std::move(folder);
+}
+
+SKEIN_INLINE folder_server::~folder_server() = default;
+
+SKEIN_INLINE address folder_server::local() const { return state_->door.local(); }
+
+SKEIN_INLINE task<void> folder_server::serve() {
+    return state_->door.serve(
+        [on = state_->on](link::handle l) { return state::serve_one(on, std::move(l)); });
+}
+
+SKEIN_INLINE std::uint64_t folder_server::bytes_written() const noexcept {
+    return state_->on->bytes_written;
+}
+
+} // namespace skein::net
+
+// ======== skein/spmd/run_files.hpp
+// The folder for runs of a rank that runs on another host than the process that started its training:
+// it is that one's, and is reached over the network (net/far_disk.hpp). To the rank it is at the path
+// that it has there.
+//
+//     const spmd::run_files files(whole_path(config.runs_dir));   // as long as the rank lives
+//
+// Does nothing in all other processes. docs/design/0047-run-store.md, "Ranks on several nodes"
+
+
+// ======== skein/net/far_disk.hpp
+// A folder of another host as a disk: what is asked of it is done there, by net/folder_server.hpp.
+//
+//     net::far_disk there(net::address::parse("tcp:10.0.0.1:40123").value(), secret,
+//                         "/data/job/runs");        // as that folder is called there
+//     auto text = there.read_whole("/data/job/runs/gpt/config.json");
+//
+// Calls block, from any thread; a link of its own, on a thread of its own. When that is lost all
+// calls fail from then on, and the files are closed there.
+
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein::net {
+
+/// Paths are absolute, and in the folder: others are refused (not_supported).
+class far_disk final : public disk {
+public:
+    /// Dials at once.
+    ///   folder  absolute, as the server's host calls it
+    ///   errors  those of link::connect, timeout
+    far_disk(const address& at, const token& secret, std::string folder);
+    ~far_disk() override;
+
+    result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override;
+    result<void> rename(const std::string& from, const std::string& to) override;
+    result<void> sync_dir(const std::string& path) override;
+    result<std::vector<dir_entry>> list(const std::string& path) override;
+    result<void> remove(const std::string& path) override;
+    result<void> make_dirs(const std::string& path) override;
+    result<std::uint64_t> free_space(const std::string& path) override;
+    result<dir_entry> status(const std::string& path) override;
+
+private:
+    class way; // in detail/far_disk.ipp
+    class far_file;
+    std::shared_ptr<way> way_; // of open files, too
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/far_disk.ipp
+// The bodies of net/far_disk.hpp.
+
+
+// ======== skein/net/loop_thread.hpp
+// A thread of its own with a real loop: where sockets live while another thread computes.
+//
+//     net::loop_thread io("comm");
+//     int n = io.run([&] { return count_peers(network); });    // blocks this thread, not the loop
+//     // the destructor stops the loop and joins
+//
+// Signals are blocked on the thread, so that they reach the program's main thread.
+
+
+#include <concepts>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+namespace skein::net {
+
+/// Stops and joins in the destructor; all tasks started through run() have ended by then.
+class loop_thread {
+public:
+    explicit loop_thread(std::string name);
+    loop_thread(const loop_thread&) = delete;
+    loop_thread& operator=(const loop_thread&) = delete;
+    ~loop_thread();
+
+    /// Calls f() on the loop's thread; f returns task<T>, which is run to its end there.
+    ///   result  T; an exception of f or of the task is rethrown here
+    ///   thread  any except the loop's own; blocks the caller. f lives until the task has ended
+    template <class F>
+        requires std::invocable<F&>
+    auto run(F f) {
+        using T = typename std::invoke_result_t<F&>::value_type;
+        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
+                    "loop_thread::run on its own thread");
+        outcome<T> answer;
+        loop_->post_from_any_thread(
+            [this, &f, &answer] { tasks_->spawn(deliver<T>(&f, &answer)); });
+        std::unique_lock lock(answer.mutex);
+        answer.ended.wait(lock, [&] { return answer.done; });
+        if (answer.failure) std::rethrow_exception(std::move(answer.failure));
+        if constexpr (!std::is_void_v<T>) return T(std::move(*answer.value));
+    }
+
+    /// The loop; only post_from_any_thread may be called from other threads.
+    [[nodiscard]] real_loop& loop() noexcept { return *loop_; }
+
+private:
+    /// Where the caller waits. An exception is moved through it: no thread keeps a share of it, so
+    /// its last release never races with the reader.
+    template <class T>
+    struct outcome {
+        std::mutex mutex; // guards all
+        std::condition_variable ended;
+        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
+        std::exception_ptr failure;
+        bool done = false;
+    };
+
+    template <class T, class F>
+    static task<void> deliver(F* f, outcome<T>* answer) {
+        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
+        std::exception_ptr failure;
+        try {
+            auto work = (*f)();
+            if constexpr (std::is_void_v<T>) {
+                co_await work;
+            } else {
+                value.emplace(co_await work);
+            }
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        const std::lock_guard lock(answer->mutex);
+        answer->value = std::move(value);
+        answer->failure = std::move(failure);
+        failure = nullptr;
+        answer->done = true;
+        answer->ended.notify_one();
+    }
+
+    void main(const std::string& name, outcome<void>& ready);
+
+    // Written by the thread before `ready`, then only read.
+    real_loop* loop_ = nullptr;
+    event* stop_ = nullptr;
+    scope* tasks_ = nullptr;
+    std::thread thread_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/loop_thread.ipp
+// The thread behind a loop_thread.
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE task<void> run_until_stopped(event* stop, scope* tasks) {
+    auto stopped = stop->wait();
+    co_await stopped;
+    tasks->cancel();
+    auto joined = tasks->join();
+    co_await joined;
+}
+
+} // namespace detail
+
+SKEIN_INLINE loop_thread::loop_thread(std::string name) {
+    outcome<void> ready;
+    thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
+    std::unique_lock lock(ready.mutex);
+    ready.ended.wait(lock, [&] { return ready.done; });
+}
+
+SKEIN_INLINE loop_thread::~loop_thread() {
+    SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
+                "a loop_thread is destroyed on its own thread");
+    loop_->post_from_any_thread([this] { stop_->set(); });
+    thread_.join();
+}
+
+SKEIN_INLINE void loop_thread::main(const std::string& name, outcome<void>& ready) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+    real_loop here;
+    event stop;
+    scope tasks;
+    loop_ = &here;
+    stop_ = &stop;
+    tasks_ = &tasks;
+    {
+        const std::lock_guard lock(ready.mutex); // to the end: who finds it done destroys it
+        ready.done = true;
+        ready.ended.notify_one();
+    }
+    here.run(detail::run_until_stopped(&stop, &tasks));
+}
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/far_disk.ipp, continued
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::net {
+
+/// The link, and the thread on which it lives.
+class far_disk::way {
+public:
+    way(const address& at, const token& secret, std::string folder)
+        : folder_(std::move(folder)), io_("far-disk") {
+        try {
+            io_.run([&] { return dial(this, at, secret); });
+        } catch (const error& why) {
+            io_.run([&] { return end(this); });
+            throw error(why.code(), fmt::format("the folder {} of {} cannot be reached: {}",
+                                                folder_, to_string(at), why.text()))
+                .with_cause(why.cause())
+                .with_hint(why.hint());
+        }
+    }
+    ~way() {
+        io_.run([&] { return end(this); });
+    }
+    way(const way&) = delete;
+    way& operator=(const way&) = delete;
+
+    template <message Reply, message M>
+    [[nodiscard]] result<Reply> ask(M what) {
+        try {
+            return io_.run([&] { return over_->requests->template call<Reply>(std::move(what)); });
+        } catch (const error& why) {
+            return why;
+        }
+    }
+
+    /// A path as the server has it.
+    [[nodiscard]] result<std::string> inside(const std::string& path) const {
+        if (path == folder_) return std::string();
+        if (path.starts_with(folder_) && path[folder_.size()] == '/')
+            if (auto rest = path.substr(folder_.size() + 1); detail::is_far_path(rest)) return rest;
+        return error(
+            errc::not_supported,
+            fmt::format("not supported: {} is not in {}, which is another host's", path, folder_));
+    }
+
+    [[nodiscard]] result<std::vector<detail::far_name>> deed(detail::far_deed what,
+                                                             const std::string& path,
+                                                             const std::string* to = nullptr) {
+        detail::far_name_deed m;
+        m.what = what;
+        auto in = inside(path);
+        if (!in) return in.error();
+        m.path = std::move(*in);
+        if (to != nullptr) {
+            auto other = inside(*to);
+            if (!other) return other.error();
+            m.to = std::move(*other);
+        }
+        auto said = ask<detail::far_names>(std::move(m));
+        if (!said) return said.error();
+        return std::move(said->names);
+    }
+
+private:
+    /// What lives on the thread.
+    struct on_thread {
+        explicit on_thread(real_loop& on) : network(on) {}
+        real_network network;
+        net::requests::handle requests;
+    };
+
+    static task<void> dial(way* self, address at, token secret) {
+        self->over_ = std::make_unique<on_thread>(self->io_.loop());
+        auto how = detail::far_link_options();
+        how.first = {}; // its server may be busy
+        auto dialing =
+            with_timeout(link::connect(self->over_->network, std::move(at),
+                                       detail::far_link(secret, "whoever writes there"), how),
+                         time_constants::lan().rendezvous_timeout);
+        auto linked = co_await dialing;
+        self->over_->requests = net::requests::over(std::move(linked));
+    }
+    static task<void> end(way* self) {
+        if (self->over_ == nullptr) co_return;
+        if (const auto way = std::exchange(self->over_->requests, nullptr)) {
+            auto closing = shield(way->close());
+            co_await closing;
+        }
+        self->over_.reset();
+    }
+
+    const std::string folder_;
+    loop_thread io_;
+    std::unique_ptr<on_thread> over_; // of that thread
+};
+
+/// A file that is open there.
+class far_disk::far_file final : public file {
+public:
+    far_file(std::shared_ptr<way> over, std::uint64_t number)
+        : way_(std::move(over)), number_(number) {}
+    ~far_file() override { (void)close(); }
+
+    result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
+        std::size_t got = 0;
+        while (got < into.size()) {
+            detail::far_read m;
+            m.file = number_;
+            m.offset = offset + got;
+            m.bytes = std::min(into.size() - got, detail::most_far_bytes);
+            const auto wanted = m.bytes;
+            const auto piece = way_->ask<detail::far_bytes>(m);
+            if (!piece) return piece.error();
+            if (piece->bytes.size() > wanted)
+                return error(errc::malformed, "more bytes have come than were asked for");
+            std::copy(piece->bytes.begin(), piece->bytes.end(),
+                      into.begin() + static_cast<std::ptrdiff_t>(got));
+            got += piece->bytes.size();
+            if (piece->bytes.size() < wanted) break;
+        }
+        return got;
+    }
+    result<void> write_at(std::uint64_t offset, byte_span bytes) override {
+        return write(offset, bytes, false);
+    }
+    result<void> append(byte_span bytes) override { return write(0, bytes, true); }
+    result<std::uint64_t> size() override { return act(detail::far_act::size); }
+    result<void> truncate(std::uint64_t bytes) override {
+        return done(act(detail::far_act::truncate, bytes));
+    }
+    result<void> sync() override { return done(act(detail::far_act::sync)); }
+    result<void> close() override {
+        if (std::exchange(is_closed_, true)) return {};
+        return done(act(detail::far_act::close));
+    }
+    file_lock try_lock() override {
+        const auto said = act(detail::far_act::try_lock);
+        return said ? static_cast<file_lock>(*said) : file_lock::unsupported;
+    }
+    bool is_at(const std::string& path) override {
+        const auto in = way_->inside(path);
+        if (!in) return false;
+        const auto said = act(detail::far_act::is_at, 0, *in);
+        return said && *said == 1;
+    }
+
+private:
+    [[nodiscard]] result<std::uint64_t> act(detail::far_act what, std::uint64_t value = 0,
+                                            std::string path = {}) {
+        detail::far_file_act m;
+        m.file = number_;
+        m.what = what;
+        m.value = value;
+        m.path = std::move(path);
+        const auto said = way_->ask<detail::far_number>(std::move(m));
+        if (!said) return said.error();
+        return said->value;
+    }
+    [[nodiscard]] static result<void> done(const result<std::uint64_t>& said) {
+        return said ? result<void>() : result<void>(said.error());
+    }
+    [[nodiscard]] result<void> write(std::uint64_t offset, byte_span bytes, bool is_at_end) {
+        while (!bytes.empty()) {
+            const auto piece = bytes.first(std::min(bytes.size(), detail::most_far_bytes));
+            detail::far_write m;
+            m.file = number_;
+            m.offset = offset;
+            m.is_at_end = is_at_end;
+            m.bytes = to_buffer(piece);
+            if (const auto said = way_->ask<detail::far_number>(std::move(m)); !said)
+                return said.error();
+            offset += piece.size();
+            bytes = bytes.subspan(piece.size());
+        }
+        return {};
+    }
+
+    std::shared_ptr<way> way_;
+    std::uint64_t number_;
+    bool is_closed_ = false;
+};
+
+SKEIN_INLINE far_disk::far_disk(const address& at, const token& secret, std::string folder)
+    : way_(std::make_shared<way>(at, secret, std::move(folder))) {}
+
+SKEIN_INLINE far_disk::~far_disk() = default;
+
+SKEIN_INLINE result<std::unique_ptr<file>> far_disk::open(const std::string& path, open_mode mode) {
+    auto in = way_->inside(path);
+    if (!in) return in.error();
+    detail::far_open m;
+    m.path = std::move(*in);
+    m.mode = mode;
+    const auto opened = way_->ask<detail::far_number>(std::move(m));
+    if (!opened) return opened.error();
+    return std::unique_ptr<file>(std::make_unique<far_file>(way_, opened->value));
+}
+
+SKEIN_INLINE result<void> far_disk::rename(const std::string& from, const std::string& to) {
+    const auto said = way_->deed(detail::far_deed::rename, from, &to);
+    return said ? result<void>() : result<void>(said.error());
+}
+
+SKEIN_INLINE result<void> far_disk::sync_dir(const std::string& path) {
+    const auto said = way_->deed(detail::far_deed::sync_dir, path);
+    return said ? result<void>() : result<void>(said.error());
+}
+
+SKEIN_INLINE result<std::vector<dir_entry>> far_disk::list(const std::string& path) {
+    auto said = way_->deed(detail::far_deed::list, path);
+    if (!said) return said.error();
+    std::vector<dir_entry> out;
+    for (auto& one : *said) out.push_back({std::move(one.name), one.is_directory, one.bytes});
+    return out;
+}
+
+SKEIN_INLINE result<void> far_disk::remove(const std::string& path) {
+    const auto said = way_->deed(detail::far_deed::remove, path);
+    return said ? result<void>() : result<void>(said.error());
+}
+
+SKEIN_INLINE result<void> far_disk::make_dirs(const std::string& path) {
+    const auto said = way_->deed(detail::far_deed::make_dirs, path);
+    return said ? result<void>() : result<void>(said.error());
+}
+
+SKEIN_INLINE result<std::uint64_t> far_disk::free_space(const std::string& path) {
+    const auto said = way_->deed(detail::far_deed::free_space, path);
+    if (!said) return said.error();
+    if (said->empty()) return error(errc::malformed, "an answer without a number");
+    return said->front().bytes;
+}
+
+SKEIN_INLINE result<dir_entry> far_disk::status(const std::string& path) {
+    auto said = way_->deed(detail::far_deed::status, path);
+    if (!said) return said.error();
+    if (said->empty()) return error(errc::malformed, "an answer without a name");
+    auto& one = said->front();
+    return dir_entry{std::move(one.name), one.is_directory, one.bytes};
+}
+
+} // namespace skein::net
+
+
+// ======== skein/spmd/run_files.hpp, continued
+#include <optional>
+#include <string>
+
+namespace skein::spmd {
+
+/// What a rank is told: where the folder is served, "tcp:HOST:PORT". A host "*" is that of its group
+/// or keeper.
+inline constexpr const char* run_files_variable = "SKEIN_RUN_FILES";
+/// And how it is called there.
+inline constexpr const char* run_folder_variable = "SKEIN_RUN_FOLDER";
+
+/// Of a process one, before it looks at files of its run.
+class run_files {
+public:
+    ///   own  the folder for runs as this process calls it: the same one
+    ///   errors  those of far_disk; invalid_argument: what it was told is no address
+    explicit run_files(const std::string& own, const variable_reader& read = process_environment());
+    run_files(const run_files&) = delete;
+    run_files& operator=(const run_files&) = delete;
+
+    /// Whether the folder is another host's.
+    [[nodiscard]] bool are_far() const noexcept { return there_.has_value(); }
+
+private:
+    std::optional<net::far_disk> there_;
+    std::optional<mounted_folder> here_;
+};
+
+} // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/run_files.ipp
+// The body of spmd/run_files.hpp.
+
+
 // ======== skein/spmd/elastic_keeper.hpp
 // Who keeps the workers of an elastic job on one host: starts them, hears them, sees their end. The
 // coordinator (spmd/elastic_coordinator.hpp) orders, of one host or of many.
@@ -29469,6 +31076,80 @@ public:
 };
 
 } // namespace skein::spmd
+
+
+// ======== skein/spmd/detail/run_files.ipp, continued
+namespace skein::spmd {
+
+SKEIN_INLINE run_files::run_files(const std::string& own, const variable_reader& read) {
+    const auto where = read(run_files_variable), folder = read(run_folder_variable);
+    if (!where || !folder) return;
+    auto at = net::address::parse(*where).value();
+    if (at.host == "*") {
+        auto door = read(group_variable);
+        if (!door) door = read(elastic_variable);
+        if (door) at.host = net::address::parse(*door).value().host;
+    }
+    there_.emplace(at, group_token(read), *folder);
+    here_.emplace(*folder, own, *there_);
+}
+
+} // namespace skein::spmd
+
+
+// ======== skein/cluster/detail/served_runs.hpp, continued
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace skein::cluster::detail {
+
+/// Belongs to one loop. end() before it goes.
+class served_runs {
+public:
+    /// `via` must outlive it.
+    served_runs(net::network& via, std::string folder) : via_(via), folder_(std::move(folder)) {}
+
+    /// Nothing happens if it has begun since the last end().
+    ///   errors  those of folder_server
+    [[nodiscard]] task<void> begin(net::address at, net::token secret) {
+        return begin_new(this, std::move(at), secret);
+    }
+    [[nodiscard]] task<void> end() { return end_it(this); }
+
+    void tell(std::map<std::string, std::string>& rank) const {
+        if (server_ == nullptr) return;
+        rank[spmd::run_files_variable] =
+            to_string(net::address::any(server_->local().port)); // its node knows our host
+        rank[spmd::run_folder_variable] = folder_;
+    }
+
+private:
+    static task<void> begin_new(served_runs* self, net::address at, net::token secret) {
+        if (self->folder_.empty() || self->server_ != nullptr) co_return;
+        self->server_ = std::make_unique<net::folder_server>(self->via_, at, secret, self->disk_,
+                                                             self->folder_);
+        self->serving_ = std::make_unique<scope>();
+        self->serving_->spawn(self->server_->serve());
+    }
+    static task<void> end_it(served_runs* self) {
+        if (self->serving_ == nullptr) co_return;
+        const auto serving = std::move(self->serving_);
+        const auto server = std::move(self->server_);
+        serving->cancel();
+        auto ended = as_result(shield(serving->join()));
+        (void)co_await ended;
+    }
+
+    net::network& via_;
+    std::string folder_;
+    posix_disk disk_{link_policy::refuse};
+    std::unique_ptr<net::folder_server> server_;
+    std::unique_ptr<scope> serving_;
+};
+
+} // namespace skein::cluster::detail
 
 
 // ======== skein/cluster/detail/leased_ranks.ipp, continued
@@ -29588,6 +31269,7 @@ struct leased_ranks::state final : std::enable_shared_from_this<leased_ranks::st
     std::optional<std::string> refused; ///< there can be no such group
     std::vector<std::size_t> bundle_of; ///< by rank
     std::size_t started = 0;            ///< of these ranks
+    detail::served_runs served;
     std::function<std::string(int many)> scaler;
     scope keeping, beside; ///< the link; what looks
 };
@@ -29623,7 +31305,8 @@ private:
 
 SKEIN_INLINE leased_ranks::state::state(loop& on, net::network& via, leased_ranks_options given)
     : on_loop(on), how(std::move(given)),
-      head(on, via, link_options(), how.print, "ranks", &stopping, *this, *this) {
+      head(on, via, link_options(), how.print, "ranks", &stopping, *this, *this),
+      served(via, how.serves_runs ? how.runs : std::string()) {
     if (how.demand.empty()) how.demand.cpu = 1;
     demand = sched::to_string(how.demand);
 }
@@ -29903,7 +31586,7 @@ SKEIN_INLINE task<void> leased_ranks::open() {
         auto joined = detail::wait_for(&self->changed);
         co_await joined;
     }
-    if (self->runs->empty())
+    if (self->runs->empty() && !self->how.serves_runs)
         throw error(errc::not_supported,
                     fmt::format("not supported: ranks on the nodes of {} without a folder for runs "
                                 "that all of them see",
@@ -29916,6 +31599,8 @@ SKEIN_INLINE task<void> leased_ranks::open() {
 SKEIN_INLINE task<std::vector<proc::child_place>> leased_ranks::reserve(int ranks) {
     auto* const self = state_.get();
     try {
+        auto unserved = self->served.end(); // of the attempt before
+        co_await unserved;
         auto reserving = state::reserve(self, ranks);
         co_return co_await reserving;
     } catch (...) {
@@ -29973,10 +31658,14 @@ SKEIN_INLINE task<std::unique_ptr<proc::child>> leased_ranks::start(proc::child_
     auto& order = wish.rank;
     const auto joined = [](const auto& pair) { return pair.first + "=" + pair.second; };
     order.port = state::take_door(*told);
+    const auto at = door();
+    auto serving = self.served.begin(at.at, at.secret);
+    co_await serving;
+    self.served.tell(*told);
     for (const auto& one : *told) order.place.push_back(joined(one)); // the agent has the rest
     for (const auto& one : what.env) order.env.push_back(joined(one));
     const auto names_runs = [](const auto& one) { return one.first == runs_variable; };
-    if (std::none_of(what.env.begin(), what.env.end(), names_runs))
+    if (!self.how.serves_runs && std::none_of(what.env.begin(), what.env.end(), names_runs))
         order.env.push_back(fmt::format("{}={}", runs_variable,
                                         self.how.runs.empty() ? *self.runs : self.how.runs));
     order.argv = what.argv.empty() ? own_arguments() : std::move(what.argv);
@@ -30013,6 +31702,8 @@ SKEIN_INLINE task<void> leased_ranks::close() {
     self->stopping.set();
     auto left = as_result(with_timeout(self->keeping.join(), self->how.times.suspect_after));
     (void)co_await left; // it may be dialling a host that does not answer
+    auto unserved = self->served.end();
+    co_await unserved;
     for (auto* some : {&self->keeping, &self->beside}) {
         some->cancel();
         auto ended = as_result(shield(some->join()));
@@ -31429,7 +33120,6 @@ void lay_out_tree(const package_manifest& what, const std::string& target,
 
 
 #include <cerrno>
-#include <cstdint>
 #include <string_view>
 
 #include <poll.h>
@@ -31437,12 +33127,6 @@ void lay_out_tree(const package_manifest& what, const std::string& target,
 #include <unistd.h>
 
 namespace skein {
-
-enum class file_lock : std::uint8_t {
-    held,
-    busy,       ///< another process has it
-    unsupported ///< the file system cannot lock (some NFS); errno says more
-};
 
 /// Takes it or not, at once.
 [[nodiscard]] inline file_lock try_lock(int fd) noexcept {
@@ -33012,6 +34696,286 @@ private:
 
 } // namespace skein
 
+// ======== skein/core/generator.hpp
+// generator<T>: a lazy coroutine that gives items one by one, and may await between them.
+//
+//     generator<int> counts(int to) {
+//         for (int i = 0; i < to; ++i) {
+//             co_await sleep_for(1ms);
+//             co_yield i;
+//         }
+//     }
+//     auto g = counts(3);
+//     while (auto n = co_await g.next()) use(*n);
+//
+// Its body runs inside next(), on the loop and under the cancellation and the context of who awaits
+// that; between two calls of next() it stands at a co_yield. So there are three ways to end one,
+// and who ends it goes on only when its locals are gone:
+//
+//     its body returns or throws  next() gives nothing, or the exception; the frame is gone by then
+//     co_await g.close()          the co_yield at which it stands throws cancelled: the body unwinds,
+//                                 and its clean-up may await; close() ends when it has ended
+//     the generator is dropped    a destructor cannot wait: the frame is destroyed where it stands.
+//                                 Destructors of locals run, catch blocks do not
+//
+// A generator whose clean-up awaits is therefore closed, also when its user throws:
+// with_generator(g, body) does that. Nobody can drop one whose body runs: who awaits next() is
+// suspended until it stands at a co_yield again or has ended, cancelled or not. A cancelled next()
+// ends a generator as it ends a task: what the body awaits throws. To bound one wait alone, wait
+// elsewhere (a channel, a stream).
+//
+// Name it, then yield it: a co_yield is a co_await, with the same trap of g++ 12 (docs/traps.md).
+
+
+#include <coroutine>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+template <class T>
+class generator;
+
+namespace detail {
+
+/// What generators of all types have in common.
+struct generator_promise_base : promise_base {
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    final_awaiter final_suspend() const noexcept { return {}; }
+    void unhandled_exception() noexcept { failure = std::current_exception(); }
+    void return_void() const noexcept {}
+
+    bool started = false; ///< its body has begun
+    bool runs = false;    ///< somebody awaits it
+    bool closing = false; ///< where it stands, and where it yields from now on, cancelled is thrown
+    std::exception_ptr failure;
+};
+
+/// A co_yield: the item lies here until who has asked for the next one comes again.
+template <class T>
+class yielded {
+public:
+    explicit yielded(T item) noexcept(std::is_nothrow_move_constructible_v<T>)
+        : item_(std::move(item)) {}
+    bool await_ready() const noexcept { return false; }
+    template <class Promise>
+    void await_suspend(std::coroutine_handle<Promise> h) noexcept {
+        of_ = &h.promise();
+        h.promise().item = std::addressof(item_);
+        next_to_run = h.promise().continuation;
+    }
+    void await_resume() const {
+        if (of_->closing) throw cancelled_error();
+    }
+
+private:
+    T item_;
+    generator_promise_base* of_ = nullptr;
+};
+
+template <class T>
+class yielded<T&> {
+public:
+    explicit yielded(T& item) noexcept : item_(std::addressof(item)) {}
+    bool await_ready() const noexcept { return false; }
+    template <class Promise>
+    void await_suspend(std::coroutine_handle<Promise> h) noexcept {
+        of_ = &h.promise();
+        h.promise().item = item_;
+        next_to_run = h.promise().continuation;
+    }
+    void await_resume() const {
+        if (of_->closing) throw cancelled_error();
+    }
+
+private:
+    T* item_;
+    generator_promise_base* of_ = nullptr;
+};
+
+template <class T>
+struct generator_promise : generator_promise_base {
+    generator<T> get_return_object() noexcept;
+    yielded<T> yield_value(T value) noexcept(std::is_nothrow_move_constructible_v<T> ||
+                                             std::is_reference_v<T>) {
+        return yielded<T>(std::forward<T>(value));
+    }
+    std::remove_reference_t<T>* item = nullptr; ///< what it stands at
+};
+
+} // namespace detail
+
+/// Items of a coroutine, one by one: values, or references (generator<const row&>) to what lives
+/// until the next one is asked for. Move-only; owns its frame. One task at a time asks for items.
+template <class T>
+class [[nodiscard]] generator {
+    static_assert(!std::is_void_v<T> && !std::is_rvalue_reference_v<T> &&
+                      (std::is_reference_v<T> || !std::is_const_v<T>),
+                  "skein: a generator gives values or references: generator<row>, "
+                  "generator<row&>, generator<const row&>");
+
+public:
+    using promise_type = detail::generator_promise<T>;
+    using value_type = T;
+    /// What next() gives: the item, or nothing; of references a pointer, or null.
+    using item_type =
+        std::conditional_t<std::is_reference_v<T>, std::remove_reference_t<T>*, std::optional<T>>;
+
+    generator() noexcept = default; ///< it has ended
+    generator(generator&& other) noexcept : frame_(std::exchange(other.frame_, {})) {
+        check_rests();
+    }
+    generator& operator=(generator&& other) noexcept {
+        if (this != &other) {
+            drop();
+            frame_ = std::exchange(other.frame_, {});
+            check_rests();
+        }
+        return *this;
+    }
+    /// Where it stands it is destroyed: see above for what does not run then.
+    ~generator() { drop(); }
+
+    /// False when there are no more items: it has ended, or was moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(frame_); }
+
+    class next_awaiter {
+    public:
+        explicit next_awaiter(generator& of) noexcept : of_(of) {}
+        next_awaiter(const next_awaiter&) = delete;
+        next_awaiter& operator=(const next_awaiter&) = delete;
+        ~next_awaiter() { // of a frame that is destroyed while it waits
+            if (waits_) of_.frame_.promise().runs = false;
+        }
+        bool await_ready() const noexcept { return !of_.frame_; }
+        template <detail::promise_with_context Promise>
+        void await_suspend(std::coroutine_handle<Promise> parent) noexcept {
+            waits_ = true;
+            of_.run_for(parent);
+        }
+        item_type await_resume() {
+            if (!std::exchange(waits_, false)) return {};
+            auto& promise = of_.frame_.promise();
+            promise.runs = false;
+            if (of_.frame_.done()) {
+                const auto failure = of_.end();
+                if (failure) std::rethrow_exception(failure);
+                return {};
+            }
+            if constexpr (std::is_reference_v<T>)
+                return promise.item;
+            else
+                return item_type(std::in_place, std::move(*promise.item));
+        }
+
+    private:
+        generator& of_;
+        bool waits_ = false;
+    };
+    /// Runs the body to its next co_yield, and gives its item; nothing when it has ended.
+    ///   errors  what the body throws: then it has ended
+    [[nodiscard]] next_awaiter next() noexcept { return next_awaiter(*this); }
+
+    /// Ends it: where it stands cancelled is thrown, and its clean-up runs, under the cancellation
+    /// of the awaiting task (shield() it where that may be cancelled). Nothing happens if it has
+    /// ended. The generator must outlive the task.
+    ///   errors  what the clean-up throws, but for cancelled; internal: it yields once more
+    [[nodiscard]] task<void> close() { return close(this); }
+
+private:
+    friend promise_type;
+    explicit generator(std::coroutine_handle<promise_type> frame) noexcept : frame_(frame) {}
+
+    /// Its body goes on, for a coroutine that waits for it.
+    template <class Promise>
+    void run_for(std::coroutine_handle<Promise> parent) noexcept {
+        auto& promise = frame_.promise();
+        SKEIN_CHECK(!promise.runs, "a generator is asked for an item while somebody waits for one");
+        promise.runs = promise.started = true;
+        promise.continuation = parent;
+        promise.cancel = parent.promise().cancel;
+        promise.context = parent.promise().context;
+        detail::next_to_run = frame_;
+    }
+    /// Gives what its body has thrown.
+    std::exception_ptr end() noexcept {
+        auto failure = std::move(frame_.promise().failure);
+        std::exchange(frame_, {}).destroy();
+        return failure;
+    }
+    void drop() noexcept {
+        check_rests();
+        if (frame_) std::exchange(frame_, {}).destroy();
+    }
+    void check_rests() const noexcept {
+        SKEIN_CHECK(!frame_ || !frame_.promise().runs,
+                    "a generator is dropped or moved while somebody waits for its next item");
+    }
+
+    struct last_run {
+        generator& of;
+        bool await_ready() const noexcept { return false; }
+        template <detail::promise_with_context Promise>
+        void await_suspend(std::coroutine_handle<Promise> parent) noexcept {
+            of.run_for(parent);
+        }
+        void await_resume() const noexcept { of.frame_.promise().runs = false; }
+    };
+    static task<void> close(generator* self) {
+        if (!self->frame_ || !self->frame_.promise().started) {
+            self->drop();
+            co_return;
+        }
+        self->frame_.promise().closing = true;
+        last_run unwinding{*self};
+        co_await unwinding;
+        if (!self->frame_.done()) {
+            self->drop();
+            throw error(errc::internal, "a generator yields an item while it is closed: what its "
+                                        "co_yield throws then has to end it");
+        }
+        const auto failure = self->end();
+        try {
+            if (failure) std::rethrow_exception(failure);
+        } catch (const error& e) {
+            if (e.code() != errc::cancelled) throw;
+        }
+    }
+
+    std::coroutine_handle<promise_type> frame_;
+};
+
+template <class T>
+generator<T> detail::generator_promise<T>::get_return_object() noexcept {
+    return generator<T>(std::coroutine_handle<generator_promise>::from_promise(*this));
+}
+
+/// Runs body(generator&, args...), a task<void>, then closes the generator, also when the body
+/// throws or is cancelled; the clean-up is out of reach of the cancellation. The body's error is
+/// rethrown, else that of the clean-up.
+template <class T, class Body, class... Args>
+[[nodiscard]] task<void> with_generator(generator<T> items, Body body, Args... args) {
+    std::exception_ptr failure;
+    try {
+        auto work = body(items, std::move(args)...);
+        co_await work;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    try {
+        auto closing = shield(items.close());
+        co_await closing;
+    } catch (...) {
+        if (!failure) failure = std::current_exception();
+    }
+    if (failure) std::rethrow_exception(std::move(failure));
+}
+
+} // namespace skein
+
 // ======== skein/core/id_map.hpp
 // id_map: a small hash table from ids to values, for what is entered and taken out once for each
 // call. Everything lies in one array: no allocation and no division for each entry, which is most
@@ -34441,687 +36405,6 @@ SKEIN_INLINE double rate_factor(rate_rule rule, const rate_inputs& now) {
 // Written by scripts/check_mirror.py --write.
 
 
-// ======== skein/net/endpoint.hpp
-// The listening side of connections as a whole: an acceptor, the handshake, one task per
-// connection.
-//
-//     net::endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
-//     auto serving = server.serve([](net::connection::handle c) { return talk(std::move(c)); });
-
-
-#include <cstdint>
-#include <memory>
-
-namespace skein::net {
-
-/// Listens and serves until it is closed or cancelled.
-class endpoint {
-public:
-    using handler = unique_function<task<void>(connection::handle)>;
-
-    /// Binds at once.
-    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
-    ///           without a token
-    endpoint(network& via, const address& at, connection_options options,
-             acceptor_options bounds = {});
-    ~endpoint();
-
-    [[nodiscard]] address local() const { return door_.local(); }
-
-    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this
-    /// call; an error of one (handshake or handler) is logged and ends that one only, whatever its
-    /// code. Streams that cannot be accepted are logged, too, and accepting goes on. Returns when
-    /// all ended.
-    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
-    ///           (invalid_argument, not_supported)
-    [[nodiscard]] task<void> serve(handler serve_one);
-
-    /// Stops accepting, and ends handshakes on the way; connections that are served go on.
-    void close() noexcept { door_.close(); }
-
-    /// Streams that were not authenticated, and connections served so far.
-    [[nodiscard]] std::uint64_t refused() const noexcept { return door_.refused(); }
-    [[nodiscard]] std::uint64_t accepted() const noexcept { return door_.authenticated(); }
-
-private:
-    static task<void> one(endpoint* self, std::unique_ptr<stream> from, admission* place);
-
-    connection_options options_;
-    acceptor door_;
-    handler handler_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/endpoint.ipp
-// What an endpoint does with a stream: handshake, handler, an orderly end.
-
-
-#include <exception>
-#include <optional>
-#include <utility>
-
-namespace skein::net {
-namespace detail {
-
-/// A door without a lock must not stand where others can reach it.
-SKEIN_INLINE const address& check_guarded(const address& at, const token& secret) {
-    if (secret.empty() && !at.is_loopback()) {
-        throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
-            .with_hint("give a token, or listen on 127.0.0.1");
-    }
-    return at;
-}
-
-/// The handshake has a limit of its own; that of the door counts if it is the shorter one.
-SKEIN_INLINE acceptor_options within_handshake(acceptor_options bounds, time_span handshake) {
-    if (bounds.deadline && duration(*bounds.deadline) >= duration(handshake))
-        bounds.deadline.reset();
-    return bounds;
-}
-
-} // namespace detail
-
-SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
-                                acceptor_options bounds)
-    : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret),
-            detail::within_handshake(bounds, options_.bounds.handshake_deadline)) {}
-SKEIN_INLINE endpoint::~endpoint() = default;
-
-SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
-    handler_ = std::move(serve_one);
-    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
-        return one(this, std::move(from), place);
-    });
-}
-
-SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from,
-                                      admission* place) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    auto greeting = connection::accept(std::move(from), self->options_, {}, place);
-    const connection::handle c = co_await greeting;
-    place->authenticated();
-    std::optional<error> fault;
-    try {
-        auto serving = self->handler_(c);
-        co_await serving;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    if (fault) c->abort(*fault);
-    auto closing = shield(c->close());
-    co_await closing;
-    if (!fault) co_return;
-    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
-    logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
-}
-
-} // namespace skein::net
-
-// ======== skein/net/link_endpoint.hpp
-// The accepting side of links: a table that gives returning peers back to their links, and a whole
-// server.
-//
-//     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
-//     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
-//
-// A client of HTTP is refused, as every foreign protocol is, unless on_http() says who takes it: one
-// door for peers and for browsers.
-//
-// A peer is authenticated on every connection. A hello of an older generation than the present
-// connection's is refused; one of a newer generation takes its place.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <utility>
-
-namespace skein::net {
-
-namespace detail {
-class link_tables;
-}
-
-/// How many links a table takes.
-struct link_table_bounds {
-    std::size_t most_links = 4096;
-    std::size_t most_waiting =
-        1024; ///< for their peers to come back; beyond, the oldest is given up
-};
-
-/// The links of one accepting process. Links may outlive it; then a broken connection ends them.
-class link_table {
-public:
-    explicit link_table(connection_options options, link_options how = {},
-                        link_table_bounds bounds = {});
-    link_table(const link_table&) = delete;
-    link_table& operator=(const link_table&) = delete;
-    ~link_table();
-
-    /// Reads the hello on a fresh connection and answers it.
-    ///   result  a new link; nothing when the connection went to a link that is known, or was
-    ///           refused
-    ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
-    [[nodiscard]] task<link::handle> admit(connection::handle over);
-
-    /// Of this process, as links tell it to their peers.
-    [[nodiscard]] std::uint64_t incarnation() const noexcept;
-    [[nodiscard]] std::size_t links() const noexcept;
-    /// Links whose peer may come back.
-    [[nodiscard]] std::size_t waiting() const noexcept;
-    /// Hellos so far that were refused, and those that a link has resumed with.
-    [[nodiscard]] std::uint64_t refused() const noexcept;
-    [[nodiscard]] std::uint64_t resumed() const noexcept;
-
-private:
-    std::shared_ptr<detail::link_tables> tables_;
-};
-
-/// Listens and serves links until it is closed or cancelled.
-class link_endpoint {
-public:
-    using handler = unique_function<task<void>(link::handle)>;
-    /// A stream that begins as HTTP, what was read of it, and its place at the door: whoever takes
-    /// it says place->authenticated() when the client has shown a key; until then it is one of the
-    /// strangers, who are few and go for one another.
-    using http_handler =
-        unique_function<task<void>(std::unique_ptr<stream>, byte_buffer first, admission* place)>;
-
-    /// Binds at once.
-    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
-    ///           without a token
-    link_endpoint(network& via, const address& at, connection_options options,
-                  link_options how = {}, link_table_bounds links = {},
-                  acceptor_options bounds = {});
-    ~link_endpoint();
-
-    [[nodiscard]] address local() const { return door_.local(); }
-    [[nodiscard]] link_table& table() noexcept { return table_; }
-
-    /// What the peers of later connections read in link::peer().extra.
-    void introduce(byte_buffer extra) { options_.self.extra = std::move(extra); }
-
-    /// Gives streams that begin as HTTP to `take`, in the scope of serve(); set it before. Its
-    /// errors are logged and end its stream only.
-    void on_http(http_handler take) { http_ = std::move(take); }
-
-    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call,
-    /// and is closed when that ends; an error of one is logged and ends that one only. Returns when
-    /// all ended.
-    ///   errors  as endpoint::serve
-    [[nodiscard]] task<void> serve(handler serve_one);
-
-    /// Stops accepting, and ends streams that are no links, or none yet: neither a stranger that
-    /// says nothing nor a client of HTTP keeps anybody from ending. Links that are served go on,
-    /// until their connection breaks.
-    void close() noexcept {
-        door_.close();
-        closing_.request();
-    }
-
-private:
-    static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
-    static task<void> one_link(link_endpoint* self, std::unique_ptr<stream> from, byte_buffer first,
-                               admission* place);
-
-    connection_options options_;
-    acceptor door_;
-    link_table table_;
-    cancel_source closing_;
-    handler handler_;
-    http_handler http_;
-    std::uint64_t failed_ = 0; ///< links whose handler threw
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/link_endpoint.ipp
-// Who a hello belongs to, and what it is told.
-
-
-#include <bit>
-#include <exception>
-#include <optional>
-#include <utility>
-
-#include <fmt/core.h>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE link_tables::link_tables(connection_options options, link_options how,
-                                      std::size_t most_links, std::size_t most_waiting,
-                                      std::uint64_t incarnation)
-    : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
-      incarnation_(incarnation) {
-    how_.incarnation = incarnation;
-}
-
-SKEIN_INLINE link_answer link_tables::answer(link_verdict verdict, std::string why) const {
-    link_answer a;
-    a.verdict = static_cast<std::uint8_t>(verdict);
-    a.incarnation = incarnation_;
-    a.window_messages = how_.window_messages;
-    a.window_bytes = how_.window_bytes;
-    a.why = std::move(why);
-    return a;
-}
-
-SKEIN_INLINE link_answer link_tables::judge(const connection& over, const link_hello& h,
-                                            link* known) const {
-    if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
-    if (known == nullptr) {
-        if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
-            auto a = answer(found->second.verdict, found->second.why);
-            a.received = found->second.received;
-            a.generation = found->second.generation;
-            return a;
-        }
-        if (!h.fresh) return answer(link_verdict::forgotten);
-        if (h.received != 0) return answer(link_verdict::not_allowed, "messages of a new link");
-        if (shut_) return answer(link_verdict::no_place, "it is closing");
-        if (links_.size() >= most_links_) {
-            return answer(link_verdict::no_place, fmt::format("{} are there", links_.size()));
-        }
-        return answer(link_verdict::good);
-    }
-    auto a = answer(link_verdict::good);
-    a.generation = known->generation_;
-    a.received = known->received_;
-    a.resume = known->resumes_;
-    const auto refuse = [&](link_verdict v, std::string why) {
-        a.verdict = static_cast<std::uint8_t>(v);
-        a.why = std::move(why);
-    };
-    if (h.generation <= known->generation_) {
-        refuse(link_verdict::stale,
-               fmt::format("generation {} after {}", h.generation, known->generation_));
-    } else if (over.peer().name != known->peer_.name || over.peer().key != known->peer_.key) {
-        refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
-    } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
-               (h.fresh && known->received_ != 0)) {
-        refuse(link_verdict::not_allowed,
-               fmt::format("{} messages received of {} sent, {} confirmed", h.received,
-                           known->window_.pushed(), known->window_.acknowledged()));
-    }
-    return a;
-}
-
-SKEIN_INLINE link::handle link_tables::admit(connection::handle over, const link_hello& h,
-                                             bool& refused) {
-    forget_old();
-    if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
-        throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
-    }
-    const auto found = links_.find({h.from, h.number});
-    link* const known = found == links_.end() ? nullptr : found->second;
-    const auto keep = known != nullptr ? known->self_ : nullptr;
-    auto a = judge(*over, h, known);
-    if (static_cast<link_verdict>(a.verdict) != link_verdict::good) {
-        ++refused_;
-        refused = true;
-        over->send(link_answer_kind, 0, 0, wire::encode(a));
-        return nullptr;
-    }
-    if (known == nullptr) return make(std::move(over), h);
-    ++resumed_;
-    a.generation = known->generation_ = h.generation;
-    if (known->connected_) {
-        ++known->statistics_.breaks;
-        known->break_ = error(errc::reset, "the peer has dialled again");
-    }
-    over->send(link_answer_kind, 0, 0, wire::encode(a));
-    known->attach(std::move(over), h.received);
-    return nullptr;
-}
-
-SKEIN_INLINE link::handle link_tables::make(connection::handle over, const link_hello& h) {
-    const link::core made(new link(options_, how_, false));
-    made->self_ = made;
-    made->tables_ = shared_from_this();
-    made->number_ = h.number;
-    made->generation_ = h.generation;
-    const bool resumes = h.resume && (how_.resume == resume_mode::on ||
-                                      (how_.resume == resume_mode::automatic && !over->is_local()));
-    made->begin(over->peer(), over->peer_name(), h.from, resumes, h.window_messages,
-                h.window_bytes);
-    links_.emplace(key(h.from, h.number), made.get());
-    auto a = answer(link_verdict::good);
-    a.generation = h.generation;
-    a.resume = resumes;
-    over->send(link_answer_kind, 0, 0, wire::encode(a));
-    auto out = link::handle_of(made);
-    made->attach(std::move(over), 0);
-    return out;
-}
-
-SKEIN_INLINE void link_tables::leave(link& l) noexcept {
-    const key k(l.theirs_, l.number_);
-    const auto found = links_.find(k);
-    if (found == links_.end() || found->second != &l) return;
-    links_.erase(found);
-    const bool closed = l.ending_ == link_end::orderly;
-    const bool dead = l.ending_ == link_end::declared_dead;
-    epitaph e{closed ? link_verdict::closed
-              : dead ? link_verdict::dead
-                     : link_verdict::ended,
-              l.received_, l.generation_, l.failure_ ? l.failure_->what() : "",
-              deadline_after(l.loop_.now(), 4 * how_.resume_within)};
-    if (dead && l.failure_) e.why = l.failure_->cause();
-    if (e.why.size() > 1024) e.why.resize(1024);
-    try {
-        epitaphs_.insert_or_assign(k, std::move(e));
-        order_.push_back(k);
-        if (order_.size() > most_epitaphs) {
-            epitaphs_.erase(order_.front());
-            order_.pop_front();
-        }
-    } catch (const std::bad_alloc&) { // then it is forgotten
-    }
-}
-
-SKEIN_INLINE void link_tables::forget_old() noexcept {
-    const auto now = loop::current().now();
-    while (!order_.empty()) {
-        const auto first = epitaphs_.find(order_.front());
-        if (first != epitaphs_.end() && first->second.until > now) return;
-        if (first != epitaphs_.end()) epitaphs_.erase(first);
-        order_.pop_front();
-    }
-}
-
-SKEIN_INLINE std::size_t link_tables::waiting() const noexcept {
-    std::size_t n = 0;
-    for (const auto& [k, l] : links_) n += !l->connected_;
-    return n;
-}
-
-SKEIN_INLINE bool link_tables::wait_for(link& l) {
-    if (shut_) return false;
-    std::erase(broken_, key(l.theirs_, l.number_));
-    broken_.emplace_back(l.theirs_, l.number_);
-    const auto is_waiting = [&](const key& k) {
-        const auto found = links_.find(k);
-        return found != links_.end() && !found->second->connected_;
-    };
-    if (broken_.size() <= most_waiting_) return true;
-    std::erase_if(broken_, [&](const key& k) { return !is_waiting(k); });
-    while (broken_.size() > most_waiting_) { // each once, and each of them waits
-        link* const oldest = links_.find(broken_.front())->second;
-        broken_.pop_front();
-        oldest->end(error(errc::exhausted,
-                          fmt::format("more than {} links wait for their peers; that of {} has "
-                                      "waited longest",
-                                      most_waiting_, oldest->peer_name_)),
-                    link_end::deadline);
-    }
-    return l.state_ != link::state::ended;
-}
-
-} // namespace detail
-
-SKEIN_INLINE link_table::link_table(connection_options options, link_options how,
-                                    link_table_bounds bounds) {
-    const std::uint64_t mine =
-        how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
-    tables_ = std::make_shared<detail::link_tables>(std::move(options), how, bounds.most_links,
-                                                    bounds.most_waiting, mine);
-}
-SKEIN_INLINE link_table::~link_table() { tables_->shut(); }
-
-SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
-    return tables_->incarnation();
-}
-SKEIN_INLINE std::size_t link_table::links() const noexcept { return tables_->links(); }
-SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return tables_->waiting(); }
-SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return tables_->refused(); }
-SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return tables_->resumed(); }
-
-SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
-    const auto tables = tables_;
-    auto reading = with_timeout(over->receive(), tables->hello_deadline());
-    const auto first = co_await reading;
-    if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
-    const auto hello = detail::read_greeting<detail::link_hello>(*first);
-    if (!hello) throw hello.error();
-    bool refused = false;
-    auto made = tables->admit(over, *hello, refused);
-    if (refused) {
-        auto closing = over->close();
-        co_await closing;
-    }
-    co_return made;
-}
-
-SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
-                                          connection_options options, link_options how,
-                                          link_table_bounds links, acceptor_options bounds)
-    : options_(std::move(options)),
-      door_(via, detail::check_guarded(at, options_.secret),
-            detail::within_handshake(bounds, options_.bounds.handshake_deadline)),
-      table_(options_, how, links) {}
-SKEIN_INLINE link_endpoint::~link_endpoint() = default;
-
-SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
-    handler_ = std::move(serve_one);
-    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
-        return one(this, std::move(from), place);
-    });
-}
-
-SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
-                                           admission* place) {
-    byte_buffer first;
-    bool is_http = false;
-    if (self->http_) {
-        auto looking = with_timeout(detail::read_opening(from.get(), &first),
-                                    self->options_.bounds.handshake_deadline);
-        is_http = co_await looking == detail::opening::http;
-    }
-    if (!is_http) {
-        auto serving = one_link(self, std::move(from), std::move(first), place);
-        co_await serving;
-        co_return;
-    }
-    // A page that is open, or a client between two requests, keeps nobody from ending.
-    auto answering = as_result(
-        with_cancel(self->closing_.token(), self->http_(std::move(from), std::move(first), place)));
-    const auto done = co_await answering;
-    if (!done && !self->closing_.requested()) throw done.error();
-}
-
-SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique_ptr<stream> from,
-                                                byte_buffer first, admission* place) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    link::handle l;
-    {
-        auto greeting =
-            connection::accept(std::move(from), self->options_, std::move(first), place);
-        const connection::handle c = co_await greeting;
-        place->authenticated();
-        auto admitting = as_result(with_cancel(self->closing_.token(), self->table_.admit(c)));
-        auto admitted = co_await admitting;
-        if (!admitted && self->closing_.requested()) co_return;
-        if (!admitted) throw admitted.error();
-        l = std::move(*admitted);
-    }
-    if (!l) co_return;
-    std::optional<error> fault;
-    try {
-        auto serving = self->handler_(l);
-        co_await serving;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    if (fault) l->abort(*fault);
-    auto closing = shield(l->close());
-    co_await closing;
-    if (!fault) co_return;
-    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
-    constexpr std::uint64_t all_of_the_first =
-        8; // then ever fewer: how many there are is up to the peers
-    if (++self->failed_ > all_of_the_first && !std::has_single_bit(self->failed_)) co_return;
-    logging::warn("net", "link failed",
-                  {{"peer", l->peer_name()}, {"why", fault->what()}, {"so_far", self->failed_}});
-}
-
-} // namespace skein::net
-
-// ======== skein/net/loop_thread.hpp
-// A thread of its own with a real loop: where sockets live while another thread computes.
-//
-//     net::loop_thread io("comm");
-//     int n = io.run([&] { return count_peers(network); });    // blocks this thread, not the loop
-//     // the destructor stops the loop and joins
-//
-// Signals are blocked on the thread, so that they reach the program's main thread.
-
-
-#include <concepts>
-#include <condition_variable>
-#include <exception>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <thread>
-#include <type_traits>
-#include <utility>
-
-namespace skein::net {
-
-/// Stops and joins in the destructor; all tasks started through run() have ended by then.
-class loop_thread {
-public:
-    explicit loop_thread(std::string name);
-    loop_thread(const loop_thread&) = delete;
-    loop_thread& operator=(const loop_thread&) = delete;
-    ~loop_thread();
-
-    /// Calls f() on the loop's thread; f returns task<T>, which is run to its end there.
-    ///   result  T; an exception of f or of the task is rethrown here
-    ///   thread  any except the loop's own; blocks the caller. f lives until the task has ended
-    template <class F>
-        requires std::invocable<F&>
-    auto run(F f) {
-        using T = typename std::invoke_result_t<F&>::value_type;
-        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
-                    "loop_thread::run on its own thread");
-        outcome<T> answer;
-        loop_->post_from_any_thread(
-            [this, &f, &answer] { tasks_->spawn(deliver<T>(&f, &answer)); });
-        std::unique_lock lock(answer.mutex);
-        answer.ended.wait(lock, [&] { return answer.done; });
-        if (answer.failure) std::rethrow_exception(std::move(answer.failure));
-        if constexpr (!std::is_void_v<T>) return T(std::move(*answer.value));
-    }
-
-    /// The loop; only post_from_any_thread may be called from other threads.
-    [[nodiscard]] real_loop& loop() noexcept { return *loop_; }
-
-private:
-    /// Where the caller waits. An exception is moved through it: no thread keeps a share of it, so
-    /// its last release never races with the reader.
-    template <class T>
-    struct outcome {
-        std::mutex mutex; // guards all
-        std::condition_variable ended;
-        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
-        std::exception_ptr failure;
-        bool done = false;
-    };
-
-    template <class T, class F>
-    static task<void> deliver(F* f, outcome<T>* answer) {
-        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
-        std::exception_ptr failure;
-        try {
-            auto work = (*f)();
-            if constexpr (std::is_void_v<T>) {
-                co_await work;
-            } else {
-                value.emplace(co_await work);
-            }
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        const std::lock_guard lock(answer->mutex);
-        answer->value = std::move(value);
-        answer->failure = std::move(failure);
-        failure = nullptr;
-        answer->done = true;
-        answer->ended.notify_one();
-    }
-
-    void main(const std::string& name, outcome<void>& ready);
-
-    // Written by the thread before `ready`, then only read.
-    real_loop* loop_ = nullptr;
-    event* stop_ = nullptr;
-    scope* tasks_ = nullptr;
-    std::thread thread_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/loop_thread.ipp
-// The thread behind a loop_thread.
-
-#include <pthread.h>
-#include <signal.h>
-
-namespace skein::net {
-namespace detail {
-
-SKEIN_INLINE task<void> run_until_stopped(event* stop, scope* tasks) {
-    auto stopped = stop->wait();
-    co_await stopped;
-    tasks->cancel();
-    auto joined = tasks->join();
-    co_await joined;
-}
-
-} // namespace detail
-
-SKEIN_INLINE loop_thread::loop_thread(std::string name) {
-    outcome<void> ready;
-    thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
-    std::unique_lock lock(ready.mutex);
-    ready.ended.wait(lock, [&] { return ready.done; });
-}
-
-SKEIN_INLINE loop_thread::~loop_thread() {
-    SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
-                "a loop_thread is destroyed on its own thread");
-    loop_->post_from_any_thread([this] { stop_->set(); });
-    thread_.join();
-}
-
-SKEIN_INLINE void loop_thread::main(const std::string& name, outcome<void>& ready) {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-    real_loop here;
-    event stop;
-    scope tasks;
-    loop_ = &here;
-    stop_ = &stop;
-    tasks_ = &tasks;
-    {
-        const std::lock_guard lock(ready.mutex); // to the end: who finds it done destroys it
-        ready.done = true;
-        ready.ended.notify_one();
-    }
-    here.run(detail::run_until_stopped(&stop, &tasks));
-}
-
-} // namespace skein::net
-
 // ======== skein/net/stop_watch.hpp
 // Requests to stop that reach a supervisor: signals of this process, and a descriptor of whoever
 // runs it as a part of something larger.
@@ -35216,10 +36499,1552 @@ SKEIN_INLINE task<void> stop_watch::hear_descriptor(const listener* to) {
 
 } // namespace skein::net
 
-// ======== skein/proc.hpp
-// Every public header of the layer proc.
+// ======== skein/objects.hpp
+// Every public header of the layer objects.
 // Written by scripts/check_mirror.py --write.
 
+
+// ======== skein/objects/arena.hpp
+// arena: the memory in which the objects of a node lie. A file without a name and pages until it is
+// written, which all processes of a program on that node have open.
+//
+//     auto here = objects::arena::create(std::uint64_t{1} << 30);      // costs nothing yet
+//     {
+//         auto place = here.write(0, 4096);                            // of what was granted
+//         std::memcpy(place.bytes().data(), from, 4096);
+//     }                                                                // cannot be written any more
+//     byte_span all = here.view(0, 4096);                              // mapped to read, once
+//
+// A process reads all of it and writes only through windows, so that a wild write elsewhere ends the
+// process that makes it and changes no object. What that does not guard: who has the file open could
+// map any of it to write, on purpose; and while a window is open, all that is in its pages.
+//
+// It holds payload alone: who has which object is in a store_book.
+
+
+#include <cstdint>
+#include <memory>
+
+namespace skein::objects {
+
+class arena {
+public:
+    /// None.
+    arena() noexcept = default;
+    ///   errors  exhausted: no descriptors, or the system allows no such memory
+    [[nodiscard]] static arena create(std::uint64_t bytes);
+    /// What another process has created.
+    ///   errors  malformed: it is no such memory
+    [[nodiscard]] static arena open(unique_fd from);
+    /// Plain memory of this process: for processes of a simulated world, which are in one. Copies
+    /// share it.
+    [[nodiscard]] static arena in_memory(std::uint64_t bytes);
+
+    explicit operator bool() const noexcept { return held_ != nullptr; }
+    [[nodiscard]] std::uint64_t bytes() const noexcept;
+    /// For a child to inherit; -1: it has no file.
+    [[nodiscard]] int fd() const noexcept;
+
+    /// Bytes of it, to read: valid as long as a copy of this arena lives. The first call maps it.
+    /// Any thread.
+    ///   errors  malformed: they are not all in it; exhausted: no room to map it
+    [[nodiscard]] byte_span view(std::uint64_t at, std::uint64_t bytes) const;
+
+    /// A part of it that may be written to.
+    class window {
+    public:
+        window() noexcept = default;
+        window(window&& other) noexcept;
+        window& operator=(window&& other) noexcept;
+        ~window();
+        [[nodiscard]] mut_byte_span bytes() const noexcept { return bytes_; }
+
+    private:
+        friend class arena;
+        mut_byte_span bytes_;
+        mut_byte_span mapped_; ///< empty: nothing to unmap
+    };
+    /// Its pages are taken at once, so that memory that is short is told here.
+    ///   errors  malformed: it is not all in it; exhausted: no memory
+    [[nodiscard]] window write(std::uint64_t at, std::uint64_t bytes) const;
+
+    /// What was there is gone, and the system has its pages. Whole pages only.
+    void give_back(std::uint64_t at, std::uint64_t bytes) const noexcept;
+
+    /// What a place in it begins at a multiple of.
+    static constexpr std::uint64_t page = 4096;
+
+private:
+    struct memory;
+    std::shared_ptr<memory> held_;
+};
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/arena.ipp
+// The bodies of objects/arena.hpp.
+
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+struct arena::memory {
+    unique_fd file; ///< none: `plain` is it
+    std::uint64_t size = 0;
+    std::vector<std::byte> plain;
+    std::mutex mutex; ///< of `read`
+    std::byte* read = nullptr;
+
+    memory() = default;
+    memory(const memory&) = delete;
+    memory& operator=(const memory&) = delete;
+    ~memory() {
+        if (read != nullptr && file) ::munmap(read, size);
+    }
+    std::byte* mapped() {
+        const std::lock_guard lock(mutex);
+        if (read != nullptr) return read;
+        void* const at =
+            ::mmap(nullptr, size, PROT_READ, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
+        if (at == MAP_FAILED)
+            throw error(errc::exhausted, fmt::format("cannot map the {} bytes of objects", size))
+                .with_cause(errno_text(errno));
+        (void)::madvise(at, size, MADV_DONTDUMP);
+        read = static_cast<std::byte*>(at);
+        return read;
+    }
+    void check(std::uint64_t at, std::uint64_t n) const {
+        if (at > size || n > size - at)
+            throw error(
+                errc::malformed,
+                fmt::format("{} bytes at {} are not within the {} bytes of objects", n, at, size));
+    }
+};
+
+SKEIN_INLINE arena arena::create(std::uint64_t bytes) {
+    outlive_file_limit(); // it counts for memory that has a file, too
+    unique_fd file(::memfd_create("skein-objects", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!file || ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
+        ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+        throw error(errc::exhausted, fmt::format("cannot share {} bytes for objects", bytes))
+            .with_cause(errno_text(errno));
+    arena out;
+    out.held_ = std::make_shared<memory>();
+    out.held_->file = std::move(file);
+    out.held_->size = bytes;
+    return out;
+}
+
+SKEIN_INLINE arena arena::open(unique_fd from) {
+    struct stat info{};
+    const int seals = ::fcntl(from.get(), F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(from.get(), &info) != 0 ||
+        info.st_size <= 0)
+        throw error(errc::malformed, "the file that was inherited is no memory for objects");
+    arena out;
+    out.held_ = std::make_shared<memory>();
+    out.held_->file = std::move(from);
+    out.held_->size = static_cast<std::uint64_t>(info.st_size);
+    return out;
+}
+
+SKEIN_INLINE arena arena::in_memory(std::uint64_t bytes) {
+    arena out;
+    out.held_ = std::make_shared<memory>();
+    out.held_->size = bytes;
+    out.held_->plain.resize(bytes);
+    out.held_->read = out.held_->plain.data();
+    return out;
+}
+
+SKEIN_INLINE std::uint64_t arena::bytes() const noexcept { return held_ ? held_->size : 0; }
+SKEIN_INLINE int arena::fd() const noexcept { return held_ ? held_->file.get() : -1; }
+
+SKEIN_INLINE byte_span arena::view(std::uint64_t at, std::uint64_t n) const {
+    held_->check(at, n);
+    return {held_->mapped() + at, static_cast<std::size_t>(n)};
+}
+
+SKEIN_INLINE arena::window arena::write(std::uint64_t at, std::uint64_t n) const {
+    held_->check(at, n);
+    window out;
+    if (!held_->file) {
+        out.bytes_ = {held_->plain.data() + at, static_cast<std::size_t>(n)};
+        return out;
+    }
+    const auto before = at % page;
+    const auto whole = static_cast<std::size_t>(n + before);
+    // Its pages at once: faults one by one cost more than the copy.
+    void* const mapped = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+                                held_->file.get(), static_cast<off_t>(at - before));
+    if (mapped == MAP_FAILED)
+        throw error(errc::exhausted, fmt::format("cannot map {} bytes to write an object", n))
+            .with_cause(errno_text(errno));
+    out.mapped_ = {static_cast<std::byte*>(mapped), whole};
+    out.bytes_ = out.mapped_.subspan(static_cast<std::size_t>(before));
+    return out;
+}
+
+SKEIN_INLINE void arena::give_back(std::uint64_t at, std::uint64_t n) const noexcept {
+    if (!held_ || at > held_->size || n > held_->size - at) return;
+    if (held_->file) {
+        (void)::fallocate(held_->file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                          static_cast<off_t>(at), static_cast<off_t>(n));
+    } else {
+        std::fill_n(held_->plain.begin() + static_cast<std::ptrdiff_t>(at),
+                    static_cast<std::size_t>(n), std::byte{0});
+    }
+}
+
+SKEIN_INLINE arena::window::window(window&& other) noexcept
+    : bytes_(std::exchange(other.bytes_, {})), mapped_(std::exchange(other.mapped_, {})) {}
+SKEIN_INLINE arena::window& arena::window::operator=(window&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    std::swap(mapped_, other.mapped_);
+    return *this;
+}
+SKEIN_INLINE arena::window::~window() {
+    if (!mapped_.empty()) ::munmap(mapped_.data(), mapped_.size());
+}
+
+} // namespace skein::objects
+
+// ======== skein/objects/local_store.hpp
+// local_store: the store of a program whose processes are all of this host. It lives on a thread of
+// the driver, which has a loop without user code, from the first object on.
+//
+//     objects::local_store store(std::uint64_t{1} << 30);
+//     how.files = store.files_for_child();                  // the child: objects::inherited_client()
+//     auto own = store.client(loop, incarnation);           // for the driver itself
+//     ...
+//     co_await own->close();
+//
+// Before the first object there are two descriptors for each child, no thread and no memory.
+
+
+// ======== skein/objects/store_client.hpp
+// store_client: how one process makes, holds and shares the objects of its node.
+//
+//     auto mine = objects::store_client::make(loop, memory, incarnation, connect);
+//     auto asking = mine->create(70'000, 1s);
+//     if (auto made = co_await asking) {                       // else there is no room
+//         std::memcpy(made->bytes().data(), from, 70'000);
+//         auto sealing = mine->seal(std::move(*made));
+//         objects::object_ptr o = co_await sealing;
+//     }
+//     auto claiming = mine->claim({name});                     // that another process has told
+//
+// It connects when it is first used. A store that cannot be reached has no room for anything; what
+// this process holds of it can still be read.
+
+
+// ======== skein/objects/object.hpp
+// object: bytes in the store of a node that this process holds. They never change, and stay where they
+// are as long as one copy of the pointer lives, on whichever thread.
+
+
+// ======== skein/objects/object_name.hpp
+// How an object is named in messages: where it was made, which one it is, and where its bytes are in
+// the arena of that store.
+
+
+#include <cstdint>
+
+namespace skein::objects {
+
+/// A process that uses a store: its incarnation.
+using process_id = strong_id<struct store_process_tag>;
+/// An object of one store, never used again.
+using object_number = strong_id<struct object_number_tag>;
+
+/// What processes of one node tell each other of an object.
+struct object_name {
+    std::uint64_t store = 0; ///< which store has it; never 0, and never that of another program
+    object_number number;
+    std::uint64_t at = 0; ///< in the arena
+    std::uint64_t bytes = 0;
+
+    friend bool operator==(const object_name&, const object_name&) = default;
+};
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/object.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <typeinfo>
+#include <utility>
+
+namespace skein::objects {
+
+namespace detail {
+struct let_go_box;
+}
+
+/// Made by a store_client alone. Dropping the last pointer to it lets the object go; any thread, also
+/// after the end of the client's loop.
+class object {
+public:
+    object(object_name name, arena memory, std::shared_ptr<detail::let_go_box> back);
+    object(const object&) = delete;
+    object& operator=(const object&) = delete;
+    ~object();
+
+    [[nodiscard]] const object_name& name() const noexcept { return name_; }
+    [[nodiscard]] byte_span bytes() const noexcept { return bytes_; }
+
+    /// What the bytes are as a value: made by the first who asks, shared by all of this process.
+    ///   make  gives a std::shared_ptr<const T>
+    ///   thread any
+    template <class T, class F>
+    [[nodiscard]] std::shared_ptr<const T> decoded(F make) const {
+        const std::lock_guard lock(mutex_);
+        if (decoded_ == nullptr || *type_ != typeid(T)) {
+            decoded_ = make();
+            type_ = &typeid(T);
+        }
+        return std::static_pointer_cast<const T>(decoded_);
+    }
+
+private:
+    friend class store_client;
+    object_name name_;
+    arena memory_; // keeps it mapped
+    byte_span bytes_;
+    std::shared_ptr<detail::let_go_box> back_;
+    std::uint32_t times_ = 1; ///< so often the store counts it for this process; the loop's thread
+
+    mutable std::mutex mutex_; // of all below
+    mutable std::shared_ptr<const void> decoded_;
+    mutable const std::type_info* type_ = nullptr;
+};
+
+using object_ptr = std::shared_ptr<const object>;
+
+/// Bytes that this process has copied into objects and out of them, since its start.
+struct copied_bytes {
+    std::uint64_t in = 0, out = 0;
+};
+[[nodiscard]] copied_bytes copied() noexcept;
+void count_copied_in(std::uint64_t bytes) noexcept;
+void count_copied_out(std::uint64_t bytes) noexcept;
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/object.ipp
+// The bodies of objects/object.hpp.
+
+
+// ======== skein/objects/detail/let_go_box.hpp
+// What threads have let go of, for the loop of a store_client to tell the store.
+
+
+// ======== skein/objects/store_messages.hpp
+// What processes and the store of their node say to each other, over a link of each process with it.
+// They come in order; create alone may wait.
+
+
+// ======== skein/objects/store_book.hpp
+// store_book: which bytes of an arena are whose. Pure tables, without a loop, a clock or the memory
+// itself, which stay in the process of the store: no death and no wild write of another process
+// changes them.
+//
+//     granted   made by one process, which writes it
+//     sealed    it never changes again; each process that holds it is counted for itself
+//     gone      nobody holds it: its bytes may be granted again
+//
+//     objects::store_book book(1 << 30);
+//     book.begin(worker);
+//     const auto o = book.create(worker, 70'000);          // nothing: no room now
+//     book.seal(worker, o->number);
+//     book.give(worker, o->number, driver);                // held for the driver, too
+//     book.release(worker, o->number, 1);
+//     book.end(driver);                                    // it has died: so has the object
+//
+// Who is given something may not have come yet: it is kept for a process that nobody has seen until
+// forget_unseen().
+
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace skein::objects {
+
+/// Bytes of an arena, one behind the other.
+struct extent {
+    std::uint64_t at = 0, bytes = 0;
+    friend bool operator==(const extent&, const extent&) = default;
+};
+
+/// What a store holds.
+struct store_usage {
+    std::uint64_t bytes = 0;   ///< of all that can be granted
+    std::uint64_t granted = 0; ///< being written
+    std::uint64_t sealed = 0;  ///< to be read
+    std::uint64_t kept = 0;    ///< free, but its pages are not given back yet
+    std::uint64_t objects = 0; ///< granted and sealed
+    std::size_t processes = 0; ///< that are there
+};
+
+class store_book {
+public:
+    explicit store_book(std::uint64_t bytes);
+
+    /// A process has come.
+    void begin(process_id who);
+    /// It has gone: what it was writing, and what it alone held, is gone.
+    void end(process_id who);
+    [[nodiscard]] bool has_ended(process_id who) const { return ended_.contains(who); }
+
+    /// What was granted.
+    struct grant {
+        object_number number;
+        std::uint64_t at = 0;
+    };
+    /// Nothing: there is no room for so many bytes in a row. Throws nothing of the kind for more than
+    /// fits an empty store: see fits().
+    [[nodiscard]] std::optional<grant> create(process_id by, std::uint64_t bytes);
+    [[nodiscard]] bool fits(std::uint64_t bytes) const noexcept;
+
+    // Each of these fails with malformed where a process says what it cannot know.
+
+    /// Its maker has written it, and holds it.
+    [[nodiscard]] result<void> seal(process_id by, object_number which);
+    /// Once more for a process that may let go later than who gives it.
+    [[nodiscard]] result<void> give(process_id by, object_number which, process_id to);
+    /// Once more for a process that has heard of it. Nothing: it is gone.
+    [[nodiscard]] std::optional<extent> claim(process_id by, object_number which);
+    /// Gives back what was held so often; an object that is not sealed was not made.
+    [[nodiscard]] result<void> release(process_id by, object_number which, std::uint32_t times);
+
+    /// Forgets what is kept for processes that nobody has seen since the last time it was asked; gives
+    /// whether there are others that have not come.
+    bool forget_unseen();
+    /// Free bytes whose pages may still be there; from now on they count as given back.
+    [[nodiscard]] std::vector<extent> take_free_pages();
+
+    [[nodiscard]] store_usage usage() const noexcept;
+    /// So often a process holds an object.
+    [[nodiscard]] std::uint32_t held(process_id by, object_number which) const;
+
+private:
+    struct entry {
+        std::uint64_t at = 0, bytes = 0, whole = 0; ///< whole: with what it is rounded up by
+        bool is_sealed = false;
+        process_id maker;
+        std::uint64_t holds = 0; ///< of all processes
+    };
+    struct process {
+        bool is_seen = false;
+        bool is_old = false; ///< not seen, and older than the last forget_unseen()
+        std::unordered_map<object_number, std::uint32_t> holds;
+    };
+
+    void hold(process_id by, object_number which, entry& of);
+    void drop(object_number which, entry& of, std::uint64_t times);
+    void free(std::uint64_t at, std::uint64_t bytes);
+
+    std::uint64_t bytes_, used_ = 0, granted_ = 0, last_ = 0;
+    std::uint64_t touched_ = 0; ///< pages behind it were never written
+    std::map<std::uint64_t, std::uint64_t> free_;
+    std::unordered_map<object_number, entry> objects_;
+    std::unordered_map<process_id, process> processes_;
+    std::unordered_set<process_id> ended_;
+};
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/store_book.ipp
+// The bodies of objects/store_book.hpp.
+
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+namespace detail {
+
+[[nodiscard]] inline std::uint64_t whole_pages(std::uint64_t bytes) noexcept {
+    return (bytes + arena::page - 1) / arena::page * arena::page;
+}
+
+[[nodiscard]] SKEIN_INLINE error not_known(process_id by, object_number which, const char* what) {
+    return {errc::malformed, fmt::format("process {:x} {} object {}, which it does not hold",
+                                         by.value(), what, which.value())};
+}
+
+} // namespace detail
+
+SKEIN_INLINE store_book::store_book(std::uint64_t bytes)
+    : bytes_(bytes / arena::page * arena::page) {
+    if (bytes_ > 0) free_.emplace(0, bytes_);
+}
+
+SKEIN_INLINE void store_book::begin(process_id who) { processes_[who].is_seen = true; }
+
+SKEIN_INLINE void store_book::end(process_id who) {
+    ended_.insert(who);
+    const auto found = processes_.find(who);
+    if (found == processes_.end()) return;
+    const auto holds = std::move(found->second.holds);
+    processes_.erase(found);
+    for (const auto& [which, times] : holds)
+        if (const auto of = objects_.find(which); of != objects_.end())
+            drop(which, of->second, times);
+}
+
+SKEIN_INLINE bool store_book::fits(std::uint64_t bytes) const noexcept {
+    return bytes > 0 && bytes <= bytes_;
+}
+
+SKEIN_INLINE std::optional<store_book::grant> store_book::create(process_id by,
+                                                                 std::uint64_t bytes) {
+    if (!fits(bytes) || has_ended(by)) return std::nullopt;
+    const auto whole = detail::whole_pages(bytes);
+    // The first that is large enough: low places are used again, and their pages are there.
+    const auto place = std::find_if(free_.begin(), free_.end(),
+                                    [&](const auto& range) { return range.second >= whole; });
+    if (place == free_.end()) return std::nullopt;
+    const auto [at, free_bytes] = *place;
+    free_.erase(place);
+    if (free_bytes > whole) free_.emplace(at + whole, free_bytes - whole);
+    touched_ = std::max(touched_, at + whole);
+    used_ += whole;
+    granted_ += whole;
+    const object_number number(++last_);
+    auto& made = objects_[number];
+    made = {at, bytes, whole, false, by, 0};
+    hold(by, number, made);
+    return grant{number, at};
+}
+
+SKEIN_INLINE result<void> store_book::seal(process_id by, object_number which) {
+    const auto found = objects_.find(which);
+    if (found == objects_.end() || found->second.is_sealed || found->second.maker != by)
+        return detail::not_known(by, which, "seals");
+    found->second.is_sealed = true;
+    granted_ -= found->second.whole;
+    return {};
+}
+
+SKEIN_INLINE result<void> store_book::give(process_id by, object_number which, process_id to) {
+    const auto found = objects_.find(which);
+    if (found == objects_.end() || !found->second.is_sealed || held(by, which) == 0)
+        return detail::not_known(by, which, "gives away");
+    if (!has_ended(to)) hold(to, which, found->second);
+    return {};
+}
+
+SKEIN_INLINE std::optional<extent> store_book::claim(process_id by, object_number which) {
+    const auto found = objects_.find(which);
+    if (found == objects_.end() || !found->second.is_sealed || has_ended(by)) return std::nullopt;
+    hold(by, which, found->second);
+    return extent{found->second.at, found->second.bytes};
+}
+
+SKEIN_INLINE result<void> store_book::release(process_id by, object_number which,
+                                              std::uint32_t times) {
+    const auto whose = processes_.find(by);
+    if (whose == processes_.end()) return detail::not_known(by, which, "releases");
+    const auto count = whose->second.holds.find(which);
+    if (count == whose->second.holds.end() || times == 0 || times > count->second)
+        return detail::not_known(by, which, "releases");
+    count->second -= times;
+    if (count->second == 0) whose->second.holds.erase(count);
+    drop(which, objects_.at(which), times);
+    return {};
+}
+
+SKEIN_INLINE bool store_book::forget_unseen() {
+    std::vector<process_id> never_came;
+    bool are_left = false;
+    for (auto& [who, of] : processes_) {
+        if (of.is_seen) continue;
+        if (std::exchange(of.is_old, true))
+            never_came.push_back(who);
+        else
+            are_left = true;
+    }
+    for (const auto who : never_came) end(who);
+    return are_left;
+}
+
+SKEIN_INLINE std::vector<extent> store_book::take_free_pages() {
+    std::vector<extent> all;
+    for (const auto& [at, bytes] : free_)
+        if (at < touched_) all.push_back({at, std::min(bytes, touched_ - at)});
+    if (!all.empty() && all.back().at + all.back().bytes == touched_) touched_ = all.back().at;
+    return all;
+}
+
+SKEIN_INLINE store_usage store_book::usage() const noexcept {
+    store_usage now;
+    now.bytes = bytes_;
+    now.granted = granted_;
+    now.sealed = used_ - granted_;
+    now.kept = touched_ > used_ ? touched_ - used_ : 0;
+    now.objects = objects_.size();
+    for (const auto& [who, of] : processes_) now.processes += of.is_seen;
+    return now;
+}
+
+SKEIN_INLINE std::uint32_t store_book::held(process_id by, object_number which) const {
+    const auto whose = processes_.find(by);
+    if (whose == processes_.end()) return 0;
+    const auto count = whose->second.holds.find(which);
+    return count == whose->second.holds.end() ? 0 : count->second;
+}
+
+SKEIN_INLINE void store_book::hold(process_id by, object_number which, entry& of) {
+    ++processes_[by].holds[which];
+    ++of.holds;
+}
+
+SKEIN_INLINE void store_book::drop(object_number which, entry& of, std::uint64_t times) {
+    of.holds -= times;
+    if (of.holds != 0) return;
+    used_ -= of.whole;
+    if (!of.is_sealed) granted_ -= of.whole;
+    free(of.at, of.whole);
+    objects_.erase(which);
+}
+
+SKEIN_INLINE void store_book::free(std::uint64_t at, std::uint64_t bytes) {
+    auto next = free_.lower_bound(at);
+    if (next != free_.begin()) {
+        const auto before = std::prev(next);
+        if (before->first + before->second == at) {
+            at = before->first;
+            bytes += before->second;
+            free_.erase(before);
+        }
+    }
+    if (next != free_.end() && at + bytes == next->first) {
+        bytes += next->second;
+        free_.erase(next);
+    }
+    free_.emplace(at, bytes);
+}
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/store_messages.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace skein::objects {
+
+/// A process tells who it is, in its identity::extra.
+struct store_hello {
+    process_id process;
+};
+
+/// Asks for room for an object.
+///   errors  too_large: more than the store has; exhausted: there was no room for so long
+struct create_request {
+    static constexpr std::uint16_t number = 1;
+    std::uint64_t bytes = 0;
+    std::uint32_t patience_ms = 0; ///< 0: it does not wait
+};
+struct create_reply {
+    static constexpr std::uint16_t number = 2;
+    object_name name;
+};
+/// It is written.
+struct seal_request {
+    static constexpr std::uint16_t number = 3;
+    object_number which;
+    process_id to; ///< held by that process then, instead of its maker; none: by its maker
+};
+/// Held for another process, too. At most most_names.
+struct give_request {
+    static constexpr std::uint16_t number = 4;
+    std::vector<object_number> which;
+    process_id to;
+};
+/// seal and give have been done.
+struct done_reply {
+    static constexpr std::uint16_t number = 5;
+};
+/// Held by who asks, too. At most most_names.
+struct claim_request {
+    static constexpr std::uint16_t number = 6;
+    std::vector<object_number> which;
+};
+struct claim_reply {
+    static constexpr std::uint16_t number = 7;
+    std::vector<extent> where; ///< in the order of the question; no bytes: it is gone
+};
+/// How often one object is not held any more.
+struct let_go {
+    object_number which;
+    std::uint32_t times = 0, unused = 0;
+};
+/// At most most_names.
+struct release_note {
+    static constexpr std::uint16_t number = 8;
+    std::vector<let_go> all;
+};
+
+/// So many names one message has at most: longer ones would be overtaken.
+inline constexpr std::size_t most_names = 2048;
+
+using store_messages = net::message_table<create_request, create_reply, seal_request, give_request,
+                                          done_reply, claim_request, claim_reply, release_note>;
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/let_go_box.hpp, continued
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace skein::objects {
+class store_client;
+}
+
+namespace skein::objects::detail {
+
+struct let_go_box : std::enable_shared_from_this<let_go_box> {
+    std::mutex mutex;      // of all
+    loop* where = nullptr; ///< null: it has ended
+    std::weak_ptr<store_client> to;
+    std::vector<let_go> all;
+    void (*send)(store_client&) = nullptr;
+
+    /// Any thread.
+    void put(object_number which, std::uint32_t times) noexcept {
+        const std::lock_guard lock(mutex);
+        if (where == nullptr) return;
+        all.push_back({which, times, 0});
+        if (all.size() > 1) return; // who put the first has told the loop
+        where->post_from_any_thread([self = shared_from_this()] {
+            if (const auto client = self->to.lock()) self->send(*client);
+        });
+    }
+    [[nodiscard]] std::vector<let_go> take() {
+        const std::lock_guard lock(mutex);
+        return std::exchange(all, {});
+    }
+    void close() {
+        const std::lock_guard lock(mutex);
+        where = nullptr;
+        all.clear();
+    }
+};
+
+} // namespace skein::objects::detail
+
+
+// ======== skein/objects/detail/object.ipp, continued
+namespace skein::objects {
+
+SKEIN_INLINE object::object(object_name name, arena memory,
+                            std::shared_ptr<detail::let_go_box> back)
+    : name_(name), memory_(std::move(memory)), bytes_(memory_.view(name.at, name.bytes)),
+      back_(std::move(back)) {}
+SKEIN_INLINE object::~object() {
+    if (back_) back_->put(name_.number, times_);
+}
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE metric_counter& copied_counter(bool out) {
+    static constexpr const char* name = "skein_store_copied_bytes_total";
+    static constexpr const char* help = "Bytes copied into objects, and out of them.";
+    static auto& in_ = metric_registry::process().counter(name, help, {{"way", "in"}});
+    static auto& out_ = metric_registry::process().counter(name, help, {{"way", "out"}});
+    return out ? out_ : in_;
+}
+
+} // namespace detail
+
+SKEIN_INLINE void count_copied_in(std::uint64_t bytes) noexcept {
+    detail::copied_counter(false).add(bytes);
+}
+SKEIN_INLINE void count_copied_out(std::uint64_t bytes) noexcept {
+    detail::copied_counter(true).add(bytes);
+}
+SKEIN_INLINE copied_bytes copied() noexcept {
+    return {detail::copied_counter(false).value(), detail::copied_counter(true).value()};
+}
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/store_client.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace skein::objects {
+
+class store_client;
+
+/// Room for an object that is being written. Dropped without store_client::seal() it goes back.
+class fresh_object {
+public:
+    fresh_object(fresh_object&& other) noexcept = default;
+    fresh_object& operator=(fresh_object&& other) noexcept {
+        std::swap(name_, other.name_);
+        std::swap(window_, other.window_);
+        std::swap(back_, other.back_);
+        return *this;
+    }
+    ~fresh_object();
+    /// To write into. Not the right size for more.
+    [[nodiscard]] mut_byte_span bytes() const noexcept { return window_.bytes(); }
+    [[nodiscard]] const object_name& name() const noexcept { return name_; }
+
+private:
+    friend class store_client;
+    fresh_object(object_name name, arena::window window,
+                 std::shared_ptr<detail::let_go_box> back) noexcept
+        : name_(name), window_(std::move(window)), back_(std::move(back)) {}
+    object_name name_;
+    arena::window window_;
+    std::shared_ptr<detail::let_go_box> back_; ///< null: moved from, or sealed
+};
+
+/// On one loop. What it gives may be used on any thread.
+class store_client : public std::enable_shared_from_this<store_client> {
+public:
+    using connector = unique_function<task<net::connection::handle>()>;
+
+    ///   on       whose tasks use it; it need not run yet
+    ///   self     of this process, never used again
+    ///   connect  asked once, when the first object is made or held here; gives a connection with
+    ///            store_hello as its identity::extra
+    [[nodiscard]] static std::shared_ptr<store_client> make(loop& on, arena memory, process_id self,
+                                                            connector connect);
+    store_client(const store_client&) = delete;
+    store_client& operator=(const store_client&) = delete;
+    /// close() first.
+    ~store_client();
+
+    [[nodiscard]] process_id self() const noexcept { return self_; }
+
+    /// Room for an object; nothing: there is none for so long, or ever, or no store.
+    ///   errors  cancelled
+    [[nodiscard]] task<std::optional<fresh_object>> create(std::uint64_t bytes, time_span patience);
+    /// Nobody writes it any more. to: who holds it from now on, instead of this process, which gets
+    /// null then.
+    ///   errors  those of the link; cancelled
+    [[nodiscard]] task<object_ptr> seal(fresh_object made, process_id to = {});
+    /// Holds objects that other processes have told of and hold; null for those that are gone.
+    ///   errors  those of the link; mismatch: objects of another program; cancelled
+    [[nodiscard]] task<std::vector<object_ptr>> claim(std::vector<object_name> names);
+    /// The object that somebody holds for this process, once.
+    ///   errors  mismatch, malformed: it is none of this store
+    [[nodiscard]] object_ptr adopt(const object_name& name);
+    /// Has another process hold these, too.
+    ///   errors  those of the link; cancelled
+    [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to);
+    /// One that is held here; null: it is not.
+    [[nodiscard]] object_ptr find(object_number which) const;
+
+    /// Says goodbye; what is held here is let go of, but can be read as long as there is a pointer.
+    [[nodiscard]] task<void> close();
+
+private:
+    store_client(loop& on, arena memory, process_id self, connector connect);
+    struct creation;
+    static task<void> create_for(store_client* self, std::shared_ptr<creation> asked,
+                                 std::uint64_t bytes, time_span patience);
+    [[nodiscard]] task<std::optional<fresh_object>> create_alone(std::uint64_t bytes,
+                                                                 time_span patience);
+    [[nodiscard]] task<net::requests::handle> link();
+    static task<void> connect(store_client* self);
+    void lost(const error& why);
+    [[nodiscard]] object_ptr keep(const object_name& name);
+    void want_link();
+    void send_back();
+    void refuse_others(const object_name& name);
+
+    arena memory_;
+    process_id self_;
+    connector connect_;
+    std::uint64_t store_ = 0; ///< its number, once it is known
+    net::requests::handle link_;
+    std::optional<error> lost_;
+    bool is_connecting_ = false, is_closed_ = false;
+    event settled_; ///< there is a link, or never will be
+    semaphore creating_;
+    std::unordered_map<object_number, std::weak_ptr<object>> known_;
+    std::shared_ptr<detail::let_go_box> back_;
+    scope tasks_;
+};
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/store_client.ipp
+// The bodies of objects/store_client.hpp.
+
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+SKEIN_INLINE fresh_object::~fresh_object() {
+    if (back_) back_->put(name_.number, 1);
+}
+
+SKEIN_INLINE std::shared_ptr<store_client> store_client::make(loop& on, arena memory,
+                                                              process_id self, connector connect) {
+    std::shared_ptr<store_client> made(
+        new store_client(on, std::move(memory), self, std::move(connect)));
+    made->back_->to = made;
+    return made;
+}
+
+SKEIN_INLINE store_client::store_client(loop& on, arena memory, process_id self, connector connect)
+    : memory_(std::move(memory)), self_(self), connect_(std::move(connect)),
+      creating_(64), // others wait here: a store takes so many of one process
+      back_(std::make_shared<detail::let_go_box>()) {
+    back_->where = &on;
+    back_->send = [](store_client& to) { to.send_back(); };
+}
+SKEIN_INLINE store_client::~store_client() { back_->close(); }
+
+// ---- the link ----------------------------------------------------------------------------------
+
+SKEIN_INLINE void store_client::want_link() {
+    if (std::exchange(is_connecting_, true)) return;
+    const task_context::use none(nullptr); // it does not belong to the call that came first
+    tasks_.spawn(connect(this));
+}
+
+SKEIN_INLINE task<void> store_client::connect(store_client* self) {
+    try {
+        auto connecting = self->connect_();
+        auto wire = co_await connecting;
+        self->link_ = net::requests::over(std::move(wire));
+        self->link_->set_closed_handler([self](const error* why) {
+            self->lost(why != nullptr ? *why : error(errc::closed, "the store has ended"));
+        });
+    } catch (const error& e) {
+        self->lost(e);
+        co_return;
+    }
+    self->settled_.set();
+    self->send_back();
+}
+
+SKEIN_INLINE void store_client::lost(const error& why) {
+    if (!lost_) lost_ = why;
+    settled_.set();
+    if (is_closed_ || why.code() == errc::closed || why.code() == errc::cancelled) return;
+    logging::warn("objects", "the store of this node is lost",
+                  {{"why", why.what()}, {"then", "large values travel in messages"}});
+}
+
+SKEIN_INLINE task<net::requests::handle> store_client::link() {
+    want_link();
+    co_await settled_.wait();
+    if (lost_) throw *lost_;
+    co_return link_;
+}
+
+SKEIN_INLINE task<void> store_client::close() {
+    is_closed_ = true;
+    back_->close();
+    if (!lost_) lost_ = error(errc::closed, "the store's client has ended");
+    settled_.set();
+    tasks_.cancel();
+    auto joined = as_result(shield(tasks_.join()));
+    (void)co_await joined;
+    const auto last = std::exchange(link_, {});
+    if (!last) co_return;
+    auto closing = last->close();
+    co_await closing;
+}
+
+// ---- objects -----------------------------------------------------------------------------------
+
+/// What is asked for by somebody who may not wait for it: then it goes back.
+struct store_client::creation {
+    std::optional<fresh_object> made;
+    std::optional<error> why;
+    event is_over;
+};
+
+SKEIN_INLINE task<std::optional<fresh_object>> store_client::create(std::uint64_t bytes,
+                                                                    time_span patience) {
+    const auto self = shared_from_this();
+    const auto asked = std::make_shared<creation>();
+    {
+        const task_context::use none(nullptr);
+        tasks_.spawn(create_for(this, asked, bytes, patience));
+    }
+    co_await asked->is_over.wait();
+    if (asked->why) throw *asked->why;
+    co_return std::move(asked->made);
+}
+
+SKEIN_INLINE task<void> store_client::create_for(store_client* self,
+                                                 std::shared_ptr<creation> asked,
+                                                 std::uint64_t bytes, time_span patience) {
+    auto creating = as_result(self->create_alone(bytes, patience));
+    auto made = co_await creating;
+    if (made)
+        asked->made = std::move(*made);
+    else
+        asked->why = made.error();
+    asked->is_over.set();
+}
+
+SKEIN_INLINE task<std::optional<fresh_object>> store_client::create_alone(std::uint64_t bytes,
+                                                                          time_span patience) {
+    co_await creating_.acquire();
+    struct turn {
+        explicit turn(semaphore& s) noexcept : of(s) {}
+        turn(const turn&) = delete;
+        turn& operator=(const turn&) = delete;
+        ~turn() { of.release(); }
+        semaphore& of;
+    };
+    const turn mine(creating_);
+    std::optional<fresh_object> made;
+    try {
+        auto linking = link();
+        const auto to = co_await linking;
+        create_request what;
+        what.bytes = bytes;
+        what.patience_ms = static_cast<std::uint32_t>(
+            std::chrono::duration_cast<std::chrono::milliseconds>(duration(patience)).count());
+        auto asking = to->call<create_reply>(what);
+        const auto name = (co_await asking).name;
+        if (name.store == 0 || name.bytes != bytes)
+            throw error(errc::malformed, "the store gives something else than was asked for");
+        store_ = name.store;
+        made.emplace(fresh_object(name, {}, back_)); // from here on it goes back by itself
+        made->window_ = memory_.write(name.at, name.bytes);
+    } catch (const error& e) {
+        made.reset();
+        if (e.code() == errc::cancelled && !is_closed_) throw;
+        const bool is_expected =
+            e.code() == errc::exhausted || e.code() == errc::too_large || lost_;
+        logging::at(is_expected ? logging::level::debug : logging::level::warn, "objects",
+                    "no object was made", {{"why", e.what()}});
+    }
+    co_return made;
+}
+
+SKEIN_INLINE task<object_ptr> store_client::seal(fresh_object made, process_id to) {
+    const auto self = shared_from_this();
+    auto name = made.name();
+    { const auto unmapped = std::move(made.window_); }
+    count_copied_in(name.bytes);
+    auto linking = link();
+    const auto over = co_await linking;
+    seal_request what;
+    what.which = name.number;
+    what.to = to;
+    auto asking = shield(over->call<done_reply>(what)); // its answer must be heard
+    (void)co_await asking;
+    made.back_.reset(); // the store counts it as an object now
+    if (to && to != self_) co_return nullptr;
+    co_return keep(name);
+}
+
+SKEIN_INLINE void store_client::refuse_others(const object_name& name) {
+    if (name.store != 0 && (store_ == 0 || name.store == store_)) {
+        store_ = name.store;
+        return;
+    }
+    throw error(errc::mismatch, fmt::format("object {} is of another program", name.number.value()))
+        .with_hint("give the value instead of its ref");
+}
+
+SKEIN_INLINE object_ptr store_client::keep(const object_name& name) {
+    auto& known = known_[name.number];
+    if (auto there = known.lock()) {
+        ++there->times_;
+        return there;
+    }
+    auto made = std::make_shared<object>(name, memory_, back_);
+    known = made;
+    return made;
+}
+
+SKEIN_INLINE object_ptr store_client::adopt(const object_name& name) {
+    refuse_others(name);
+    want_link();
+    return keep(name);
+}
+
+SKEIN_INLINE object_ptr store_client::find(object_number which) const {
+    const auto found = known_.find(which);
+    return found != known_.end() ? found->second.lock() : nullptr;
+}
+
+SKEIN_INLINE task<std::vector<object_ptr>> store_client::claim(std::vector<object_name> names) {
+    const auto self = shared_from_this();
+    for (const auto& name : names) refuse_others(name);
+    auto linking = link();
+    const auto over = co_await linking;
+    std::vector<object_ptr> out;
+    out.reserve(names.size());
+    for (std::size_t from = 0; from < names.size(); from += most_names) {
+        const auto many = std::min(most_names, names.size() - from);
+        claim_request what;
+        for (std::size_t i = 0; i < many; ++i) what.which.push_back(names[from + i].number);
+        auto asking = shield(over->call<claim_reply>(std::move(what)));
+        const auto answer = co_await asking;
+        if (answer.where.size() != many)
+            throw error(errc::malformed, "the store answers for other objects than were asked for");
+        for (std::size_t i = 0; i < many; ++i) {
+            auto name = names[from + i];
+            name.at = answer.where[i].at;
+            name.bytes = answer.where[i].bytes;
+            out.push_back(name.bytes != 0 ? keep(name) : nullptr);
+        }
+    }
+    co_return out;
+}
+
+SKEIN_INLINE task<void> store_client::give(std::vector<object_ptr> all, process_id to) {
+    const auto self = shared_from_this();
+    auto linking = link();
+    const auto over = co_await linking;
+    for (std::size_t from = 0; from < all.size(); from += most_names) {
+        const auto many = std::min(most_names, all.size() - from);
+        give_request what;
+        what.to = to;
+        for (std::size_t i = 0; i < many; ++i) what.which.push_back(all[from + i]->name().number);
+        auto asking = shield(over->call<done_reply>(std::move(what)));
+        (void)co_await asking;
+    }
+}
+
+SKEIN_INLINE void store_client::send_back() {
+    if (!link_ || lost_) return;
+    const auto all = back_->take();
+    for (std::size_t from = 0; from < all.size(); from += most_names) {
+        release_note what;
+        const auto many = std::min(most_names, all.size() - from);
+        what.all.assign(all.begin() + static_cast<std::ptrdiff_t>(from),
+                        all.begin() + static_cast<std::ptrdiff_t>(from + many));
+        for (const auto& one : what.all)
+            if (const auto known = known_.find(one.which);
+                known != known_.end() && known->second.expired())
+                known_.erase(known);
+        try {
+            link_->tell(what);
+        } catch (const error&) {
+            return; // its end follows, and the store forgets all
+        }
+    }
+}
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/local_store.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace skein::net {
+class real_loop;
+}
+
+namespace skein::objects {
+
+/// What a store has by default: 30 % of the memory that this process may use; 0: nobody tells.
+[[nodiscard]] std::uint64_t default_store_bytes();
+/// "2GiB", "500MB", "0" (no store).
+///   errors  usage
+[[nodiscard]] std::uint64_t parse_store_bytes(std::string_view text);
+
+/// On the driver's loop; start() may come from there alone.
+class local_store {
+public:
+    ///   errors  exhausted: the system allows no such memory
+    explicit local_store(std::uint64_t bytes);
+    local_store(const local_store&) = delete;
+    local_store& operator=(const local_store&) = delete;
+    /// All clients have been closed, or their processes are gone.
+    ~local_store();
+
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return memory_.bytes(); }
+    /// What a child inherits: the memory, and its end of a socket. They are for one child alone.
+    [[nodiscard]] std::vector<std::shared_ptr<const unique_fd>> files_for_child();
+    /// For its boot message.
+    [[nodiscard]] const net::token& secret() const noexcept { return secret_; }
+
+    /// Somebody is about to make or hold an object. Returns at once.
+    void start();
+    [[nodiscard]] bool has_started() const noexcept { return thread_ != nullptr; }
+    /// That of the driver; `self`: its incarnation. `on` is the loop that runs now.
+    [[nodiscard]] std::shared_ptr<store_client> client(net::real_loop& on, process_id self);
+
+private:
+    struct server; // on the thread
+    void take(unique_fd socket);
+
+    arena memory_;
+    std::shared_ptr<const unique_fd> file_; ///< the arena's, once more, for children
+    net::token secret_;
+    std::vector<unique_fd> early_; ///< sockets from before the start
+    std::unique_ptr<server> server_;
+    std::unique_ptr<net::loop_thread> thread_;
+};
+
+/// The client of a child that has inherited such files. want: asks the driver to start its store;
+/// called once, before the first use.
+///   errors  malformed: they are something else
+[[nodiscard]] std::shared_ptr<store_client> inherited_client(net::real_loop& on,
+                                                             std::vector<unique_fd> files,
+                                                             net::token secret, process_id self,
+                                                             unique_function<void()> want);
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/local_store.ipp
+// The bodies of objects/local_store.hpp.
+
+
+// ======== skein/objects/store.hpp
+// store: serves the objects of one node to the processes of one program there. It owns the books;
+// the bytes are in an arena that it never reads.
+//
+//     objects::store here(memory, number);
+//     all.spawn(here.serve(std::move(connection)));        // one task for each process
+//     co_await here.close();
+//
+// Who asks for room when there is none waits, in order. A process holds what it holds until its link
+// ends.
+
+
+#include <cstdint>
+#include <list>
+#include <memory>
+
+namespace skein::objects {
+
+/// How long a store takes for what.
+struct store_times {
+    time_span say_that_it_waits = std::chrono::seconds(1); ///< for room, until a line says for what
+    time_span idle_pages = std::chrono::seconds(10);       ///< after the last change
+};
+
+/// On one loop, which should run no user code.
+class store {
+public:
+    ///   number  of this store: never 0, and no other one's
+    store(arena memory, std::uint64_t number, store_times times = {});
+    store(const store&) = delete;
+    store& operator=(const store&) = delete;
+    ~store();
+
+    /// Serves one process until its link has ended. Never throws but for cancellation.
+    [[nodiscard]] task<void> serve(net::connection::handle wire);
+    /// Ends all links.
+    [[nodiscard]] task<void> close();
+
+    [[nodiscard]] store_usage usage() const noexcept { return book_.usage(); }
+    /// Who waits for room.
+    [[nodiscard]] std::size_t waiting() const noexcept { return line_.size(); }
+
+private:
+    struct waiting_create;
+    struct place_in_line;
+    [[nodiscard]] std::shared_ptr<net::request_service> service_for(process_id who);
+    static task<create_reply> create(store* self, process_id by, create_request what,
+                                     net::caller who);
+    void seal(process_id by, const seal_request& what);
+    void give(process_id by, const give_request& what);
+    [[nodiscard]] claim_reply claim(process_id by, const claim_request& what);
+    void release(process_id by, const release_note& what);
+    [[nodiscard]] create_reply name_of(const store_book::grant& made, std::uint64_t bytes) const;
+    [[nodiscard]] error no_room(std::uint64_t bytes) const;
+    /// Something may be free now.
+    void changed();
+    task<void> keep_tidy();
+    void show_numbers() const;
+
+    arena memory_;
+    std::uint64_t number_;
+    store_times times_;
+    store_book book_;
+    std::list<waiting_create*> line_;
+    std::vector<net::requests::handle> links_;
+    bool is_closed_ = false, is_tidying_ = false;
+    time_point changed_at_{};
+    scope tasks_;
+};
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/store.ipp
+// The bodies of objects/store.hpp.
+
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+/// Somebody waits for room.
+struct store::waiting_create {
+    process_id by;
+    std::uint64_t bytes = 0;
+    std::optional<store_book::grant> granted;
+    event served;
+};
+
+/// Its place in the line, which it leaves with what it was granted if nobody takes that.
+struct store::place_in_line {
+    store& of;
+    waiting_create& who;
+
+    place_in_line(store& s, waiting_create& w) : of(s), who(w) { of.line_.push_back(&w); }
+    place_in_line(const place_in_line&) = delete;
+    place_in_line& operator=(const place_in_line&) = delete;
+    ~place_in_line() {
+        of.line_.remove(&who);
+        // Nobody takes what it was granted; and those behind may need less.
+        if (who.granted) (void)of.book_.release(who.by, who.granted->number, 1);
+        of.changed();
+    }
+};
+
+SKEIN_INLINE store::store(arena memory, std::uint64_t number, store_times times)
+    : memory_(std::move(memory)), number_(number), times_(times), book_(memory_.bytes()) {}
+SKEIN_INLINE store::~store() = default;
+
+SKEIN_INLINE create_reply store::name_of(const store_book::grant& made, std::uint64_t bytes) const {
+    return {{number_, made.number, made.at, bytes}};
+}
+
+SKEIN_INLINE error store::no_room(std::uint64_t bytes) const {
+    const auto now = book_.usage();
+    if (!book_.fits(bytes))
+        return error(errc::too_large,
+                     fmt::format("an object of {} is more than the store of {} takes",
+                                 binary_bytes(bytes), binary_bytes(now.bytes)))
+            .with_hint("SKEIN_STORE=4GiB makes it larger");
+    return error(errc::exhausted,
+                 fmt::format("no room for an object of {}: {} of the {} of the store are held",
+                             binary_bytes(bytes), binary_bytes(now.sealed + now.granted),
+                             binary_bytes(now.bytes)))
+        .with_hint("drop refs and views that are not needed, or make it larger: SKEIN_STORE=4GiB");
+}
+
+SKEIN_INLINE task<create_reply> store::create(store* self, process_id by, create_request what,
+                                              net::caller who) {
+    if (!self->book_.fits(what.bytes)) throw self->no_room(what.bytes);
+    if (self->line_.empty()) {
+        if (const auto made = self->book_.create(by, what.bytes)) {
+            self->show_numbers();
+            co_return self->name_of(*made, what.bytes);
+        }
+    }
+    if (what.patience_ms == 0) throw self->no_room(what.bytes);
+    waiting_create mine;
+    mine.by = by;
+    mine.bytes = what.bytes;
+    const auto end = deadline_after(loop::current().exact_now(),
+                                    time_span(std::chrono::milliseconds(what.patience_ms)));
+    const place_in_line place(*self, mine);
+    const auto first = deadline_after(loop::current().exact_now(), self->times_.say_that_it_waits);
+    auto soon = mine.served.wait_until(std::min(first, end));
+    if (!co_await soon && first < end) {
+        logging::warn("objects", "waits for room in the store",
+                      {{"who", who.peer}, {"why", self->no_room(what.bytes).text()}});
+        auto later = mine.served.wait_until(end);
+        (void)co_await later;
+    }
+    if (!mine.granted) throw self->no_room(what.bytes);
+    co_return self->name_of(*std::exchange(mine.granted, std::nullopt), what.bytes);
+}
+
+SKEIN_INLINE void store::seal(process_id by, const seal_request& what) {
+    if (const auto done = book_.seal(by, what.which); !done) throw done.error();
+    if (what.to && what.to != by) {
+        if (const auto given = book_.give(by, what.which, what.to); !given) throw given.error();
+        if (const auto left = book_.release(by, what.which, 1); !left) throw left.error();
+        changed();
+    }
+    show_numbers();
+}
+
+SKEIN_INLINE void store::give(process_id by, const give_request& what) {
+    if (!what.to || what.which.size() > most_names)
+        throw error(errc::malformed, "objects are given to nobody, or too many at once");
+    for (const auto which : what.which)
+        if (const auto given = book_.give(by, which, what.to); !given) throw given.error();
+}
+
+SKEIN_INLINE claim_reply store::claim(process_id by, const claim_request& what) {
+    if (what.which.size() > most_names)
+        throw error(errc::malformed, "too many objects are claimed at once");
+    claim_reply out;
+    out.where.reserve(what.which.size());
+    for (const auto which : what.which)
+        out.where.push_back(book_.claim(by, which).value_or(extent{}));
+    return out;
+}
+
+SKEIN_INLINE void store::release(process_id by, const release_note& what) {
+    for (const auto& one : what.all)
+        if (const auto done = book_.release(by, one.which, one.times); !done) throw done.error();
+    changed();
+}
+
+SKEIN_INLINE void store::changed() {
+    while (!line_.empty()) {
+        // Who has been served leaves the line by itself.
+        const auto next = std::find_if(line_.begin(), line_.end(),
+                                       [](const waiting_create* one) { return !one->granted; });
+        if (next == line_.end()) break;
+        (*next)->granted = book_.create((*next)->by, (*next)->bytes);
+        if (!(*next)->granted) break;
+        (*next)->served.set();
+    }
+    show_numbers();
+    changed_at_ = loop::current().now();
+    if (std::exchange(is_tidying_, true) || is_closed_) return;
+    tasks_.spawn(keep_tidy());
+}
+
+/// Gives pages back, and forgets processes that never came, when nothing has changed for a while.
+SKEIN_INLINE task<void> store::keep_tidy() {
+    for (;;) {
+        const auto due = deadline_after(changed_at_, times_.idle_pages);
+        const auto now = loop::current().exact_now();
+        if (due <= now) break;
+        co_await sleep_for(due - now);
+    }
+    is_tidying_ = false;
+    const bool are_awaited = book_.forget_unseen();
+    for (const auto& one : book_.take_free_pages()) memory_.give_back(one.at, one.bytes);
+    if (are_awaited)
+        changed(); // once more
+    else
+        show_numbers();
+}
+
+SKEIN_INLINE void store::show_numbers() const {
+    auto& all = metric_registry::process();
+    static constexpr const char* name = "skein_store_bytes";
+    static constexpr const char* help = "Bytes of the memory for objects, by what they are for.";
+    static auto& writing = all.gauge(name, help, {{"state", "granted"}});
+    static auto& reading = all.gauge(name, help, {{"state", "sealed"}});
+    static auto& free = all.gauge(name, help, {{"state", "free"}});
+    const auto now = book_.usage();
+    writing.set(static_cast<std::int64_t>(now.granted));
+    reading.set(static_cast<std::int64_t>(now.sealed));
+    free.set(static_cast<std::int64_t>(now.bytes - now.granted - now.sealed));
+}
+
+SKEIN_INLINE std::shared_ptr<net::request_service> store::service_for(process_id who) {
+    auto service = std::make_shared<net::request_service>();
+    service->on<create_request, create_reply>([this, who](create_request what, net::caller by) {
+        return create(this, who, what, std::move(by));
+    });
+    service->on_at_once<seal_request, done_reply>([this, who](const seal_request& what) {
+        seal(who, what);
+        return done_reply();
+    });
+    service->on_at_once<give_request, done_reply>([this, who](const give_request& what) {
+        give(who, what);
+        return done_reply();
+    });
+    service->on_at_once<claim_request, claim_reply>(
+        [this, who](const claim_request& what) { return claim(who, what); });
+    service->on_tell_at_once<release_note>(
+        [this, who](const release_note& what) { release(who, what); });
+    return service;
+}
+
+SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
+    const auto hello = wire::decode<store_hello>(wire->peer().extra);
+    if (!hello || !hello->process || book_.has_ended(hello->process) || is_closed_) {
+        wire->abort(error(errc::malformed, "a process that does not say who it is, or has ended"));
+        co_return;
+    }
+    const auto who = hello->process;
+    book_.begin(who);
+    auto service = service_for(who);
+    event ended;
+    {
+        auto link = net::requests::over(std::move(wire), service);
+        link->set_closed_handler([&ended](const error*) { ended.set(); });
+        links_.push_back(link);
+        bool is_cancelled = false;
+        try {
+            co_await ended.wait();
+        } catch (const error&) {
+            is_cancelled = true;
+        }
+        std::erase(links_, link);
+        book_.end(who);
+        changed();
+        if (is_cancelled) link->abort(error(errc::closed, "the store has ended"));
+        auto closing = shield(link->close());
+        co_await closing;
+    }
+    auto closing = shield(service->close());
+    co_await closing;
+}
+
+SKEIN_INLINE task<void> store::close() {
+    is_closed_ = true;
+    for (const auto& link : std::vector(links_))
+        link->abort(error(errc::closed, "the store has ended"));
+    tasks_.cancel();
+    auto joined = as_result(shield(tasks_.join()));
+    (void)co_await joined;
+}
+
+} // namespace skein::objects
 
 // ======== skein/proc/build_id.hpp
 // Which build of the program this is: equal for two processes of one executable, different as soon
@@ -35313,6 +38138,191 @@ SKEIN_INLINE std::uint64_t build_id() {
 }
 
 } // namespace skein::proc
+
+
+// ======== skein/objects/detail/local_store.ipp, continued
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include <fcntl.h>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+SKEIN_INLINE std::uint64_t default_store_bytes() { return available_memory() / 10 * 3; }
+
+SKEIN_INLINE std::uint64_t parse_store_bytes(std::string_view text) {
+    const auto refuse = [&] {
+        return error(errc::usage, fmt::format("{} is no size of a store", text))
+            .with_hint("e.g. 2GiB, 500MB, 0 (none)");
+    };
+    std::uint64_t n = 0;
+    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
+    const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+    if (bad != std::errc()) throw refuse();
+    struct known {
+        std::string_view name;
+        std::uint64_t bytes;
+    };
+    constexpr known units[] = {{"", 1},
+                               {"B", 1},
+                               {"KiB", std::uint64_t{1} << 10},
+                               {"MiB", std::uint64_t{1} << 20},
+                               {"GiB", std::uint64_t{1} << 30},
+                               {"TiB", std::uint64_t{1} << 40},
+                               {"kB", 1'000},
+                               {"MB", 1'000'000},
+                               {"GB", 1'000'000'000},
+                               {"TB", 1'000'000'000'000}};
+    for (const auto& one : units) {
+        if (one.name != unit) continue;
+        constexpr std::uint64_t most = std::uint64_t{1} << 46;
+        constexpr std::uint64_t least = std::uint64_t{1} << 20;
+        if (n > most / one.bytes) throw refuse();
+        const auto bytes = n * one.bytes;
+        if (bytes != 0 && bytes < least)
+            throw error(errc::usage, fmt::format("a store of {} bytes", bytes))
+                .with_hint("1MiB at least, with a unit: 2GiB; 0: none");
+        return bytes;
+    }
+    throw refuse();
+}
+
+namespace detail {
+
+/// Of both sides.
+[[nodiscard]] SKEIN_INLINE net::connection_options store_connection(const net::token& secret,
+                                                                    process_id self) {
+    net::connection_options how;
+    how.secret = secret;
+    how.self.name = self ? "process" : "store";
+    how.self.build_id = proc::build_id();
+    how.self.purpose = "skein-objects-1";
+    if (self) how.self.extra = wire::encode(store_hello{self});
+    how.require_same_build = true;
+    how.checksum_bodies = false;                                         // from memory to memory
+    how.bounds.handshake_deadline = time_constants::lan().start_timeout; // the driver may compute
+    constexpr auto for_ever = duration::max(); // the end of a process is the end of its socket
+    how.alive = {net::keep_alive_mode::off,
+                 time_constants::lan().idle_probe,
+                 for_ever,
+                 for_ever,
+                 for_ever,
+                 time_constants::lan().unconfirmed_after};
+    return how;
+}
+
+[[nodiscard]] SKEIN_INLINE task<net::connection::handle> meet_store(
+    std::unique_ptr<net::stream> over, net::connection_options how) {
+    net::connected_network pair(std::move(over));
+    auto connecting = net::connection::connect(pair, {}, std::move(how));
+    co_return co_await connecting;
+}
+
+} // namespace detail
+
+struct local_store::server {
+    server(arena memory, std::uint64_t number) : books(std::move(memory), number) {}
+    store books;
+    scope serving;
+
+    static task<void> serve(server* self, unique_fd socket, net::token secret) {
+        try {
+            auto stream = net::adopt_unix_stream(static_cast<net::real_loop&>(loop::current()),
+                                                 socket.release(), "a process of this program");
+            auto meeting =
+                net::connection::accept(std::move(stream), detail::store_connection(secret, {}));
+            auto wire = co_await meeting;
+            auto served = self->books.serve(std::move(wire));
+            co_await served;
+        } catch (const error&) { // it has gone before it came
+        }
+    }
+    static task<void> end(server* self) {
+        auto closing = self->books.close();
+        co_await closing;
+        self->serving.cancel();
+        auto joined = as_result(shield(self->serving.join()));
+        (void)co_await joined;
+    }
+};
+
+SKEIN_INLINE local_store::local_store(std::uint64_t bytes)
+    : memory_(arena::create(bytes)), secret_(net::token::generate()) {
+    file_ = std::make_shared<const unique_fd>(::fcntl(memory_.fd(), F_DUPFD_CLOEXEC, 0));
+    if (!*file_) throw error(errc::exhausted, "no descriptor for the memory of objects");
+}
+
+SKEIN_INLINE local_store::~local_store() {
+    if (!thread_) return;
+    thread_->run([this]() -> task<void> { return server::end(server_.get()); });
+    thread_->run([this]() -> task<void> {
+        server_.reset();
+        co_return;
+    });
+}
+
+SKEIN_INLINE std::vector<std::shared_ptr<const unique_fd>> local_store::files_for_child() {
+    auto link = net::make_socket_pair();
+    take(std::move(link.ours));
+    return {file_, std::make_shared<const unique_fd>(std::move(link.theirs))};
+}
+
+SKEIN_INLINE void local_store::take(unique_fd socket) {
+    if (!thread_) return early_.push_back(std::move(socket));
+    thread_->loop().post_from_any_thread(
+        [server = server_.get(), secret = secret_, socket = std::move(socket)]() mutable {
+            server->serving.spawn(server::serve(server, std::move(socket), secret));
+        });
+}
+
+SKEIN_INLINE void local_store::start() {
+    if (thread_) return;
+    thread_ = std::make_unique<net::loop_thread>("skein-objects");
+    thread_->run([this]() -> task<void> {
+        server_ = std::make_unique<server>(memory_, system_random().next() | 1);
+        co_return;
+    });
+    for (auto& socket : std::exchange(early_, {})) take(std::move(socket));
+}
+
+SKEIN_INLINE std::shared_ptr<store_client> local_store::client(net::real_loop& on,
+                                                               process_id self) {
+    return store_client::make(
+        on, memory_, self, [this, &on, self]() -> task<net::connection::handle> {
+            start();
+            auto link = net::make_socket_pair();
+            take(std::move(link.ours));
+            return detail::meet_store(
+                net::adopt_unix_stream(on, link.theirs.release(), "the store"),
+                detail::store_connection(secret_, self));
+        });
+}
+
+SKEIN_INLINE std::shared_ptr<store_client> inherited_client(net::real_loop& on,
+                                                            std::vector<unique_fd> files,
+                                                            net::token secret, process_id self,
+                                                            unique_function<void()> want) {
+    if (files.size() != 2)
+        throw error(errc::malformed, "this process has not inherited the files of a store");
+    auto memory = arena::open(std::move(files[0]));
+    auto stream = net::adopt_unix_stream(on, files[1].release(), "the store");
+    return store_client::make(
+        on, std::move(memory), self,
+        [stream = std::move(stream), secret, self, want = std::move(want)]() mutable {
+            want();
+            return detail::meet_store(std::move(stream), detail::store_connection(secret, self));
+        });
+}
+
+} // namespace skein::objects
+
+// ======== skein/proc.hpp
+// Every public header of the layer proc.
+// Written by scripts/check_mirror.py --write.
+
 
 // ======== skein/proc/claims.hpp
 // claims: memory that a worker and its driver on the same host share, where the worker notes each
@@ -36153,7 +39163,7 @@ public:
 struct ranks_on_cluster {
     /// As in spmd::supervisor_options; empty: on this host.
     std::function<std::shared_ptr<proc::children>(loop& on, net::network& via)> children{};
-    std::string runs{};    ///< the folder for their runs that all nodes see
+    std::string runs{};    ///< the folder for their runs that all nodes see; empty: there is none
     std::string why_not{}; ///< why they run on this host although a cluster is named
 };
 
@@ -36178,8 +39188,10 @@ struct cluster_roles {
     /// Asks the cluster, if there is one, so it may block for a second. All but places() throws
     /// nothing.
     ///   demand       of each rank
+    ///   own_runs     the folder for runs on this host, absolute
     ///   come_and_go, on_wait  see cluster::leased_ranks_options
     ranks_on_cluster (*ranks)(const sched::resources& demand, bool come_and_go,
+                              const std::string& own_runs,
                               std::function<void(const std::string& why)> on_wait);
     /// The whole life of a namespace's space server, with the boot message of this process; gives
     /// the exit code.
@@ -36222,9 +39234,14 @@ inline constinit const cluster_roles* provided_roles = nullptr;
 
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+
+namespace skein::objects {
+class store_client;
+}
 
 namespace skein::rt {
 
@@ -36243,6 +39260,7 @@ struct worker_order {
     bool is_read = false; ///< somebody reads what it prints: by lines
     std::string head_host{}; ///< of its cluster, as its agent reaches it
     bool is_shared = false;  ///< tasks with different numbers of cpus take turns there
+    byte_buffer store{}; ///< the secret of its node's store, whose files it inherits; empty: none
 };
 
 /// What one side says to the other.
@@ -36268,6 +39286,12 @@ struct worker_link {
                                       byte_span secret);
 /// How space clients begin their names.
 inline constexpr std::string_view space_client_name = "client-";
+/// The store of its node, for the large values in calls of this process. start: of a driver, has the
+/// store begin.
+void use_store(runtime& self, std::shared_ptr<objects::store_client> store,
+               unique_function<void()> start = {});
+/// Worker: it is about to use the store of its driver.
+void want_store(net::channel& driver);
 /// Where a worker can be dialled from another host, by what it has said of itself; nothing:
 /// nowhere.
 [[nodiscard]] std::optional<net::address> door_of(const net::channel& worker);
@@ -36290,6 +39314,8 @@ inline constexpr std::string_view space_client_name = "client-";
 //     passed   id = a call that was taken back: its place has come, and was passed by worker ->
 //              driver
 //     cancel   id = the call, flags: by force                      submitter -> executor
+//     item     id = the call, body = what its generator has yielded   executor -> submitter
+//     taken    id = the call, body = items_taken                      submitter -> executor
 //     drop     body = the actor: its last handle is gone            driver -> worker
 //     kill     body = the actor: it ends at once                     worker -> driver -> worker
 //
@@ -36301,11 +39327,14 @@ inline constexpr std::string_view space_client_name = "client-";
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
+// store, from a worker to its driver: it is about to use the store of their node. What calls and
+// replies say of objects is in detail/object_message.hpp.
+//
 // Of placement groups, from a worker to its driver: group, body = group_question,
 // detail/group_message.hpp.
 //
 // Workers call the actors of each other over links of their own, which carry call, cancel, reply,
-// started and held alone; what they need their driver for is in detail/direct_message.hpp, and for
+// started, held, item and taken alone; what they need their driver for is in detail/direct_message.hpp, and for
 // namespaces in detail/space_state.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the
@@ -37166,23 +40195,33 @@ template <class T>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace skein {
 
 template <class T>
 class ref;
+template <class T>
+class generator;
+template <class T>
+class view;
 
 namespace rt::detail {
 
 template <class R>
 struct unwrap_task {
     using type = R;
-    static constexpr bool is_coroutine = false;
+    static constexpr bool is_coroutine = false, is_generator = false;
 };
 template <class T>
 struct unwrap_task<task<T>> {
     using type = T;
-    static constexpr bool is_coroutine = true;
+    static constexpr bool is_coroutine = true, is_generator = false;
+};
+template <class T>
+struct unwrap_task<generator<T>> {
+    using type = T; ///< of its items
+    static constexpr bool is_coroutine = true, is_generator = true;
 };
 
 template <class>
@@ -37202,6 +40241,7 @@ struct signature_of {
     using parameters = std::tuple<P...>;                     ///< as declared
     using arguments = std::tuple<std::remove_cvref_t<P>...>; ///< as they travel
     static constexpr bool is_coroutine = unwrap_task<R>::is_coroutine;
+    static constexpr bool is_generator = unwrap_task<R>::is_generator;
     static constexpr bool is_member = !std::is_void_v<C>;
     static constexpr std::size_t arity = sizeof...(P);
 };
@@ -37262,7 +40302,6 @@ consteval bool check_parameter() {
     constexpr bool bare_pointer = std::is_pointer_v<value>;
     constexpr bool changes_callers =
         std::is_lvalue_reference_v<P> && !std::is_const_v<std::remove_reference_t<P>>;
-    constexpr bool is_ref = unwrap_ref<value>::is_ref;
     static_assert(!bare_pointer,
                   "skein: a remote function cannot take a pointer: the object it points "
                   "to is in another process; take the value");
@@ -37270,10 +40309,7 @@ consteval bool check_parameter() {
                   "skein: a remote function cannot take a non-const reference: the "
                   "caller's object is in another process; take it by value and "
                   "return the result");
-    static_assert(!is_ref,
-                  "skein: not supported: a remote function that takes a ref<T>; take T, the "
-                  "ref is resolved before the call is sent");
-    if constexpr (!bare_pointer && !changes_callers && !is_ref) {
+    if constexpr (!bare_pointer && !changes_callers) {
         constexpr bool can_be_sent = wire::encodable<value>;
         static_assert(can_be_sent,
                       "skein: an argument type cannot be sent: make it a plain aggregate of "
@@ -37320,12 +40356,28 @@ struct parameter_check<std::tuple<P...>> {
     static constexpr bool ok = (true && ... && check_parameter<P>());
 };
 
+/// What has the same bytes in a message: a ref where a view is wanted, and vectors of them.
+template <class A, class P>
+inline constexpr bool is_twin = false;
+template <class T>
+inline constexpr bool is_twin<ref<T>, view<T>> = true;
+template <class A, class P>
+inline constexpr bool is_twin<std::vector<A>, std::vector<P>> = is_twin<A, P>;
+
+/// A parameter that takes the ref itself, or a view of its value.
+template <class P>
+inline constexpr bool takes_ref = unwrap_ref<P>::is_ref;
+template <class T>
+inline constexpr bool takes_ref<view<T>> = true;
+
 /// May an argument of type A be given for a parameter of type P?
 template <class A, class P>
 consteval bool fits() {
     using given = std::remove_cvref_t<A>;
     using wanted = std::remove_cvref_t<P>;
-    if constexpr (unwrap_ref<given>::is_ref) {
+    if constexpr (is_twin<given, wanted> || (takes_ref<wanted> && std::is_same_v<given, wanted>)) {
+        return true;
+    } else if constexpr (unwrap_ref<given>::is_ref) {
         return std::is_convertible_v<const typename unwrap_ref<given>::type&, wanted> ||
                std::is_same_v<typename unwrap_ref<given>::type, wanted>;
     } else {
@@ -37390,6 +40442,7 @@ struct function_record {
     bool is_constructor = false;
     const std::type_info* actor = nullptr; ///< of a method or constructor: whose
     bool is_coroutine = false;             ///< starts from the run queue, in order
+    bool is_stream = false;                ///< gives items, see rt/stream.hpp
     std::uint16_t group = 0;               ///< of a method: see group_number()
     std::string_view group_name;
     void (*invoke)(detail::incoming_call&) = nullptr; ///< decodes, calls, replies
@@ -37540,6 +40593,13 @@ SKEIN_INLINE result<registry> registry::build(std::vector<function_record*> reco
 #include <utility>
 #include <vector>
 
+namespace skein::net {
+struct frame_view;
+}
+namespace skein::objects {
+class object;
+}
+
 namespace skein::rt {
 
 struct peer;
@@ -37646,10 +40706,16 @@ public:
 
     /// Ends the call with the encoded value, or with an error if the bytes are bad.
     void finish_with_bytes(byte_span value);
+    /// Ends it with a value that is an object, which this process holds.
+    void finish_with_object(const std::shared_ptr<const objects::object>& value);
     void fail(failure why);
     /// The value comes when the call is done, of the runtime whose it was. Who has sent it counts
     /// what is in it as held here.
     virtual void give_back(runtime&, byte_span) {}
+    /// Of a stream: an item has come. Throws what its sender should not have sent.
+    virtual void take_item(const net::frame_view&) {}
+    /// It runs once more: what has come of it so far is nothing.
+    virtual void begin_again() {}
 
     rarities& extra();
     /// A handle that must live until the call is done.
@@ -37679,6 +40745,7 @@ public:
     bool nested = false; ///< submitted by a worker: goes before the calls of the driver
     bool direct = false; ///< made by a worker, and counted as one that its driver does not know of
     bool held = false;   ///< it waits at its worker, behind a start_gate
+    bool is_spent = false; ///< items of it have been taken: it does not run again
     /// Not 0: a worker died while it ran. It waits for a worker with nothing to do, so many times
     /// at most, and nothing is sent behind it.
     std::uint8_t alone = 0;
@@ -37692,6 +40759,7 @@ public:
 
 protected:
     virtual result<void> take_value(byte_span value) = 0;
+    virtual result<void> take_object(const std::shared_ptr<const objects::object>& value);
     virtual void take_failure(const failure&) {}
     virtual void on_finished() {}
     void finished();
@@ -37828,8 +40896,18 @@ enum message : std::uint16_t {
     message_space_there = 24,
     message_space_end = 25,
     message_group = 26,
+    message_item = 40,
+    message_taken = 41,
+    message_store = 48,
 };
-inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2;
+/// reply_counted: of a stream that failed, beside reply_failed: its items are counted in front.
+inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2, reply_object = 4,
+                               reply_refs = 8, reply_counted = 64;
+/// A combination of these that a reply can have.
+[[nodiscard]] constexpr bool is_outcome(std::uint16_t flags) noexcept {
+    return flags <= reply_lends || flags == reply_object || flags == reply_refs ||
+           flags == (reply_refs | reply_lends) || flags == (reply_failed | reply_counted);
+}
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
 
 /// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a
@@ -37849,7 +40927,15 @@ struct call_head {
     std::string_view retry_on{}; ///< see failures::text(); "": none
 
     static constexpr std::size_t most_retry_on = 4096; ///< bytes
-    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40, retry_on_bit = 0x20;
+    static constexpr std::uint8_t told_bit = 0x80, demand_bit = 0x40, retry_on_bit = 0x20,
+                                  objects_bit = 0x10;
+    /// Where these bits are, in an encoded call.
+    static constexpr std::size_t bits_at = 4;
+    /// Whether objects stand behind the arguments of an encoded call.
+    [[nodiscard]] static bool has_objects(byte_span body) noexcept {
+        return body.size() > bits_at &&
+               (std::to_integer<std::uint8_t>(body[bits_at]) & objects_bit) != 0;
+    }
     /// Where what is left of the deadline stands, in a call that tells who asks.
     [[nodiscard]] static constexpr std::size_t left_at(call_kind kind) noexcept {
         return kind == call_kind::task ? 24 : 40;
@@ -37911,7 +40997,7 @@ struct call_head {
         cpus = load_le<std::uint16_t>(at + 6);
         const unique_number id{sender, load_le<std::uint64_t>(at + 8)};
         is_told = (how & told_bit) != 0;
-        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit | retry_on_bit));
+        kind = static_cast<call_kind>(how & ~(told_bit | demand_bit | retry_on_bit | objects_bit));
         if (kind > call_kind::create) return false;
         target = actor_id();
         if (kind != call_kind::task) {
@@ -38193,6 +41279,1391 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/replies.hpp
+// replies: the outcomes of calls on their way back to who has called.
+//
+// A value is encoded into memory that is used again, a failure is a text that travels. Three ways
+// lead back:
+//
+//     a link          the reply is a frame
+//     this process    a value goes to its call as it is, if that is as good as decoding its bytes
+//     the driver      of a worker: a reply to another worker that must come behind what the driver
+//                     was told, see driver_news
+//
+// Handles in a value are collected while it is encoded: who gets the value holds them from then on.
+//
+//     replies out(here, home, borrowed, above);
+//     out.reply(to, slot, [](wire::writer& w) { wire::encode(w, 7); });
+//     out.reply_failure(to, slot, why);
+
+
+// ======== skein/rt/detail/driver_news.hpp
+// What the driver of a worker has to know before a reply of that worker leaves.
+//
+// A worker tells its driver who holds a handle and which actor has left. A reply to another worker
+// takes another way, and must not come before that: it goes to the driver behind the news, which
+// passes it on. Two replies are concerned: the next one after the news, and that of each call that
+// had begun before the news, for it may have been of the handles of that call.
+//
+//     nothing told    replies go straight to their callers
+//     told            the next reply goes by way of the driver; then only those of older calls
+//
+// The driver must also know whether the worker waits for others: it hears so before a reply sets
+// off what counts on an idle worker.
+//
+//     driver_news news;
+//     const auto born = news.of_new_call(); // a call begins
+//     news.told();                          // the driver was told of a handle
+//     news.take_next();                     // the next reply follows
+//     news.came_after(born);                // and so does that of the call, whenever it ends
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace skein::rt::detail {
+
+class driver_news {
+public:
+    /// The driver was told something that the next reply must not overtake.
+    void told() noexcept {
+        is_next_ = true;
+        ++count_;
+    }
+    /// Whether the reply that leaves now is the one after the news.
+    [[nodiscard]] bool take_next() noexcept { return std::exchange(is_next_, false); }
+    /// How much the driver knew when a call began. What the call's arguments have told it is
+    /// younger than the call.
+    [[nodiscard]] std::uint64_t of_new_call() const noexcept { return count_ - (is_next_ ? 1 : 0); }
+    [[nodiscard]] bool came_after(std::uint64_t call) const noexcept { return count_ != call; }
+    [[nodiscard]] bool has_any() const noexcept { return count_ != 0; }
+
+    // Calls of actors on other workers, which do not go through the driver:
+    void call_began() noexcept { ++calls_; }
+    /// True: it was the last one, and the driver is to hear that there are none.
+    [[nodiscard]] bool call_ended() noexcept {
+        return --calls_ == 0 && std::exchange(is_told_busy_, false);
+    }
+    /// True: there are some, and the driver is to hear it; it knows from now on.
+    [[nodiscard]] bool take_busy() noexcept {
+        return calls_ > 0 && !std::exchange(is_told_busy_, true);
+    }
+
+private:
+    bool is_next_ = false;
+    bool is_told_busy_ = false;
+    std::uint64_t count_ = 0; ///< how often the driver was told
+    std::size_t calls_ = 0;   ///< without an outcome
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/holds.hpp
+// holds, borrows: the count of who holds handles to a thing that lives elsewhere: an actor, a
+// placement group, whatever else has an id.
+//
+// A thing has one owner (the driver), which ends it when nobody holds it. Every other process is a
+// holder, and counts with the owner: each time that the owner has told it of a handle, or was told
+// by it, both add one. A holder whose last handle is gone gives all of that back at once. So a
+// handle that is on its way to a holder is never lost to a release that crosses it: the release has
+// the smaller number, and the owner keeps the difference.
+//
+//     holds<actor_id> held;                  // the owner's side
+//     held.add(worker, thing);               // a reply with a handle leaves for it
+//     if (!held.give_back(worker, thing, 1)) ...;              // more than it has: it lies
+//     if (!held.is_held(thing)) ...;                           // the thing may end
+//
+//     borrows<actor_id> borrowed;            // a holder's side
+//     borrowed.borrow(thing);                // its first handle here, in the arguments of a call
+//     for (auto id : borrowed.tell()) ...;   // before the reply: the owner is to count these
+//     if (auto times = borrowed.let_go(thing); times > 0) ...; // the last handle is gone
+//
+// States of a thing at a holder:
+//
+//     unknown --borrow()--> borrowed --tell()--> counted --let_go()--> unknown
+//        |                     |    \--hold()-----^  ^
+//        |                     \--let_go()--> unknown|
+//        \------------hold(), lend()-----------------/
+//
+// Who calls these sends the messages, and ends the things: what is to be done is in the results.
+
+
+// ======== skein/rt/detail/peer_id.hpp
+// peer_id: the number of a link of a driver, by which it knows the process at the other end.
+
+
+namespace skein::rt {
+
+/// A link of a driver.
+using peer_id = strong_id<struct peer_tag>;
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/holds.hpp, continued
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// The owner's side: which process holds which thing, and how often it was told so. The handles of
+/// the owner's own process are not counted here.
+template <class Id>
+class holds {
+public:
+    /// A handle to the thing is told to that process, or by it. is_lent: the handle came to it in
+    /// the arguments of a call.
+    void add(peer_id holder, Id thing, bool is_lent = false) {
+        auto& all = things_[thing];
+        auto found = find(all, holder);
+        if (found == all.end()) {
+            ++counts_[holder];
+            found = all.insert(all.end(), {holder, 0, false});
+        }
+        ++found->times;
+        found->is_lent = found->is_lent || is_lent;
+    }
+    /// That process gives handles back. False: it has not so many, and nothing changes.
+    [[nodiscard]] bool give_back(peer_id holder, Id thing, std::uint32_t times) {
+        const auto at = things_.find(thing);
+        if (at == things_.end()) return false;
+        const auto found = find(at->second, holder);
+        if (found == at->second.end() || found->times < times) return false;
+        found->times -= times;
+        if (found->times > 0) return true;
+        at->second.erase(found);
+        if (at->second.empty()) things_.erase(at);
+        count_down(holder);
+        return true;
+    }
+    /// The thing has ended: what processes still give back of it is unknown from now on.
+    void forget(Id thing) {
+        const auto at = things_.find(thing);
+        if (at == things_.end()) return;
+        for (const auto& one : at->second) count_down(one.by);
+        things_.erase(at);
+    }
+    /// A process is lost, with all its handles. Gives the things that nobody holds any more, in
+    /// order.
+    [[nodiscard]] std::vector<Id> lose(peer_id holder) {
+        return lose_some(holder, [](const entry&) { return true; });
+    }
+    /// The same, but handles that were lent to it count until lose(): an actor that lived there and
+    /// is made again elsewhere has them again.
+    [[nodiscard]] std::vector<Id> lose_but_lent(peer_id holder) {
+        return lose_some(holder, [](const entry& one) { return !one.is_lent; });
+    }
+
+    [[nodiscard]] bool is_held(Id thing) const { return things_.contains(thing); }
+    /// Some process holds the thing besides that one.
+    [[nodiscard]] bool is_held_besides(peer_id holder, Id thing) const {
+        const auto at = things_.find(thing);
+        return at != things_.end() && (at->second.size() > 1 || at->second.front().by != holder);
+    }
+    [[nodiscard]] bool is_held_by(peer_id holder, Id thing) const {
+        const auto at = things_.find(thing);
+        return at != things_.end() &&
+               std::any_of(at->second.begin(), at->second.end(),
+                           [&](const entry& one) { return one.by == holder; });
+    }
+    /// The number of things that a process holds.
+    [[nodiscard]] std::size_t count(peer_id holder) const {
+        const auto at = counts_.find(holder);
+        return at == counts_.end() ? 0 : at->second;
+    }
+
+private:
+    struct entry {
+        peer_id by;
+        std::uint32_t times = 0; ///< at least 1
+        bool is_lent = false;
+    };
+    using entries = std::vector<entry>;
+
+    [[nodiscard]] static typename entries::iterator find(entries& all, peer_id holder) {
+        return std::find_if(all.begin(), all.end(), [&](auto& one) { return one.by == holder; });
+    }
+    void count_down(peer_id holder) {
+        const auto at = counts_.find(holder);
+        if (--at->second == 0) counts_.erase(at);
+    }
+    template <class IsOver>
+    [[nodiscard]] std::vector<Id> lose_some(peer_id holder, IsOver is_over) {
+        std::vector<Id> unheld;
+        auto left = count(holder);
+        for (auto at = things_.begin(); at != things_.end() && left > 0;) {
+            auto& all = at->second;
+            const auto found = find(all, holder);
+            if (found != all.end()) --left;
+            if (found != all.end() && is_over(*found)) {
+                all.erase(found);
+                count_down(holder);
+            }
+            if (!all.empty()) {
+                ++at;
+                continue;
+            }
+            unheld.push_back(at->first);
+            at = things_.erase(at);
+        }
+        std::sort(unheld.begin(), unheld.end());
+        return unheld;
+    }
+
+    std::unordered_map<Id, entries> things_;          ///< that somebody holds
+    std::unordered_map<peer_id, std::size_t> counts_; ///< of the entries, by who holds
+};
+
+/// A holder's side: the things to which there are handles in this process, and how often their
+/// owner knows of that.
+template <class Id>
+class borrows {
+public:
+    /// The first handle to the thing is here. It came in a call: who made that holds the thing
+    /// until the answer, and the owner does not know of the handle.
+    void borrow(Id thing) { untold_.insert(thing); }
+    /// A handle is here that the owner has counted.
+    void hold(Id thing) {
+        untold_.erase(thing);
+        ++counted_[thing].times;
+    }
+    /// A handle has come in a call, and the owner is told of that at once, as often as the thing
+    /// comes anew. False: it was told before.
+    [[nodiscard]] bool lend(Id thing) {
+        untold_.erase(thing);
+        auto& known = counted_[thing];
+        if (std::exchange(known.is_lent, true)) return false;
+        ++known.times;
+        return true;
+    }
+    /// Some handles are here that the owner does not know of.
+    [[nodiscard]] bool has_untold() const noexcept { return !untold_.empty(); }
+    /// Gives the things of those handles, in order: the owner is to be told once of each.
+    [[nodiscard]] std::vector<Id> tell() {
+        std::vector<Id> all(untold_.begin(), untold_.end());
+        untold_.clear();
+        std::sort(all.begin(), all.end());
+        for (const auto thing : all) ++counted_[thing].times;
+        return all;
+    }
+    /// The last handle to the thing is gone. Gives how often the owner knows of it, which gets just
+    /// that back.
+    [[nodiscard]] std::uint32_t let_go(Id thing) {
+        const auto at = counted_.find(thing);
+        if (at == counted_.end()) {
+            untold_.erase(thing);
+            return 0;
+        }
+        const auto times = at->second.times;
+        counted_.erase(at);
+        return times;
+    }
+    /// The owner knows of handles here.
+    [[nodiscard]] bool is_counted(Id thing) const { return counted_.contains(thing); }
+
+private:
+    struct entry {
+        std::uint32_t times = 0; ///< at least 1
+        bool is_lent = false;
+    };
+    std::unordered_map<Id, entry> counted_;
+    std::unordered_set<Id> untold_;
+};
+
+/// Processes that are lost, and the actors of theirs that are made again: until all of them are
+/// back, or ended, the handles that they have again elsewhere count as held by the lost process.
+class late_holders {
+public:
+    void await(peer_id lost, std::vector<actor_id> actors) { waits_[lost] = std::move(actors); }
+    [[nodiscard]] bool contains(peer_id lost) const { return waits_.contains(lost); }
+    /// An actor is back, or ended. Gives the processes of which no other is awaited: what they held
+    /// is over now.
+    [[nodiscard]] std::vector<peer_id> settle(actor_id actor) {
+        std::vector<peer_id> over;
+        for (auto& [lost, awaited] : waits_) {
+            std::erase(awaited, actor);
+            if (awaited.empty()) over.push_back(lost);
+        }
+        for (const auto lost : over) waits_.erase(lost);
+        return over;
+    }
+
+private:
+    std::map<peer_id, std::vector<actor_id>> waits_;
+};
+
+/// Things to which handles are in the result that is being encoded: who gets the result holds them.
+/// Kept: a handle to a thing of another namespace, which has a count of its own.
+template <class Id, class Kept>
+class lent_handles {
+public:
+    /// A result begins.
+    void clear() noexcept {
+        known_.clear();
+        foreign_.clear();
+    }
+    void add(Id thing) {
+        if (std::find(known_.begin(), known_.end(), thing) == known_.end()) known_.push_back(thing);
+    }
+    void add_foreign(Kept handle) { foreign_.push_back(std::move(handle)); }
+    [[nodiscard]] bool empty() const noexcept { return known_.empty() && foreign_.empty(); }
+    /// Each once, in the order of the result.
+    [[nodiscard]] const std::vector<Id>& known() const noexcept { return known_; }
+    [[nodiscard]] const std::vector<Kept>& foreign() const noexcept { return foreign_; }
+
+private:
+    std::vector<Id> known_;
+    std::vector<Kept> foreign_;
+};
+
+} // namespace detail
+} // namespace skein::rt
+
+// ======== skein/rt/detail/object_traffic.hpp
+// object_traffic: the objects in the calls and replies of a process. Without a store all that would
+// be an object travels in messages.
+//
+//     objects.use(client);                              // of its node; before the first call
+//     if (objects.takes(bytes)) ...;                    // so much becomes an object
+//     auto claims = objects.claim(uses);                // a call has come: they are held here
+//     objects.send_object(peer, slot, value);           // a result, instead of a reply
+
+
+// ======== skein/rt/detail/object_message.hpp
+// Objects in the messages of calls.
+//
+//     call with objects_bit      behind the arguments: which objects they name, or come as
+//     reply with reply_object    the body is the name of an object, which is the value
+//     reply with reply_refs      behind the value: which objects its refs name
+//
+// Who sends a call holds its objects until the call has ended; who gets one claims them before it
+// runs. Who sends a reply has the store hold its objects for who gets it, and then lets go.
+
+
+#include <cstdint>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// An object in a call.
+struct object_use {
+    objects::object_name name;
+    std::uint32_t place = 0; ///< the argument that it is, from 0 on; or one of those below
+    std::uint32_t unused = 0;
+};
+/// A ref or view somewhere in the arguments names it.
+inline constexpr std::uint32_t named_inside = 0xffffffff;
+/// It is all the arguments, as they would stand in the message.
+inline constexpr std::uint32_t all_arguments = 0xfffffffe;
+
+/// Behind the end of a body.
+void append_uses(wire::writer& to, const std::vector<object_use>& all);
+/// Takes them from the end of a body, which is shorter then. False: they cannot be read.
+[[nodiscard]] bool take_uses(byte_span& body, std::vector<object_use>& into);
+
+/// In the stead of a reference in a message: what it is.
+enum class ref_tag : std::uint8_t {
+    none = 0,    ///< an empty ref
+    value = 1,   ///< the value follows
+    failure = 2, ///< the call has failed: why follows
+    object = 3,  ///< the name of an object follows
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/object_message.ipp
+// The bodies of rt/detail/object_message.hpp.
+
+
+#include <limits>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void append_uses(wire::writer& to, const std::vector<object_use>& all) {
+    const auto list = wire::encode(all);
+    to.raw(list);
+    to.fixed(static_cast<std::uint32_t>(list.size()));
+}
+
+SKEIN_INLINE bool take_uses(byte_span& body, std::vector<object_use>& into) {
+    constexpr std::size_t length = sizeof(std::uint32_t);
+    if (body.size() < length) return false;
+    const auto bytes = load_le<std::uint32_t>(body.data() + body.size() - length);
+    if (bytes > body.size() - length) return false;
+    const auto list = body.subspan(body.size() - length - bytes, bytes);
+    if (!wire::decode(list, into)) return false;
+    body = body.first(body.size() - length - bytes);
+    return true;
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/object_traffic.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace skein::objects {
+class store_client;
+}
+
+namespace skein::rt {
+
+struct peer;
+
+namespace detail {
+
+class replies;
+
+/// For room in the store: who waits longer goes on without it.
+inline constexpr time_span room_patience = std::chrono::seconds(10);
+
+/// The objects of a call that has come.
+struct arrived_objects {
+    std::vector<object_use> uses;
+    std::vector<objects::object_ptr> held; ///< in the same order, once `ready` is set
+    std::optional<error> why;              ///< they are not there
+    event ready;
+
+    /// The one that is an argument; null: that stands in the message.
+    [[nodiscard]] const objects::object* at(std::uint32_t place) const noexcept {
+        for (std::size_t i = 0; i < held.size(); ++i)
+            if (uses[i].place == place) return held[i].get();
+        return nullptr;
+    }
+    [[nodiscard]] bool are_arguments() const noexcept {
+        for (const auto& one : uses)
+            if (one.place != named_inside) return true;
+        return false;
+    }
+};
+
+/// A value that is to become an object, or a message after all.
+class outgoing_value {
+public:
+    virtual ~outgoing_value() = default;
+    /// As it lies in an object.
+    [[nodiscard]] virtual byte_span stored() const = 0;
+    /// As it stands in a message.
+    virtual void encode(wire::writer& to) const = 0;
+};
+
+class object_traffic {
+public:
+    object_traffic() = default;
+    object_traffic(const object_traffic&) = delete;
+    object_traffic& operator=(const object_traffic&) = delete;
+
+    /// Once. start: of a driver, has its store begin.
+    void use(std::shared_ptr<objects::store_client> store, unique_function<void()> start = {});
+    [[nodiscard]] bool has_store() const noexcept { return store_ != nullptr; }
+    [[nodiscard]] objects::store_client& store() noexcept { return *store_; }
+    /// A worker is about to use the store of its driver.
+    void start() {
+        if (start_) start_();
+    }
+    /// So many bytes are an object rather than a part of a message.
+    [[nodiscard]] bool takes(std::size_t bytes) const noexcept {
+        return store_ != nullptr && bytes > limit::inline_bytes;
+    }
+
+    /// Holds the objects of a call that has come.
+    [[nodiscard]] std::shared_ptr<arrived_objects> claim(std::vector<object_use> uses);
+    /// Replies with a value as an object, or, where there is no room, in a message.
+    void send_object(replies& by, std::shared_ptr<peer> to, slot_id id,
+                     std::unique_ptr<outgoing_value> value);
+    /// Passes a reply on, with objects that this process holds.
+    void pass_on(replies& by, std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
+                 byte_buffer body, std::vector<objects::object_ptr> all);
+    /// The objects of a reply, which the store counts for this process; the body is without their
+    /// list then.
+    ///   errors  malformed, mismatch, not_supported
+    [[nodiscard]] std::vector<objects::object_ptr> adopt(std::uint16_t flags, byte_span& body);
+    /// The same of a reply that nobody waits for any more.
+    void drop(std::uint16_t flags, byte_span body);
+    /// Makes an object; null: no room, or no store.
+    ///   bytes   must stay until the task has ended
+    ///   errors  those of the link with the store; cancelled
+    [[nodiscard]] task<objects::object_ptr> make(byte_span bytes);
+    /// Does work of a call that has objects; its errors are nobody's.
+    void spawn(task<void> work);
+
+    /// What waits for the store is cancelled, and ends. Never throws.
+    [[nodiscard]] task<void> close();
+
+private:
+    std::shared_ptr<objects::store_client> store_;
+    unique_function<void()> start_;
+    scope tasks_;
+};
+
+} // namespace detail
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/object_traffic.ipp
+// The bodies of rt/detail/object_traffic.hpp.
+
+
+// ======== skein/rt/detail/peer.hpp
+// peer: a link to another process, with all that the runtime keeps of who is at its other end. Part
+// of detail/runtime_state.hpp.
+
+
+// ======== skein/rt/detail/inbound_calls.hpp
+// What this process runs for one peer: coroutine calls under way, and what was heard of calls that
+// have not begun. Kept by the executor beside the link over which their replies go.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_set>
+
+namespace skein::rt::detail {
+
+class item_credit;
+
+/// A coroutine call from its first step, or its place in a line for it, to its reply.
+struct running_call {
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+    skein::detail::cancel_state stop;
+    counted_ptr<call_context> context;
+    bool told = false;            ///< the submitter knows that it has started
+    bool waits = false;           ///< it has not, see start_gate
+    bool held = false;            ///< and the submitter knows that
+    std::uint64_t news = 0;       ///< driver_news::of_new_call() when it began
+    item_credit* items = nullptr; ///< of a stream, while its generator runs
+
+    /// Cancels it and what it has called.
+    void end(bool by_force) {
+        stop.request();
+        context->cancel_children(by_force);
+    }
+};
+
+struct inbound_calls {
+    id_map<slot_id, std::unique_ptr<running_call>> running;
+    std::unordered_set<slot_id> cancelled; ///< of those in the backlog
+    bool is_paused = false;                ///< nothing is read from the peer for a while
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/worker_room.hpp
+// worker_room: a driver's worker as those see it who give tasks to workers: its cores, what is
+// under way there, who holds some of it, and whether new tasks go there. Part of detail/dispatch.hpp,
+// which changes it; the link to the worker fills in who it is and says when it is lost.
+//
+//     worker_room room;
+//     room.place = sched::place_id(3);
+//     room.capacity = 4;
+//     parts.add(room, "worker-3");   // a dispatch; until remove()
+
+
+// ======== skein/rt/detail/lease_line.hpp
+// One line in which tasks wait for cores, and the leases that it holds at workers. Part of
+// detail/demand_lines.hpp and detail/lease_book.hpp.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct lease_line;
+struct worker_room; // in detail/worker_room.hpp
+
+// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over
+// a lease that is held without asking anybody; the scheduler is asked once per lease.
+
+/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go
+/// over it.
+struct lease_share : list_node<lease_share> {
+    worker_room* at = nullptr;
+    lease_line* line = nullptr;
+    std::vector<sched::request_id> leases;
+    std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
+    std::uint32_t turn = 0; ///< tasks that may still be sent while another line waits
+};
+
+/// The tasks with one demand: those that wait, and where they may go.
+struct lease_line {
+    enum list : std::uint8_t {
+        unused,  ///< a lease without a task
+        beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
+        ahead,   ///< each lease has a task, and the worker takes more ahead of time
+        nowhere, ///< not in a list
+    };
+    std::deque<counted_ptr<call_base>>
+        inner; ///< made by calls: a task that has begun waits for them
+    std::deque<counted_ptr<call_base>> waiting;
+    intrusive_list<lease_share, lease_share> with[nowhere];
+    std::size_t held = 0;    ///< leases
+    std::size_t parents = 0; ///< of its tasks at workers, see lent_cores
+    sched::request_id
+        asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
+    std::uint64_t full_at = 0;      ///< the version of the lease_book when there was no room for it
+    std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
+    const sched::demand* need = nullptr;
+    sched::demand_id demand; ///< its number
+    std::uint16_t cpus = 0;  ///< of the demand
+    /// Who serves it: any worker with room, or those that are started for it alone and are no
+    /// places of the scheduler.
+    enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
+    bool stands = false;    ///< it has waited there for some time
+    std::size_t out = 0;    ///< tasks at workers of its own
+    std::size_t wanted = 0; ///< as the source of workers was told
+
+    /// Those that go first.
+    [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
+    [[nodiscard]] bool is_empty() const noexcept { return inner.empty() && waiting.empty(); }
+};
+
+} // namespace detail
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/worker_room.hpp, continued
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein::net {
+class channel;
+}
+
+namespace skein::rt {
+
+struct peer;
+
+namespace detail {
+
+/// How fast a worker ends tasks, and so how many it is sent ahead of time for each core: as many as
+/// take about a millisecond (one, where tasks are long).
+struct worker_pace {
+    std::uint32_t window = 1; ///< tasks that are under way for each core at most
+    double service = 1e-3;    ///< seconds per task, smoothed
+    time_point mark{};        ///< since when `finished` counts
+    std::uint32_t finished = 0;
+
+    /// A task goes to the worker, which had none.
+    void begin(time_point now) noexcept {
+        mark = now;
+        finished = 0;
+    }
+    /// A task has ended there.
+    void note_end(time_point now) noexcept {
+        ++finished;
+        if (now <= mark) return;
+        const double each = to_seconds(now - mark) / finished;
+        service = each < service ? each : (service + each) / 2;
+        window = static_cast<std::uint32_t>(std::clamp(1e-3 / service, 1.0, 1024.0));
+        begin(now);
+    }
+};
+
+/// Whether a worker has a second process beside it, see detail/dispatch.hpp.
+enum class second_process : std::uint8_t {
+    none,    ///< it has none, or it is there: `aside`
+    asked,   ///< the source of workers was asked for one
+    refused, ///< it cannot have one
+};
+
+/// In the list of free workers while it has nothing to do and nobody needs its loop.
+struct worker_room : list_node<worker_room> {
+    peer* link = nullptr;               ///< the link to it; only carried along
+    const net::channel* wire = nullptr; ///< its connection: so the source of workers knows it
+    sched::place_id place;              ///< its number, also in the scheduler
+    sched::demand_id demand;            ///< the only demand that it serves; none: all
+    std::vector<std::string> labels;    ///< of its node
+    bool labels_follow = false;         ///< the labels are not known yet
+    bool up = true;                     ///< its link has not ended
+    bool is_place = false;              ///< the scheduler knows it
+    bool retiring = false;              ///< nothing new goes there
+    bool suspected = false;             ///< the same, for it gives no sign of life
+    bool lent = false;                  ///< its cores are others'
+    bool is_aside = false;              ///< it is a second process, see `principal`
+    bool spent = false;                 ///< it was for one actor, which has ended: it leaves
+    std::uint32_t capacity = 1;         ///< cores
+    std::uint32_t busy = 0;             ///< cores of tasks there, also of those sent ahead of time
+    worker_pace pace;
+    // Who needs its loop: a plain task there would make them wait.
+    std::size_t actors = 0;
+    std::size_t coroutines = 0;       ///< tasks there that suspend
+    std::size_t parents = 0;          ///< of them, that wait for calls that they have made
+    std::size_t calls_made = 0;       ///< by what runs there, which the driver passed on
+    worker_room* aside = nullptr;     ///< a second process, which runs its plain tasks meanwhile
+    worker_room* principal = nullptr; ///< of a second process: whose tasks it runs, on whose cores
+    second_process aside_is = second_process::none;
+    credit_line credit;                               ///< of tasks that occupy no cores
+    const call_base* alone = nullptr;                 ///< a task behind which no other is sent
+    sched::request_id whole;                          ///< the lease of all its cores, for that task
+    std::vector<std::unique_ptr<lease_share>> shares; ///< its leases, by line
+    std::uint32_t unleased = 0; ///< cores of `busy` that tasks have without a lease
+
+    [[nodiscard]] bool takes_tasks() const noexcept { return up && !retiring && !suspected; }
+    /// Whose tasks it runs: a second process those of the worker beside which it is.
+    [[nodiscard]] worker_room& for_whom() noexcept {
+        return principal != nullptr ? *principal : *this;
+    }
+    [[nodiscard]] bool is_needed() const noexcept { return actors + coroutines > 0; }
+    [[nodiscard]] bool has_label(const std::string& label) const {
+        return std::find(labels.begin(), labels.end(), label) != labels.end();
+    }
+};
+
+} // namespace detail
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/peer.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct direct_state; // in detail/direct_state.hpp
+
+/// What a peer is to this process.
+enum class peer_role : std::uint8_t {
+    program,  ///< a worker to its driver, or the driver to its worker
+    dialled,  ///< another worker, whose actors are called from here
+    accepted, ///< another worker, which calls actors that live here
+    here,     ///< this worker itself; without a connection
+};
+
+/// A peer has sent what cannot be: ends its link.
+[[nodiscard]] inline error malformed(std::string text) {
+    return {errc::malformed, std::move(text)};
+}
+
+} // namespace detail
+
+/// A connection as the runtime sees it. Owned by the task that serves it.
+struct peer : std::enable_shared_from_this<peer> {
+    std::shared_ptr<net::channel> wire; ///< none of a worker itself
+    detail::direct_state* loopback = nullptr;
+    detail::peer_role role = detail::peer_role::program;
+    peer_id number;
+    std::string who;               ///< "worker-2 (pid 4711 at host)"
+    std::uint64_t incarnation = 0; ///< of its process, as it says
+    bool up = true;
+    bool is_space_client = false;      ///< another program: nothing runs there
+    error why{errc::closed, "closed"}; ///< once it has ended
+    std::string ended_for;             ///< by force, and for which call
+    call_id forced;                    ///< that call
+    bool orderly = false;
+    event ended;
+
+    detail::worker_room room; ///< of a driver's worker: what dispatch knows of it
+    /// What calls have of their line's credit that were taken back, and that the worker has still
+    /// to pass by.
+    struct passing {
+        actor_id target; ///< none: a task
+        detail::credit_taken taken;
+    };
+    std::unordered_map<slot_id, passing> taken_back;
+
+    // What the worker has begun, and the tasks that can be taken back from it, in the order in
+    // which they were sent; some are done.
+    struct waiting_task {
+        slot_id slot;
+        std::uint64_t order;
+    };
+    proc::claims page;
+    std::uint64_t sent = 0; ///< calls, with those that its link did not take any more
+    std::deque<waiting_task> tasks;
+    std::size_t prune_at = 2 * proc::claims::entries;
+    std::size_t asks = 0; ///< questions for namespaces that have no answer
+
+    // What runs for this peer: here, and calls that the driver passed on for a worker.
+    detail::inbound_calls inbound;
+    std::unordered_map<slot_id, detail::call_base*> forwarded;
+
+    // A worker, as its driver knows it, to others that call its actors.
+    std::string near_address, far_address;
+    std::vector<peer_id> told_where;   ///< who knows these
+    std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
+    bool calls_directly = false;       ///< it has calls at others without an outcome
+
+    /// Its link has ended.
+    void set_down() noexcept { up = room.up = false; }
+    [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
+    void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
+    void send(net::frame f);
+    /// A method of this process has its result, for a call of this process.
+    void finish_here(slot_id id, detail::finisher finish);
+    void abort(error reason) noexcept {
+        if (wire) wire->abort(std::move(reason));
+    }
+
+    /// A task was sent. Those that ended out of order are forgotten now and then.
+    void remember_task(waiting_task one) {
+        tasks.push_back(one);
+        if (tasks.size() < prune_at) return;
+        prune_at = std::max<std::size_t>(2 * proc::claims::entries, 2 * prune_tasks());
+    }
+    /// Forgets the tasks that the worker has begun; gives how many are left to take back.
+    std::size_t prune_tasks() {
+        while (!tasks.empty() && page.has_begun(tasks.front().order)) tasks.pop_front();
+        return tasks.size();
+    }
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/object_traffic.ipp, continued
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void object_traffic::use(std::shared_ptr<objects::store_client> store,
+                                      unique_function<void()> start) {
+    store_ = std::move(store);
+    start_ = std::move(start);
+}
+
+/// Its end is nobody's, and an error of it no end of others.
+SKEIN_INLINE task<void> run_alone(task<void> work) {
+    auto ended = as_result(std::move(work));
+    const auto done = co_await ended;
+    if (!done && done.error().code() != errc::cancelled)
+        logging::warn("objects", "an object did not get where it was to go",
+                      {{"why", done.error().what()}});
+}
+
+SKEIN_INLINE void object_traffic::spawn(task<void> work) {
+    const task_context::use none(nullptr); // it goes on when the call has ended
+    tasks_.spawn(run_alone(std::move(work)));
+}
+
+SKEIN_INLINE task<void> object_traffic::close() {
+    tasks_.cancel();
+    auto joined = as_result(shield(tasks_.join()));
+    (void)co_await joined;
+}
+
+/// Until it has an answer, whatever becomes of the call.
+SKEIN_INLINE task<void> claim_for(std::shared_ptr<objects::store_client> store,
+                                  std::shared_ptr<arrived_objects> all) {
+    std::vector<objects::object_name> names;
+    names.reserve(all->uses.size());
+    for (const auto& one : all->uses) names.push_back(one.name);
+    auto claiming = as_result(store->claim(std::move(names)));
+    auto held = co_await claiming;
+    if (held) {
+        all->held = std::move(*held);
+        for (std::size_t i = 0; i < all->held.size(); ++i)
+            if (!all->held[i] && !all->why)
+                all->why = error(errc::not_found,
+                                 fmt::format("object {} is gone: nobody holds it any more",
+                                             all->uses[i].name.number.value()));
+    } else {
+        all->why = held.error();
+    }
+    all->ready.set();
+}
+
+SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(std::vector<object_use> uses) {
+    auto all = std::make_shared<arrived_objects>();
+    all->uses = std::move(uses);
+    if (store_ == nullptr) {
+        all->why =
+            error(errc::not_supported, "not supported: an object of another host's store in a call")
+                .with_hint("give the value instead of its ref");
+        all->ready.set();
+    } else {
+        spawn(claim_for(store_, all));
+    }
+    return all;
+}
+
+SKEIN_INLINE std::vector<objects::object_ptr> object_traffic::adopt(std::uint16_t flags,
+                                                                    byte_span& body) {
+    if (store_ == nullptr)
+        throw error(errc::not_supported,
+                    "not supported: a reply that is an object of another host's store");
+    std::vector<objects::object_ptr> all;
+    if (flags == reply_object) {
+        objects::object_name name;
+        if (auto read = wire::decode(body, name); !read) throw read.error();
+        all.push_back(store_->adopt(name));
+        return all;
+    }
+    std::vector<object_use> uses;
+    if (!take_uses(body, uses))
+        throw error(errc::malformed, "a reply whose objects cannot be read");
+    for (const auto& one : uses) all.push_back(store_->adopt(one.name));
+    return all;
+}
+
+SKEIN_INLINE void object_traffic::drop(std::uint16_t flags, byte_span body) {
+    if (flags >= reply_object && store_ != nullptr) (void)adopt(flags, body);
+}
+
+SKEIN_INLINE task<objects::object_ptr> object_traffic::make(byte_span bytes) {
+    const auto store = store_;
+    if (store == nullptr) co_return nullptr;
+    auto creating = store->create(bytes.size(), room_patience);
+    auto made = co_await creating;
+    if (!made) co_return nullptr;
+    std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
+    auto sealing = store->seal(std::move(*made));
+    co_return co_await sealing;
+}
+
+/// An object that its maker holds for somebody else from the start; nothing: no room, or no store.
+SKEIN_INLINE task<std::optional<objects::object_name>> make_for(
+    std::shared_ptr<objects::store_client> store, const outgoing_value* value,
+    objects::process_id to) {
+    const auto bytes = value->stored();
+    auto creating = store->create(bytes.size(), room_patience);
+    auto made = co_await creating;
+    if (!made) co_return std::nullopt;
+    const auto name = made->name();
+    std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
+    auto sealing = store->seal(std::move(*made), to);
+    (void)co_await sealing;
+    co_return name;
+}
+
+SKEIN_INLINE task<void> send_value(replies* by, std::shared_ptr<objects::store_client> store,
+                                   std::shared_ptr<peer> to, slot_id id,
+                                   std::unique_ptr<outgoing_value> value) {
+    auto making = as_result(make_for(store, value.get(), objects::process_id(to->incarnation)));
+    const auto name = co_await making;
+    if (!name && name.error().code() == errc::cancelled) throw name.error();
+    if (name && *name) {
+        by->reply_as(*to, id, reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
+    } else {
+        by->reply_as(*to, id, reply_ok, [&](wire::writer& w) { value->encode(w); });
+    }
+}
+
+SKEIN_INLINE void object_traffic::send_object(replies& by, std::shared_ptr<peer> to, slot_id id,
+                                              std::unique_ptr<outgoing_value> value) {
+    spawn(send_value(&by, store_, std::move(to), id, std::move(value)));
+}
+
+SKEIN_INLINE task<void> pass_on_held(replies* by, std::shared_ptr<objects::store_client> store,
+                                     std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
+                                     byte_buffer body, std::vector<objects::object_ptr> all) {
+    auto giving = store->give(all, objects::process_id(to->incarnation));
+    co_await giving;
+    by->reply_as(*to, id, flags, [&](wire::writer& w) { w.raw(body); });
+}
+
+SKEIN_INLINE void object_traffic::pass_on(replies& by, std::shared_ptr<peer> to, slot_id id,
+                                          std::uint16_t flags, byte_buffer body,
+                                          std::vector<objects::object_ptr> all) {
+    spawn(pass_on_held(&by, store_, std::move(to), id, flags, std::move(body), std::move(all)));
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/replies.hpp, continued
+#include <cstdint>
+#include <exception>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// The actors whose handles are in one value; foreign: those of other namespaces.
+using lent_actors = lent_handles<actor_id, counted_ptr<actor_queue>>;
+
+/// What replies ask of who keeps the handles of this process.
+class reply_events {
+public:
+    /// The driver is to hear of the handles here that it does not know of.
+    virtual void tell_holds() = 0;
+    /// The value with these handles is for this process: they live until it has been read.
+    virtual void keep_lent(const lent_actors& all) = 0;
+
+protected:
+    ~reply_events() = default;
+};
+
+class replies {
+public:
+    ///   here      the process, as failures name it
+    ///   home      the runtime that codecs of handles see
+    ///   borrowed  handles here of which the driver may not know; must outlive it
+    replies(process_name here, counted_ptr<runtime_anchor> home, const borrows<actor_id>& borrowed,
+            reply_events& above);
+
+    /// The driver that this worker has from now on; nullptr: none.
+    void follow(peer* driver) noexcept { driver_ = driver; }
+    /// The driver was told something that the next reply must not overtake.
+    void told_driver() noexcept {
+        if (driver_ != nullptr) news_.told();
+    }
+    [[nodiscard]] driver_news& news() noexcept { return news_; }
+    /// The objects in calls and replies of this process.
+    [[nodiscard]] object_traffic& objects() noexcept { return objects_; }
+    /// Handles came as arguments, and the driver does not know that they are held here.
+    [[nodiscard]] bool has_untold_handles() const noexcept { return borrowed_.has_untold(); }
+
+    /// may_be_object: if it is large, and nothing in it belongs to a process.
+    void reply(peer& to, slot_id id, encoder encode, bool may_be_object = false);
+    /// The same with other flags than reply_ok: what is encoded is the whole body.
+    void reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode);
+    /// The value of a call of this process, as it is. False: another process has called.
+    [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
+    /// A value that is encoded already. lends: its handles stand behind it.
+    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
+    void reply_failure(peer& to, slot_id id, const failure& why);
+    /// The exception that is being handled is what the call of `fn` has thrown.
+    void reply_thrown(peer& to, slot_id id, const function_record& fn);
+    /// A stream has ended behind so many items; why: the generator of `fn` has thrown that.
+    void reply_end(peer& to, slot_id id, std::uint64_t items, const std::exception_ptr& why,
+                   const function_record& fn);
+    /// An item of a stream, encoded for who gets it.
+    ///   errors  not_supported: there are handles in it; what its codec throws
+    void encode_item(wire::writer& to, encoder encode);
+
+    // A handle is in the value that is being encoded:
+    void lend(actor_id id) { lent_.add(id); }
+    void lend_abroad(counted_ptr<actor_queue> queue) { lent_.add_foreign(std::move(queue)); }
+    /// A ref or view of an object is.
+    void lend_object(objects::object_ptr one) { lent_objects_.push_back(std::move(one)); }
+
+private:
+    void reply_with_objects(peer& to, slot_id id);
+    void send(peer& to, std::uint16_t outcome, slot_id id);
+    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
+    void relay(const peer& to, std::uint16_t outcome, slot_id id);
+
+    process_name here_;
+    counted_ptr<runtime_anchor> home_;
+    const borrows<actor_id>& borrowed_;
+    reply_events& above_;
+    peer* driver_ = nullptr;
+    driver_news news_;
+    lent_actors lent_;
+    std::vector<objects::object_ptr> lent_objects_;
+    wire::writer scratch_; ///< the encoded outcome
+    object_traffic objects_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/replies.ipp
+// Bodies of rt/detail/replies.hpp.
+
+
+// ======== skein/rt/detail/direct_message.hpp
+// What workers and their driver say to each other so that workers can call the actors of others
+// directly.
+//
+//     where   body = where_question: where is that actor?               worker -> driver
+//     there   body = where_answer                                        driver -> worker
+//     lost    id = incarnation of a worker: the link to it broke          worker -> driver
+//     end     body = worker_end: it has ended, or it lives                driver -> worker
+//     relay   id, flags = those of a reply, body = relay_head + its body worker -> driver -> worker
+//     busy    flags = 1: it has direct calls without an outcome, 0: none  worker -> driver
+//     waits   flags = 1, 0; body = call_id: that task waits for some      worker -> driver
+//     cut     id = incarnation of a worker: no direct link of it counts any more   driver -> worker
+//
+// A relay is a reply that must not come before what the worker has told its driver ahead of it.
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// What a worker tells of itself when it dials another one, and that one back.
+struct direct_hello {
+    std::uint64_t incarnation = 0; ///< its own
+    std::uint64_t wanted = 0;      ///< whom it takes the other one for; 0 in the answer
+    std::uint64_t generation = 0;  ///< grows with every link of the two; 0 in the answer
+};
+/// What direct links are for, see net::identity.
+inline constexpr const char* direct_purpose = "calls between workers";
+
+struct where_question {
+    unique_number actor;
+    /// The worker there cannot be reached: its calls go through the driver from now on.
+    bool is_cut_off = false;
+};
+
+enum class whereabouts : std::uint8_t {
+    gone = 0,
+    through_driver = 1, ///< and so it stays
+    at_worker = 2,
+};
+
+struct where_answer {
+    unique_number actor;
+    std::uint8_t verdict = 0; ///< a whereabouts
+    std::uint64_t incarnation = 0;
+    std::string who; ///< "worker-2 (pid 4711 at host)"; of one that is gone: how it ended, or ""
+    std::vector<std::string> addresses; ///< in the order in which they are tried
+};
+
+struct worker_end {
+    std::uint64_t incarnation = 0;
+    bool has_ended = false;
+    std::string how; ///< "worker-2 (pid 4711 at host) was lost: killed by signal 9 (SIGKILL)"
+};
+
+/// In front of a reply that goes through the driver. 16 bytes, so that the value stays aligned.
+struct relay_head {
+    std::uint64_t worker = 0; ///< incarnation: whom it is for; from the driver: whom it is from
+
+    static constexpr std::size_t bytes = 16;
+    void encode(wire::writer& to) const {
+        to.fixed(worker);
+        to.fixed(std::uint64_t{0});
+    }
+    [[nodiscard]] bool decode(wire::reader& from) {
+        std::uint64_t zero = 0;
+        return from.fixed(worker) && from.fixed(zero) && zero == 0;
+    }
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/runtime_mark.hpp
+// The runtime that does one thing with bytes on this thread: codecs of handles ask for it.
+
+#include <utility>
+
+namespace skein::rt {
+
+class runtime;
+
+namespace detail {
+
+/// Names a runtime on this thread while it lives; then the one before it is named again.
+template <class Tag>
+class runtime_mark {
+public:
+    explicit runtime_mark(runtime* by) noexcept : before_(std::exchange(current_, by)) {}
+    runtime_mark(const runtime_mark&) = delete;
+    runtime_mark& operator=(const runtime_mark&) = delete;
+    ~runtime_mark() { current_ = before_; }
+    /// nullptr: none is named.
+    [[nodiscard]] static runtime* current() noexcept { return current_; }
+
+private:
+    static inline constinit thread_local runtime* current_ = nullptr;
+    runtime* before_;
+};
+
+/// An incoming call, or a value with handles, is decoded.
+using executing_mark = runtime_mark<struct executing_tag>;
+/// A result is encoded.
+using replying_mark = runtime_mark<struct replying_tag>;
+
+} // namespace detail
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/replies.ipp, continued
+#include <exception>
+#include <utility>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE replies::replies(process_name here, counted_ptr<runtime_anchor> home,
+                              const borrows<actor_id>& borrowed, reply_events& above)
+    : here_(std::move(here)), home_(std::move(home)), borrowed_(borrowed), above_(above) {}
+
+/// A value that is encoded, on its way into an object.
+class encoded_value final : public outgoing_value {
+public:
+    explicit encoded_value(byte_buffer bytes) : bytes_(std::move(bytes)) {}
+    [[nodiscard]] byte_span stored() const override { return bytes_; }
+    void encode(wire::writer& to) const override { to.raw(bytes_); }
+
+private:
+    byte_buffer bytes_;
+};
+
+SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode, bool may_be_object) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    lent_.clear();
+    lent_objects_.clear();
+    {
+        const replying_mark by(home_->self);
+        encode(scratch_);
+    }
+    if (!lent_objects_.empty()) [[unlikely]]
+        return reply_with_objects(to, id);
+    if (may_be_object && objects_.takes(scratch_.size()) && lent_.empty() &&
+        to.role != peer_role::here)
+        return objects_.send_object(*this, to.shared_from_this(), id,
+                                    std::make_unique<encoded_value>(std::move(scratch_).take()));
+    if (lent_.empty()) return send(to, reply_ok, id);
+    if (to.role == peer_role::here) {
+        above_.keep_lent(lent_);
+        return send(to, reply_ok, id);
+    }
+    lending_reply::append(scratch_, lent_.known());
+    send(to, reply_lends, id);
+}
+
+/// There are refs of objects in the value: who gets it holds them first.
+SKEIN_INLINE void replies::reply_with_objects(peer& to, slot_id id) {
+    auto all = std::exchange(lent_objects_, {});
+    std::uint16_t flags = reply_refs;
+    if (!lent_.empty()) {
+        if (to.role == peer_role::here) {
+            above_.keep_lent(lent_);
+        } else {
+            lending_reply::append(scratch_, lent_.known());
+            flags |= reply_lends;
+        }
+    }
+    std::vector<object_use> uses;
+    for (const auto& one : all) uses.push_back({one->name(), named_inside, 0});
+    append_uses(scratch_, uses);
+    objects_.pass_on(*this, to.shared_from_this(), id, flags, std::move(scratch_).take(),
+                     std::move(all));
+}
+
+SKEIN_INLINE void replies::reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    encode(scratch_);
+    send(to, flags, id);
+}
+
+SKEIN_INLINE bool replies::reply_here(peer& to, slot_id id, finisher finish) {
+    if (to.role != peer_role::here) return false;
+    to.finish_here(id, finish);
+    return true;
+}
+
+SKEIN_INLINE void replies::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    scratch_.raw(value);
+    send(to, lends ? reply_lends : reply_ok, id);
+}
+
+SKEIN_INLINE void replies::reply_failure(peer& to, slot_id id, const failure& why) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    encode_failure(scratch_, why);
+    send(to, reply_failed, id);
+}
+
+SKEIN_INLINE void replies::reply_thrown(peer& to, slot_id id, const function_record& fn) {
+    reply_failure(to, id, failure_of(std::current_exception(), fn, here_));
+}
+
+SKEIN_INLINE void replies::reply_end(peer& to, slot_id id, std::uint64_t items,
+                                     const std::exception_ptr& why, const function_record& fn) {
+    if (!to.is_open()) return;
+    scratch_.clear();
+    scratch_.fixed(items);
+    if (why) encode_failure(scratch_, failure_of(why, fn, here_));
+    send(to, why ? reply_failed | reply_counted : reply_ok, id);
+}
+
+SKEIN_INLINE void replies::encode_item(wire::writer& to, encoder encode) {
+    lent_.clear();
+    {
+        const replying_mark by(home_->self);
+        encode(to);
+    }
+    if (lent_.empty()) return;
+    throw error(errc::not_supported, "not supported: an item of a stream with a handle in it: who "
+                                     "takes it would not hold the actor")
+        .with_hint("give its name, and let who takes it call get_actor(), or return the handle");
+}
+
+/// The memory of a large reply goes with it, so that it is given back.
+SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
+    if (driver_ != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
+    if (scratch_.size() < limit::inline_bytes)
+        return to.send(message_reply, outcome, id.value(), scratch_.bytes());
+    net::frame f;
+    f.kind = message_reply;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(scratch_).take();
+    to.send(std::move(f));
+}
+
+/// Tells the driver of a worker what it has to know before a reply leaves. True: the reply goes
+/// through the driver, too.
+SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
+    if (to.role == peer_role::here) return false;
+    if (has_untold_handles()) {
+        above_.tell_holds();
+        told_driver();
+    }
+    const bool first = news_.take_next();
+    if (to.role == peer_role::accepted) {
+        if (first || (outcome & reply_lends) != 0) return true;
+        if (!news_.has_any()) return false;
+        const auto* const call =
+            to.inbound.running.find(id); // that news may have been of its handles
+        return call != nullptr && news_.came_after((*call)->news);
+    }
+    if (news_.take_busy() && to.is_open()) to.send(message_busy, 1, 0, {});
+    return false;
+}
+
+SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id id) {
+    if (!driver_->is_open()) return;
+    wire::writer body;
+    relay_head{to.incarnation}.encode(body);
+    body.raw(scratch_.bytes());
+    net::frame f;
+    f.kind = message_relay;
+    f.flags = outcome;
+    f.id = id.value();
+    f.body = std::move(body).take();
+    driver_->send(std::move(f));
+}
+
+} // namespace skein::rt::detail
+
 // ======== skein/rt/runtime.hpp
 // runtime: what one process needs to call and to be called. It turns calls into frames, frames into
 // calls, and keeps the state: which call is where, which actor lives on which worker, what was lost
@@ -38462,6 +42933,7 @@ namespace skein::rt {
 namespace detail {
 
 class executor;
+struct arrived_objects;
 
 /// A call that arrived, while it is being looked at.
 struct incoming_call {
@@ -38473,6 +42945,7 @@ struct incoming_call {
     wire::reader& arguments;
     counted_ptr<actor_box> box; ///< of a method's actor
     bool has_terms = false;     ///< a constructor's arguments stand behind an actor_terms
+    const arrived_objects* objects = nullptr; ///< that it names
 
     /// The arguments cannot be read: tells the submitter.
     void refuse(const error& why) const;
@@ -38636,7 +43109,9 @@ inline constexpr bool can_be_given<std::tuple<P...>> =
 template <class P, class A>
 typename held_as<P>::type own_argument(A&& a) {
     if constexpr (unwrap_ref<std::remove_cvref_t<A>>::is_ref) {
-        return own_argument<P>(std::as_const(*a.state()->value));
+        auto& state = *a.state();
+        if (!state.value && state.object()) return own_argument<P>(state.copy_of_object());
+        return own_argument<P>(state.get());
     } else if constexpr (std::is_same_v<P, std::string_view>) {
         return std::string(std::string_view(a));
     } else if constexpr (is_view<P>) {
@@ -38658,17 +43133,6 @@ P parameter_of(Held& held) {
 
 } // namespace rt::detail
 } // namespace skein
-
-// ======== skein/rt/detail/peer_id.hpp
-// peer_id: the number of a link of a driver, by which it knows the process at the other end.
-
-
-namespace skein::rt {
-
-/// A link of a driver.
-using peer_id = strong_id<struct peer_tag>;
-
-} // namespace skein::rt
 
 // ======== skein/rt/detail/runtime_fwd.hpp
 // What rt/runtime.hpp names and does not need to know.
@@ -38701,41 +43165,6 @@ struct worker_hello;
 
 } // namespace detail
 
-} // namespace skein::rt
-
-// ======== skein/rt/detail/runtime_mark.hpp
-// The runtime that does one thing with bytes on this thread: codecs of handles ask for it.
-
-#include <utility>
-
-namespace skein::rt {
-
-class runtime;
-
-namespace detail {
-
-/// Names a runtime on this thread while it lives; then the one before it is named again.
-template <class Tag>
-class runtime_mark {
-public:
-    explicit runtime_mark(runtime* by) noexcept : before_(std::exchange(current_, by)) {}
-    runtime_mark(const runtime_mark&) = delete;
-    runtime_mark& operator=(const runtime_mark&) = delete;
-    ~runtime_mark() { current_ = before_; }
-    /// nullptr: none is named.
-    [[nodiscard]] static runtime* current() noexcept { return current_; }
-
-private:
-    static inline constinit thread_local runtime* current_ = nullptr;
-    runtime* before_;
-};
-
-/// An incoming call, or a value with handles, is decoded.
-using executing_mark = runtime_mark<struct executing_tag>;
-/// A result is encoded.
-using replying_mark = runtime_mark<struct replying_tag>;
-
-} // namespace detail
 } // namespace skein::rt
 
 // ======== skein/rt/runtime_options.hpp
@@ -38982,6 +43411,9 @@ private:
     struct losses;
     struct credits;
     struct followers;
+    struct streams;
+    struct object_replies;
+    struct large_arguments;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
     [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
@@ -39359,74 +43791,6 @@ protected:
 //     while (lines.front(line) != nullptr) run(lines.pop(line));
 
 
-// ======== skein/rt/detail/lease_line.hpp
-// One line in which tasks wait for cores, and the leases that it holds at workers. Part of
-// detail/demand_lines.hpp and detail/lease_book.hpp.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <vector>
-
-namespace skein::rt {
-
-namespace detail {
-
-struct lease_line;
-struct worker_room; // in detail/worker_room.hpp
-
-// Leases: room on a worker that the scheduler grants to the tasks with one demand. A task goes over
-// a lease that is held without asking anybody; the scheduler is asked once per lease.
-
-/// The leases of one line on one worker. In one of the lists of its line, as far as a task may go
-/// over it.
-struct lease_share : list_node<lease_share> {
-    worker_room* at = nullptr;
-    lease_line* line = nullptr;
-    std::vector<sched::request_id> leases;
-    std::uint32_t out = 0;  ///< tasks that were sent over them and have no outcome
-    std::uint32_t turn = 0; ///< tasks that may still be sent while another line waits
-};
-
-/// The tasks with one demand: those that wait, and where they may go.
-struct lease_line {
-    enum list : std::uint8_t {
-        unused,  ///< a lease without a task
-        beside,  ///< the same, but something is at its worker that the scheduler knows nothing of
-        ahead,   ///< each lease has a task, and the worker takes more ahead of time
-        nowhere, ///< not in a list
-    };
-    std::deque<counted_ptr<call_base>>
-        inner; ///< made by calls: a task that has begun waits for them
-    std::deque<counted_ptr<call_base>> waiting;
-    intrusive_list<lease_share, lease_share> with[nowhere];
-    std::size_t held = 0;    ///< leases
-    std::size_t parents = 0; ///< of its tasks at workers, see lent_cores
-    sched::request_id
-        asked; ///< the request that waits in the scheduler: one at a time, so that lines take turns
-    std::uint64_t full_at = 0;      ///< the version of the lease_book when there was no room for it
-    std::uint64_t none_free_at = 0; ///< the same for a worker whose loop nobody needs
-    const sched::demand* need = nullptr;
-    sched::demand_id demand; ///< its number
-    std::uint16_t cpus = 0;  ///< of the demand
-    /// Who serves it: any worker with room, or those that are started for it alone and are no
-    /// places of the scheduler.
-    enum class service : std::uint8_t { undecided, shared, own } by = service::undecided;
-    bool stands = false;    ///< it has waited there for some time
-    std::size_t out = 0;    ///< tasks at workers of its own
-    std::size_t wanted = 0; ///< as the source of workers was told
-
-    /// Those that go first.
-    [[nodiscard]] auto& next() noexcept { return inner.empty() ? waiting : inner; }
-    [[nodiscard]] bool is_empty() const noexcept { return inner.empty() && waiting.empty(); }
-};
-
-} // namespace detail
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/demand_lines.hpp, continued
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -39560,113 +43924,6 @@ void demand_lines::take_if(const Leaves& leaves, calls& into) {
 //     book.settled(*to, call, true);                // it has ended; the line keeps the lease
 
 
-// ======== skein/rt/detail/worker_room.hpp
-// worker_room: a driver's worker as those see it who give tasks to workers: its cores, what is
-// under way there, who holds some of it, and whether new tasks go there. Part of detail/dispatch.hpp,
-// which changes it; the link to the worker fills in who it is and says when it is lost.
-//
-//     worker_room room;
-//     room.place = sched::place_id(3);
-//     room.capacity = 4;
-//     parts.add(room, "worker-3");   // a dispatch; until remove()
-
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-namespace skein::net {
-class channel;
-}
-
-namespace skein::rt {
-
-struct peer;
-
-namespace detail {
-
-/// How fast a worker ends tasks, and so how many it is sent ahead of time for each core: as many as
-/// take about a millisecond (one, where tasks are long).
-struct worker_pace {
-    std::uint32_t window = 1; ///< tasks that are under way for each core at most
-    double service = 1e-3;    ///< seconds per task, smoothed
-    time_point mark{};        ///< since when `finished` counts
-    std::uint32_t finished = 0;
-
-    /// A task goes to the worker, which had none.
-    void begin(time_point now) noexcept {
-        mark = now;
-        finished = 0;
-    }
-    /// A task has ended there.
-    void note_end(time_point now) noexcept {
-        ++finished;
-        if (now <= mark) return;
-        const double each = to_seconds(now - mark) / finished;
-        service = each < service ? each : (service + each) / 2;
-        window = static_cast<std::uint32_t>(std::clamp(1e-3 / service, 1.0, 1024.0));
-        begin(now);
-    }
-};
-
-/// Whether a worker has a second process beside it, see detail/dispatch.hpp.
-enum class second_process : std::uint8_t {
-    none,    ///< it has none, or it is there: `aside`
-    asked,   ///< the source of workers was asked for one
-    refused, ///< it cannot have one
-};
-
-/// In the list of free workers while it has nothing to do and nobody needs its loop.
-struct worker_room : list_node<worker_room> {
-    peer* link = nullptr;               ///< the link to it; only carried along
-    const net::channel* wire = nullptr; ///< its connection: so the source of workers knows it
-    sched::place_id place;              ///< its number, also in the scheduler
-    sched::demand_id demand;            ///< the only demand that it serves; none: all
-    std::vector<std::string> labels;    ///< of its node
-    bool labels_follow = false;         ///< the labels are not known yet
-    bool up = true;                     ///< its link has not ended
-    bool is_place = false;              ///< the scheduler knows it
-    bool retiring = false;              ///< nothing new goes there
-    bool suspected = false;             ///< the same, for it gives no sign of life
-    bool lent = false;                  ///< its cores are others'
-    bool is_aside = false;              ///< it is a second process, see `principal`
-    bool spent = false;                 ///< it was for one actor, which has ended: it leaves
-    std::uint32_t capacity = 1;         ///< cores
-    std::uint32_t busy = 0;             ///< cores of tasks there, also of those sent ahead of time
-    worker_pace pace;
-    // Who needs its loop: a plain task there would make them wait.
-    std::size_t actors = 0;
-    std::size_t coroutines = 0;       ///< tasks there that suspend
-    std::size_t parents = 0;          ///< of them, that wait for calls that they have made
-    std::size_t calls_made = 0;       ///< by what runs there, which the driver passed on
-    worker_room* aside = nullptr;     ///< a second process, which runs its plain tasks meanwhile
-    worker_room* principal = nullptr; ///< of a second process: whose tasks it runs, on whose cores
-    second_process aside_is = second_process::none;
-    credit_line credit;                               ///< of tasks that occupy no cores
-    const call_base* alone = nullptr;                 ///< a task behind which no other is sent
-    sched::request_id whole;                          ///< the lease of all its cores, for that task
-    std::vector<std::unique_ptr<lease_share>> shares; ///< its leases, by line
-    std::uint32_t unleased = 0; ///< cores of `busy` that tasks have without a lease
-
-    [[nodiscard]] bool takes_tasks() const noexcept { return up && !retiring && !suspected; }
-    /// Whose tasks it runs: a second process those of the worker beside which it is.
-    [[nodiscard]] worker_room& for_whom() noexcept {
-        return principal != nullptr ? *principal : *this;
-    }
-    [[nodiscard]] bool is_needed() const noexcept { return actors + coroutines > 0; }
-    [[nodiscard]] bool has_label(const std::string& label) const {
-        return std::find(labels.begin(), labels.end(), label) != labels.end();
-    }
-};
-
-} // namespace detail
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/lease_book.hpp, continued
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -40476,264 +44733,6 @@ struct group_answer {
 //       \--removed or refused--> held, without a name; gone when the source has said so
 
 
-// ======== skein/rt/detail/holds.hpp
-// holds, borrows: the count of who holds handles to a thing that lives elsewhere: an actor, a
-// placement group, whatever else has an id.
-//
-// A thing has one owner (the driver), which ends it when nobody holds it. Every other process is a
-// holder, and counts with the owner: each time that the owner has told it of a handle, or was told
-// by it, both add one. A holder whose last handle is gone gives all of that back at once. So a
-// handle that is on its way to a holder is never lost to a release that crosses it: the release has
-// the smaller number, and the owner keeps the difference.
-//
-//     holds<actor_id> held;                  // the owner's side
-//     held.add(worker, thing);               // a reply with a handle leaves for it
-//     if (!held.give_back(worker, thing, 1)) ...;              // more than it has: it lies
-//     if (!held.is_held(thing)) ...;                           // the thing may end
-//
-//     borrows<actor_id> borrowed;            // a holder's side
-//     borrowed.borrow(thing);                // its first handle here, in the arguments of a call
-//     for (auto id : borrowed.tell()) ...;   // before the reply: the owner is to count these
-//     if (auto times = borrowed.let_go(thing); times > 0) ...; // the last handle is gone
-//
-// States of a thing at a holder:
-//
-//     unknown --borrow()--> borrowed --tell()--> counted --let_go()--> unknown
-//        |                     |    \--hold()-----^  ^
-//        |                     \--let_go()--> unknown|
-//        \------------hold(), lend()-----------------/
-//
-// Who calls these sends the messages, and ends the things: what is to be done is in the results.
-
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <unordered_map>
-#include <unordered_set>
-#include <utility>
-#include <vector>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// The owner's side: which process holds which thing, and how often it was told so. The handles of
-/// the owner's own process are not counted here.
-template <class Id>
-class holds {
-public:
-    /// A handle to the thing is told to that process, or by it. is_lent: the handle came to it in
-    /// the arguments of a call.
-    void add(peer_id holder, Id thing, bool is_lent = false) {
-        auto& all = things_[thing];
-        auto found = find(all, holder);
-        if (found == all.end()) {
-            ++counts_[holder];
-            found = all.insert(all.end(), {holder, 0, false});
-        }
-        ++found->times;
-        found->is_lent = found->is_lent || is_lent;
-    }
-    /// That process gives handles back. False: it has not so many, and nothing changes.
-    [[nodiscard]] bool give_back(peer_id holder, Id thing, std::uint32_t times) {
-        const auto at = things_.find(thing);
-        if (at == things_.end()) return false;
-        const auto found = find(at->second, holder);
-        if (found == at->second.end() || found->times < times) return false;
-        found->times -= times;
-        if (found->times > 0) return true;
-        at->second.erase(found);
-        if (at->second.empty()) things_.erase(at);
-        count_down(holder);
-        return true;
-    }
-    /// The thing has ended: what processes still give back of it is unknown from now on.
-    void forget(Id thing) {
-        const auto at = things_.find(thing);
-        if (at == things_.end()) return;
-        for (const auto& one : at->second) count_down(one.by);
-        things_.erase(at);
-    }
-    /// A process is lost, with all its handles. Gives the things that nobody holds any more, in
-    /// order.
-    [[nodiscard]] std::vector<Id> lose(peer_id holder) {
-        return lose_some(holder, [](const entry&) { return true; });
-    }
-    /// The same, but handles that were lent to it count until lose(): an actor that lived there and
-    /// is made again elsewhere has them again.
-    [[nodiscard]] std::vector<Id> lose_but_lent(peer_id holder) {
-        return lose_some(holder, [](const entry& one) { return !one.is_lent; });
-    }
-
-    [[nodiscard]] bool is_held(Id thing) const { return things_.contains(thing); }
-    /// Some process holds the thing besides that one.
-    [[nodiscard]] bool is_held_besides(peer_id holder, Id thing) const {
-        const auto at = things_.find(thing);
-        return at != things_.end() && (at->second.size() > 1 || at->second.front().by != holder);
-    }
-    [[nodiscard]] bool is_held_by(peer_id holder, Id thing) const {
-        const auto at = things_.find(thing);
-        return at != things_.end() &&
-               std::any_of(at->second.begin(), at->second.end(),
-                           [&](const entry& one) { return one.by == holder; });
-    }
-    /// The number of things that a process holds.
-    [[nodiscard]] std::size_t count(peer_id holder) const {
-        const auto at = counts_.find(holder);
-        return at == counts_.end() ? 0 : at->second;
-    }
-
-private:
-    struct entry {
-        peer_id by;
-        std::uint32_t times = 0; ///< at least 1
-        bool is_lent = false;
-    };
-    using entries = std::vector<entry>;
-
-    [[nodiscard]] static typename entries::iterator find(entries& all, peer_id holder) {
-        return std::find_if(all.begin(), all.end(), [&](auto& one) { return one.by == holder; });
-    }
-    void count_down(peer_id holder) {
-        const auto at = counts_.find(holder);
-        if (--at->second == 0) counts_.erase(at);
-    }
-    template <class IsOver>
-    [[nodiscard]] std::vector<Id> lose_some(peer_id holder, IsOver is_over) {
-        std::vector<Id> unheld;
-        auto left = count(holder);
-        for (auto at = things_.begin(); at != things_.end() && left > 0;) {
-            auto& all = at->second;
-            const auto found = find(all, holder);
-            if (found != all.end()) --left;
-            if (found != all.end() && is_over(*found)) {
-                all.erase(found);
-                count_down(holder);
-            }
-            if (!all.empty()) {
-                ++at;
-                continue;
-            }
-            unheld.push_back(at->first);
-            at = things_.erase(at);
-        }
-        std::sort(unheld.begin(), unheld.end());
-        return unheld;
-    }
-
-    std::unordered_map<Id, entries> things_;          ///< that somebody holds
-    std::unordered_map<peer_id, std::size_t> counts_; ///< of the entries, by who holds
-};
-
-/// A holder's side: the things to which there are handles in this process, and how often their
-/// owner knows of that.
-template <class Id>
-class borrows {
-public:
-    /// The first handle to the thing is here. It came in a call: who made that holds the thing
-    /// until the answer, and the owner does not know of the handle.
-    void borrow(Id thing) { untold_.insert(thing); }
-    /// A handle is here that the owner has counted.
-    void hold(Id thing) {
-        untold_.erase(thing);
-        ++counted_[thing].times;
-    }
-    /// A handle has come in a call, and the owner is told of that at once, as often as the thing
-    /// comes anew. False: it was told before.
-    [[nodiscard]] bool lend(Id thing) {
-        untold_.erase(thing);
-        auto& known = counted_[thing];
-        if (std::exchange(known.is_lent, true)) return false;
-        ++known.times;
-        return true;
-    }
-    /// Some handles are here that the owner does not know of.
-    [[nodiscard]] bool has_untold() const noexcept { return !untold_.empty(); }
-    /// Gives the things of those handles, in order: the owner is to be told once of each.
-    [[nodiscard]] std::vector<Id> tell() {
-        std::vector<Id> all(untold_.begin(), untold_.end());
-        untold_.clear();
-        std::sort(all.begin(), all.end());
-        for (const auto thing : all) ++counted_[thing].times;
-        return all;
-    }
-    /// The last handle to the thing is gone. Gives how often the owner knows of it, which gets just
-    /// that back.
-    [[nodiscard]] std::uint32_t let_go(Id thing) {
-        const auto at = counted_.find(thing);
-        if (at == counted_.end()) {
-            untold_.erase(thing);
-            return 0;
-        }
-        const auto times = at->second.times;
-        counted_.erase(at);
-        return times;
-    }
-    /// The owner knows of handles here.
-    [[nodiscard]] bool is_counted(Id thing) const { return counted_.contains(thing); }
-
-private:
-    struct entry {
-        std::uint32_t times = 0; ///< at least 1
-        bool is_lent = false;
-    };
-    std::unordered_map<Id, entry> counted_;
-    std::unordered_set<Id> untold_;
-};
-
-/// Processes that are lost, and the actors of theirs that are made again: until all of them are
-/// back, or ended, the handles that they have again elsewhere count as held by the lost process.
-class late_holders {
-public:
-    void await(peer_id lost, std::vector<actor_id> actors) { waits_[lost] = std::move(actors); }
-    [[nodiscard]] bool contains(peer_id lost) const { return waits_.contains(lost); }
-    /// An actor is back, or ended. Gives the processes of which no other is awaited: what they held
-    /// is over now.
-    [[nodiscard]] std::vector<peer_id> settle(actor_id actor) {
-        std::vector<peer_id> over;
-        for (auto& [lost, awaited] : waits_) {
-            std::erase(awaited, actor);
-            if (awaited.empty()) over.push_back(lost);
-        }
-        for (const auto lost : over) waits_.erase(lost);
-        return over;
-    }
-
-private:
-    std::map<peer_id, std::vector<actor_id>> waits_;
-};
-
-/// Things to which handles are in the result that is being encoded: who gets the result holds them.
-/// Kept: a handle to a thing of another namespace, which has a count of its own.
-template <class Id, class Kept>
-class lent_handles {
-public:
-    /// A result begins.
-    void clear() noexcept {
-        known_.clear();
-        foreign_.clear();
-    }
-    void add(Id thing) {
-        if (std::find(known_.begin(), known_.end(), thing) == known_.end()) known_.push_back(thing);
-    }
-    void add_foreign(Kept handle) { foreign_.push_back(std::move(handle)); }
-    [[nodiscard]] bool empty() const noexcept { return known_.empty() && foreign_.empty(); }
-    /// Each once, in the order of the result.
-    [[nodiscard]] const std::vector<Id>& known() const noexcept { return known_; }
-    [[nodiscard]] const std::vector<Kept>& foreign() const noexcept { return foreign_; }
-
-private:
-    std::vector<Id> known_;
-    std::vector<Kept> foreign_;
-};
-
-} // namespace detail
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/groups.hpp, continued
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -41050,486 +45049,6 @@ SKEIN_INLINE bool groups::has_alias(peer_id worker, std::uint64_t its) const {
 SKEIN_INLINE std::size_t groups::count_aliases(peer_id worker) const {
     const auto all = aliases_.find(worker);
     return all == aliases_.end() ? 0 : all->second.size();
-}
-
-} // namespace skein::rt::detail
-
-// ======== skein/rt/detail/peer.hpp
-// peer: a link to another process, with all that the runtime keeps of who is at its other end. Part
-// of detail/runtime_state.hpp.
-
-
-// ======== skein/rt/detail/inbound_calls.hpp
-// What this process runs for one peer: coroutine calls under way, and what was heard of calls that
-// have not begun. Kept by the executor beside the link over which their replies go.
-
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <unordered_set>
-
-namespace skein::rt::detail {
-
-/// A coroutine call from its first step, or its place in a line for it, to its reply.
-struct running_call {
-    static void* operator new(std::size_t bytes) {
-        return skein::detail::frame_pool::allocate(bytes);
-    }
-    static void operator delete(void* p, std::size_t bytes) noexcept {
-        skein::detail::frame_pool::release(p, bytes);
-    }
-    skein::detail::cancel_state stop;
-    counted_ptr<call_context> context;
-    bool told = false;      ///< the submitter knows that it has started
-    bool waits = false;     ///< it has not, see start_gate
-    bool held = false;      ///< and the submitter knows that
-    std::uint64_t news = 0; ///< driver_news::of_new_call() when it began
-
-    /// Cancels it and what it has called.
-    void end(bool by_force) {
-        stop.request();
-        context->cancel_children(by_force);
-    }
-};
-
-struct inbound_calls {
-    id_map<slot_id, std::unique_ptr<running_call>> running;
-    std::unordered_set<slot_id> cancelled; ///< of those in the backlog
-    bool is_paused = false;                ///< nothing is read from the peer for a while
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/peer.hpp, continued
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <map>
-#include <memory>
-#include <string>
-#include <unordered_map>
-#include <vector>
-
-namespace skein::rt {
-
-namespace detail {
-
-struct direct_state; // in detail/direct_state.hpp
-
-/// What a peer is to this process.
-enum class peer_role : std::uint8_t {
-    program,  ///< a worker to its driver, or the driver to its worker
-    dialled,  ///< another worker, whose actors are called from here
-    accepted, ///< another worker, which calls actors that live here
-    here,     ///< this worker itself; without a connection
-};
-
-/// A peer has sent what cannot be: ends its link.
-[[nodiscard]] inline error malformed(std::string text) {
-    return {errc::malformed, std::move(text)};
-}
-
-} // namespace detail
-
-/// A connection as the runtime sees it. Owned by the task that serves it.
-struct peer {
-    std::shared_ptr<net::channel> wire; ///< none of a worker itself
-    detail::direct_state* loopback = nullptr;
-    detail::peer_role role = detail::peer_role::program;
-    peer_id number;
-    std::string who;               ///< "worker-2 (pid 4711 at host)"
-    std::uint64_t incarnation = 0; ///< of its process, as it says
-    bool up = true;
-    bool is_space_client = false;      ///< another program: nothing runs there
-    error why{errc::closed, "closed"}; ///< once it has ended
-    std::string ended_for;             ///< by force, and for which call
-    call_id forced;                    ///< that call
-    bool orderly = false;
-    event ended;
-
-    detail::worker_room room; ///< of a driver's worker: what dispatch knows of it
-    /// What calls have of their line's credit that were taken back, and that the worker has still
-    /// to pass by.
-    struct passing {
-        actor_id target; ///< none: a task
-        detail::credit_taken taken;
-    };
-    std::unordered_map<slot_id, passing> taken_back;
-
-    // What the worker has begun, and the tasks that can be taken back from it, in the order in
-    // which they were sent; some are done.
-    struct waiting_task {
-        slot_id slot;
-        std::uint64_t order;
-    };
-    proc::claims page;
-    std::uint64_t sent = 0; ///< calls, with those that its link did not take any more
-    std::deque<waiting_task> tasks;
-    std::size_t prune_at = 2 * proc::claims::entries;
-    std::size_t asks = 0; ///< questions for namespaces that have no answer
-
-    // What runs for this peer: here, and calls that the driver passed on for a worker.
-    detail::inbound_calls inbound;
-    std::unordered_map<slot_id, detail::call_base*> forwarded;
-
-    // A worker, as its driver knows it, to others that call its actors.
-    std::string near_address, far_address;
-    std::vector<peer_id> told_where;   ///< who knows these
-    std::vector<peer_id> asks_for_end; ///< who cannot reach it, and wants to know whether it lives
-    bool calls_directly = false;       ///< it has calls at others without an outcome
-
-    /// Its link has ended.
-    void set_down() noexcept { up = room.up = false; }
-    [[nodiscard]] bool is_open() const noexcept { return wire ? wire->is_open() : up; }
-    void send(std::uint16_t what, std::uint16_t flags, std::uint64_t id, byte_span body);
-    void send(net::frame f);
-    /// A method of this process has its result, for a call of this process.
-    void finish_here(slot_id id, detail::finisher finish);
-    void abort(error reason) noexcept {
-        if (wire) wire->abort(std::move(reason));
-    }
-
-    /// A task was sent. Those that ended out of order are forgotten now and then.
-    void remember_task(waiting_task one) {
-        tasks.push_back(one);
-        if (tasks.size() < prune_at) return;
-        prune_at = std::max<std::size_t>(2 * proc::claims::entries, 2 * prune_tasks());
-    }
-    /// Forgets the tasks that the worker has begun; gives how many are left to take back.
-    std::size_t prune_tasks() {
-        while (!tasks.empty() && page.has_begun(tasks.front().order)) tasks.pop_front();
-        return tasks.size();
-    }
-};
-
-} // namespace skein::rt
-
-// ======== skein/rt/detail/replies.hpp
-// replies: the outcomes of calls on their way back to who has called.
-//
-// A value is encoded into memory that is used again, a failure is a text that travels. Three ways
-// lead back:
-//
-//     a link          the reply is a frame
-//     this process    a value goes to its call as it is, if that is as good as decoding its bytes
-//     the driver      of a worker: a reply to another worker that must come behind what the driver
-//                     was told, see driver_news
-//
-// Handles in a value are collected while it is encoded: who gets the value holds them from then on.
-//
-//     replies out(here, home, borrowed, above);
-//     out.reply(to, slot, [](wire::writer& w) { wire::encode(w, 7); });
-//     out.reply_failure(to, slot, why);
-
-
-// ======== skein/rt/detail/driver_news.hpp
-// What the driver of a worker has to know before a reply of that worker leaves.
-//
-// A worker tells its driver who holds a handle and which actor has left. A reply to another worker
-// takes another way, and must not come before that: it goes to the driver behind the news, which
-// passes it on. Two replies are concerned: the next one after the news, and that of each call that
-// had begun before the news, for it may have been of the handles of that call.
-//
-//     nothing told    replies go straight to their callers
-//     told            the next reply goes by way of the driver; then only those of older calls
-//
-// The driver must also know whether the worker waits for others: it hears so before a reply sets
-// off what counts on an idle worker.
-//
-//     driver_news news;
-//     const auto born = news.of_new_call(); // a call begins
-//     news.told();                          // the driver was told of a handle
-//     news.take_next();                     // the next reply follows
-//     news.came_after(born);                // and so does that of the call, whenever it ends
-
-#include <cstddef>
-#include <cstdint>
-#include <utility>
-
-namespace skein::rt::detail {
-
-class driver_news {
-public:
-    /// The driver was told something that the next reply must not overtake.
-    void told() noexcept {
-        is_next_ = true;
-        ++count_;
-    }
-    /// Whether the reply that leaves now is the one after the news.
-    [[nodiscard]] bool take_next() noexcept { return std::exchange(is_next_, false); }
-    /// How much the driver knew when a call began. What the call's arguments have told it is
-    /// younger than the call.
-    [[nodiscard]] std::uint64_t of_new_call() const noexcept { return count_ - (is_next_ ? 1 : 0); }
-    [[nodiscard]] bool came_after(std::uint64_t call) const noexcept { return count_ != call; }
-    [[nodiscard]] bool has_any() const noexcept { return count_ != 0; }
-
-    // Calls of actors on other workers, which do not go through the driver:
-    void call_began() noexcept { ++calls_; }
-    /// True: it was the last one, and the driver is to hear that there are none.
-    [[nodiscard]] bool call_ended() noexcept {
-        return --calls_ == 0 && std::exchange(is_told_busy_, false);
-    }
-    /// True: there are some, and the driver is to hear it; it knows from now on.
-    [[nodiscard]] bool take_busy() noexcept {
-        return calls_ > 0 && !std::exchange(is_told_busy_, true);
-    }
-
-private:
-    bool is_next_ = false;
-    bool is_told_busy_ = false;
-    std::uint64_t count_ = 0; ///< how often the driver was told
-    std::size_t calls_ = 0;   ///< without an outcome
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/replies.hpp, continued
-#include <cstdint>
-#include <utility>
-
-namespace skein::rt::detail {
-
-/// The actors whose handles are in one value; foreign: those of other namespaces.
-using lent_actors = lent_handles<actor_id, counted_ptr<actor_queue>>;
-
-/// What replies ask of who keeps the handles of this process.
-class reply_events {
-public:
-    /// The driver is to hear of the handles here that it does not know of.
-    virtual void tell_holds() = 0;
-    /// The value with these handles is for this process: they live until it has been read.
-    virtual void keep_lent(const lent_actors& all) = 0;
-
-protected:
-    ~reply_events() = default;
-};
-
-class replies {
-public:
-    ///   here      the process, as failures name it
-    ///   home      the runtime that codecs of handles see
-    ///   borrowed  handles here of which the driver may not know; must outlive it
-    replies(process_name here, counted_ptr<runtime_anchor> home, const borrows<actor_id>& borrowed,
-            reply_events& above);
-
-    /// The driver that this worker has from now on; nullptr: none.
-    void follow(peer* driver) noexcept { driver_ = driver; }
-    /// The driver was told something that the next reply must not overtake.
-    void told_driver() noexcept {
-        if (driver_ != nullptr) news_.told();
-    }
-    [[nodiscard]] driver_news& news() noexcept { return news_; }
-    /// Handles came as arguments, and the driver does not know that they are held here.
-    [[nodiscard]] bool has_untold_handles() const noexcept { return borrowed_.has_untold(); }
-
-    void reply(peer& to, slot_id id, encoder encode);
-    /// The value of a call of this process, as it is. False: another process has called.
-    [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
-    /// A value that is encoded already. lends: its handles stand behind it.
-    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
-    void reply_failure(peer& to, slot_id id, const failure& why);
-    /// The exception that is being handled is what the call of `fn` has thrown.
-    void reply_thrown(peer& to, slot_id id, const function_record& fn);
-
-    // A handle is in the value that is being encoded:
-    void lend(actor_id id) { lent_.add(id); }
-    void lend_abroad(counted_ptr<actor_queue> queue) { lent_.add_foreign(std::move(queue)); }
-
-private:
-    void send(peer& to, std::uint16_t outcome, slot_id id);
-    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
-    void relay(const peer& to, std::uint16_t outcome, slot_id id);
-
-    process_name here_;
-    counted_ptr<runtime_anchor> home_;
-    const borrows<actor_id>& borrowed_;
-    reply_events& above_;
-    peer* driver_ = nullptr;
-    driver_news news_;
-    lent_actors lent_;
-    wire::writer scratch_; ///< the encoded outcome
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/replies.ipp
-// Bodies of rt/detail/replies.hpp.
-
-
-// ======== skein/rt/detail/direct_message.hpp
-// What workers and their driver say to each other so that workers can call the actors of others
-// directly.
-//
-//     where   body = where_question: where is that actor?               worker -> driver
-//     there   body = where_answer                                        driver -> worker
-//     lost    id = incarnation of a worker: the link to it broke          worker -> driver
-//     end     body = worker_end: it has ended, or it lives                driver -> worker
-//     relay   id, flags = those of a reply, body = relay_head + its body worker -> driver -> worker
-//     busy    flags = 1: it has direct calls without an outcome, 0: none  worker -> driver
-//     waits   flags = 1, 0; body = call_id: that task waits for some      worker -> driver
-//     cut     id = incarnation of a worker: no direct link of it counts any more   driver -> worker
-//
-// A relay is a reply that must not come before what the worker has told its driver ahead of it.
-
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// What a worker tells of itself when it dials another one, and that one back.
-struct direct_hello {
-    std::uint64_t incarnation = 0; ///< its own
-    std::uint64_t wanted = 0;      ///< whom it takes the other one for; 0 in the answer
-    std::uint64_t generation = 0;  ///< grows with every link of the two; 0 in the answer
-};
-/// What direct links are for, see net::identity.
-inline constexpr const char* direct_purpose = "calls between workers";
-
-struct where_question {
-    unique_number actor;
-    /// The worker there cannot be reached: its calls go through the driver from now on.
-    bool is_cut_off = false;
-};
-
-enum class whereabouts : std::uint8_t {
-    gone = 0,
-    through_driver = 1, ///< and so it stays
-    at_worker = 2,
-};
-
-struct where_answer {
-    unique_number actor;
-    std::uint8_t verdict = 0; ///< a whereabouts
-    std::uint64_t incarnation = 0;
-    std::string who; ///< "worker-2 (pid 4711 at host)"; of one that is gone: how it ended, or ""
-    std::vector<std::string> addresses; ///< in the order in which they are tried
-};
-
-struct worker_end {
-    std::uint64_t incarnation = 0;
-    bool has_ended = false;
-    std::string how; ///< "worker-2 (pid 4711 at host) was lost: killed by signal 9 (SIGKILL)"
-};
-
-/// In front of a reply that goes through the driver. 16 bytes, so that the value stays aligned.
-struct relay_head {
-    std::uint64_t worker = 0; ///< incarnation: whom it is for; from the driver: whom it is from
-
-    static constexpr std::size_t bytes = 16;
-    void encode(wire::writer& to) const {
-        to.fixed(worker);
-        to.fixed(std::uint64_t{0});
-    }
-    [[nodiscard]] bool decode(wire::reader& from) {
-        std::uint64_t zero = 0;
-        return from.fixed(worker) && from.fixed(zero) && zero == 0;
-    }
-};
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/replies.ipp, continued
-#include <exception>
-#include <utility>
-
-namespace skein::rt::detail {
-
-SKEIN_INLINE replies::replies(process_name here, counted_ptr<runtime_anchor> home,
-                              const borrows<actor_id>& borrowed, reply_events& above)
-    : here_(std::move(here)), home_(std::move(home)), borrowed_(borrowed), above_(above) {}
-
-SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode) {
-    if (!to.is_open()) return;
-    scratch_.clear();
-    lent_.clear();
-    {
-        const replying_mark by(home_->self);
-        encode(scratch_);
-    }
-    if (lent_.empty()) return send(to, reply_ok, id);
-    if (to.role == peer_role::here) {
-        above_.keep_lent(lent_);
-        return send(to, reply_ok, id);
-    }
-    lending_reply::append(scratch_, lent_.known());
-    send(to, reply_lends, id);
-}
-
-SKEIN_INLINE bool replies::reply_here(peer& to, slot_id id, finisher finish) {
-    if (to.role != peer_role::here) return false;
-    to.finish_here(id, finish);
-    return true;
-}
-
-SKEIN_INLINE void replies::pass_reply(peer& to, slot_id id, byte_span value, bool lends) {
-    if (!to.is_open()) return;
-    scratch_.clear();
-    scratch_.raw(value);
-    send(to, lends ? reply_lends : reply_ok, id);
-}
-
-SKEIN_INLINE void replies::reply_failure(peer& to, slot_id id, const failure& why) {
-    if (!to.is_open()) return;
-    scratch_.clear();
-    encode_failure(scratch_, why);
-    send(to, reply_failed, id);
-}
-
-SKEIN_INLINE void replies::reply_thrown(peer& to, slot_id id, const function_record& fn) {
-    reply_failure(to, id, failure_of(std::current_exception(), fn, here_));
-}
-
-/// The memory of a large reply goes with it, so that it is given back.
-SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
-    if (driver_ != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
-    if (scratch_.size() < limit::inline_bytes)
-        return to.send(message_reply, outcome, id.value(), scratch_.bytes());
-    net::frame f;
-    f.kind = message_reply;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(scratch_).take();
-    to.send(std::move(f));
-}
-
-/// Tells the driver of a worker what it has to know before a reply leaves. True: the reply goes
-/// through the driver, too.
-SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
-    if (to.role == peer_role::here) return false;
-    if (has_untold_handles()) {
-        above_.tell_holds();
-        told_driver();
-    }
-    const bool first = news_.take_next();
-    if (to.role == peer_role::accepted) {
-        if (first || outcome == reply_lends) return true;
-        if (!news_.has_any()) return false;
-        const auto* const call =
-            to.inbound.running.find(id); // that news may have been of its handles
-        return call != nullptr && news_.came_after((*call)->news);
-    }
-    if (news_.take_busy() && to.is_open()) to.send(message_busy, 1, 0, {});
-    return false;
-}
-
-SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id id) {
-    if (!driver_->is_open()) return;
-    wire::writer body;
-    relay_head{to.incarnation}.encode(body);
-    body.raw(scratch_.bytes());
-    net::frame f;
-    f.kind = message_relay;
-    f.flags = outcome;
-    f.id = id.value();
-    f.body = std::move(body).take();
-    driver_->send(std::move(f));
 }
 
 } // namespace skein::rt::detail
@@ -42201,6 +45720,9 @@ struct call_base::rarities {
     std::size_t pending = 0;                        ///< refs among the arguments not done yet
     std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
     std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
+    std::vector<object_use> objects;                ///< among the arguments; `kept` holds them
+    objects::object_ptr object;                     ///< its value is this one
+    std::shared_ptr<const void> shared;             ///< its value, which views have, too
     struct timer : timer_node {
         timer(call_base& of, void (*then)(call_base&)) noexcept
             : timer_node([](timer_node& t) {
@@ -42788,12 +46310,16 @@ struct arrival {
     bool is_drop = false;
     time_point came{};
     std::unique_ptr<given_call> given; ///< instead of a body
+    std::shared_ptr<arrived_objects>
+        objects{}; ///< that it names; then the body is without their list
 };
 
 /// A call whose head and arguments are bytes that somebody else keeps.
 class framed_form {
 public:
-    framed_form(byte_span body, time_point came) noexcept : body_(body), came_(came), in_(body) {}
+    framed_form(byte_span body, time_point came,
+                std::shared_ptr<arrived_objects> objects = {}) noexcept
+        : body_(body), came_(came), in_(body), objects_(std::move(objects)) {}
     /// Reads the head. False: the call does not run, for its driver has taken it back.
     [[nodiscard]] bool open(peer& from, slot_id id, bool is_first);
     /// What only who sends frames could get wrong about the actor.
@@ -42801,6 +46327,7 @@ public:
     void keep(arrival& in) const {
         in.body = to_buffer(body_);
         in.came = came_;
+        in.objects = objects_;
     }
     void run(incoming_call& call) const { fn_->invoke(call); }
 
@@ -42814,11 +46341,13 @@ public:
     [[nodiscard]] actor_id target() const noexcept { return head_.target; }
     [[nodiscard]] const trace_context& who() const noexcept { return head_.who; }
     [[nodiscard]] wire::reader& arguments() noexcept { return in_; }
+    [[nodiscard]] const arrived_objects* objects() const noexcept { return objects_.get(); }
 
 private:
     byte_span body_;
     time_point came_;
     wire::reader in_;
+    std::shared_ptr<arrived_objects> objects_;
     call_head head_;
     const function_record* fn_ = nullptr;
 };
@@ -42840,6 +46369,7 @@ public:
     [[nodiscard]] actor_id target() const noexcept { return call_->target; }
     [[nodiscard]] const trace_context& who() const noexcept { return call_->who; }
     [[nodiscard]] wire::reader& arguments() noexcept { return none_; }
+    [[nodiscard]] static const arrived_objects* objects() noexcept { return nullptr; }
 
 private:
     std::unique_ptr<given_call> call_;
@@ -42853,7 +46383,7 @@ void with_form(arrival& one, F work) {
         given_form call(std::move(one.given));
         work(call);
     } else {
-        framed_form call(one.body, one.came);
+        framed_form call(one.body, one.came, one.objects);
         work(call);
     }
 }
@@ -42945,6 +46475,8 @@ SKEIN_INLINE void tell_passed(peer& from, slot_id id, const call_head& head) {
 
 SKEIN_INLINE bool framed_form::open(peer& from, slot_id id, bool is_first) {
     fn_ = &read_head(in_, head_, from, came_);
+    if (objects_ != nullptr)
+        if (const auto* const all = objects_->at(all_arguments)) in_ = wire::reader(all->bytes());
     if (!is_first) return true;
     if (!from.page.begin()) { // its driver has taken it back
         tell_passed(from, id, head_);
@@ -42994,6 +46526,10 @@ public:
     void push(arrival one);
     /// The first one.
     [[nodiscard]] arrival take();
+    /// The objects that it names; null: it names none.
+    [[nodiscard]] std::shared_ptr<arrived_objects> first_objects() const {
+        return waiting_.front().objects;
+    }
     /// Reads again from those callers that were paused, if there is room.
     void read_on(const std::vector<peer*>& callers);
     /// All that waited has run.
@@ -43296,6 +46832,8 @@ public:
     /// The last handle of an actor is gone, after the calls that came before.
     void dropped(const std::shared_ptr<peer>& from, byte_span body);
     void cancel(peer& from, slot_id id, bool by_force);
+    /// Of a stream that runs here: throws what its sender should not have sent.
+    static void items_were_taken(peer& from, slot_id id, byte_span body);
 
     /// Nothing of an actor goes on; a plain call that runs ends as it would.
     void kill(actor_id id);
@@ -43311,6 +46849,7 @@ public:
     // For the invokers of registered functions:
 
     [[nodiscard]] replies& answers() noexcept { return replies_; }
+    [[nodiscard]] runtime* home() const noexcept { return home_->self; }
     [[nodiscard]] local_actors& actors() noexcept { return actors_; }
     /// Runs a coroutine call; it replies by itself.
     void start(incoming_call& call, task<void> work);
@@ -43323,6 +46862,9 @@ public:
 private:
     template <class Form>
     void take(const std::shared_ptr<peer>& from, slot_id id, Form& call);
+    void arrived_with_objects(const std::shared_ptr<peer>& from, const net::frame_view& f);
+    template <class Form>
+    void refuse_objects(peer& from, slot_id id, Form& call);
     template <class Form>
     void run(const std::shared_ptr<peer>& from, slot_id id, Form& call, counted_ptr<actor_box> box);
     template <class Form>
@@ -43371,8 +46913,157 @@ private:
 // Bodies of rt/detail/executor.hpp.
 
 
-#include <algorithm>
+// ======== skein/rt/detail/next_turn.hpp
+// next_turn: what has to let the loop send and read before it goes on.
+
+
 #include <coroutine>
+
+namespace skein::rt::detail {
+
+/// Resumes in the next turn of the loop, when replies have left and what has come was read. Behind
+/// a yield() also those run first whom this has woken. Name it, then await it.
+struct next_turn : turn_hook {
+    next_turn() noexcept
+        : turn_hook(
+              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
+    static bool await_ready() noexcept { return false; }
+    template <skein::detail::promise_with_context Promise>
+    void await_suspend(std::coroutine_handle<Promise> h) noexcept {
+        waiting = {h, h.promise().context};
+        loop::current().at_turn_end(*this);
+    }
+    static void await_resume() noexcept {}
+    resumption waiting;
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/stream_window.hpp
+// How far a stream's producer may be ahead of who takes its items, and what is said of it.
+//
+//     stream_window   travels in front of the arguments: the bound
+//     items_taken     from who takes to who gives: so much of it is free again
+//     item_credit     where the items are made: what is under way, and who waits until it is less
+//     item_debt       where they are taken: what came and was not yet given back
+//
+// An item leaves while fewer than window.items are under way, of fewer than window.bytes: so one
+// item more than window.bytes is under way at most, and the largest one gets through. Who takes
+// gives back in pieces of half of the items or a quarter of the bytes: what is kept back never
+// holds up the producer.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace skein {
+
+/// How many items of a stream may be on the way, or wait to be taken, and how many bytes: neither
+/// zero.
+struct stream_window {
+    std::uint32_t items = 64;
+    std::uint64_t bytes = std::uint64_t{4} << 20;
+
+    [[nodiscard]] constexpr bool is_open() const noexcept { return items != 0 && bytes != 0; }
+};
+
+namespace rt::detail {
+
+/// The body of message_taken.
+struct items_taken {
+    std::uint32_t items = 0;
+    std::uint64_t bytes = 0;
+
+    static constexpr std::size_t size = 12;
+    void encode(wire::writer& to) const {
+        to.fixed(items);
+        to.fixed(bytes);
+    }
+    /// False: too short, too long, or of no item.
+    [[nodiscard]] bool decode(byte_span body) {
+        wire::reader in(body);
+        return in.fixed(items) && in.fixed(bytes) && in.finish() && items != 0;
+    }
+};
+
+/// Of the process where a stream's items are made.
+class item_credit {
+public:
+    explicit item_credit(stream_window most) noexcept : most_(most) {}
+    item_credit(const item_credit&) = delete;
+    item_credit& operator=(const item_credit&) = delete;
+
+    [[nodiscard]] bool has_room() const noexcept {
+        return under_way_.items < most_.items && under_way_.bytes < most_.bytes;
+    }
+    void sent(std::size_t bytes) noexcept {
+        ++under_way_.items;
+        under_way_.bytes += bytes;
+        ++count_;
+    }
+    /// False: more than is under way, which nobody can have taken.
+    [[nodiscard]] bool give(const items_taken& back) noexcept {
+        if (back.items > under_way_.items || back.bytes > under_way_.bytes) return false;
+        under_way_.items -= back.items;
+        under_way_.bytes -= back.bytes;
+        if (has_room()) waiting_.wake_all();
+        return true;
+    }
+    /// Suspends until something was given back; throws cancelled. Look again then.
+    [[nodiscard]] wait_queue::awaiter given() noexcept { return waiting_.wait(); }
+    /// Items that were sent.
+    [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+
+private:
+    stream_window most_, under_way_{0, 0};
+    std::uint64_t count_ = 0;
+    wait_queue waiting_;
+};
+
+/// Of the process where they are taken.
+class item_debt {
+public:
+    explicit item_debt(stream_window most) noexcept : most_(most) {}
+
+    [[nodiscard]] const stream_window& most() const noexcept { return most_; }
+    /// False: it was not allowed to come.
+    [[nodiscard]] bool came(std::size_t bytes) noexcept {
+        if (under_way_.items >= most_.items || under_way_.bytes >= most_.bytes) return false;
+        ++under_way_.items;
+        under_way_.bytes += bytes;
+        return true;
+    }
+    /// An item was taken. True: `due` is to be given back now.
+    [[nodiscard]] bool taken(std::size_t bytes, items_taken& due) noexcept {
+        ++kept_.items;
+        kept_.bytes += bytes;
+        if (kept_.items < std::max(most_.items / 2, std::uint32_t{1}) &&
+            kept_.bytes < std::max(most_.bytes / 4, std::uint64_t{1}))
+            return false;
+        due = kept_;
+        under_way_.items -= kept_.items;
+        under_way_.bytes -= kept_.bytes;
+        kept_ = {};
+        return true;
+    }
+    /// Another attempt begins: nothing of it has come.
+    void begin_again() noexcept {
+        under_way_ = {0, 0};
+        kept_ = {};
+    }
+
+private:
+    stream_window most_, under_way_{0, 0};
+    items_taken kept_;
+};
+
+} // namespace rt::detail
+} // namespace skein
+
+
+// ======== skein/rt/detail/executor.ipp, continued
+#include <algorithm>
 #include <exception>
 #include <typeinfo>
 #include <utility>
@@ -43425,9 +47116,39 @@ SKEIN_INLINE void executor::cancel(peer& from, slot_id id, bool by_force) {
         backlog_.cancel(from, id);
 }
 
+SKEIN_INLINE void executor::items_were_taken(peer& from, slot_id id, byte_span body) {
+    items_taken back;
+    if (!back.decode(body))
+        throw malformed(fmt::format("items that were taken and cannot be read from {}", from.who));
+    auto* const found = from.inbound.running.find(id);
+    if (found == nullptr || (*found)->items == nullptr) return; // its generator has ended
+    if (!(*found)->items->give(back))
+        throw malformed(fmt::format("{} has taken {} items of {} bytes, more than were sent to it",
+                                    from.who, back.items, back.bytes));
+}
+
 // ---- arriving ----------------------------------------------------------------------------------
 
+/// A call that names objects waits until they are held here, and those behind it wait with it.
+SKEIN_INLINE void executor::arrived_with_objects(const std::shared_ptr<peer>& from,
+                                                 const net::frame_view& f) {
+    byte_span body = f.body;
+    std::vector<object_use> uses;
+    if (!take_uses(body, uses) || uses.empty())
+        throw error(errc::malformed,
+                    fmt::format("a call whose objects cannot be read from {}", from->who));
+    arrival one{from, slot_id(f.id), to_buffer(body), false, loop::current().now(), {}};
+    one.objects = replies_.objects().claim(std::move(uses));
+    if (!backlog_.is_open()) {
+        backlog_.open();
+        calls_.spawn(run_backlog());
+    }
+    backlog_.push(std::move(one));
+}
+
 SKEIN_INLINE void executor::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
+    if (call_head::has_objects(f.body)) [[unlikely]]
+        return arrived_with_objects(from, f);
     framed_form call(f.body, loop::current().now());
     take(from, slot_id(f.id), call);
 }
@@ -43471,19 +47192,14 @@ SKEIN_INLINE void executor::end_turn() {
     calls_.spawn(run_backlog());
 }
 
-/// Resumes in the next turn of the loop, when replies have left and what has come was read.
-struct next_turn : turn_hook {
-    next_turn() noexcept
-        : turn_hook(
-              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
-    static bool await_ready() noexcept { return false; }
-    void await_suspend(std::coroutine_handle<> h) noexcept {
-        waiting = h;
-        loop::current().at_turn_end(*this);
-    }
-    static void await_resume() noexcept {}
-    std::coroutine_handle<> waiting;
-};
+/// The objects that it names are not there.
+template <class Form>
+void executor::refuse_objects(peer& from, slot_id id, Form& call) {
+    const auto& why = *call.objects()->why;
+    error told(why.code(), fmt::format("{} did not run: {}", call.fn().name, why.text()));
+    if (!why.hint().empty()) told.with_hint(std::string(why.hint()));
+    replies_.reply_failure(from, id, {std::move(told), nullptr});
+}
 
 SKEIN_INLINE task<void> executor::run_backlog() {
     do {
@@ -43493,6 +47209,11 @@ SKEIN_INLINE task<void> executor::run_backlog() {
         auto& here = loop::current();
         const auto began = here.coarse_now();
         while (!backlog_.empty() && here.coarse_now() - began < limit::call_turn) {
+            if (const auto objects = backlog_.first_objects();
+                objects != nullptr && !objects->ready.is_set()) {
+                co_await objects->ready.wait();
+                continue; // who sent it may have gone meanwhile
+            }
             auto one = backlog_.take();
             if (!is_closed_) run_waiting(one); // else its driver has gone
         }
@@ -43510,6 +47231,12 @@ SKEIN_INLINE void executor::run_waiting(arrival& one) {
             return;
         }
         const bool is_wanted = !backlog::was_cancelled(one);
+        if (one.objects && one.objects->why && is_wanted) {
+            with_form(one, [&](auto& call) {
+                if (call.open(from, one.slot, true)) refuse_objects(from, one.slot, call);
+            });
+            return;
+        }
         with_form(one, [&](auto& call) {
             if (is_wanted) return run(one.from, one.slot, call, {});
             if (!call.open(from, one.slot, true)) return;
@@ -43546,8 +47273,15 @@ void executor::run(const std::shared_ptr<peer>& from, slot_id id, Form& call,
     ++executed_;
     if (proc::detail::threads_vary) [[unlikely]]
         proc::detail::use_threads(call.cpus());
-    incoming_call in{*this,           from, id, fn, call.target(), call.arguments(), std::move(box),
-                     call.has_terms()};
+    incoming_call in{*this,
+                     from,
+                     id,
+                     fn,
+                     call.target(),
+                     call.arguments(),
+                     std::move(box),
+                     call.has_terms(),
+                     call.objects()};
     const executing_mark by(home_->self);
     const task_context::use under(&context_for(call.who(), call.target(), fn));
     call.run(in);
@@ -43824,6 +47558,331 @@ private:
 //     float x = co_await s;
 
 
+// ======== skein/rt/detail/ref_codec.hpp
+// How refs and views travel: what does not depend on the type of the value.
+
+
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// While it lives, refs without an outcome that are encoded on this thread are collected: the call
+/// waits for them, and what was encoded is thrown away.
+class pending_refs {
+public:
+    pending_refs() noexcept : before_(std::exchange(current_, this)) {}
+    pending_refs(const pending_refs&) = delete;
+    pending_refs& operator=(const pending_refs&) = delete;
+    ~pending_refs() { current_ = before_; }
+    [[nodiscard]] static pending_refs* current() noexcept { return current_; }
+
+    std::vector<counted_ptr<call_base>> all;
+
+private:
+    static inline constinit thread_local pending_refs* current_ = nullptr;
+    pending_refs* before_;
+};
+
+/// A ref without an outcome.
+///   errors  not_supported: nobody collects such
+void note_pending(wire::writer& to, call_base& call);
+void encode_ref_failure(wire::writer& to, const failure& why);
+/// The name of the object, which then goes along. False: who reads it would not find it, nothing was
+/// written.
+[[nodiscard]] bool encode_object(wire::writer& to, const objects::object_ptr& object);
+/// What comes before a value. False: it cannot be read.
+[[nodiscard]] bool decode_ref_head(wire::reader& from, ref_tag& what, failure& why,
+                                   objects::object_ptr& object);
+/// An argument is an object, which goes along. False: who runs the call would not find it.
+[[nodiscard]] bool place_object(const objects::object_ptr& object, std::uint32_t place);
+/// The value has views in this process, and cannot be copied.
+[[noreturn]] void refuse_shared_value();
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/ref_codec.ipp
+// The bodies of rt/detail/ref_codec.hpp.
+
+
+#include <memory>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void note_pending(wire::writer& to, call_base& call) {
+    auto* const collected = pending_refs::current();
+    if (collected == nullptr)
+        throw error(
+            errc::not_supported,
+            "not supported: a ref whose call has no outcome yet, in a result or a saved state")
+            .with_hint("co_await it first, or give its value");
+    collected->all.emplace_back(&call);
+    to.fixed(ref_tag::none);
+}
+
+SKEIN_INLINE void encode_ref_failure(wire::writer& to, const failure& why) {
+    to.fixed(ref_tag::failure);
+    wire::writer text;
+    encode_failure(text, why);
+    const auto bytes = std::move(text).take();
+    wire::encode(to, bytes);
+}
+
+/// What takes part in a call has the call hold it.
+SKEIN_INLINE bool note_use(const objects::object_ptr& object, std::uint32_t place) {
+    auto* const call = runtime::encoding();
+    if (call == nullptr || call->owner == nullptr || !call->owner->answers().objects().has_store())
+        return false;
+    // What it takes to make an actor again is kept for longer than its objects.
+    if (call->kind == call_kind::create) return false;
+    call->extra().objects.push_back({object->name(), place, 0});
+    call->keep(std::const_pointer_cast<objects::object>(object));
+    return true;
+}
+
+SKEIN_INLINE bool place_object(const objects::object_ptr& object, std::uint32_t place) {
+    return note_use(object, place);
+}
+
+SKEIN_INLINE bool encode_object(wire::writer& to, const objects::object_ptr& object) {
+    if (pending_refs::current() != nullptr) { // nobody reads it
+        to.fixed(ref_tag::none);
+        return true;
+    }
+    if (!note_use(object, named_inside)) {
+        auto* const by = runtime::replying();
+        if (runtime::encoding() != nullptr || by == nullptr || !by->answers().objects().has_store())
+            return false;
+        by->answers().lend_object(object);
+    }
+    to.fixed(ref_tag::object);
+    wire::encode(to, object->name());
+    return true;
+}
+
+SKEIN_INLINE bool decode_ref_head(wire::reader& from, ref_tag& what, failure& why,
+                                  objects::object_ptr& object) {
+    if (!from.fixed(what)) return false;
+    if (what == ref_tag::none || what == ref_tag::value) return true;
+    if (what == ref_tag::failure) {
+        byte_buffer bytes;
+        if (!wire::decode(from, bytes)) return false;
+        why = decode_failure(bytes);
+        return true;
+    }
+    objects::object_name name;
+    if (what != ref_tag::object || !wire::decode(from, name))
+        return from.fail(errc::malformed, "neither a ref nor a view");
+    auto* const here = runtime::executing();
+    if (here == nullptr || !here->answers().objects().has_store())
+        return from.fail(
+            error(errc::not_supported,
+                  "not supported: a ref of an object that is decoded outside of a call, or on "
+                  "another host than the object's")
+                .with_hint("refs travel in the arguments and results of calls"));
+    object = here->answers().objects().store().find(name.number);
+    if (object && object->name() == name) return true;
+    return from.fail(error(errc::not_found, "an object is named that was not sent along"));
+}
+
+SKEIN_INLINE void refuse_shared_value() {
+    throw error(errc::invalid_argument,
+                "the value of this ref has views in this process, and cannot be copied")
+        .with_hint("co_await skein::view(ref) once more");
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/stored.hpp
+// How a value lies in an object, and what a view of it gives.
+//
+//     a vector of plain elements   its elements and nothing else, so that they are aligned to a page
+//     a std::string                its characters
+//     all else                     as it is encoded in a message
+
+
+// ======== skein/rt/detail/loops_own.hpp
+// holds_loops_own: types whose values are counted by the loop they were made on, without locks.
+
+
+#include <type_traits>
+
+namespace skein {
+
+template <class T>
+class ref;
+template <class T>
+class actor_handle;
+class placement_group;
+
+namespace rt::detail {
+
+/// What belongs to a loop, or has such a thing inside, and must not be seen by other threads.
+template <class T>
+inline constexpr bool is_of_a_loop = std::is_same_v<T, placement_group>;
+template <class T>
+inline constexpr bool is_of_a_loop<ref<T>> = true;
+template <class T>
+inline constexpr bool is_of_a_loop<actor_handle<T>> = true;
+
+template <class T, class... Above>
+consteval bool holds_loops_own() {
+    if constexpr (std::is_void_v<T>)
+        return false;
+    else if constexpr (is_of_a_loop<T>)
+        return true;
+    else if constexpr (wire::detail::is_one_of<T, Above...>)
+        return false;
+    else if constexpr (wire::detail::is_array<T>)
+        return holds_loops_own<typename T::value_type, T, Above...>();
+    else if constexpr (requires(const T* t) {
+                           []<template <class...> class Template, class... Items>(
+                               const Template<Items...>*) {}(t);
+                       })
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return (false || ... || holds_loops_own<std::remove_cvref_t<Items>, T, Above...>());
+        }(static_cast<const T*>(nullptr));
+    else if constexpr (wire::encodable<T> && !wire::detail::custom<T> && plain_aggregate<T>)
+        return !wire::detail::all_fields<T>(
+            []<class F>() { return !holds_loops_own<std::remove_cvref_t<F>, T, Above...>(); });
+    else
+        return false;
+}
+
+} // namespace rt::detail
+} // namespace skein
+
+
+// ======== skein/rt/detail/stored.hpp, continued
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+template <class T>
+inline constexpr bool is_flat_vector = false;
+template <class E>
+inline constexpr bool is_flat_vector<std::vector<E>> = wire::fixed_layout<E>;
+
+/// Its bytes in an object are those of its elements.
+template <class T>
+inline constexpr bool is_flat = is_flat_vector<T> || std::is_same_v<T, std::string>;
+
+template <class T>
+consteval bool is_storable() {
+    if constexpr (std::is_void_v<T>)
+        return false;
+    else
+        return wire::encodable<T> && !holds_view<T>() && !holds_loops_own<T>() &&
+               std::is_default_constructible_v<T>;
+}
+/// A value of this type can be an object: nothing in it belongs to a loop.
+template <class T>
+inline constexpr bool storable = is_storable<T>();
+
+/// What a view of a T gives.
+template <class T>
+struct read_as {
+    using type = const T&;
+};
+template <class E>
+    requires wire::fixed_layout<E>
+struct read_as<std::vector<E>> {
+    using type = std::span<const E>;
+};
+template <>
+struct read_as<std::string> {
+    using type = std::string_view;
+};
+
+/// The bytes of a flat value.
+template <class T>
+[[nodiscard]] byte_span flat_bytes(const T& value) noexcept {
+    return {reinterpret_cast<const std::byte*>(value.data()),
+            value.size() * sizeof(typename T::value_type)};
+}
+
+/// The elements of a flat value in the bytes of an object.
+template <class T>
+[[nodiscard]] typename read_as<T>::type flat_view(byte_span bytes) noexcept {
+    using element = typename T::value_type;
+    return {reinterpret_cast<const element*>(bytes.data()), bytes.size() / sizeof(element)};
+}
+
+/// A copy of the value in an object.
+template <class T>
+[[nodiscard]] result<void> read_stored(byte_span bytes, T& into) {
+    if constexpr (is_flat<T>) {
+        if (bytes.size() % sizeof(typename T::value_type) != 0)
+            return error(errc::malformed,
+                         fmt::format("an object of {} bytes holds no whole elements of {}",
+                                     bytes.size(), sizeof(typename T::value_type)));
+        const auto all = flat_view<T>(bytes);
+        into.assign(all.begin(), all.end());
+        return {};
+    } else {
+        return wire::decode(bytes, into);
+    }
+}
+
+// An object of a T in the place of a parameter of type P.
+
+/// P sees the bytes of an object of a T.
+template <class P, class T>
+inline constexpr bool is_view_of = false;
+template <class E>
+inline constexpr bool is_view_of<std::span<const E>, std::vector<E>> = wire::fixed_layout<E>;
+template <>
+inline constexpr bool is_view_of<std::string_view, std::string> = true;
+
+template <class P, class T>
+consteval bool takes_object() {
+    if constexpr (storable<T>)
+        return std::is_same_v<P, T> || is_view_of<P, T>;
+    else
+        return false;
+}
+
+/// Whether a parameter may come as an object: what is always small does not.
+template <class P>
+consteval bool may_come_as_object() {
+    if constexpr (is_view<P>)
+        return true;
+    else if constexpr (wire::detail::is_scalar<P> || wire::fixed_layout<P>)
+        return false;
+    else
+        return storable<P>;
+}
+
+/// A parameter out of an object.
+template <class P>
+[[nodiscard]] result<void> read_argument(byte_span bytes, P& into) {
+    if constexpr (std::is_same_v<P, std::string_view>) {
+        into = flat_view<std::string>(bytes);
+        return {};
+    } else if constexpr (is_view<P>) {
+        using element = std::remove_const_t<typename P::element_type>;
+        if (bytes.size() % sizeof(element) != 0)
+            return error(errc::malformed, "an object holds no whole elements");
+        into = P(reinterpret_cast<const element*>(bytes.data()), bytes.size() / sizeof(element));
+        return {};
+    } else {
+        return read_stored(bytes, into);
+    }
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/ref.hpp, continued
+#include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -43853,6 +47912,54 @@ public:
         --watchers_;
         call_base::drop_use();
     }
+    /// It is an object; null: it is not, or there is no value.
+    [[nodiscard]] const objects::object_ptr& object() const noexcept {
+        static const objects::object_ptr none;
+        return rare ? rare->object : none;
+    }
+    /// Has the value in this process as a T: of one that is an object, a copy.
+    ///   errors  malformed
+    void fetch()
+        requires(!std::is_void_v<T>)
+    {
+        if (value || failed() || !rare || rare->shared || !rare->object) return;
+        value.emplace(copy_of_object());
+    }
+    /// The value; fetch() first.
+    [[nodiscard]] const stored& get() const noexcept {
+        if (value || !rare || !rare->shared) return *value;
+        return *static_cast<const stored*>(rare->shared.get());
+    }
+    [[nodiscard]] stored copy_of_object() const
+        requires(!std::is_void_v<T>)
+    {
+        auto copy = wire::detail::fresh<stored>();
+        if (auto read = read_stored(rare->object->bytes(), copy); !read) throw read.error();
+        objects::count_copied_out(rare->object->bytes().size());
+        return copy;
+    }
+    /// The value for views, which threads may share: it is moved there, and stays.
+    [[nodiscard]] std::shared_ptr<const T> share()
+        requires(!std::is_void_v<T>)
+    {
+        auto& all = extra();
+        if (!all.shared) {
+            all.shared = std::make_shared<const T>(std::move(*value));
+            value.reset();
+        }
+        return std::static_pointer_cast<const T>(all.shared);
+    }
+    /// A ref without a call: its value, which is in the memory of this process, or an object.
+    [[nodiscard]] static counted_ptr<ref_state> of_value(stored&& held) {
+        counted_ptr<ref_state> made(new ref_state);
+        made->finish_with(std::move(held));
+        return made;
+    }
+    [[nodiscard]] static counted_ptr<ref_state> of_object(const objects::object_ptr& held) {
+        counted_ptr<ref_state> made(new ref_state);
+        made->finish_with_object(held);
+        return made;
+    }
     /// Ends the call with a value of this process: that of a method of an actor here.
     template <class... V>
     void finish_with(V&&... result) {
@@ -43875,6 +47982,14 @@ protected:
             return {};
         }
     }
+    result<void> take_object(const objects::object_ptr& from) override {
+        if constexpr (storable<T>) {
+            extra().object = from;
+            return {};
+        } else {
+            return call_base::take_object(from);
+        }
+    }
 };
 
 void cancel_call(call_base& call, bool by_force) noexcept;
@@ -43882,10 +47997,10 @@ void cancel_call(call_base& call, bool by_force) noexcept;
 void check_force(const function_record& fn);
 
 /// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
-template <class T, bool Move>
-class ref_awaiter : public waiter {
+template <class T>
+class ref_waiter : public waiter {
 public:
-    explicit ref_awaiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
+    explicit ref_waiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
     bool await_ready() const noexcept { return state_->is_done(); }
     template <skein::detail::promise_with_context Promise>
     bool await_suspend(std::coroutine_handle<Promise> h) {
@@ -43893,21 +48008,39 @@ public:
         state_->waiters.push_back(*this);
         return true;
     }
-    T await_resume() {
+
+protected:
+    /// What it has waited for; throws what it has failed with.
+    [[nodiscard]] ref_state<T>& settled() const {
         // A value that is there is delivered even to a cancelled task.
         if (!state_->is_done()) throw_if_cancelled();
         if (state_->failed()) state_->why().raise();
-        if constexpr (!std::is_void_v<T>) {
-            if constexpr (Move) {
-                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
-                    return std::move(*state_->value);
-            }
-            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
-        }
+        return *state_;
     }
 
 private:
     counted_ptr<ref_state<T>> state_;
+};
+
+template <class T, bool Move>
+class ref_awaiter : public ref_waiter<T> {
+public:
+    using ref_waiter<T>::ref_waiter;
+    T await_resume() {
+        [[maybe_unused]] auto& state = this->settled();
+        if constexpr (!std::is_void_v<T>) {
+            if (!state.value && state.object()) [[unlikely]]
+                return state.copy_of_object();
+            if constexpr (Move) {
+                if (state.value && (state.uses() == 1 || !std::is_copy_constructible_v<T>))
+                    return std::move(*state.value);
+            }
+            if constexpr (std::is_copy_constructible_v<T>)
+                return state.get();
+            else
+                refuse_shared_value();
+        }
+    }
 };
 
 } // namespace rt::detail
@@ -43987,6 +48120,54 @@ template <class T>
 }
 
 } // namespace skein
+
+/// A ref travels when it has its outcome: the value itself, if it is in this process; the name of
+/// the object that it is; or the failure.
+template <class T>
+struct skein::wire::codec<skein::ref<T>> {
+    static constexpr const char* schema = "ref";
+    static void encode(writer& to, const skein::ref<T>& r) {
+        namespace d = skein::rt::detail;
+        if (!r) return to.fixed(d::ref_tag::none);
+        auto& state = *r.state();
+        if (!state.is_done()) return d::note_pending(to, state);
+        if (state.failed()) return d::encode_ref_failure(to, state.why());
+        if (state.object() && d::encode_object(to, state.object())) return;
+        to.fixed(d::ref_tag::value);
+        if constexpr (std::is_void_v<T>) {
+        } else if (!state.value && state.object()) {
+            const auto copy = state.copy_of_object();
+            skein::wire::encode(to, copy);
+        } else {
+            skein::wire::encode(to, state.get());
+        }
+    }
+    static skein::result<void> decode(reader& from, skein::ref<T>& into) {
+        namespace d = skein::rt::detail;
+        using state = d::ref_state<T>;
+        d::ref_tag what{};
+        skein::rt::failure why{skein::error(skein::errc::unknown, ""), nullptr};
+        skein::objects::object_ptr object;
+        if (!d::decode_ref_head(from, what, why, object)) return from.status();
+        skein::counted_ptr<state> made;
+        if (what == d::ref_tag::none) {
+            into = skein::ref<T>();
+            return {};
+        }
+        if (what == d::ref_tag::value) {
+            auto value = skein::wire::detail::fresh<typename state::stored>();
+            if (!skein::wire::detail::read(from, value)) return from.status();
+            made = state::of_value(std::move(value));
+        } else if (what == d::ref_tag::object) {
+            made = state::of_object(object);
+        } else {
+            made = skein::counted_ptr<state>(new state);
+            made->fail(std::move(why));
+        }
+        into = skein::ref<T>(std::move(made));
+        return {};
+    }
+};
 
 
 
@@ -44207,15 +48388,41 @@ public:
 
     [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
     [[nodiscard]] call_id asker() const noexcept { return asker_; }
+    /// The value has refs of objects in it, which this process holds; it is passed on as it came.
+    void pass_refs(std::uint16_t flags, byte_span body, std::vector<objects::object_ptr> all) {
+        if (origin_->up)
+            out_.objects().pass_on(out_, origin_, origin_id_, flags, to_buffer(body),
+                                   std::move(all));
+        finished();
+    }
     /// What its worker says of it goes on to who made it.
     void pass_on(std::uint16_t what) const {
         if (!is_done() && origin_->is_open()) origin_->send(what, 0, origin_id_.value(), {});
+    }
+
+    /// An item goes on, too: from then on it does not run again.
+    void take_item(const net::frame_view& f) override {
+        is_spent = true;
+        if (is_done() || !origin_->is_open()) return;
+        if (f.body.size() < limit::inline_bytes)
+            return origin_->send(message_item, 0, origin_id_.value(), f.body);
+        net::frame out;
+        out.kind = message_item;
+        out.id = origin_id_.value();
+        out.body = f.take_body();
+        origin_->send(std::move(out));
     }
 
 protected:
     result<void> take_value(byte_span bytes) override {
         if (!origin_->up) return {};
         out_.pass_reply(*origin_, origin_id_, bytes, lends);
+        return {};
+    }
+    result<void> take_object(const objects::object_ptr& value) override {
+        if (!origin_->up) return {};
+        out_.objects().pass_on(out_, origin_, origin_id_, reply_object, wire::encode(value->name()),
+                               {value});
         return {};
     }
     void take_failure(const failure& why) override {
@@ -44415,6 +48622,23 @@ struct runtime::state {
     }
 };
 
+/// Arguments that are large: they become an object, and the call waits for that in its place. Where
+/// there is no room they stay in the message. In runtime_objects.ipp.
+struct runtime::large_arguments {
+    [[nodiscard]] static bool are(runtime& self, const detail::call_base& call,
+                                  std::size_t bytes) noexcept;
+    /// A call that has just been encoded. It takes its place in the line of its actor.
+    static void begin(runtime& self, const counted_ptr<detail::call_base>& call, byte_buffer body);
+    /// The same of one that is in its place already.
+    static void go_on(runtime& self, counted_ptr<detail::call_base> call, byte_buffer body);
+    static task<void> make(runtime* self, counted_ptr<detail::call_base> call, byte_buffer body);
+};
+
+/// An answer that is an object, or has refs of objects in it. In runtime_objects.ipp.
+struct runtime::object_replies {
+    static void take(runtime& self, peer& from, detail::call_base& call, const net::frame_view& f);
+};
+
 /// What the options of a call say of its place. Functions of runtime, in runtime_dispatch.ipp.
 struct runtime::followers {
     static void set_demand(runtime& self, detail::call_base& call, call_options how);
@@ -44468,6 +48692,16 @@ SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
     finished();
 }
 
+SKEIN_INLINE void call_base::finish_with_object(const objects::object_ptr& value) {
+    if (auto read = take_object(value); !read) return fail({read.error(), nullptr});
+    finished();
+}
+
+/// Of a call that knows nothing of objects: it copies the value.
+SKEIN_INLINE result<void> call_base::take_object(const objects::object_ptr& value) {
+    return take_value(value->bytes());
+}
+
 SKEIN_INLINE void call_base::fail(failure why) {
     failure_ = std::make_unique<rt::failure>(std::move(why));
     if (kind == call_kind::create && owner != nullptr) owner->create_failed(target, *failure_);
@@ -44501,6 +48735,7 @@ SKEIN_INLINE void call_base::finished() {
     if (rare && rare->force) rare->force->cancel();
     if (rare) {
         rare->kept.clear();
+        rare->objects.clear();
         rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
     }
     if (queue) --queue->pending;
@@ -45555,6 +49790,12 @@ struct direct_state {
     [[nodiscard]] bool has_link(actor_id actor) const;
     void forget(std::uint64_t incarnation);
     void tell_waits();
+    /// That of the process of a runtime.
+    [[nodiscard]] static direct_state& of(runtime& one);
+    /// A coroutine task that runs here waits for what its driver does not see, or goes on: its
+    /// cores are others' meanwhile.
+    void begin_to_wait(call_context& one);
+    void end_to_wait(call_context& one) noexcept;
     void deliver();
     void push(loopback_frame f);
     [[nodiscard]] byte_buffer body_of(byte_span bytes);
@@ -45961,6 +50202,17 @@ namespace detail {
 
 } // namespace detail
 
+namespace detail {
+
+/// Which objects are in the arguments, behind them.
+[[gnu::noinline]] SKEIN_INLINE void append_objects(wire::writer& to, const call_base& call) {
+    append_uses(to, call.rare->objects);
+    to.change(call_head::bits_at,
+              [](std::byte b) { return b | std::byte{call_head::objects_bit}; });
+}
+
+} // namespace detail
+
 /// Appends head and arguments; false: a codec threw, and the call has failed with that.
 SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call,
                                        detail::encoder encode) {
@@ -45981,6 +50233,8 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
             if (call.rare && call.rare->terms) call.rare->terms->encode(to);
         }
         encode(to);
+        if (call.rare && !call.rare->objects.empty()) [[unlikely]]
+            detail::append_objects(to, call);
         return true;
     } catch (...) {
         detail::refuse_arguments(call, to_error(std::current_exception()));
@@ -46003,6 +50257,8 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
                 return state_->direct->give(std::move(call), give);
             state_->scratch.clear();
             if (!encode_call(state_->scratch, *call, encode)) return;
+            if (large_arguments::are(*this, *call, state_->scratch.size())) [[unlikely]]
+                return large_arguments::begin(*this, call, std::move(state_->scratch).take());
             auto& raw = *call;
             raw.slot = take_slot(std::move(call));
             credits::take(*state_, *queue.on, raw, state_->scratch.size());
@@ -46017,6 +50273,8 @@ SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::e
     }
     state_->scratch.clear();
     if (!encode_call(state_->scratch, *call, encode)) return;
+    if (large_arguments::are(*this, *call, state_->scratch.size())) [[unlikely]]
+        return large_arguments::begin(*this, call, std::move(state_->scratch).take());
     if (call->kind == detail::call_kind::method) return credits::line_up(*this, std::move(call));
     call->body = detail::body_to_keep(state_->scratch);
     call->state = detail::phase::queued;
@@ -46069,8 +50327,10 @@ SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& ca
         if (queue) drain(*queue);
         return;
     }
-    call->body = detail::body_to_keep(state_->scratch);
     call->rare->arguments.reset();
+    if (large_arguments::are(*this, *call, state_->scratch.size())) [[unlikely]]
+        return large_arguments::go_on(*this, call, std::move(state_->scratch).take());
+    call->body = detail::body_to_keep(state_->scratch);
     call->state = detail::phase::queued;
     if (call->kind == detail::call_kind::method) {
         drain(*call->queue);
@@ -46409,6 +50669,32 @@ SKEIN_INLINE counted_ptr<detail::call_base> runtime::state::listener::new_constr
 // through the driver, see detail/driver_news.hpp.
 
 
+// ======== skein/rt/detail/runtime_streams.hpp
+// runtime::streams: what links bring of calls that give items. Part of detail/runtime_state.hpp;
+// bodies in detail/runtime_streams.ipp.
+
+
+namespace skein::rt {
+
+/// Functions of runtime.
+struct runtime::streams {
+    /// An item of a call of this process, or of one that is passed on.
+    static void on_item(runtime& self, peer& from, const net::frame_view& f);
+    /// Somebody has taken items of what runs here, or of what was passed on.
+    static void on_taken(peer& from, const net::frame_view& f);
+    /// The outcome of a stream, without the number of its items; nothing: some of these are still
+    /// to come. may_be_early: it came another way than they do.
+    [[nodiscard]] static bool open_end(peer& from, detail::call_base& call, net::frame_view& f,
+                                       bool may_be_early);
+    [[nodiscard]] static bool is_stream(const detail::call_base& call) noexcept {
+        return call.fn != nullptr && call.fn->is_stream;
+    }
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/runtime_callers.ipp, continued
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -46534,6 +50820,8 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
     const bool calls = from->role != detail::peer_role::dialled;
     const bool answers = from->role != detail::peer_role::accepted;
     if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
+    if (f.kind == detail::message_item && answers) return streams::on_item(*this, *from, f);
+    if (f.kind == detail::message_taken && calls) return streams::on_taken(*from, f);
     if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id), false);
     if (f.kind == detail::message_started && answers)
         return credits::on_started(*this, *from, slot_id(f.id));
@@ -46573,7 +50861,7 @@ SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
 SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
     wire::reader in(f.body);
     detail::relay_head head;
-    if (!head.decode(in) || f.flags > detail::reply_lends)
+    if (!head.decode(in) || !detail::is_outcome(f.flags))
         throw error(errc::malformed, "a reply that was passed on and cannot be read");
     net::frame_view reply;
     reply.flags = f.flags;
@@ -46587,11 +50875,13 @@ SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
         call->on->role != detail::peer_role::dialled)
         return refuse_relayed(reply);
     peer& from = *call->on;
+    if (!streams::open_end(from, *call, reply, true)) return;
     settle(from, free_slot(slot_id(f.id)), reply);
 }
 
 /// Nobody waits for it any more; but the driver counts the handles in it as held here.
 SKEIN_INLINE void runtime::refuse_relayed(const net::frame_view& f) {
+    if (f.flags >= detail::reply_object) return state_->replies.objects().drop(f.flags, f.body);
     detail::lending_reply parts;
     if (f.flags != detail::reply_lends || !parts.decode(f.body)) return;
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
@@ -47465,32 +51755,40 @@ SKEIN_INLINE void direct_state::tell_waits() {
 
 SKEIN_INLINE void runtime::direct_call_began(detail::call_base& call) {
     auto& of = *detail::space_state::home_of(*this).state_; // that of a space client's process
-    auto& direct = *of.direct;
     call.direct = true;
     of.replies.news().call_began();
-    auto* const parent = detail::waiting_task(call);
-    if (parent == nullptr || parent->direct_calls++ > 0) return;
+    if (auto* const parent = detail::waiting_task(call)) of.direct->begin_to_wait(*parent);
+}
+
+SKEIN_INLINE detail::direct_state& detail::direct_state::of(runtime& one) {
+    return *space_state::home_of(one).state_->direct;
+}
+
+SKEIN_INLINE void detail::direct_state::begin_to_wait(call_context& one) {
+    if (one.direct_calls++ > 0) return;
     auto& here = loop::current();
-    parent->waits_since = here.now();
-    direct.waiting.push_back(*parent);
-    if (!direct.look.is_set()) here.set_timer(direct.look, here.now() + direct.short_wait);
+    one.waits_since = here.now();
+    waiting.push_back(one);
+    if (!look.is_set()) here.set_timer(look, here.now() + short_wait);
 }
 
 SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {
     if (state_->home != nullptr) return state_->home->direct_call_ended(call);
     call.direct = false;
     const bool is_idle = state_->replies.news().call_ended();
-    auto* const parent = detail::waiting_task(call);
-    if (parent != nullptr && parent->direct_calls > 0 && --parent->direct_calls == 0) {
-        parent->unlink_wait();
-        if (std::exchange(parent->blocked, false)) tell_wait(*parent, false);
-    }
+    if (auto* const parent = detail::waiting_task(call)) state_->direct->end_to_wait(*parent);
     if (!is_idle) return;
     if (state_->upstream == nullptr || !state_->upstream->is_open()) return;
     try {
         state_->upstream->send(detail::message_busy, 0, 0, {});
     } catch (...) { // its end settles that
     }
+}
+
+SKEIN_INLINE void detail::direct_state::end_to_wait(call_context& one) noexcept {
+    if (one.direct_calls == 0 || --one.direct_calls > 0) return;
+    one.unlink_wait();
+    if (std::exchange(one.blocked, false)) self.tell_wait(one, false);
 }
 
 SKEIN_INLINE void runtime::tell_wait(const detail::call_context& waiting, bool on) noexcept {
@@ -47787,6 +52085,8 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     if (from->role != detail::peer_role::program) return on_direct_frame(from, f);
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
+    case detail::message_item: return streams::on_item(*this, *from, f);
+    case detail::message_taken: return streams::on_taken(*from, f);
     case detail::message_call:
         return state_->upstream == nullptr ? forward(*from, f) : state_->executor.arrived(from, f);
     case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
@@ -47841,10 +52141,16 @@ SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
 }
 
 SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
-    if (f.flags > detail::reply_lends)
+    if (!detail::is_outcome(f.flags)) [[unlikely]]
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
-    if (call_at(from, slot_id(f.id)) == nullptr) return;
+    auto* const call = call_at(from, slot_id(f.id));
+    if (call == nullptr) return state_->replies.objects().drop(f.flags, f.body);
+    if (streams::is_stream(*call) || (f.flags & detail::reply_counted) != 0) [[unlikely]] {
+        net::frame_view end = f;
+        if (!streams::open_end(from, *call, end, false)) return;
+        return settle(from, state_->take_out(static_cast<std::uint32_t>(f.id)), end);
+    }
     settle(from, state_->take_out(static_cast<std::uint32_t>(f.id)), f);
 }
 
@@ -47860,10 +52166,14 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             call->finish_with_bytes(f.body);
         } else if (f.flags == detail::reply_lends) {
             take_reply(from, *call, f);
+        } else if (f.flags != detail::reply_failed) {
+            object_replies::take(*this, from, *call, f);
         } else {
             auto why = detail::decode_failure(f.body);
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
+    } else if (f.flags >= detail::reply_object) {
+        state_->replies.objects().drop(f.flags, f.body);
     } else if (state_->upstream != nullptr) {
         give_back(*call, f);
     }
@@ -47875,7 +52185,7 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
 
 /// Driver: whether a task goes to the end of its line because of how it failed.
 SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
-    if (state_->upstream != nullptr || !call.rare || !call.rare->retry_on ||
+    if (state_->upstream != nullptr || !call.rare || !call.rare->retry_on || call.is_spent ||
         detail::is_unwanted(call) || !call.rare->retry_on->has(why))
         return false;
     auto& attempts = call.rare->failed_attempts;
@@ -47894,6 +52204,7 @@ SKEIN_INLINE bool runtime::runs_again(detail::call_base& call, failure& why) {
     call.on = nullptr;
     call.alone = 0;
     call.state = detail::phase::queued;
+    call.begin_again();
     place(counted_ptr(&call));
     return true;
 }
@@ -48316,6 +52627,7 @@ SKEIN_INLINE bool runtime::on_worker_asks(peer& from, const net::frame_view& f) 
     case detail::message_relay: pass_on(from, f); return true;
     case detail::message_waits: on_waits(from, f); return true;
     case detail::message_space: detail::space_state::on_question(*this, from, f); return true;
+    case detail::message_store: state_->replies.objects().start(); return true;
     case detail::message_busy: from.calls_directly = f.flags != 0; return true;
     default: return false;
     }
@@ -48426,8 +52738,13 @@ SKEIN_INLINE void runtime::pass_on(peer& from, const net::frame_view& f) {
     wire::reader in(f.body);
     detail::relay_head head;
     detail::lending_reply parts;
-    const bool good = head.decode(in) && f.flags <= detail::reply_lends &&
-                      (f.flags != detail::reply_lends || parts.decode(in.rest()));
+    bool good = head.decode(in) && detail::is_outcome(f.flags);
+    if (good && (f.flags & detail::reply_lends) != 0) {
+        byte_span value = in.rest();
+        std::vector<detail::object_use> uses; // these are counted by their store
+        good = (f.flags & detail::reply_refs) == 0 || detail::take_uses(value, uses);
+        good = good && parts.decode(value);
+    }
     if (!good)
         throw error(errc::malformed, fmt::format("a reply that cannot be read from {}", from.who));
     auto* const to = link_of(head.worker);
@@ -48455,6 +52772,105 @@ SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
     else
         state_->dispatch.cores().end_wait(from.room, call_id(id));
     if (state_->dispatch.waits()) pump_leases();
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/runtime_objects.ipp
+// Part of the bodies of rt/runtime.hpp: objects in calls of this process, and in their answers.
+
+
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+/// A constructor's are kept for longer than its call.
+SKEIN_INLINE bool runtime::large_arguments::are(runtime& self, const detail::call_base& call,
+                                                std::size_t bytes) noexcept {
+    return bytes >= limit::inline_bytes && call.kind != detail::call_kind::create &&
+           self.state_->replies.objects().takes(bytes) &&
+           (!call.queue || call.queue->on == nullptr ||
+            call.queue->on->role != detail::peer_role::here);
+}
+
+SKEIN_INLINE void runtime::large_arguments::begin(runtime& self,
+                                                  const counted_ptr<detail::call_base>& call,
+                                                  byte_buffer body) {
+    if (self.state_->closing) return self.refuse(*call, self.is_closing(call->name()));
+    if (call->kind == detail::call_kind::method) call->queue->waiting.push_back(call);
+    go_on(self, call, std::move(body));
+}
+
+SKEIN_INLINE void runtime::large_arguments::go_on(runtime& self,
+                                                  counted_ptr<detail::call_base> call,
+                                                  byte_buffer body) {
+    (void)call->extra();
+    call->state = detail::phase::preparing;
+    self.state_->replies.objects().spawn(make(&self, std::move(call), std::move(body)));
+}
+
+SKEIN_INLINE task<void> runtime::large_arguments::make(runtime* self,
+                                                       counted_ptr<detail::call_base> call,
+                                                       byte_buffer body) {
+    wire::reader in(body);
+    detail::call_head head;
+    (void)head.decode(in, self->state_->incarnation, loop::current().now());
+    const auto head_bytes = in.position();
+    byte_span whole = body;
+    if (std::vector<detail::object_use> known; !call->rare->objects.empty())
+        (void)detail::take_uses(whole, known);
+    auto making = as_result(self->state_->replies.objects().make(whole.subspan(head_bytes)));
+    const auto made = co_await making;
+    if (call->is_done()) co_return; // who has ended it has looked after its line
+    if (!made && made.error().code() == errc::cancelled) {
+        self->refuse(*call, self->is_closing(call->name()));
+        co_return;
+    }
+    if (made && *made) {
+        call->extra().objects.push_back({(*made)->name(), detail::all_arguments, 0});
+        call->keep(std::const_pointer_cast<objects::object>(*made));
+        wire::writer small;
+        small.raw(byte_span(body).first(head_bytes));
+        detail::append_objects(small, *call);
+        body = std::move(small).take();
+    }
+    call->body = std::move(body);
+    call->state = detail::phase::queued;
+    if (const auto queue = call->queue) {
+        self->drain(*queue);
+        credits::waits_here(*self, *call);
+    } else {
+        self->place(std::move(call));
+    }
+}
+
+SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detail::call_base& call,
+                                                const net::frame_view& f) {
+    byte_span body = f.body;
+    auto all = self.state_->replies.objects().adopt(f.flags, body);
+    if (f.flags == detail::reply_object) return call.finish_with_object(all.front());
+    const bool is_passed_on = self.state_->upstream == nullptr && call.nested;
+    if (is_passed_on) {
+        auto& passed = static_cast<detail::forwarded_call&>(call);
+        detail::lending_reply parts;
+        const bool lends = (f.flags & detail::reply_lends) != 0;
+        if (lends && !parts.decode(body))
+            throw error(errc::malformed,
+                        fmt::format("a reply that cannot be read from {}", from.who));
+        if (passed.origin().up)
+            for (const auto id : parts.actors) self.state_->actors.hold(passed.origin().number, id);
+        return passed.pass_refs(f.flags, f.body, std::move(all));
+    }
+    const detail::executing_mark by(&self);
+    if ((f.flags & detail::reply_lends) == 0) return call.finish_with_bytes(body);
+    net::frame_view inner;
+    inner.id = f.id;
+    inner.flags = detail::reply_lends;
+    inner.body = body;
+    self.take_reply(from, call, inner);
 }
 
 } // namespace skein::rt
@@ -48708,6 +53124,8 @@ SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::channel> wire
         co_await sure;
     } catch (...) { // a call's own errors were told to the driver
     }
+    auto stored = state_->replies.objects().close();
+    co_await stored;
     auto parted = leave_others();
     co_await parted;
     if (state_->spaces) {
@@ -48750,6 +53168,8 @@ SKEIN_INLINE task<void> runtime::close() {
         if (call && !call->is_done()) call->fail({why, nullptr});
     }
     credits::fail_all(*this, why);
+    auto stored = state_->replies.objects().close();
+    co_await stored;
     scope goodbyes;
     auto open = state_->links;
     for (const auto& l : open) goodbyes.spawn(detail::say_goodbye(l->wire));
@@ -48825,7 +53245,8 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
         if (state_->upstream == nullptr && !state_->closing && !detail::is_unwanted(*call) &&
-            is_task && (call->retries_left > 0 || (!sent && !call->body.empty()))) {
+            is_task && !call->is_spent &&
+            (call->retries_left > 0 || (!sent && !call->body.empty()))) {
             if (sent) {
                 --call->retries_left;
                 ++call->lost_attempts;
@@ -48862,6 +53283,7 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
         if (call->lost_attempts > 1)
             text +=
                 fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
+        if (call->is_spent) text += "; it does not run again, for items of it have been taken";
         text += lost.report.others(call->progress(), name);
         call->fail({error(code, std::move(text)), nullptr});
     }
@@ -48876,6 +53298,7 @@ SKEIN_INLINE void runtime::run_again(const losses& lost) {
         ++state_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
+        call->begin_again();
         if (!state_->actors.may_go(call)) continue;
         if (call == lost.suspect)
             suspect = call;
@@ -48903,7 +53326,7 @@ SKEIN_INLINE bool runtime::keeps_body(const detail::call_base& call) const {
 SKEIN_INLINE bool runtime::take_moved(const counted_ptr<detail::call_base>& call, bool sent,
                                       losses& into) {
     if (state_->upstream != nullptr || state_->closing || call->body.empty() ||
-        call->kind == detail::call_kind::task || detail::is_unwanted(*call))
+        call->kind == detail::call_kind::task || call->is_spent || detail::is_unwanted(*call))
         return false;
     if (!state_->actors.moves(*call, sent)) return false;
     into.report.add(detail::loss_report::runs_again, call->name());
@@ -48921,6 +53344,7 @@ SKEIN_INLINE void runtime::resume_restarts(losses& lost) {
         ++state_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
+        call->begin_again();
         if (call->kind == detail::call_kind::create) {
             if (state_->actors.may_go(call)) state_->actors.line_up(std::move(call));
         } else {
@@ -49628,9 +54052,289 @@ SKEIN_INLINE void space_state::on_end(runtime& worker, const net::frame_view& f)
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/runtime_streams.ipp
+// Part of the bodies of rt/runtime.hpp: items of calls that give many, docs/design/0049-streams.md.
+//
+// Items take the way of `started`, room that comes back that of `cancel`: from worker to worker
+// over their link, or through the driver. The driver keeps nothing of them.
+
+
+// ======== skein/rt/detail/stream_call.hpp
+// stream_call: a call whose function gives items, as its submitter sees it.
+//
+// It is a call as all others, with one outcome; what comes before that are items, which wait here,
+// encoded, until somebody takes them. The outcome is told behind the items: it counts them, so that
+// one which came another way (a reply over the driver) waits for those that are still to come.
+//
+//     running   items come; who takes them gives room back
+//     spent     one was taken: the call does not run again
+//     left      nobody will take more: it was cancelled, what still comes is dropped
+//     done      value (how many there were) or failure; items may still wait here
+
+
+#include <coroutine>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+
+namespace skein::rt::detail {
+
+class stream_call final : public call_base {
+public:
+    explicit stream_call(stream_window window) noexcept : debt_(window) {}
+
+    // Users count it as what it is: see ref_state.
+    void add_use() noexcept {
+        ++watchers_;
+        call_base::add_use();
+    }
+    void drop_use() noexcept {
+        --watchers_;
+        call_base::drop_use();
+    }
+
+    /// Waits for an item or the outcome. One at a time.
+    class item_waiter : public waiter {
+    public:
+        explicit item_waiter(stream_call& of) noexcept : of_(of) {}
+        [[nodiscard]] bool await_ready() const noexcept {
+            return !of_.items_.empty() || of_.is_done();
+        }
+        template <skein::detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            of_.check_alone();
+            if (!arm(h)) return false;
+            of_.waiters.push_back(*this);
+            return true;
+        }
+        /// The item; nothing: there are no more. Throws the failure, or cancelled: then no item is
+        /// taken.
+        std::optional<byte_buffer> await_resume();
+
+    private:
+        friend class stream_call;
+        stream_call& of_;
+        std::optional<byte_buffer> item_; ///< handed over
+    };
+
+    /// Nobody takes more: asks it to end. What waits here is dropped.
+    void leave() noexcept;
+    /// Items that were taken.
+    [[nodiscard]] std::uint64_t taken() const noexcept { return taken_; }
+
+    void take_item(const net::frame_view& f) override;
+    void begin_again() override;
+
+    /// What was told of its end before all items had come.
+    struct early_end {
+        std::uint64_t count = 0;
+        std::uint16_t outcome = 0;
+        byte_buffer body;
+    };
+    /// It has ended behind so many items. False: some are still to come; it is kept.
+    [[nodiscard]] bool ends_behind(std::uint64_t count, std::uint16_t outcome, byte_span body);
+    /// What was kept, if it is its turn now.
+    [[nodiscard]] std::optional<early_end> end_that_is_due();
+    [[nodiscard]] std::uint64_t came() const noexcept { return came_; }
+
+protected:
+    result<void> take_value(byte_span bytes) override;
+
+private:
+    void was_taken(std::size_t bytes);
+    void check_alone() const;
+
+    item_debt debt_;
+    std::deque<byte_buffer> items_;
+    std::uint64_t came_ = 0, taken_ = 0;
+    std::unique_ptr<early_end> early_;
+    bool is_left_ = false;
+};
+
+/// A call with a window of nothing fails when it is submitted: nothing could ever be sent.
+void refuse_window(call_base& call, const stream_window& window);
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/stream_call.ipp
+// Bodies of rt/detail/stream_call.hpp.
+
+
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void refuse_window(call_base& call, const stream_window& window) {
+    call.extra().bad_options =
+        error(errc::invalid_argument,
+              fmt::format("its window is of {} items and {} bytes, so that none could ever be sent",
+                          window.items, window.bytes))
+            .with_hint("at least one of each: .with({.items = 8}) leaves the bytes as they are");
+}
+
+SKEIN_INLINE void stream_call::check_alone() const {
+    SKEIN_CHECK(const_cast<stream_call*>(this)->waiters.empty(),
+                "an item of {} is asked for while somebody waits for one", name());
+}
+
+SKEIN_INLINE std::optional<byte_buffer> stream_call::item_waiter::await_resume() {
+    if (item_) return std::move(item_); // also to a task that was cancelled meanwhile
+    if (!of_.items_.empty()) {
+        auto first = std::move(of_.items_.front());
+        of_.items_.pop_front();
+        of_.was_taken(first.size());
+        return first;
+    }
+    if (!of_.is_done()) throw_if_cancelled();
+    if (of_.failed()) of_.why().raise();
+    return {};
+}
+
+/// Whoever gives items hears so, now and then.
+SKEIN_INLINE void stream_call::was_taken(std::size_t bytes) {
+    is_spent = true;
+    ++taken_;
+    items_taken due;
+    if (!debt_.taken(bytes, due) || owner == nullptr) return;
+    if (on == nullptr || !on->is_open() || state == phase::queued) return;
+    wire::writer body;
+    due.encode(body);
+    on->send(message_taken, 0, slot.value(), body.bytes());
+}
+
+SKEIN_INLINE void stream_call::leave() noexcept {
+    is_left_ = true;
+    items_.clear();
+    cancel_call(*this, false);
+}
+
+SKEIN_INLINE void stream_call::take_item(const net::frame_view& f) {
+    if (is_done()) { // by its deadline; its producer hears of that
+        ++came_;
+        return;
+    }
+    if (!debt_.came(f.body.size()))
+        throw malformed(fmt::format("an item of {} beyond its window of {} items and {} bytes",
+                                    name(), debt_.most().items, debt_.most().bytes));
+    ++came_;
+    if (is_left_) return;
+    if (waiters.empty()) return items_.push_back(f.take_body());
+    auto& first = static_cast<item_waiter&>(waiters.front());
+    first.item_ = f.take_body();
+    first.wake();
+    was_taken(first.item_->size());
+}
+
+SKEIN_INLINE void stream_call::begin_again() {
+    debt_.begin_again();
+    items_.clear();
+    came_ = 0;
+    early_.reset();
+}
+
+SKEIN_INLINE bool stream_call::ends_behind(std::uint64_t count, std::uint16_t outcome,
+                                           byte_span body) {
+    if (count == came_ || is_done()) return true;
+    if (count < came_ || early_)
+        throw malformed(
+            fmt::format("{} ends behind {} items, and {} have come", name(), count, came_));
+    early_ = std::make_unique<early_end>(early_end{count, outcome, to_buffer(body)});
+    return false;
+}
+
+SKEIN_INLINE std::optional<stream_call::early_end> stream_call::end_that_is_due() {
+    if (!early_ || early_->count != came_) return {};
+    std::optional<early_end> due(std::move(*early_));
+    early_.reset();
+    return due;
+}
+
+/// How many items there were: known already.
+SKEIN_INLINE result<void> stream_call::take_value(byte_span bytes) {
+    wire::reader in(bytes);
+    std::uint64_t count = 0;
+    if (!in.fixed(count) || !in.finish()) return in.status();
+    return {};
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/runtime_streams.ipp, continued
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void runtime::streams::on_item(runtime& self, peer& from, const net::frame_view& f) {
+    const counted_ptr<detail::call_base> call(self.call_at(from, slot_id(f.id)));
+    if (!call) return; // of an older attempt, perhaps
+    if (!is_stream(*call))
+        throw detail::malformed(
+            fmt::format("an item of {}, which gives none, from {}", call->name(), from.who));
+    call->take_item(f);
+    if (call->nested) return;
+    auto due = static_cast<detail::stream_call&>(*call).end_that_is_due();
+    if (!due) return;
+    net::frame_view end;
+    end.kind = detail::message_reply;
+    end.flags = due->outcome;
+    end.id = f.id;
+    end.body = due->body;
+    self.settle(from, self.free_slot(slot_id(f.id)), end);
+}
+
+SKEIN_INLINE void runtime::streams::on_taken(peer& from, const net::frame_view& f) {
+    const auto found = from.forwarded.find(slot_id(f.id));
+    if (found == from.forwarded.end())
+        return detail::executor::items_were_taken(from, slot_id(f.id), f.body);
+    auto& call = *found->second;
+    if (!is_stream(call))
+        throw detail::malformed(
+            fmt::format("{} has taken items of {}, which gives none", from.who, call.name()));
+    if (call.on == nullptr || !call.on->is_open() || call.state == detail::phase::queued) return;
+    call.on->send(detail::message_taken, 0, call.slot.value(), f.body);
+}
+
+SKEIN_INLINE bool runtime::streams::open_end(peer& from, detail::call_base& call,
+                                             net::frame_view& f, bool may_be_early) {
+    const bool is_counted = (f.flags & detail::reply_counted) != 0;
+    if (!is_stream(call)) {
+        if (!is_counted) return true;
+        throw detail::malformed(
+            fmt::format("a reply that counts items of {}, from {}", call.name(), from.who));
+    }
+    if (f.flags == detail::reply_failed) return true; // it gave none
+    wire::reader in(f.body);
+    std::uint64_t count = 0;
+    const bool is_end = (f.flags & ~(detail::reply_failed | detail::reply_counted)) == 0;
+    if (!is_end || !in.fixed(count))
+        throw detail::malformed(
+            fmt::format("an end of {} that cannot be read from {}", call.name(), from.who));
+    if (is_counted) {
+        f.flags = detail::reply_failed;
+        f.body = in.rest();
+    }
+    if (call.nested) return true;
+    auto& items = static_cast<detail::stream_call&>(call);
+    if (!may_be_early && !call.is_done() && items.came() != count)
+        throw detail::malformed(fmt::format("{} ends behind {} items, and {} have come",
+                                            call.name(), count, items.came()));
+    return items.ends_behind(count, f.flags, f.body);
+}
+
+} // namespace skein::rt
+
 
 // ======== skein/rt/detail/worker_link.ipp, continued
 #include <limits>
+#include <utility>
 
 namespace skein::rt {
 
@@ -49689,6 +54393,15 @@ SKEIN_INLINE byte_buffer seal_secret(const net::token& by, std::uint64_t space_s
     return out;
 }
 
+SKEIN_INLINE void use_store(runtime& self, std::shared_ptr<objects::store_client> store,
+                            unique_function<void()> start) {
+    self.answers().objects().use(std::move(store), std::move(start));
+}
+
+SKEIN_INLINE void want_store(net::channel& driver) {
+    if (driver.is_open()) driver.send(detail::message_store, 0, 0, {});
+}
+
 SKEIN_INLINE std::optional<net::address> door_of(const net::channel& worker) {
     const auto hello = wire::decode<detail::worker_hello>(worker.peer().extra);
     if (!hello) return std::nullopt;
@@ -49719,6 +54432,11 @@ class network;
 class stream;
 } // namespace skein::net
 
+namespace skein::objects {
+class local_store;
+class store_client;
+} // namespace skein::objects
+
 namespace skein::proc {
 class child;
 class children;
@@ -49743,6 +54461,9 @@ struct local_workers_options {
     /// What CUDA_VISIBLE_DEVICES calls each of its gpus; empty: as many as `offers` has, by the
     /// names that they have for this process, see gpus_to_offer().
     std::vector<std::string> gpu_names{};
+    /// The store of objects that workers share with the driver; null: there is none, and large values
+    /// travel in messages.
+    std::shared_ptr<objects::local_store> store{};
     /// Prints what workers print; empty: their output is that of this process.
     proc::print_lines print{};
     time_constants times{};
@@ -49797,10 +54518,12 @@ private:
 ///   order      its boot message
 ///   inherited  the stream that it was started with; nullptr: it connects
 ///   memory     what its driver shares with it; may be none
+///   files      those of the store that it has inherited, if its order says that there is one
 ///   errors     malformed (the order); those of connection::connect; cancelled
 [[nodiscard]] task<void> work_for_driver(net::network* via, rt::runtime* self, byte_buffer order,
                                          std::unique_ptr<net::stream> inherited,
-                                         proc::shared_memory memory);
+                                         proc::shared_memory memory,
+                                         std::vector<unique_fd> files = {});
 
 /// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit
 /// code.
@@ -49866,13 +54589,30 @@ SKEIN_INLINE task<void> work(net::real_loop* loop, rt::runtime* self, proc::boot
     scope beside;
     beside.spawn(
         proc::reap_leftovers([self] { return self->running() == 0 && self->actors() == 0; }));
-    auto working = as_result(work_for_driver(&network, self, std::move(mine.message),
-                                             std::move(inherited), std::move(mine.memory)));
+    auto working =
+        as_result(work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
+                                  std::move(mine.memory), std::move(mine.files)));
     const auto done = co_await working;
     beside.cancel();
     auto ended = as_result(shield(beside.join()));
     (void)co_await ended;
     if (!done) throw done.error();
+}
+
+/// The store of its node, if its driver has one.
+SKEIN_INLINE std::shared_ptr<objects::store_client> join_store(rt::runtime& self,
+                                                               std::weak_ptr<net::channel> driver,
+                                                               const rt::worker_order& mine,
+                                                               std::vector<unique_fd> files) {
+    if (mine.store.empty()) return nullptr;
+    const auto secret = net::token::from_hex(to_hex(mine.store)).value();
+    auto store = objects::inherited_client(
+        static_cast<net::real_loop&>(loop::current()), std::move(files), secret,
+        objects::process_id(self.incarnation()), [driver = std::move(driver)] {
+            if (const auto wire = driver.lock()) rt::want_store(*wire);
+        });
+    rt::use_store(self, store);
+    return store;
 }
 
 SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address driver,
@@ -49893,7 +54633,7 @@ SKEIN_INLINE task<net::channel::handle> meet(net::network* via, net::address dri
 
 SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, byte_buffer order,
                                         std::unique_ptr<net::stream> inherited,
-                                        proc::shared_memory memory) {
+                                        proc::shared_memory memory, std::vector<unique_fd> files) {
     auto mine = wire::decode<rt::worker_order>(order);
     if (!mine || mine->token.size() != net::token::size)
         throw error(errc::malformed, "the boot message of this worker cannot be read");
@@ -49925,9 +54665,14 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
     auto meeting = mine->resumes ? detail::meet(via, std::move(to), std::move(options), self)
                                  : detail::meet(&network, std::move(to), std::move(options));
     auto wire = co_await meeting;
+    const auto store = detail::join_store(*self, wire, *mine, std::move(files));
     auto served =
         self->serve_driver(wire, memory ? proc::claims(std::move(memory)) : proc::claims());
     co_await served;
+    if (store) {
+        auto left = store->close();
+        co_await left;
+    }
     auto closed = wire->close();
     co_await closed;
 }
@@ -50394,11 +55139,15 @@ private:
         proc::child_options how;
         how.role = rt::worker_role;
         how.name = one.name;
-        how.message = wire::encode(boot);
         how.socket = !how_.over_tcp;
         how.reads_output = boot.is_read;
         how.memory = proc::shared_memory::create(proc::claims::bytes);
         one.page = proc::claims(how.memory);
+        if (how_.store) {
+            how.files = how_.store->files_for_child();
+            boot.store = to_buffer(how_.store->secret().bytes());
+        }
+        how.message = wire::encode(boot);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         how.env = std::move(one.env);
@@ -51244,6 +55993,9 @@ struct run_options {
     int workers = 0;          ///< 0: one per core
     std::string address{};    ///< of the head of a cluster, or "local"; empty: workers of this host
     std::string token_file{}; ///< the cluster's token; empty: as without --token-file
+    /// Memory for objects that processes of this host share, e.g. "2GiB"; "0": none, large values
+    /// travel in messages; empty: 30 % of the memory that this process may use. SKEIN_STORE wins.
+    std::string store{};
     program::local_workers_options processes{};
 };
 
@@ -51718,6 +56470,11 @@ private:
     }
 };
 
+/// What a record of a function that gives a generator does with a call, in
+/// detail/stream_producer.hpp.
+template <auto F, class T>
+void invoke_stream(incoming_call& call);
+
 /// Calls F with decoded arguments; a member gets its object first.
 template <auto F, class T, class Arguments>
 decltype(auto) call_now(actor_box* box, Arguments& arguments) {
@@ -51767,6 +56524,19 @@ void encode_result(wire::writer& to, const R& value) {
     }
 }
 
+/// A vector or text on its way into an object: it is copied there once.
+template <class R>
+class flat_value final : public outgoing_value {
+public:
+    template <class V>
+    explicit flat_value(V&& value) : value_(std::forward<V>(value)) {}
+    [[nodiscard]] byte_span stored() const override { return flat_bytes(value_); }
+    void encode(wire::writer& to) const override { encode_result(to, value_); }
+
+private:
+    const R value_;
+};
+
 /// Replies with a value. A method's goes to this process as it is, if that is as good as decoding
 /// its bytes.
 template <class T, class R>
@@ -51778,7 +56548,15 @@ void reply_value(replies& out, peer& to, slot_id id, R&& value) {
         };
         if (out.reply_here(to, id, finish)) return;
     }
-    out.reply(to, id, [&](wire::writer& w) { encode_result(w, value); });
+    if constexpr (is_flat<result_type>) {
+        if (out.objects().takes(flat_bytes(value).size()) && to.role != peer_role::here)
+            return out.objects().send_object(
+                out, to.shared_from_this(), id,
+                std::make_unique<flat_value<result_type>>(std::forward<R>(value)));
+    }
+    out.reply(
+        to, id, [&](wire::writer& w) { encode_result(w, value); },
+        storable<result_type> && !is_flat<result_type>);
 }
 template <class T>
 void reply_nothing(replies& out, peer& to, slot_id id) {
@@ -51852,6 +56630,32 @@ result<void> decode_arguments(wire::reader& in, Arguments& into) {
     return done;
 }
 
+/// One argument that may have come as an object.
+template <class P>
+bool decode_one(wire::reader& in, P& into, const arrived_objects& objects, std::uint32_t place,
+                result<void>& bad) {
+    if constexpr (may_come_as_object<P>()) {
+        if (const auto* const object = objects.at(place)) {
+            bad = read_argument(object->bytes(), into);
+            if constexpr (!is_view<P>) objects::count_copied_out(object->bytes().size());
+            return bad.has_value();
+        }
+    }
+    return wire::detail::read(in, into);
+}
+
+/// The same of arguments some of which have come as objects.
+template <class Arguments>
+result<void> decode_arguments(wire::reader& in, Arguments& into, const arrived_objects& objects) {
+    result<void> bad;
+    std::uint32_t place = 0;
+    const bool good = std::apply(
+        [&](auto&... one) { return (decode_one(in, one, objects, place++, bad) && ...); }, into);
+    if (!bad) return bad;
+    if (good && in.finish()) return {};
+    return in.status();
+}
+
 /// Runs or starts a call whose arguments are there.
 template <auto F, class T, class Arguments>
 void invoke_with(incoming_call& call, Arguments& arguments) {
@@ -51894,6 +56698,12 @@ void invoke(incoming_call& call) {
     using traits = signature<decltype(F)>;
     typename traits::arguments arguments;
     [[maybe_unused]] byte_buffer aligned;
+    if (call.objects != nullptr && call.objects->are_arguments()) {
+        if (const auto decoded = decode_arguments(call.arguments, arguments, *call.objects);
+            !decoded)
+            return call.refuse(decoded.error());
+        return invoke_with<F, T>(call, arguments);
+    }
     if constexpr (has_span<typename traits::arguments>) {
         // Views need their elements aligned in memory: a frame's body may start anywhere.
         const auto head = call.arguments.position();
@@ -51935,56 +56745,155 @@ private:
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/loops_own.hpp
-// holds_loops_own: types whose values are counted by the loop they were made on, without locks.
+// ======== skein/rt/view.hpp
+// view<T>: the value of a ref, read where it lies.
+//
+//     auto r = co_await skein::put(numbers);              // ref<std::vector<float>>
+//     const auto v = co_await skein::view(r);
+//     for (float x : *v) sum += x;                         // std::span<const float>, no byte copied
+//
+//     double total(skein::view<std::vector<float>> v);     // the same as a parameter
+//     auto s = skein::remote<&total>(r);
+//
+// Of a vector of plain elements it gives a std::span, of a std::string a std::string_view, of all else
+// a const T&, which is decoded once in each process. What it gives never changes and stays as long as
+// a copy of the view lives, on whichever thread. A vector of views is the parameter for a vector of
+// refs.
 
 
+#include <memory>
 #include <type_traits>
+#include <utility>
 
 namespace skein {
 
+/// Empty, or of a ref that may not have its value yet (that is for its loop alone, and to be awaited),
+/// or there: for any thread.
 template <class T>
-class ref;
-template <class T>
-class actor_handle;
-class placement_group;
+class view {
+    static_assert(rt::detail::storable<T>,
+                  "skein: a view is of a value that can be an object: it can be sent, owns what it "
+                  "holds, and no ref, actor_handle or placement_group is in it");
 
-namespace rt::detail {
+public:
+    using value_type = T;
+    /// std::span<const E>, std::string_view or const T&.
+    using reads = typename rt::detail::read_as<T>::type;
 
-/// What belongs to a loop, or has such a thing inside, and must not be seen by other threads.
-template <class T>
-inline constexpr bool is_of_a_loop = std::is_same_v<T, placement_group>;
-template <class T>
-inline constexpr bool is_of_a_loop<ref<T>> = true;
-template <class T>
-inline constexpr bool is_of_a_loop<actor_handle<T>> = true;
+    view() noexcept = default;
+    /// To be awaited.
+    explicit view(ref<T> of) noexcept : of_(std::move(of)) {}
 
-template <class T, class... Above>
-consteval bool holds_loops_own() {
-    if constexpr (std::is_void_v<T>)
-        return false;
-    else if constexpr (is_of_a_loop<T>)
-        return true;
-    else if constexpr (wire::detail::is_one_of<T, Above...>)
-        return false;
-    else if constexpr (wire::detail::is_array<T>)
-        return holds_loops_own<typename T::value_type, T, Above...>();
-    else if constexpr (requires(const T* t) {
-                           []<template <class...> class Template, class... Items>(
-                               const Template<Items...>*) {}(t);
-                       })
-        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
-            return (false || ... || holds_loops_own<std::remove_cvref_t<Items>, T, Above...>());
-        }(static_cast<const T*>(nullptr));
-    else if constexpr (wire::encodable<T> && !wire::detail::custom<T> && plain_aggregate<T>)
-        return !wire::detail::all_fields<T>(
-            []<class F>() { return !holds_loops_own<std::remove_cvref_t<F>, T, Above...>(); });
-    else
-        return false;
-}
+    /// True if it is there.
+    explicit operator bool() const noexcept { return object_ != nullptr || value_ != nullptr; }
+    /// The value; it must be there.
+    [[nodiscard]] reads operator*() const {
+        SKEIN_CHECK(*this, "a skein::view is read that is empty or was not awaited");
+        if constexpr (rt::detail::is_flat<T>) {
+            if (object_) return rt::detail::flat_view<T>(object_->bytes());
+            return reads(*value_);
+        } else {
+            return *value_;
+        }
+    }
+    operator reads() const { return **this; } // NOLINT: reads as its value
+    /// Of a value that is neither text nor a vector of plain elements.
+    [[nodiscard]] const T* operator->() const
+        requires(!rt::detail::is_flat<T>)
+    {
+        return &**this;
+    }
 
-} // namespace rt::detail
+    /// Suspends until the call of the ref is done; gives the view that is there.
+    ///   errors  those of co_await ref; malformed: the object cannot be read as a T
+    auto operator co_await() const noexcept { return awaiter(of_.state()); }
+
+    /// What it keeps; null: the value is in the memory of this process alone.
+    [[nodiscard]] const objects::object_ptr& object() const noexcept { return object_; }
+
+    /// Of an object, or of a value of this process.
+    ///   errors  malformed
+    [[nodiscard]] static view of_object(objects::object_ptr object) {
+        view made;
+        if constexpr (!rt::detail::is_flat<T>) {
+            made.value_ = object->template decoded<T>([&] {
+                auto value = std::make_shared<T>(wire::detail::fresh<T>());
+                if (auto read = rt::detail::read_stored(object->bytes(), *value); !read)
+                    throw read.error();
+                objects::count_copied_out(object->bytes().size());
+                return std::shared_ptr<const T>(std::move(value));
+            });
+        }
+        made.object_ = std::move(object);
+        return made;
+    }
+    [[nodiscard]] static view of_value(std::shared_ptr<const T> value) noexcept {
+        view made;
+        made.value_ = std::move(value);
+        return made;
+    }
+
+private:
+    class awaiter : public rt::detail::ref_waiter<T> {
+    public:
+        using rt::detail::ref_waiter<T>::ref_waiter;
+        view await_resume() {
+            auto& state = this->settled();
+            if (state.object()) return of_object(state.object());
+            return of_value(state.share());
+        }
+    };
+
+    ref<T> of_;
+    objects::object_ptr object_;
+    std::shared_ptr<const T> value_;
+};
+
+template <class T>
+view(ref<T>) -> view<T>;
+
 } // namespace skein
+
+/// As a ref of the same value.
+template <class T>
+struct skein::wire::codec<skein::view<T>> {
+    static constexpr const char* schema = "ref";
+    static void encode(writer& to, const skein::view<T>& v) {
+        namespace d = skein::rt::detail;
+        if (!v) return to.fixed(d::ref_tag::none);
+        if (v.object() && d::encode_object(to, v.object())) return;
+        to.fixed(d::ref_tag::value);
+        if constexpr (d::is_flat<T>) {
+            const auto all = *v;
+            skein::wire::detail::encode_sequence(to, all.data(), all.size());
+        } else {
+            skein::wire::encode(to, *v);
+        }
+    }
+    static skein::result<void> decode(reader& from, skein::view<T>& into) {
+        namespace d = skein::rt::detail;
+        d::ref_tag what{};
+        skein::rt::failure why{skein::error(skein::errc::unknown, ""), nullptr};
+        skein::objects::object_ptr object;
+        if (!d::decode_ref_head(from, what, why, object)) return from.status();
+        if (what == d::ref_tag::none) {
+            into = skein::view<T>();
+        } else if (what == d::ref_tag::value) {
+            auto value = std::make_shared<T>(skein::wire::detail::fresh<T>());
+            if (!skein::wire::detail::read(from, *value)) return from.status();
+            into = skein::view<T>::of_value(std::move(value));
+        } else if (what == d::ref_tag::object) {
+            try {
+                into = skein::view<T>::of_object(std::move(object));
+            } catch (const skein::error& e) {
+                return e;
+            }
+        } else {
+            return why.what;
+        }
+        return {};
+    }
+};
 
 
 // ======== skein/rt/detail/remote.hpp, continued
@@ -52014,12 +56923,13 @@ template <auto F, class T>
 struct record {
     using traits = signature<decltype(F)>;
     static std::uint64_t signature_hash() {
+        const auto result = wire::schema_hash<typename traits::result>();
         return hash_mix(wire::schema_hash<typename traits::arguments>(),
-                        wire::schema_hash<typename traits::result>());
+                        traits::is_generator ? ~result : result);
     }
     static std::string signature_text() {
         return wire::schema_text<typename traits::arguments>() + " -> " +
-               wire::schema_text<typename traits::result>();
+               wire::schema_text<typename traits::result>() + (traits::is_generator ? "..." : "");
     }
     static function_record& entry() {
         static function_record made = [] {
@@ -52033,7 +56943,11 @@ struct record {
                 if constexpr (group_number<F, T>() != 0)
                     r.group_name = groups_of<T>::type::names[group_number<F, T>() - 1U];
             }
-            r.invoke = &invoke<F, T>;
+            if constexpr (traits::is_generator)
+                r.invoke = &invoke_stream<F, T>;
+            else
+                r.invoke = &invoke<F, T>;
+            r.is_stream = traits::is_generator;
             r.is_coroutine = traits::is_coroutine || is_blocking<F, T>();
             r.signature_hash = &signature_hash;
             r.signature_text = &signature_text;
@@ -52050,7 +56964,7 @@ struct record {
 template <class P, class A>
 auto hold_argument(A&& a) {
     using given = std::remove_cvref_t<A>;
-    if constexpr (unwrap_ref<given>::is_ref) {
+    if constexpr (unwrap_ref<given>::is_ref || is_twin<given, P>) {
         return given(std::forward<A>(a));
     } else if constexpr (is_view<P>) {
         // A view would not outlive the caller's object.
@@ -52066,11 +56980,22 @@ auto hold_argument(A&& a) {
     }
 }
 
-/// Appends an argument as a P.
+/// Appends an argument as a P. place: which one it is; it may go along as an object instead.
 template <class P, class A>
-void encode_argument(wire::writer& to, const A& a) {
-    if constexpr (unwrap_ref<A>::is_ref) {
-        encode_argument<P>(to, *a.state()->value);
+void encode_argument(wire::writer& to, const A& a, std::uint32_t place = named_inside) {
+    if constexpr (is_twin<A, P> || (takes_ref<P> && std::is_same_v<A, P>)) {
+        wire::encode(to, a);
+    } else if constexpr (unwrap_ref<A>::is_ref) {
+        using given = typename unwrap_ref<A>::type;
+        auto& state = *a.state();
+        if (!state.value && state.object()) [[unlikely]] {
+            if constexpr (takes_object<P, given>())
+                if (place_object(state.object(), place)) return;
+            const auto copy = state.copy_of_object();
+            encode_argument<P>(to, copy);
+        } else {
+            encode_argument<P>(to, state.get());
+        }
     } else if constexpr (std::is_same_v<A, P>) {
         wire::encode(to, a);
     } else {
@@ -52079,6 +57004,24 @@ void encode_argument(wire::writer& to, const A& a) {
     }
 }
 
+/// An argument that is a ref has failed, and so does the call: but if it takes the ref itself.
+template <class P, class A>
+void look_at_failure(const A& a, const failure*& found) {
+    if constexpr (unwrap_ref<A>::is_ref && !unwrap_ref<P>::is_ref)
+        if (found == nullptr && a && a.ready() && a.state()->failed()) found = &a.state()->why();
+}
+
+/// There is a ref or view in it.
+template <class A>
+inline constexpr bool may_hold_refs = false;
+template <class T>
+inline constexpr bool may_hold_refs<view<T>> = false;
+template <class T>
+inline constexpr bool may_hold_refs<ref<T>> = true;
+template <class T>
+    requires(!takes_ref<T> && holds_loops_own<T>())
+inline constexpr bool may_hold_refs<T> = true;
+
 template <class Parameters, class... Held>
 class held_arguments;
 template <class... P, class... Held>
@@ -52086,15 +57029,12 @@ class held_arguments<std::tuple<P...>, Held...> final : public deferred_argument
 public:
     explicit held_arguments(Held... held) : held_(std::move(held)...) {}
     void encode(wire::writer& to) override {
-        std::apply([&](const auto&... a) { (encode_argument<P>(to, a), ...); }, held_);
+        std::uint32_t place = 0;
+        std::apply([&](const auto&... a) { (encode_argument<P>(to, a, place++), ...); }, held_);
     }
     const failure* failed() const noexcept override {
         const failure* found = nullptr;
-        const auto look = [&](const auto& a) {
-            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
-                if (found == nullptr && a.state()->failed()) found = &a.state()->why();
-        };
-        std::apply([&](const auto&... a) { (look(a), ...); }, held_);
+        std::apply([&](const auto&... a) { (look_at_failure<P>(a, found), ...); }, held_);
         return found;
     }
 
@@ -52121,21 +57061,36 @@ template <auto F, class T, class... P, class... A>
 struct submission<F, T, std::tuple<P...>, A...> {
     static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
 
+    /// Refs inside of arguments, too.
+    static constexpr bool any_inside =
+        (false || ... ||
+         (may_hold_refs<std::remove_cvref_t<A>> &&
+          (!unwrap_ref<std::remove_cvref_t<A>>::is_ref || unwrap_ref<P>::is_ref)));
+
     static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
-        if constexpr (any_ref) {
-            std::size_t pending = 0;
-            bool failed = false;
-            const auto look = [&](const auto& a) {
-                if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref) {
-                    pending += !a.ready();
-                    failed |= a.ready() && a.state()->failed();
+        if constexpr (any_ref || any_inside) {
+            std::vector<counted_ptr<call_base>> pending;
+            const failure* failed = nullptr;
+            const auto look = [&]<class Parameter>(const Parameter*, const auto& a) {
+                using given = std::remove_cvref_t<decltype(a)>;
+                if constexpr (unwrap_ref<given>::is_ref) {
+                    if (a && !a.ready()) pending.emplace_back(a.state().get());
+                } else if constexpr (may_hold_refs<given>) {
+                    pending_refs inside;
+                    wire::writer unused;
+                    encode_argument<Parameter>(unused, a);
+                    pending.insert(pending.end(), inside.all.begin(), inside.all.end());
                 }
+                look_at_failure<Parameter>(a, failed);
             };
-            (look(args), ...);
-            if (pending != 0 || failed)
+            (look(static_cast<const P*>(nullptr), args), ...);
+            if (!pending.empty() || failed != nullptr)
                 return wait_for(by, call, pending, std::forward<A>(args)...);
         }
-        const auto encode = [&](wire::writer& to) { (encode_argument<P>(to, args), ...); };
+        const auto encode = [&](wire::writer& to) {
+            std::uint32_t place = 0;
+            (encode_argument<P>(to, args, place++), ...);
+        };
         if constexpr (can_be_given<std::tuple<P...>> && !std::is_void_v<T>) {
             const auto give = [&]() -> std::unique_ptr<given_call> {
                 (keep_handles<P>(args), ...);
@@ -52148,17 +57103,13 @@ struct submission<F, T, std::tuple<P...>, A...> {
         }
     }
 
-    static void wait_for(runtime& by, const counted_ptr<call_base>& call, std::size_t pending,
-                         A&&... args) {
+    static void wait_for(runtime& by, const counted_ptr<call_base>& call,
+                         const std::vector<counted_ptr<call_base>>& pending, A&&... args) {
         using held =
             held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
-        const auto depend = [&](const auto& a) {
-            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
-                if (!a.ready()) a.state()->add_dependent(call);
-        };
-        (depend(args), ...);
+        for (const auto& one : pending) one->add_dependent(call);
         // One more than the refs that are waited for: the call is looked at once at the end.
-        by.submit_deferred(call, pending + 1,
+        by.submit_deferred(call, pending.size() + 1,
                            std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...));
         by.argument_ready(*call);
     }
@@ -52211,10 +57162,26 @@ consteval bool check_call() {
     }
 }
 
+/// A call that gives items, in rt/stream.hpp.
+template <auto F, class T, class... A>
+auto begin_stream(runtime& by, const call_options& how, const stream_window& window,
+                  counted_ptr<actor_queue> queue, A&&... args);
+
+/// What gives one value is called so; a generator is not.
+template <auto F>
+consteval bool gives_a_value() {
+    constexpr bool is_value = !signature<decltype(F)>::is_generator;
+    static_assert(is_value, "skein: this function gives a generator: auto items = "
+                            "skein::stream<&f>(args...), or handle.stream<&T::m>(args...)");
+    return is_value;
+}
+
 template <auto F, class... A>
 auto call_function(runtime& by, const call_options& how, A&&... args) {
     using result_type = typename signature<decltype(F)>::result;
-    if constexpr (check_call<F, void, A...>()) {
+    if constexpr (!gives_a_value<F>()) {
+        return ref<result_type>(); // a static_assert above has said why
+    } else if constexpr (check_call<F, void, A...>()) {
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
         begin_call<F, void>(by, how, call, {}, std::forward<A>(args)...);
         return ref<result_type>(std::move(call));
@@ -52229,7 +57196,9 @@ auto call_method(const call_options& how, const counted_ptr<actor_queue>& queue,
     using result_type = typename traits::result;
     static_assert(traits::is_member,
                   "skein: call<&T::m> needs a member function of the actor's own type");
-    if constexpr (check_call<M, T, A...>()) {
+    if constexpr (!gives_a_value<M>()) {
+        return ref<result_type>();
+    } else if constexpr (check_call<M, T, A...>()) {
         auto& by = runtime_of(queue);
         counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
         begin_call<M, T>(by, how, call, queue, std::forward<A>(args)...);
@@ -52670,6 +57639,14 @@ public:
         static constexpr call_options none; // made once: it is large
         return rt::detail::call_method<M, T>(none, queue_, std::forward<A>(args)...);
     }
+    /// Calls a method that gives a generator, and gives its items; needs rt/stream.hpp. With
+    /// options: stream<&T::m>.with({...})(handle, args...).
+    template <auto M, class... A>
+    [[nodiscard]] auto stream(A&&... args) const {
+        static constexpr call_options none;
+        return rt::detail::begin_stream<M, T>(rt::detail::runtime_of(queue_), none, {}, queue_,
+                                              std::forward<A>(args)...);
+    }
     /// Says what to write instead.
     template <class Never = void>
     const T* operator->() const {
@@ -52898,6 +57875,7 @@ template <class App>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace skein::program::detail {
@@ -52935,10 +57913,14 @@ public:
     [[nodiscard]] task<int> drive(task<int> app);
 
 private:
+    void open_store(net::real_loop& on, std::string_view asked);
+
     rt::runtime self_;
     const rt::runtime::use current_;
     net::real_network network_;
     proc::local_children children_;
+    std::shared_ptr<objects::local_store> store_; ///< null: none
+    std::shared_ptr<objects::store_client> objects_;
     std::unique_ptr<rt::worker_source> workers_;
 };
 
@@ -53245,11 +58227,31 @@ SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const r
         workers_ = roles_of_program()->workers(on, network_, self_, plan.cluster);
         return;
     }
+    open_store(on, how.store);
     auto processes = how.processes;
+    processes.store = store_;
     if (plan.cluster.prefix_output.value_or(false) && !processes.print)
         processes.print = proc::print_to_standard_files(true);
     workers_ =
         std::make_unique<local_workers>(on, network_, children_, self_, std::move(processes));
+}
+
+/// Nothing of it is there before the first object, but a file without pages.
+SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked) {
+    if (const char* said = std::getenv("SKEIN_STORE"); said != nullptr && *said != '\0')
+        asked = said;
+    const auto bytes =
+        asked.empty() ? objects::default_store_bytes() : objects::parse_store_bytes(asked);
+    if (bytes == 0) return;
+    try {
+        store_ = std::make_shared<objects::local_store>(bytes);
+    } catch (const error& e) {
+        logging::warn("objects", "there is no store",
+                      {{"why", e.what()}, {"then", "large values travel in messages"}});
+        return;
+    }
+    objects_ = store_->client(on, objects::process_id(self_.incarnation()));
+    rt::use_store(self_, objects_, [store = store_] { store->start(); });
 }
 
 SKEIN_INLINE task<int> driver::drive(task<int> app) {
@@ -53273,6 +58275,10 @@ SKEIN_INLINE task<int> driver::drive(task<int> app) {
         co_await joined;
     } catch (const error& e) {
         if (!failure && e.code() != errc::cancelled) failure = std::current_exception();
+    }
+    if (objects_) {
+        auto left = objects_->close();
+        co_await left;
     }
     if (failure) std::rethrow_exception(failure);
     co_return code;
@@ -53537,6 +58543,7 @@ protected:
         to_->call = nullptr;
         if (this->failed()) return to_->fail(this->why());
         try {
+            if constexpr (!std::is_void_v<R>) this->fetch();
             if constexpr (std::is_void_v<R>) {
                 to_->succeed({});
             } else if constexpr (rt::detail::is_of_a_loop<R>) {
@@ -54414,6 +59421,89 @@ struct skein::wire::codec<skein::placement_group> {
     }
 };
 
+// ======== skein/rt/put.hpp
+// put(value): a value for many calls, stored once on its node.
+//
+//     std::vector<float> weights = load();
+//     auto r = co_await skein::put(weights);               // ref<std::vector<float>>
+//     for (int i = 0; i < 100; ++i) all.push_back(skein::remote<&score>(r, i));
+//
+// A value above 64 KiB becomes an object in the store of the node, which all processes there read in
+// place; a smaller one stays in the ref. Where there is no store, or no room in it within 10 s, the
+// value stays in the memory of this process, and calls send it.
+
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+namespace rt::detail {
+
+/// The object of a value; null: it is small, or there is no room.
+template <class T>
+[[nodiscard]] task<objects::object_ptr> make_object(runtime* by, const T* value) {
+    auto& objects = by->answers().objects();
+    if constexpr (is_flat<T>) {
+        const auto bytes = flat_bytes(*value);
+        if (!objects.takes(bytes.size())) co_return nullptr;
+        auto making = objects.make(bytes);
+        co_return co_await making;
+    } else {
+        if (!objects.has_store()) co_return nullptr;
+        const auto bytes = wire::encode(*value);
+        if (!objects.takes(bytes.size())) co_return nullptr;
+        auto making = objects.make(bytes);
+        co_return co_await making;
+    }
+}
+
+template <class T>
+[[nodiscard]] task<ref<T>> put_borrowed(runtime* by, const T* value) {
+    auto making = make_object<T>(by, value);
+    auto object = co_await making;
+    if (object) co_return ref<T>(ref_state<T>::of_object(object));
+    co_return ref<T>(ref_state<T>::of_value(T(*value)));
+}
+
+template <class T>
+[[nodiscard]] task<ref<T>> put_owned(runtime* by, T value) {
+    auto making = make_object<T>(by, &value);
+    auto object = co_await making;
+    if (object) co_return ref<T>(ref_state<T>::of_object(object));
+    co_return ref<T>(ref_state<T>::of_value(std::move(value)));
+}
+
+template <class T>
+consteval bool check_put() {
+    static_assert(
+        storable<T>,
+        "skein: put() takes a value that can be sent and owns what it holds: no view, ref, "
+        "actor_handle or placement_group is in it");
+    return storable<T>;
+}
+
+} // namespace rt::detail
+
+/// Stores a value for this program. Suspends until it is there; waits while the store is full.
+///   value   must stay until the task has ended; it is copied into the store, and not kept
+///   errors  too_large (it cannot be encoded), cancelled
+template <class T>
+[[nodiscard]] task<ref<T>> put(const T& value) {
+    if constexpr (rt::detail::check_put<T>())
+        return rt::detail::put_borrowed<T>(&rt::runtime::current(), &value);
+}
+/// The same for a value that nobody else needs.
+template <class T>
+    requires(!std::is_reference_v<T> && !std::is_const_v<T>)
+[[nodiscard]] task<ref<T>> put(T&& value) {
+    if constexpr (rt::detail::check_put<T>())
+        return rt::detail::put_owned<T>(&rt::runtime::current(), std::move(value));
+}
+
+} // namespace skein
+
 // ======== skein/rt/runtime_context.hpp
 // runtime_context(): where the code that asks runs, as which call, and how long it may take.
 //
@@ -54480,6 +59570,452 @@ SKEIN_INLINE runtime_info runtime_context() {
             std::max(duration::zero(), context->who.until - loop::current().exact_now());
     return out;
 }
+
+} // namespace skein
+
+// ======== skein/rt/stream.hpp
+// stream<&f>(args...): calls a function on some worker that gives items one by one, and takes them
+// while it runs.
+//
+//     skein::generator<row> rows(std::string file);      // a coroutine, or a function that gives one
+//     auto s = skein::stream<&rows>("a.csv");            // runs now
+//     while (auto r = co_await s.next()) use(*r);        // in order; nothing when it has ended
+//
+// A method of an actor: handle.stream<&T::m>(args...). Options as for remote<>; the window says how
+// far the producer may be ahead:
+//
+//     skein::stream<&rows>.with({.cpus = 2}).with({.items = 8, .bytes = 1 << 20})("a.csv")
+//
+// Who reads slowly holds up the producer. Dropping the stream ends it: its generator unwinds. An
+// error, or the worker's death, comes behind the items before it. A task runs again as others do
+// (.retries) while nobody has taken an item of it, and not after.
+
+
+// ======== skein/rt/detail/stream_producer.hpp
+// Where a stream's items are made: what the record of a function that gives a generator does with a
+// call. One item at a time is made ahead: it waits, encoded, until the window has room, and only
+// then is the next one asked for.
+//
+// A call that is cancelled ends its generator: inside an await of its own if it is in one, else at
+// the co_yield where it stands; its clean-up there is out of reach of the cancellation. The reply
+// comes when it has ended.
+
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+namespace skein::rt::detail {
+
+/// The items of one call on their way out.
+class item_sender {
+public:
+    item_sender(executor& by, std::shared_ptr<peer> to, slot_id id, stream_window window);
+    item_sender(const item_sender&) = delete;
+    item_sender& operator=(const item_sender&) = delete;
+    ~item_sender();
+
+    /// Encodes the item that is sent next.
+    ///   errors  not_supported: a handle in it, more than one message may have
+    void encode(encoder item);
+    [[nodiscard]] bool has_room() const noexcept { return credit_.has_room(); }
+    /// Suspends until there may be room; the task's cores are others' meanwhile. Throws cancelled.
+    [[nodiscard]] task<void> room();
+    /// Sends what was encoded. Throws cancelled.
+    void send();
+    /// True: others of this loop should have their turn.
+    [[nodiscard]] bool ran_for_long();
+    /// Lets the loop send and read. Throws cancelled.
+    [[nodiscard]] task<void> pause();
+
+    /// The outcome, behind all that was sent.
+    void reply(const std::exception_ptr& why, const function_record& fn);
+
+private:
+    executor& by_;
+    std::shared_ptr<peer> to_;
+    slot_id id_;
+    item_credit credit_;
+    running_call& call_;
+    wire::writer item_;
+    time_point began_{};
+    std::uint32_t since_look_ = 0;
+};
+
+/// Asks the generator for item after item, and sends them; gives why it ended, if not by itself.
+template <class T>
+task<std::exception_ptr> send_items(item_sender* out, generator<T>* items) {
+    std::exception_ptr failure;
+    try {
+        while (auto item = co_await items->next()) {
+            out->encode([&](wire::writer& to) { encode_result(to, *item); });
+            while (!out->has_room()) {
+                auto waiting = out->room();
+                co_await waiting;
+            }
+            out->send();
+            if (!out->ran_for_long()) continue;
+            auto resting = out->pause();
+            co_await resting;
+        }
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    try {
+        auto closing = shield(items->close());
+        co_await closing;
+    } catch (...) {
+        if (!failure) failure = std::current_exception();
+    }
+    co_return failure;
+}
+
+/// The stream of one call: owns its arguments and its actor until it has replied.
+template <auto F, class T>
+task<void> run_stream(executor* by, std::shared_ptr<peer> from, slot_id id,
+                      const function_record* fn, counted_ptr<actor_box> box, stream_window window,
+                      typename signature<decltype(F)>::arguments arguments) {
+    auto* const gate = box ? &box->gate_of(fn->group) : nullptr;
+    if (box && gate->limit != 0) {
+        auto turn = by->take_turn(from, id, fn, box);
+        const bool may_start = co_await turn;
+        if (!may_start) co_return;
+    } else if (box) {
+        --box->not_started;
+        if (box->over != nullptr) {
+            by->reply_over(*from, id, *fn, *box);
+            co_return;
+        }
+    }
+    const start_gate::seat seat(gate);
+    item_sender out(*by, from, id, window);
+    std::exception_ptr failure;
+    try {
+        auto items = call_now<F, T>(box.get(), arguments);
+        auto sending = send_items(&out, &items);
+        failure = co_await sending;
+    } catch (...) { // it threw before there was a generator
+        failure = std::current_exception();
+    }
+    if (!failure) {
+        try {
+            after_call<F>(*by, *from, box.get(), arguments);
+        } catch (...) {
+            failure = std::current_exception();
+        }
+    }
+    if (failure && box) by->actors().method_failed(*from, *box, !is_const_method<decltype(F)>);
+    out.reply(failure, *fn);
+}
+
+/// With the window that its caller has in front of the arguments.
+template <class Arguments>
+struct windowed;
+template <class... A>
+struct windowed<std::tuple<A...>> {
+    using type = std::tuple<stream_window, A...>;
+    static std::tuple<A...> rest(type& all) {
+        return std::apply([](stream_window&, A&... a) { return std::tuple<A...>(std::move(a)...); },
+                          all);
+    }
+};
+
+template <auto F, class T>
+void invoke_stream(incoming_call& call) {
+    using with_window = windowed<typename signature<decltype(F)>::arguments>;
+    typename with_window::type arguments;
+    if (const auto decoded = decode_arguments(call.arguments, arguments); !decoded)
+        return call.refuse(decoded.error());
+    const auto window = std::get<0>(arguments);
+    if (!window.is_open())
+        return call.refuse(error(errc::invalid_argument, "a stream with a window of nothing"));
+    if (call.box) ++call.box->not_started;
+    call.by.start(call, run_stream<F, T>(&call.by, call.from, call.slot, &call.fn, call.box, window,
+                                         with_window::rest(arguments)));
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/stream_producer.ipp
+// Bodies of rt/detail/stream_producer.hpp.
+
+
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+/// The call that runs, which its executor has entered.
+[[nodiscard]] SKEIN_INLINE running_call& running_at(peer& from, slot_id id) {
+    auto* const found = from.inbound.running.find(id);
+    SKEIN_CHECK(found != nullptr, "a stream runs that nobody has called");
+    return **found;
+}
+
+SKEIN_INLINE item_sender::item_sender(executor& by, std::shared_ptr<peer> to, slot_id id,
+                                      stream_window window)
+    : by_(by), to_(std::move(to)), id_(id), credit_(window), call_(running_at(*to_, id)) {
+    call_.items = &credit_;
+    began_ = loop::current().coarse_now();
+}
+
+SKEIN_INLINE item_sender::~item_sender() { call_.items = nullptr; }
+
+SKEIN_INLINE void item_sender::encode(encoder item) {
+    item_.clear();
+    by_.answers().encode_item(item_, item);
+    if (item_.size() <= limit::frame_bytes) return;
+    throw error(errc::not_supported,
+                fmt::format("not supported: an item of {} bytes in a stream; a message has {} at "
+                            "most",
+                            item_.size(), limit::frame_bytes))
+        .with_hint("yield it in parts");
+}
+
+SKEIN_INLINE task<void> item_sender::room() {
+    auto* const home = by_.home();
+    auto& context = *call_.context;
+    const bool holds_cores = home != nullptr && !home->is_driver() && !context.actor;
+    struct waiting {
+        direct_state* at;
+        call_context& of;
+        ~waiting() {
+            if (at != nullptr) at->end_to_wait(of);
+        }
+    } const until_it_goes_on{holds_cores ? &direct_state::of(*home) : nullptr, context};
+    if (holds_cores) until_it_goes_on.at->begin_to_wait(context);
+    co_await credit_.given();
+    began_ = loop::current().coarse_now();
+}
+
+SKEIN_INLINE void item_sender::send() {
+    if (call_.stop.requested()) throw cancelled_error();
+    const auto size = item_.size();
+    credit_.sent(size);
+    if (!to_->is_open()) return; // its end is near
+    if (size < limit::inline_bytes) return to_->send(message_item, 0, id_.value(), item_.bytes());
+    net::frame f;
+    f.kind = message_item;
+    f.id = id_.value();
+    f.body = std::move(item_).take();
+    to_->send(std::move(f));
+}
+
+SKEIN_INLINE bool item_sender::ran_for_long() {
+    constexpr std::uint32_t looks_each = 16;
+    if (++since_look_ % looks_each != 0) return false;
+    return loop::current().coarse_now() - began_ >= limit::call_turn;
+}
+
+SKEIN_INLINE task<void> item_sender::pause() {
+    next_turn next;
+    co_await next;
+    co_await yield(); // behind the readers that this turn has woken
+    began_ = loop::current().coarse_now();
+}
+
+SKEIN_INLINE void item_sender::reply(const std::exception_ptr& why, const function_record& fn) {
+    by_.answers().reply_end(*to_, id_, credit_.count(), why, fn);
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/stream.hpp, continued
+#include <coroutine>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+/// The items of one call. Move-only; belongs to one loop, and one task at a time asks for items.
+template <class T>
+class [[nodiscard]] item_stream {
+public:
+    using value_type = T;
+
+    item_stream() noexcept = default; ///< it has no items
+    explicit item_stream(counted_ptr<rt::detail::stream_call> call) noexcept
+        : call_(std::move(call)) {}
+    item_stream(item_stream&& other) noexcept : call_(std::move(other.call_)) {}
+    item_stream& operator=(item_stream&& other) noexcept {
+        if (this != &other) {
+            drop();
+            call_ = std::move(other.call_);
+        }
+        return *this;
+    }
+    /// Ends the producer, if it has not ended; waits for nothing: see close().
+    ~item_stream() { drop(); }
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(call_); }
+
+    class next_awaiter : public rt::detail::stream_call::item_waiter {
+    public:
+        explicit next_awaiter(counted_ptr<rt::detail::stream_call> call)
+            : item_waiter(*call), call_(std::move(call)) {}
+        std::optional<T> await_resume() {
+            const auto bytes = item_waiter::await_resume();
+            if (!bytes) return {};
+            wire::reader in(*bytes);
+            auto decoded = wire::detail::fresh<T>();
+            if (!wire::detail::read(in, decoded) || !in.finish()) [[unlikely]] {
+                call_->leave();
+                throw error(errc::malformed, "an item of " + call_->name() +
+                                                 " cannot be read: " + in.status().error().text());
+            }
+            return std::optional<T>(std::move(decoded));
+        }
+
+    private:
+        counted_ptr<rt::detail::stream_call> call_;
+    };
+    /// Suspends until there is an item; nothing when the generator has ended. Resumed by the loop.
+    ///   errors  remote_error (the generator threw), worker_lost, timeout (.deadline), each time it
+    ///           is asked again; cancelled: then no item is taken, and the next one is still there
+    [[nodiscard]] next_awaiter next() {
+        SKEIN_CHECK(call_, "an item is asked for of a stream that is empty or was moved from");
+        return next_awaiter(call_);
+    }
+    /// Asks the producer to end. Items that have come can still be taken; then cancelled is thrown,
+    /// unless it has ended otherwise.
+    void cancel() const noexcept { rt::detail::cancel_call(*call_, false); }
+    /// Ends the producer, and suspends until its clean-up has ended or cannot any more. Items that
+    /// have come are dropped; how it ended is not told.
+    ///   errors  cancelled: the producer ends all the same
+    [[nodiscard]] task<void> close() {
+        if (!call_) return nothing();
+        auto call = std::move(call_);
+        call->leave();
+        return wait_end(std::move(call));
+    }
+
+    /// Says what to write instead.
+    template <class Never = void>
+    [[noreturn]] std::suspend_never operator co_await() const {
+        static_assert(!std::is_void_v<Never>,
+                      "skein: a stream has many values: while (auto item = co_await s.next()) ...");
+    }
+
+private:
+    static task<void> nothing() { co_return; }
+    static task<void> wait_end(counted_ptr<rt::detail::stream_call> call) {
+        rt::detail::stream_call::item_waiter ended(*call);
+        try {
+            (void)co_await ended;
+        } catch (const error& e) {
+            if (!call->is_done()) throw;
+        }
+    }
+    void drop() noexcept {
+        if (call_) call_->leave();
+        call_ = {};
+    }
+
+    counted_ptr<rt::detail::stream_call> call_;
+};
+
+namespace rt::detail {
+
+template <auto F>
+consteval bool gives_items() {
+    constexpr bool is_generator = signature<decltype(F)>::is_generator;
+    static_assert(is_generator, "skein: this function gives no generator<T>, and so no items: "
+                                "auto r = skein::remote<&f>(args...) calls it");
+    return is_generator;
+}
+
+/// Submits the call of a function, or of a method of T, behind its window.
+template <auto F, class T, class... A>
+auto begin_stream(runtime& by, const call_options& how, const stream_window& window,
+                  counted_ptr<actor_queue> queue, A&&... args) {
+    using traits = signature<decltype(F)>;
+    using item = typename traits::result;
+    if constexpr (!gives_items<F>()) {
+        return item_stream<item>(); // a static_assert above has said why
+    } else if constexpr (check_call<F, T, A...>()) {
+        static_assert(!holds_loops_own<item>(),
+                      "skein: not supported: items of a stream with an actor_handle, a ref or a "
+                      "placement_group in them; give names, or return the handle");
+        counted_ptr<stream_call> call(new stream_call(window));
+        (void)record<F, T>::registered;
+        apply_options(by, *call, record<F, T>::entry(), how,
+                      traits::is_member ? call_kind::method : call_kind::task);
+        if (!window.is_open()) refuse_window(*call, window);
+        if constexpr (traits::is_member) {
+            call->target = queue->id;
+            call->queue = std::move(queue);
+        }
+        using arguments = typename windowed<typename traits::arguments>::type;
+        submission<F, void, arguments, const stream_window&, A...>::go(by, call, window,
+                                                                       std::forward<A>(args)...);
+        return item_stream<item>(std::move(call));
+    } else {
+        return item_stream<item>();
+    }
+}
+
+} // namespace rt::detail
+
+/// stream<&f> with its options; call it like f, as often as you like.
+template <auto F, class Options = rt::detail::default_options<call_options>>
+class stream_function {
+    static_assert((std::is_pointer_v<decltype(F)> &&
+                   std::is_function_v<std::remove_pointer_t<decltype(F)>>) ||
+                      std::is_member_function_pointer_v<decltype(F)>,
+                  "skein: stream<> takes the address of a function that gives a generator: "
+                  "stream<&f>, or stream<&T::m> of an actor's method");
+    using kept = rt::detail::owned_options<call_options>;
+
+public:
+    constexpr stream_function() noexcept = default;
+    constexpr stream_function(rt::runtime* by, Options how, const stream_window& window) noexcept
+        : how_(std::move(how)), window_(window), by_(by) {}
+
+    /// The same function with options for its calls. Their texts are copied: it may be kept.
+    [[nodiscard]] auto with(const call_options& how) const {
+        return stream_function<F, kept>(by_, kept(how), window_);
+    }
+    /// The same function with another window.
+    [[nodiscard]] constexpr stream_function with(const stream_window& window) const {
+        return stream_function(by_, how_, window);
+    }
+    /// The same function, submitted to this runtime instead of the thread's current one.
+    [[nodiscard]] constexpr stream_function on(rt::runtime& by) const {
+        return stream_function(&by, how_, window_);
+    }
+
+    /// Submits the call and returns at once.
+    ///   args    the function's arguments, or refs to them; a method takes its handle first
+    ///   errors  none here: they come from next(). invalid_argument: a window of nothing
+    template <class... A>
+        requires(!rt::detail::signature<decltype(F)>::is_member)
+    [[nodiscard]] auto operator()(A&&... args) const {
+        return rt::detail::begin_stream<F, void>(by_ != nullptr ? *by_ : rt::runtime::current(),
+                                                 *how_, window_, {}, std::forward<A>(args)...);
+    }
+    template <class T, class... A>
+        requires(rt::detail::signature<decltype(F)>::is_member)
+    [[nodiscard]] auto operator()(const actor_handle<T>& actor, A&&... args) const {
+        return rt::detail::begin_stream<F, T>(rt::detail::runtime_of(actor.queue()), *how_, window_,
+                                              actor.queue(), std::forward<A>(args)...);
+    }
+
+private:
+    Options how_;
+    stream_window window_;
+    rt::runtime* by_ = nullptr;
+};
+
+/// stream<&f>(args...), stream<&f>.with({...})(args...), stream<&T::m>(handle, args...).
+template <auto F>
+inline constexpr stream_function<F> stream{};
 
 } // namespace skein
 

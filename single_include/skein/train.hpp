@@ -12036,6 +12036,7 @@ private:
     [[nodiscard]] error unusable(const error& why) const;
     [[nodiscard]] bool claim(bool wanted);
     [[nodiscard]] bool take_from_its_job();
+    void hold(std::unique_ptr<skein::file> lock);
     [[nodiscard]] result<void> check_ours() const;
     void open_files();
     [[nodiscard]] result<void> write_header();
@@ -12046,7 +12047,7 @@ private:
 
     std::string path_, name_;
     std::vector<std::string> notices_;
-    unique_fd lock_;
+    std::unique_ptr<skein::file> lock_;
     fork_guard unshared_; // of the lock, which a child of this process would keep
     descriptor_reserve reserve_;
     run_dir_options options_;
@@ -12073,14 +12074,15 @@ private:
 // however it ends. The file itself stays; its text tells who holds it.
 
 
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
-#include <fcntl.h>
-#include <sys/stat.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <fmt/core.h>
@@ -12088,16 +12090,16 @@ private:
 namespace skein::report::detail {
 
 enum class lock_outcome : std::uint8_t {
-    held,        ///< ours while fd lives
+    held,        ///< ours while the file is open
     busy,        ///< another process has it
     unsupported, ///< the file system cannot lock (some NFS)
-    failed       ///< the file cannot be opened; `number` is the errno
+    failed       ///< the file cannot be opened; `why` says more
 };
 
 struct run_lock {
     lock_outcome outcome = lock_outcome::failed;
-    unique_fd fd;
-    int number = 0;
+    std::unique_ptr<file> held{};
+    std::optional<error> why{};
     bool made = false; ///< the lock's file was not there before
 };
 
@@ -12115,58 +12117,78 @@ struct run_lock {
 }
 
 /// Whether a lock's file still stands where it was opened: nobody has taken the folder away.
-[[nodiscard]] SKEIN_INLINE bool is_lock_of(int fd, const std::string& folder) {
-    struct stat held{}, there{};
-    return ::fstat(fd, &held) == 0 && ::stat(join_path(folder, ".lock").c_str(), &there) == 0 &&
-           held.st_ino == there.st_ino && held.st_dev == there.st_dev;
+[[nodiscard]] SKEIN_INLINE bool is_lock_of(file& held, const std::string& folder) {
+    return held.is_at(join_path(folder, ".lock"));
+}
+
+/// For people; on a full disk they do without.
+SKEIN_INLINE void sign(file& lock) {
+    const auto owner = lock_owner();
+    if (lock.truncate(0)) (void)lock.write_at(0, as_bytes(std::string_view(owner)));
 }
 
 /// A lock in the place of one whose holder does not let go: a process that stands still, or on a
 /// host that is cut off, would keep it for good. What the holder sees by is_lock_of().
 [[nodiscard]] SKEIN_INLINE run_lock take_lock(const std::string& folder) {
+    posix_disk disk(link_policy::refuse);
     const auto path = join_path(folder, ".lock");
-    file_beside fresh(fmt::format("{}-{:016x}", path, system_random().next()), 0666);
+    const auto fresh = fmt::format("{}-{:016x}", path, system_random().next());
     run_lock out;
-    if (fresh && try_lock(fresh.get()) == file_lock::held) {
-        sign_lock(fresh.get(), lock_owner());
-        if (fresh.take_place(path)) out.outcome = lock_outcome::held;
+    auto opened = disk.open(fresh, open_mode::create_new);
+    if (!opened) {
+        out.why = opened.error();
+        return out;
     }
-    out.number = out.outcome == lock_outcome::held ? 0 : errno;
-    out.fd = fresh.release();
+    if ((*opened)->try_lock() == file_lock::held) {
+        sign(**opened);
+        if (const auto placed = disk.rename(fresh, path))
+            out.outcome = lock_outcome::held;
+        else
+            out.why = placed.error();
+    }
+    if (out.outcome != lock_outcome::held) (void)disk.remove(fresh);
+    out.held = std::move(*opened);
     return out;
+}
+
+/// Tries it every 10 ms until `end`. Blocks: rank 0 has no loop here, and nothing else to do.
+[[nodiscard]] SKEIN_INLINE file_lock lock_until(file& which, time_point end) {
+    for (;;) {
+        const auto outcome = which.try_lock();
+        if (outcome != file_lock::busy || system_clock().now() >= end) return outcome;
+        ::poll(nullptr, 0, 10);
+    }
 }
 
 /// Tries to lock a folder; a busy one is tried again until `patience` is over, for a run that was
 /// killed a moment ago and whose last process is on its way out.
 [[nodiscard]] SKEIN_INLINE run_lock lock_run(const std::string& folder, time_span patience) {
+    posix_disk disk(link_policy::refuse);
     const auto path = join_path(folder, ".lock");
     const auto end = system_clock().now() + patience;
     run_lock out;
     // Exclusive creation first: where locks do not work it is what decides between two fresh runs.
-    out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
-    out.made = bool(out.fd);
-    if (!out.fd && errno == EEXIST)
-        out.fd.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    if (!out.fd) {
-        out.number = errno;
-        return out;
-    }
-    // Blocks: rank 0 has no loop here, and nothing else to do.
+    auto opened = disk.open(path, open_mode::create_new);
+    out.made = opened.has_value();
+    if (!opened && opened.error().code() == errc::already_exists)
+        opened = disk.open(path, open_mode::append);
     for (;;) {
-        const auto taken = lock_until(out.fd.get(), end);
+        if (!opened) {
+            out.why = opened.error();
+            return out;
+        }
+        out.held = std::move(*opened);
+        const auto taken = lock_until(*out.held, end);
         if (taken != file_lock::held) {
             out.outcome = taken == file_lock::busy ? lock_outcome::busy : lock_outcome::unsupported;
             return out;
         }
-        if (is_lock_of(out.fd.get(), folder)) break;
+        if (is_lock_of(*out.held, folder)) break;
         // Taken by another process meanwhile, which has put its own there.
-        out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-        if (out.fd) continue;
-        out.number = errno;
-        return out;
+        opened = disk.open(path, open_mode::append);
     }
     out.outcome = lock_outcome::held;
-    sign_lock(out.fd.get(), lock_owner());
+    sign(*out.held);
     return out;
 }
 
@@ -12279,9 +12301,9 @@ result<void> write_rows(const std::string& path, std::uint64_t& good,
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <istream>
 #include <limits>
+#include <sstream>
 #include <utility>
 
 #include <fcntl.h>
@@ -12318,6 +12340,18 @@ SKEIN_INLINE std::optional<error> foreign(const std::string& folder, std::uint32
                              info.st_uid, mine));
 }
 
+/// The same of the folders of a run. Of another host's whoever serves it has seen to that.
+///   whose  gets why they are not
+///   errors  those of owner_of_new_files
+SKEIN_INLINE result<bool> is_foreign_run(const run_dir& run, std::optional<error>& whose) {
+    if (mounted_folder::of(run.path()) != nullptr) return false;
+    const auto mine = owner_of_new_files(run.path());
+    if (!mine) return mine.error();
+    for (const auto& folder : {run.path(), run.checkpoints()})
+        if (!whose) whose = foreign(folder, *mine);
+    return whose.has_value();
+}
+
 SKEIN_INLINE double system_wall_time() {
     return std::chrono::duration<double>(system_clock().wall()).count();
 }
@@ -12347,18 +12381,17 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
     };
     const auto taken = [&] { return has(metrics_file) || has("checkpoints"); };
     if (!wanted && taken()) return false;
-    const auto mine = detail::owner_of_new_files(path_);
-    if (!mine) throw unusable(mine.error());
-    for (const auto& folder : {path_, checkpoints()})
-        if (const auto whose = detail::foreign(folder, *mine)) {
-            if (!wanted) return false;
-            throw unusable(*whose);
-        }
+    std::optional<error> whose;
+    const auto is_foreign = detail::is_foreign_run(*this, whose);
+    if (!is_foreign) throw unusable(is_foreign.error());
+    if (*is_foreign && !wanted) return false;
+    if (*is_foreign) throw unusable(*whose);
 
     auto lock = detail::lock_run(path_, wanted ? options_.patience : time_span());
     switch (lock.outcome) {
     case detail::lock_outcome::failed:
-        throw unusable(errno_error(lock.number, "lock", join_path(path_, ".lock")));
+        throw unusable(lock.why.value_or(
+            error(errc::io, fmt::format("{} cannot be locked", join_path(path_, ".lock")))));
     case detail::lock_outcome::busy:
         if (!wanted) return false;
         if (take_from_its_job()) return true;
@@ -12372,9 +12405,14 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
     case detail::lock_outcome::held: break;
     }
     if (!wanted && taken()) return false;
-    lock_ = std::move(lock.fd);
-    unshared_ = fork_guard(lock_.get());
+    hold(std::move(lock.held));
     return true;
+}
+
+SKEIN_INLINE void run_dir::hold(std::unique_ptr<skein::file> lock) {
+    unshared_ = fork_guard();
+    lock_ = std::move(lock);
+    unshared_ = fork_guard(lock_->descriptor());
 }
 
 /// From a process of the same job, which has gone on without it.
@@ -12385,14 +12423,13 @@ SKEIN_INLINE bool run_dir::take_from_its_job() {
     if (lock.outcome != detail::lock_outcome::held) return false;
     notices_.push_back(
         fmt::format("{} was still held by {}, which does not answer: taken over", path_, whose));
-    lock_ = std::move(lock.fd);
-    unshared_ = fork_guard(lock_.get());
+    hold(std::move(lock.held));
     return true;
 }
 
 /// Another process of the job may have taken the folder while this one stood still.
 SKEIN_INLINE result<void> run_dir::check_ours() const {
-    if (!lock_ || detail::is_lock_of(lock_.get(), path_)) return {};
+    if (!lock_ || detail::is_lock_of(*lock_, path_)) return {};
     return error(errc::aborted,
                  fmt::format("{} was taken over by {}", path_, detail::lock_owner_of(path_)));
 }
@@ -12745,7 +12782,7 @@ namespace detail {
 SKEIN_INLINE void run_dir::write_world_svg(std::uint64_t last, std::string_view title) {
     reserve_
         .run([&]() -> result<void> {
-            std::ifstream events(file("events.jsonl"));
+            std::istringstream events(detail::read_text(file("events.jsonl")));
             const report::curve workers{"workers", detail::workers_by_step(events, last)};
             if (workers.points.empty()) return {};
             const plot_options how{.title = title.empty() ? name_ : std::string(title),
@@ -26593,11 +26630,13 @@ SKEIN_INLINE json config_json(const run_config& c) {
         {"tokens_per_sample", c.tokens_per_sample}};
 }
 
-/// The same place whatever folder the program goes to; see path_for_people() for the way back.
+/// The same place whatever folder the program goes to; see path_for_people() for the way back. Of
+/// another host's as that calls it.
 [[nodiscard]] SKEIN_INLINE std::string whole_path(const std::string& path) {
     std::error_code failed;
     const auto whole = std::filesystem::absolute(path, failed);
-    return path.empty() || failed ? path : whole.lexically_normal().string();
+    return path.empty() || failed ? path
+                                  : mounted_folder::name_of(whole.lexically_normal().string());
 }
 
 /// Rank 0's on its host; elsewhere the same by the configuration, below the folder that this rank is
@@ -27208,8 +27247,6 @@ SKEIN_INLINE finished_run load_result(const std::string& path) {
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <utility>
 
@@ -27326,9 +27363,10 @@ SKEIN_INLINE report::run_dir open_run_dir(const context& ctx, const run_config& 
     if (config.resume == resume_mode::latest) return open_again(ctx, config.runs_dir, config.name);
     if (ctx.attempt() == 0) return report::run_dir::create(config.runs_dir, config.name);
     auto name = config.name;
-    const auto is_there = [&] {
-        std::error_code ignored; // not ours, then; create() says what is wrong
-        return std::filesystem::is_directory(config.runs_dir + "/" + name, ignored);
+    posix_disk disk;
+    const auto is_there = [&] { // else it is not ours; create() says what is wrong
+        const auto seen = disk.status(config.runs_dir + "/" + name);
+        return seen && seen->is_directory;
     };
     for (int number = 2; is_there(); ++number) {
         if (report::run_dir::written_by(config.runs_dir + "/" + name) == job_of(ctx))
@@ -40428,12 +40466,12 @@ template <class Batch, class Pipeline>
 
 
 #include <algorithm>
-#include <cerrno>
-#include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
-#include <system_error>
 #include <vector>
+
+#include <poll.h>
 
 #include <fmt/core.h>
 
@@ -40495,6 +40533,16 @@ SKEIN_INLINE data::detail::dealing dealing_of(const run_config& run, std::uint64
     return quoted_csv_field(printable(text));
 }
 
+/// Behind what is there; other ranks do the same.
+[[nodiscard]] SKEIN_INLINE result<void> add_lines(disk& to, const std::string& path,
+                                                  const std::string& lines) {
+    const auto opened = to.open(path, open_mode::append);
+    if (!opened) return opened.error();
+    for (int tries = 0; tries < 100 && (*opened)->try_lock() == file_lock::busy; ++tries)
+        ::poll(nullptr, 0, 1);
+    return (*opened)->append(as_bytes(std::string_view(lines)));
+}
+
 SKEIN_INLINE void left_out_file::update(const data::detail::loader_core& of) {
     const auto fresh = of.left_out(seen_);
     if (fresh.empty() || !ctx_->last_run() || ctx_->last_run()->path.empty()) return;
@@ -40503,19 +40551,21 @@ SKEIN_INLINE void left_out_file::update(const data::detail::loader_core& of) {
     const auto data = "," + field_text(of.program().describe());
     bool is_new = true;
     std::set<std::string> there; // of this run before it was resumed, and of other ranks
-    if (std::ifstream file(path); file)
+    posix_disk disk;
+    if (const auto before = disk.read_whole(path)) {
+        std::istringstream file(skein::to_string(byte_span(*before)));
         for (std::string line; std::getline(file, line); is_new = false)
             if (line.ends_with(data)) there.insert(line.substr(0, line.find(',')));
+    }
     std::string lines = is_new ? "sample,name,why,data\n" : "";
     for (const auto& one : fresh)
         if (!there.contains(std::to_string(one.sample)))
             lines += fmt::format("{},{},{}{}\n", one.sample, field_text(one.name),
                                  field_text(one.why), data);
-    std::ofstream file(path, std::ios::app);
-    file << lines << std::flush;
-    if (file || std::exchange(failing_, true)) return;
+    const auto written = add_lines(disk, path, lines);
+    if (written || std::exchange(failing_, true)) return;
     logging::warn("data", fmt::format("{} cannot be written: {}; training goes on", path,
-                                      std::generic_category().message(errno)));
+                                      written.error().text()));
 }
 
 SKEIN_INLINE fed_places::fed_places(std::shared_ptr<const data::detail::row_program> program,
@@ -40776,6 +40826,7 @@ using rank_function = std::function<void(context&)>;
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40939,6 +40990,13 @@ SKEIN_INLINE void require_gpus_here(const run_config& config) {
                    "cluster whose nodes have gpus by SKEIN_ADDRESS");
 }
 
+/// The folder for runs as this process calls it: absolute, without a slash at its end.
+[[nodiscard]] SKEIN_INLINE std::string own_runs_of(const run_config& config) {
+    auto path = std::filesystem::absolute(config.runs_dir).lexically_normal().string();
+    if (path.size() > 1 && path.ends_with('/')) path.pop_back();
+    return path;
+}
+
 /// The nodes of a cluster that its ranks may have; without `children` there are none.
 SKEIN_INLINE program::ranks_on_cluster find_places(const run_config& config) {
     const auto* const roles = program::roles_of_program();
@@ -40958,9 +41016,10 @@ SKEIN_INLINE program::ranks_on_cluster find_places(const run_config& config) {
     const auto demand = *wanted;
     const bool come_and_go = !config.scaling.workers.is_fixed();
     if (roles != nullptr)
-        where = roles->ranks(demand, come_and_go, [config](const std::string& why) {
-            say_note(config, why.empty() ? "there is room for all ranks" : "waiting: " + why);
-        });
+        where = roles->ranks(
+            demand, come_and_go, own_runs_of(config), [config](const std::string& why) {
+                say_note(config, why.empty() ? "there is room for all ranks" : "waiting: " + why);
+            });
     else
         where.why_not = "this program was compiled header-only without the cluster: include "
                         "<skein/program/program.hpp>, or link skein::runtime";
@@ -41149,6 +41208,7 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
         meeting.settings = settings_of(config);
         meeting.stop_fd = stops.fd();
         world = std::make_unique<spmd::joined_group>(where, secret, std::move(meeting));
+        const spmd::run_files files(config.runs_dir);
         std::optional<detail::stop_notice> notice; // a supervisor says it itself
         if (!supervised && where.rank == 0) notice.emplace(stops, config);
         detail::train_as_rank(*world, where, config, &stops, "world", body);
@@ -41324,6 +41384,7 @@ SKEIN_INLINE int run_as_worker(const run_config& config, const rank_function& bo
         options.wait_for_collectives(config.failure.collective_timeout);
         me = std::make_unique<spmd::elastic_member>(std::move(options));
         proc::name_process(fmt::format("worker{}", me->id()));
+        const spmd::run_files files(config.runs_dir);
         train_in_worlds(*me, stops, config, body);
         me->leave();
         return me->stop_signal() != 0 ? 128 + me->stop_signal() : exit_code::done;
@@ -42960,6 +43021,7 @@ SKEIN_INLINE int live_in_loop(spmd::rank_entry& entry) {
         world = std::make_unique<spmd::joined_group>(where, spmd::group_token(), meeting);
         auto order = wire::decode<loop_order>(world->given()).value();
         config = std::move(order.config);
+        const spmd::run_files files(config.runs_dir);
         train_as_rank(*world, where, config, &stops, "world", [&](context& here) {
             if (here.is_first())
                 here.watch_runs(
