@@ -123,5 +123,5 @@ private:
 } // namespace skein::rt
 
 #if SKEIN_HEADER_ONLY
-#include <skein/rt/detail/object_traffic.ipp>
+#include <skein/rt/detail/replies.hpp> // which includes the bodies: they need its class
 #endif

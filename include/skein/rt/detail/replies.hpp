@@ -114,5 +114,6 @@ private:
 } // namespace skein::rt::detail
 
 #if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/object_traffic.ipp>
 #include <skein/rt/detail/replies.ipp>
 #endif
