@@ -6,6 +6,7 @@
 
 #include <skein/core/event.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/rt/detail/peer.hpp>
 #include <skein/rt/runtime_context.hpp>
 
 #include <algorithm>
@@ -692,6 +693,86 @@ TEST_CASE("who says of a stream what cannot be loses its link, and nobody else",
             CHECK(rt_test::contains(got.why, told.why));
         });
     }
+}
+
+TEST_CASE("an item of a call that gives none ends the link that brings it", "[rt][stream]") {
+    in_sim(25, 0, [](sim_cluster& c) -> task<void> {
+        auto connecting = c.impostor();
+        auto fake = co_await connecting;
+        std::uint64_t call = 0;
+        event came;
+        fake->set_handler([&](const net::frame_view& f) {
+            if (f.kind != rt::detail::message_call) return;
+            call = f.id;
+            came.set();
+        });
+        auto r = remote<&twice>.with({.retries = 0})(3);
+        co_await came.wait();
+        const std::vector<std::byte> body(4);
+        fake->send(rt::detail::message_item, 0, call + 1, body, {}); // of a call that has ended
+        fake->send(rt::detail::message_item, 0, call, body, {});
+        auto limited = with_timeout(r, 10s);
+        auto asked = as_result(std::move(limited));
+        const auto got = co_await asked;
+        REQUIRE(!got);
+        CHECK(got.error().code() == errc::worker_lost);
+        CHECK(rt_test::contains(got.error().what(), "which gives none, from impostor"));
+    });
+}
+
+TEST_CASE("room for what was never sent is refused where items are made", "[rt][stream]") {
+    using namespace rt::detail;
+    rt::peer reader;
+    reader.who = "worker-9";
+    const rt::slot_id id(7);
+    item_credit credit(stream_window{4, 100});
+    auto running = std::make_unique<running_call>();
+    running->items = &credit;
+    reader.inbound.running.enter(id, std::move(running));
+    credit.sent(60);
+    credit.sent(60);
+    CHECK(!credit.has_room()); // bytes
+    const auto refusal = [&](rt::slot_id of, byte_span body) -> std::string {
+        try {
+            executor::items_were_taken(reader, of, body);
+        } catch (const error& e) {
+            CHECK(e.code() == errc::malformed);
+            return e.what();
+        }
+        return "";
+    };
+    const auto taken = [](std::uint32_t items, std::uint64_t bytes) {
+        wire::writer out;
+        items_taken{items, bytes}.encode(out);
+        return std::move(out).take();
+    };
+    CHECK(rt_test::contains(refusal(id, taken(3, 60)), "more than were sent to it"));
+    CHECK(rt_test::contains(refusal(id, taken(1, 121)), "worker-9 has taken 1 items of 121 bytes"));
+    CHECK(rt_test::contains(refusal(id, taken(0, 0)), "cannot be read"));
+    CHECK(rt_test::contains(refusal(id, byte_buffer(11)), "cannot be read"));
+    CHECK(refusal(rt::slot_id(8), taken(9, 9)).empty()); // of one that has ended
+    CHECK(!credit.has_room());
+    CHECK(refusal(id, taken(1, 60)).empty());
+    CHECK(credit.has_room());
+    reader.inbound.running.erase(id);
+}
+
+TEST_CASE("who takes items never keeps back so much that the producer stands still",
+          "[rt][stream][S4]") {
+    using namespace rt::detail;
+    for (const std::uint32_t items : {1U, 2U, 3U, 64U})
+        for (const std::uint64_t bytes : {1U, 2U, 100U, 4096U})
+            for (const std::size_t each : {0U, 1U, 30U, 5000U}) {
+                item_credit credit(stream_window{items, bytes});
+                item_debt debt(stream_window{items, bytes});
+                for (int i = 0; i < 500; ++i) {
+                    REQUIRE(credit.has_room());
+                    credit.sent(each);
+                    REQUIRE(debt.came(each));
+                    items_taken due;
+                    if (debt.taken(each, due)) REQUIRE(credit.give(due));
+                }
+            }
 }
 
 TEST_CASE("what cannot be an item fails in its turn", "[rt][stream][S12]") {

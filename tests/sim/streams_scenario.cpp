@@ -79,6 +79,11 @@ task<void> take_long() {
 
 generator<item> produce(plan p) {
     const counts_itself here(now->inside);
+    struct ends {
+        const plan& of;
+        bool well = false;
+        ~ends() { now->check(well, of, "it is destroyed where it stood: no clean-up ran"); }
+    } end{p};
     const int attempt = ++now->attempts[p.id];
     now->check(now->taken[p.id] == 0, p, "it runs again, although items were taken");
     std::exception_ptr why;
@@ -96,6 +101,7 @@ generator<item> produce(plan p) {
     } catch (...) {
         why = std::current_exception();
     }
+    end.well = true;
     if (!why) co_return;
     if (p.cleans) {
         auto cleaning = shield(take_long());
@@ -270,8 +276,10 @@ task<void> everything(sim::world* w, test::sim_cluster* cluster) {
         auto limited = with_timeout(std::move(read_all), 3600s);
         co_await limited;
     }
+    // Who has called a dead worker's actor hears of it at once; an actor whose caller has died hears
+    // it when that link is given up, after 30 s.
     for (int i = 0;
-         i < 300 && (cluster->driver().pending() + cluster->running() + cluster->actors()) != 0;
+         i < 450 && (cluster->driver().pending() + cluster->running() + cluster->actors()) != 0;
          ++i)
         co_await sleep_for(100ms);
     w->check(now->violation.empty(), now->violation);
