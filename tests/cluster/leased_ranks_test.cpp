@@ -3,10 +3,14 @@
 
 #include <skein/cluster/leased_ranks.hpp>
 #include <skein/core/event.hpp>
+#include <skein/net/detail/folder_messages.hpp>
+#include <skein/net/link.hpp>
+#include <skein/net/requests.hpp>
 #include <skein/proc/gpus.hpp>
 #include <skein/sim/disk.hpp>
 #include <skein/spmd/environment.hpp>
 #include <skein/spmd/meeting.hpp>
+#include <skein/spmd/run_files.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 #include <tests/support/sim_nodes.hpp>
@@ -100,6 +104,8 @@ struct ranks_world {
         how.pid = 7;
         how.incarnation = c.loop().random().next();
         how.demand = demand;
+        how.runs = served_runs;
+        how.serves_runs = !served_runs.empty();
         how.on_wait = std::move(on_wait);
         how.print = [this](std::vector<proc::worker_lines> some) {
             return keep(this, std::move(some));
@@ -135,6 +141,7 @@ struct ranks_world {
     std::map<std::string, std::string> env;
     std::map<std::string, std::string> gpus; ///< that it sees, by rank
     sched::resources demand;                 ///< of each rank; empty: the default
+    std::string served_runs;                 ///< a folder of the trainer's host; empty: none
     std::vector<std::string> lines;
     event begun; ///< another one of them
 };
@@ -439,6 +446,66 @@ TEST_CASE("a cluster without a folder for runs, and none at all, have no places"
             const auto none = co_await opening;
             REQUIRE_FALSE(none);
             CHECK_THAT(none.error().text(), ContainsSubstring("no cluster at"));
+            auto closing = places->close();
+            co_await closing;
+        },
+        nullptr, "");
+}
+
+namespace leased_ranks_test {
+
+/// Opens a file of a folder that is served there.
+task<void> open_far_file(net::network* via, net::address at, net::token secret) {
+    auto dialing = net::link::connect(*via, std::move(at), net::detail::far_link(secret, "rank"),
+                                      net::detail::far_link_options());
+    auto linked = co_await dialing;
+    const auto way = net::requests::over(std::move(linked));
+    net::detail::far_open m;
+    m.path = "no/such/file";
+    auto opening = as_result(way->call<net::detail::far_number>(std::move(m)));
+    const auto opened = co_await opening;
+    auto closing = way->close();
+    co_await closing;
+    if (!opened) throw opened.error();
+}
+
+} // namespace leased_ranks_test
+
+TEST_CASE("where nodes share no folder, ranks are told where that of their training is",
+          "[cluster][ranks]") {
+    with_nodes(
+        9, {2, 2},
+        [](ranks_world& w) -> task<void> {
+            w.served_runs = "/nowhere/job/runs";
+            auto joining = reserved(&w, 4);
+            const auto places = co_await joining;
+            children ranks;
+            auto starting = start_all(places.get(), 4, {"sleep", "100"}, &ranks);
+            co_await starting;
+            auto begun = w.until_told(4);
+            co_await begun;
+            CHECK_FALSE(w.env.contains("SKEIN_RUNS_DIR")); // it is that of their job
+            for (const auto& [who, told] : w.told)
+                CHECK(told.at(spmd::run_folder_variable) == "/nowhere/job/runs");
+            auto at = net::address::parse(w.told.at("0/0").at(spmd::run_files_variable)).value();
+            CHECK(at.host == "*");
+            at.host = "trainer";
+            auto* const here = &w.c.network().host("n1");
+            const auto secret = places->door().secret;
+            auto opening = as_result(leased_ranks_test::open_far_file(here, at, secret));
+            const auto opened = co_await opening;
+            REQUIRE_FALSE(opened);
+            CHECK(opened.error().code() == errc::not_found);
+            auto ending = all_ends(&ranks);
+            (void)co_await ending;
+            places->release();
+
+            auto again = places->reserve(2); // of the next attempt: nobody of the last one writes
+            (void)co_await again;
+            auto late = as_result(leased_ranks_test::open_far_file(here, at, secret));
+            const auto none = co_await late;
+            REQUIRE_FALSE(none);
+            CHECK(none.error().code() != errc::not_found);
             auto closing = places->close();
             co_await closing;
         },

@@ -79,13 +79,14 @@ def elastic():
         c.end()
 
 
-def submit(c, name):
+def submit(c, name, steps=LONG, dim="32"):
     folder = c.cwd / "fsdp"
     if not folder.exists():
         folder.mkdir()
         shutil.copy(find_program("120_gpt_fsdp"), folder / "train")
     return c.run(c.skein, "job", "submit", "--address", c.address, "--id", name, "--cpus", "1", "--retries", "3", "--env", "OMP_NUM_THREADS=1", "--working-dir", folder, "--",
-                 "./train", "--strategy", "fsdp", "--workers", "2", "--steps", LONG, "--checkpoint-every", 100, "--resume", "--text", write_text(c.cwd), *TINY)
+                 "./train", "--strategy", "fsdp", "--workers", "2", "--steps", steps, "--checkpoint-every", 100, "--resume", "--text", write_text(c.cwd),
+                 *[dim if before == "--dim" else word for before, word in zip(["", *TINY], TINY)])
 
 
 def at_head(c, name):
@@ -139,7 +140,7 @@ def fsdp():
 
 
 def is_rank_on(node):
-    return any(comm(pid).startswith(b"rank") for pid in node.marked.processes())
+    return any(b"rank" in comm(pid) for pid in node.marked.processes())
 
 
 def bad_luck():
@@ -154,8 +155,8 @@ def bad_luck():
         assert c.info("luck")["attempt"] == 1, c.info("luck")
         assert list(c.fetched("luck").rglob(f"step-*{LONG}/manifest.json")), "no last checkpoint"
         c.end()
-    with Apart((("n1", 1), ("n2", 1)), room="64KiB") as c:
-        job = submit(c, "full")
+    with Apart((("n1", 1), ("n2", 1)), room="1MiB") as c:
+        job = submit(c, "full", steps=200, dim="256")
         job.check(job.wait(SECONDS) == 0, "it failed")
         said = [line for node in c.nodes.values() for line in node.stderr.splitlines() if "a step of a training is not kept at the head" in line]
         assert len(said) == 1 and "room" in said[0], said

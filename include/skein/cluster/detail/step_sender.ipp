@@ -336,6 +336,11 @@ SKEIN_INLINE void step_sender::say_left_out(attempt& of, const std::string& why)
                       {{"job", of.job}, {"why", why}});
 }
 
+/// What is said once: how much room others have is another number each time.
+[[nodiscard]] inline std::string trouble_of(const error& why) {
+    return why.code() == errc::exhausted ? "no room" : why.text();
+}
+
 SKEIN_INLINE task<void> step_sender::watch_each(step_sender* self, attempt of) {
     if (of.folder.empty() || self->storage_ == nullptr) co_return;
     if (!std::exchange(self->is_clean_, true)) snapped_step(parent_path(of.beside)).remove();
@@ -370,7 +375,7 @@ SKEIN_INLINE task<void> step_sender::watch_each(step_sender* self, attempt of) {
         if (!sent && !self->head_.is_joined()) continue; // the next head gets it
         of.sent.insert(next->set_name());
         of.turns[next->run] = of.sent.size();
-        if (!sent && code != errc::not_found && of.told.insert(sent.error().text()).second)
+        if (!sent && code != errc::not_found && of.told.insert(trouble_of(sent.error())).second)
             logging::warn(
                 "agent", "a step of a training is not kept at the head",
                 {{"job", of.job}, {"step", next->set_name()}, {"why", sent.error().text()}});
