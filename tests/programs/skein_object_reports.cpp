@@ -72,8 +72,7 @@ skein::task<void> a_loop(int n) {
         is_right = is_right && got == value;
         most = std::max(most, store_mebibytes());
     }
-    fmt::print("{} {}\n", is_right ? "right" : "wrong",
-               most <= 96 ? "few" : std::to_string(most));
+    fmt::print("{} {}\n", is_right ? "right" : "wrong", most <= 96 ? "few" : std::to_string(most));
 }
 
 struct producer {
@@ -154,7 +153,9 @@ skein::task<void> failures(int n) {
     std::int64_t most = 0;
     int caught = 0;
     for (int i = 0; i < n; ++i) {
-        auto failing = skein::as_result(skein::remote<&throws>(make(8 * mebi, 1)));
+        auto putting = skein::put(make(8 * mebi, 1));
+        const auto given = co_await putting;
+        auto failing = skein::as_result(skein::remote<&throws>(given));
         const auto r = co_await failing;
         caught += !r;
         most = std::max(most, store_mebibytes());
@@ -266,28 +267,34 @@ skein::generator<std::uint64_t> sums_of(numbers of, int n) {
     for (int i = 0; i < n; ++i) co_yield total(of) + static_cast<std::uint64_t>(i);
 }
 
-/// A stream whose argument is large.
+/// Streams whose argument is large, or an object.
 skein::task<void> large_argument(int n) {
-    auto s = skein::stream<&sums_of>(make(4 * mebi, 1), n);
+    auto putting = skein::put(make(4 * mebi, 1));
+    const auto stored = co_await putting;
     std::uint64_t at = 0;
     bool is_right = true;
-    while (const auto one = co_await s.next()) is_right = is_right && *one == mebi + at++;
+    for (const bool by_ref : {false, true}) {
+        auto s = by_ref ? skein::stream<&sums_of>(stored, n)
+                        : skein::stream<&sums_of>(make(4 * mebi, 1), n);
+        at = 0;
+        while (const auto one = co_await s.next()) is_right = is_right && *one == mebi + at++;
+    }
     fmt::print("{} {}\n", is_right ? "right" : "wrong", at);
 }
 
 skein::task<int> app(std::vector<std::string> arguments) {
     const auto what = arguments.empty() ? std::string() : arguments[0];
     const int n = arguments.size() > 1 ? std::atoi(arguments[1].c_str()) : 1;
-    auto work = what == "loop"             ? a_loop(n)
-                : what == "more"           ? more_than_the_store(n)
-                : what == "held"           ? held_beyond_the_store(n)
-                : what == "many"           ? many_put(n)
-                : what == "failures"       ? failures(n)
-                : what == "dies"           ? dies(n)
-                : what == "records"        ? records(n)
-                : what == "streams"        ? many_streams(n)
-                : what == "slow"           ? slow_reader(n)
-                                           : large_argument(n);
+    auto work = what == "loop"       ? a_loop(n)
+                : what == "more"     ? more_than_the_store(n)
+                : what == "held"     ? held_beyond_the_store(n)
+                : what == "many"     ? many_put(n)
+                : what == "failures" ? failures(n)
+                : what == "dies"     ? dies(n)
+                : what == "records"  ? records(n)
+                : what == "streams"  ? many_streams(n)
+                : what == "slow"     ? slow_reader(n)
+                                     : large_argument(n);
     co_await work;
     co_return 0;
 }

@@ -85,7 +85,9 @@ public:
     }
     /// Asks the producer to end. Items that have come can still be taken; then cancelled is thrown,
     /// unless it has ended otherwise.
-    void cancel() const noexcept { rt::detail::cancel_call(*call_, false); }
+    void cancel() const noexcept {
+        if (call_) rt::detail::cancel_call(*call_, false);
+    }
     /// Ends the producer, and suspends until its clean-up has ended or cannot any more. Items that
     /// have come are dropped; how it ended is not told.
     ///   errors  cancelled: the producer ends all the same

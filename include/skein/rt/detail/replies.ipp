@@ -114,10 +114,17 @@ SKEIN_INLINE void replies::reply_end(peer& to, slot_id id, std::uint64_t items,
 
 SKEIN_INLINE void replies::encode_item(wire::writer& to, encoder encode) {
     lent_.clear();
+    lent_objects_.clear();
     {
         const replying_mark by(home_->self);
         encode(to);
     }
+    const bool has_view = !lent_objects_.empty();
+    lent_objects_.clear();
+    if (has_view)
+        throw error(errc::not_supported,
+                    "not supported: an item of a stream with a view of an object in it")
+            .with_hint("give the value itself, or return the view as a result");
     if (lent_.empty()) return;
     throw error(errc::not_supported, "not supported: an item of a stream with a handle in it: who "
                                      "takes it would not hold the actor")

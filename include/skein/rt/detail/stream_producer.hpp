@@ -142,8 +142,10 @@ template <auto F, class T>
 void invoke_stream(incoming_call& call) {
     using with_window = windowed<typename signature<decltype(F)>::arguments>;
     typename with_window::type arguments;
-    if (const auto decoded = decode_arguments(call.arguments, arguments); !decoded)
-        return call.refuse(decoded.error());
+    const bool has_objects = call.objects != nullptr && call.objects->are_arguments();
+    const auto decoded = has_objects ? decode_arguments(call.arguments, arguments, *call.objects)
+                                     : decode_arguments(call.arguments, arguments);
+    if (!decoded) return call.refuse(decoded.error());
     const auto window = std::get<0>(arguments);
     if (!window.is_open())
         return call.refuse(error(errc::invalid_argument, "a stream with a window of nothing"));
