@@ -408,10 +408,10 @@ SKEIN_INLINE detail::direct_state& detail::direct_state::of(runtime& one) {
 
 SKEIN_INLINE void detail::direct_state::begin_to_wait(call_context& one) {
     if (one.direct_calls++ > 0) return;
-    auto& here = loop::current();
-    one.waits_since = here.now();
+    auto& turns = loop::current();
+    one.waits_since = turns.now();
     waiting.push_back(one);
-    if (!look.is_set()) here.set_timer(look, here.now() + short_wait);
+    if (!look.is_set()) turns.set_timer(look, turns.now() + short_wait);
 }
 
 SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {

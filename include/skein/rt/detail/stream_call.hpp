@@ -78,7 +78,7 @@ public:
         byte_buffer body;
     };
     /// It has ended behind so many items. False: some are still to come; it is kept.
-    [[nodiscard]] bool ends_behind(std::uint64_t count, std::uint16_t outcome, byte_span body);
+    [[nodiscard]] bool ends_behind(std::uint64_t count, std::uint16_t outcome, byte_span rest);
     /// What was kept, if it is its turn now.
     [[nodiscard]] std::optional<early_end> end_that_is_due();
     [[nodiscard]] std::uint64_t came() const noexcept { return came_; }

@@ -52,9 +52,9 @@ SKEIN_INLINE void stream_call::was_taken(std::size_t bytes) {
     items_taken due;
     if (!debt_.taken(bytes, due) || owner == nullptr) return;
     if (on == nullptr || !on->is_open() || state == phase::queued) return;
-    wire::writer body;
-    due.encode(body);
-    on->send(message_taken, 0, slot.value(), body.bytes());
+    wire::writer told;
+    due.encode(told);
+    on->send(message_taken, 0, slot.value(), told.bytes());
 }
 
 SKEIN_INLINE void stream_call::leave() noexcept {
@@ -88,12 +88,12 @@ SKEIN_INLINE void stream_call::begin_again() {
 }
 
 SKEIN_INLINE bool stream_call::ends_behind(std::uint64_t count, std::uint16_t outcome,
-                                           byte_span body) {
+                                           byte_span rest) {
     if (count == came_ || is_done()) return true;
     if (count < came_ || early_)
         throw malformed(
             fmt::format("{} ends behind {} items, and {} have come", name(), count, came_));
-    early_ = std::make_unique<early_end>(early_end{count, outcome, to_buffer(body)});
+    early_ = std::make_unique<early_end>(early_end{count, outcome, to_buffer(rest)});
     return false;
 }
 
