@@ -51,16 +51,24 @@ struct opened_files {
 };
 using opened_files_ptr = std::shared_ptr<opened_files>;
 
-inline task<far_number> open_far(served_folder_ptr on, opened_files_ptr of, far_open m) {
+inline task<far_opened> open_far(served_folder_ptr on, opened_files_ptr of, far_open m) {
     if (of->all.size() >= most_far_files)
         throw error(errc::exhausted, fmt::format("{} files are open already", of->all.size()));
+    struct opened {
+        std::shared_ptr<file> which;
+        std::uint64_t bytes = 0;
+    };
     auto opening = offload([on, path = on->at(m.path), mode = m.mode] {
-        return std::shared_ptr<file>(on->files->open(path, mode).value());
+        opened out;
+        out.which = on->files->open(path, mode).value();
+        out.bytes = out.which->size().value();
+        return out;
     });
-    auto opened = co_await opening;
-    far_number out;
-    out.value = ++of->last;
-    of->all.emplace(out.value, std::move(opened));
+    auto made = co_await opening;
+    far_opened out;
+    out.file = ++of->last;
+    out.bytes = made.bytes;
+    of->all.emplace(out.file, std::move(made.which));
     co_return out;
 }
 
@@ -137,7 +145,7 @@ inline task<far_names> do_far_name(served_folder_ptr on, far_name_deed m) {
 
 inline void offer_folder(request_service& to, const served_folder_ptr& on,
                          const opened_files_ptr& of) {
-    to.on<far_open, far_number>(
+    to.on<far_open, far_opened>(
         [on, of](far_open m, const caller&) { return open_far(on, of, std::move(m)); });
     to.on<far_read, far_bytes>([of](far_read m, const caller&) { return read_far(of, m); });
     to.on<far_write, far_number>(
