@@ -25,7 +25,6 @@ namespace detail {
 struct served_folder {
     disk* files = nullptr;
     std::string folder;
-    std::uint64_t bytes_written = 0;
 
     ///   errors  permission_denied
     [[nodiscard]] std::string at(const std::string& path) const {
@@ -82,8 +81,7 @@ inline task<far_bytes> read_far(opened_files_ptr of, far_read m) {
     co_return co_await reading;
 }
 
-inline task<far_number> write_far(served_folder_ptr on, opened_files_ptr of, far_write m) {
-    on->bytes_written += m.bytes.size();
+inline task<far_number> write_far(opened_files_ptr of, far_write m) {
     auto writing = offload([to = of->get(m.file), what = std::move(m)] {
         (what.is_at_end ? to->append(what.bytes) : to->write_at(what.offset, what.bytes)).value();
     });
@@ -149,7 +147,7 @@ inline void offer_folder(request_service& to, const served_folder_ptr& on,
         [on, of](far_open m, const caller&) { return open_far(on, of, std::move(m)); });
     to.on<far_read, far_bytes>([of](far_read m, const caller&) { return read_far(of, m); });
     to.on<far_write, far_number>(
-        [on, of](far_write m, const caller&) { return write_far(on, of, std::move(m)); });
+        [of](far_write m, const caller&) { return write_far(of, std::move(m)); });
     to.on<far_file_act, far_number>(
         [on, of](far_file_act m, const caller&) { return act_far(on, of, std::move(m)); });
     to.on<far_name_deed, far_names>(
@@ -201,10 +199,6 @@ SKEIN_INLINE address folder_server::local() const { return state_->door.local();
 SKEIN_INLINE task<void> folder_server::serve() {
     return state_->door.serve(
         [on = state_->on](link::handle l) { return state::serve_one(on, std::move(l)); });
-}
-
-SKEIN_INLINE std::uint64_t folder_server::bytes_written() const noexcept {
-    return state_->on->bytes_written;
 }
 
 } // namespace skein::net
