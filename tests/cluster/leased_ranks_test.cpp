@@ -462,7 +462,7 @@ task<void> open_far_file(net::network* via, net::address at, net::token secret) 
     const auto way = net::requests::over(std::move(linked));
     net::detail::far_open m;
     m.path = "no/such/file";
-    auto opening = as_result(way->call<net::detail::far_number>(std::move(m)));
+    auto opening = as_result(way->call<net::detail::far_opened>(std::move(m)));
     const auto opened = co_await opening;
     auto closing = way->close();
     co_await closing;

@@ -62,8 +62,8 @@ task<std::uint64_t> open(net::requests::handle way, std::string path, open_mode 
     net::detail::far_open m;
     m.path = std::move(path);
     m.mode = mode;
-    auto opening = way->call<net::detail::far_number>(std::move(m));
-    co_return (co_await opening).value;
+    auto opening = way->call<net::detail::far_opened>(std::move(m));
+    co_return (co_await opening).file;
 }
 task<void> write(net::requests::handle way, std::uint64_t file, std::string text) {
     net::detail::far_write m;

@@ -19,7 +19,6 @@
 #include <skein/net/network.hpp>
 #include <skein/net/token.hpp>
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -39,8 +38,6 @@ public:
     [[nodiscard]] address local() const;
     /// Until it is cancelled; then its links have ended.
     [[nodiscard]] task<void> serve();
-    /// Bytes that have been written by others.
-    [[nodiscard]] std::uint64_t bytes_written() const noexcept;
 
 private:
     struct state; // in detail/folder_server.ipp

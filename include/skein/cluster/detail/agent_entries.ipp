@@ -6,6 +6,7 @@
 #include <skein/cluster/detail/agent_state.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/order_keys.hpp>
+#include <skein/cluster/detail/served_runs.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/backoff.hpp>
 #include <skein/core/loop.hpp>
@@ -120,6 +121,7 @@ SKEIN_INLINE proc::child_options agent::state::entry_to_start(const worker& w) c
     const auto mark = detail::job_mark(order);
     add(detail::job_mark_variable, mark.substr(mark.find('=') + 1));
     if (!marked.storage().empty()) add(detail::node_mark_variable, marked.storage());
+    add(detail::node_number_variable, fmt::to_string(how.incarnation));
     const auto demand = sched::parse_resources(order.demand);
     if (const auto good = proc::check_gpus_together(demand ? demand->gpu : 0, how.gpu_names); !good)
         throw good.error();

@@ -384,11 +384,15 @@ SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
 
 // ---- places -------------------------------------------------------------------------------------
 
-/// Ranks of one node have numbers in a row, and the nodes come in the order of the bundles.
+/// Ranks of one node have numbers in a row, and the nodes come in the order of the bundles, that of
+/// this process first.
 SKEIN_INLINE std::vector<proc::child_place> leased_ranks::state::places() {
     std::vector<std::uint64_t> nodes;
     for (const auto& b : placed)
         if (std::find(nodes.begin(), nodes.end(), b.node) == nodes.end()) nodes.push_back(b.node);
+    const char* const own = std::getenv(detail::node_number_variable);
+    const auto is_own = [&](std::uint64_t n) { return own != nullptr && own == fmt::to_string(n); };
+    std::stable_partition(nodes.begin(), nodes.end(), is_own);
     std::vector<proc::child_place> all;
     bundle_of.clear();
     for (const auto node : nodes) {

@@ -29,6 +29,10 @@
 
 namespace skein::cluster::detail {
 
+/// In the environment of a job's own process: the number of its node. The first rank is there, if
+/// there is room: it writes the table.
+inline constexpr const char* node_number_variable = "SKEIN_JOB_NODE_NUMBER";
+
 /// Belongs to one loop. end() before it goes.
 class served_runs {
 public:

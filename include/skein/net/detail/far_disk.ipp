@@ -13,6 +13,7 @@
 #include <skein/net/requests.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -46,6 +47,18 @@ public:
             return io_.run([&] { return over_->requests->template call<Reply>(std::move(what)); });
         } catch (const error& why) {
             return why;
+        }
+    }
+
+    /// Says it, and does not wait. What is lost is said by the next question.
+    template <message M>
+    void tell(const M& what) noexcept {
+        try {
+            io_.run([&]() -> task<void> {
+                over_->requests->tell(what);
+                co_return;
+            });
+        } catch (const error&) { // NOLINT: see above
         }
     }
 
@@ -98,8 +111,8 @@ private:
     }
     static task<void> end(way* self) {
         if (self->over_ == nullptr) co_return;
-        if (const auto way = std::exchange(self->over_->requests, nullptr)) {
-            auto closing = shield(way->close());
+        if (const auto requests = std::exchange(self->over_->requests, nullptr)) {
+            auto closing = shield(requests->close());
             co_await closing;
         }
         self->over_.reset();
@@ -113,9 +126,17 @@ private:
 /// A file that is open there.
 class far_disk::far_file final : public file {
 public:
-    far_file(std::shared_ptr<way> over, std::uint64_t number)
-        : way_(std::move(over)), number_(number) {}
-    ~far_file() override { (void)close(); }
+    far_file(std::shared_ptr<way> over, const detail::far_opened& opened)
+        : way_(std::move(over)), number_(opened.file), bytes_(opened.bytes) {}
+    /// Who wants to know whether that works has called close(); a lock is free when this returns.
+    ~far_file() override {
+        if (is_locked_) (void)close();
+        if (is_closed_) return;
+        detail::far_file_act m;
+        m.file = number_;
+        m.what = detail::far_act::close;
+        way_->tell(m);
+    }
 
     result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
         std::size_t got = 0;
@@ -140,7 +161,10 @@ public:
         return write(offset, bytes, false);
     }
     result<void> append(byte_span bytes) override { return write(0, bytes, true); }
-    result<std::uint64_t> size() override { return act(detail::far_act::size); }
+    result<std::uint64_t> size() override {
+        if (const auto known = std::exchange(bytes_, std::nullopt)) return *known;
+        return act(detail::far_act::size);
+    }
     result<void> truncate(std::uint64_t bytes) override {
         return done(act(detail::far_act::truncate, bytes));
     }
@@ -151,7 +175,9 @@ public:
     }
     file_lock try_lock() override {
         const auto said = act(detail::far_act::try_lock);
-        return said ? static_cast<file_lock>(*said) : file_lock::unsupported;
+        const auto outcome = said ? static_cast<file_lock>(*said) : file_lock::unsupported;
+        is_locked_ = is_locked_ || outcome == file_lock::held;
+        return outcome;
     }
     bool is_at(const std::string& path) override {
         const auto in = way_->inside(path);
@@ -163,6 +189,7 @@ public:
 private:
     [[nodiscard]] result<std::uint64_t> act(detail::far_act what, std::uint64_t value = 0,
                                             std::string path = {}) {
+        bytes_.reset();
         detail::far_file_act m;
         m.file = number_;
         m.what = what;
@@ -176,6 +203,7 @@ private:
         return said ? result<void>() : result<void>(said.error());
     }
     [[nodiscard]] result<void> write(std::uint64_t offset, byte_span bytes, bool is_at_end) {
+        bytes_.reset();
         while (!bytes.empty()) {
             const auto piece = bytes.first(std::min(bytes.size(), detail::most_far_bytes));
             detail::far_write m;
@@ -193,7 +221,8 @@ private:
 
     std::shared_ptr<way> way_;
     std::uint64_t number_;
-    bool is_closed_ = false;
+    std::optional<std::uint64_t> bytes_; // as it was opened, until something else is done
+    bool is_closed_ = false, is_locked_ = false;
 };
 
 SKEIN_INLINE far_disk::far_disk(const address& at, const token& secret, std::string folder)
@@ -207,9 +236,9 @@ SKEIN_INLINE result<std::unique_ptr<file>> far_disk::open(const std::string& pat
     detail::far_open m;
     m.path = std::move(*in);
     m.mode = mode;
-    const auto opened = way_->ask<detail::far_number>(std::move(m));
+    const auto opened = way_->ask<detail::far_opened>(std::move(m));
     if (!opened) return opened.error();
-    return std::unique_ptr<file>(std::make_unique<far_file>(way_, opened->value));
+    return std::unique_ptr<file>(std::make_unique<far_file>(way_, *opened));
 }
 
 SKEIN_INLINE result<void> far_disk::rename(const std::string& from, const std::string& to) {

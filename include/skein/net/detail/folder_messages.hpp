@@ -21,14 +21,20 @@
 
 namespace skein::net::detail {
 
-/// Opens a file; answered by far_number, its name.
+/// Opens a file; answered by far_opened.
 struct far_open {
     static constexpr std::uint16_t number = 1;
     std::string path;
     open_mode mode = open_mode::read;
 };
-struct far_number {
+struct far_opened {
     static constexpr std::uint16_t number = 2;
+    std::uint64_t file = 0;  ///< its name
+    std::uint64_t bytes = 0; ///< in it
+};
+/// A number that was asked for, or that it is done.
+struct far_number {
+    static constexpr std::uint16_t number = 9;
     std::uint64_t value = 0;
 };
 /// Answered by far_bytes: fewer only at the end of the file.
@@ -40,7 +46,7 @@ struct far_bytes {
     static constexpr std::uint16_t number = 4;
     byte_buffer bytes;
 };
-/// Answered by far_number, without a meaning.
+/// Answered by far_number.
 struct far_write {
     static constexpr std::uint16_t number = 5;
     std::uint64_t file = 0, offset = 0;

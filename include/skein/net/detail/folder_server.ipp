@@ -25,7 +25,6 @@ namespace detail {
 struct served_folder {
     disk* files = nullptr;
     std::string folder;
-    std::uint64_t bytes_written = 0;
 
     ///   errors  permission_denied
     [[nodiscard]] std::string at(const std::string& path) const {
@@ -51,16 +50,24 @@ struct opened_files {
 };
 using opened_files_ptr = std::shared_ptr<opened_files>;
 
-inline task<far_number> open_far(served_folder_ptr on, opened_files_ptr of, far_open m) {
+inline task<far_opened> open_far(served_folder_ptr on, opened_files_ptr of, far_open m) {
     if (of->all.size() >= most_far_files)
         throw error(errc::exhausted, fmt::format("{} files are open already", of->all.size()));
+    struct opened {
+        std::shared_ptr<file> which;
+        std::uint64_t bytes = 0;
+    };
     auto opening = offload([on, path = on->at(m.path), mode = m.mode] {
-        return std::shared_ptr<file>(on->files->open(path, mode).value());
+        opened out;
+        out.which = on->files->open(path, mode).value();
+        out.bytes = out.which->size().value();
+        return out;
     });
-    auto opened = co_await opening;
-    far_number out;
-    out.value = ++of->last;
-    of->all.emplace(out.value, std::move(opened));
+    auto made = co_await opening;
+    far_opened out;
+    out.file = ++of->last;
+    out.bytes = made.bytes;
+    of->all.emplace(out.file, std::move(made.which));
     co_return out;
 }
 
@@ -74,8 +81,7 @@ inline task<far_bytes> read_far(opened_files_ptr of, far_read m) {
     co_return co_await reading;
 }
 
-inline task<far_number> write_far(served_folder_ptr on, opened_files_ptr of, far_write m) {
-    on->bytes_written += m.bytes.size();
+inline task<far_number> write_far(opened_files_ptr of, far_write m) {
     auto writing = offload([to = of->get(m.file), what = std::move(m)] {
         (what.is_at_end ? to->append(what.bytes) : to->write_at(what.offset, what.bytes)).value();
     });
@@ -137,11 +143,11 @@ inline task<far_names> do_far_name(served_folder_ptr on, far_name_deed m) {
 
 inline void offer_folder(request_service& to, const served_folder_ptr& on,
                          const opened_files_ptr& of) {
-    to.on<far_open, far_number>(
+    to.on<far_open, far_opened>(
         [on, of](far_open m, const caller&) { return open_far(on, of, std::move(m)); });
     to.on<far_read, far_bytes>([of](far_read m, const caller&) { return read_far(of, m); });
     to.on<far_write, far_number>(
-        [on, of](far_write m, const caller&) { return write_far(on, of, std::move(m)); });
+        [of](far_write m, const caller&) { return write_far(of, std::move(m)); });
     to.on<far_file_act, far_number>(
         [on, of](far_file_act m, const caller&) { return act_far(on, of, std::move(m)); });
     to.on<far_name_deed, far_names>(
@@ -193,10 +199,6 @@ SKEIN_INLINE address folder_server::local() const { return state_->door.local();
 SKEIN_INLINE task<void> folder_server::serve() {
     return state_->door.serve(
         [on = state_->on](link::handle l) { return state::serve_one(on, std::move(l)); });
-}
-
-SKEIN_INLINE std::uint64_t folder_server::bytes_written() const noexcept {
-    return state_->on->bytes_written;
 }
 
 } // namespace skein::net
