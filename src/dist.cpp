@@ -12,6 +12,7 @@
 #include <skein/dist/bootstrap.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/dist/communicator.hpp>
+#include <skein/dist/cuda_runtime.hpp>
 #include <skein/dist/detail/collective_signature.hpp>
 #include <skein/dist/detail/host_call.hpp>
 #include <skein/dist/detail/place_card.hpp>
@@ -20,8 +21,10 @@
 #include <skein/dist/group_memory.hpp>
 #include <skein/dist/half.hpp>
 #include <skein/dist/hierarchical.hpp>
+#include <skein/dist/library.hpp>
 #include <skein/dist/links.hpp>
 #include <skein/dist/models.hpp>
+#include <skein/dist/nccl.hpp>
 #include <skein/dist/placement.hpp>
 #include <skein/dist/reduce.hpp>
 #include <skein/dist/ring.hpp>
@@ -35,15 +38,18 @@
 #include <skein/dist/detail/collective_signature.ipp>
 #include <skein/dist/detail/comm_thread.ipp>
 #include <skein/dist/detail/communicator.ipp>
+#include <skein/dist/detail/cuda_runtime.ipp>
 #include <skein/dist/detail/doorbell.ipp>
 #include <skein/dist/detail/group_memory.ipp>
 #include <skein/dist/detail/half.ipp>
 #include <skein/dist/detail/hierarchical.ipp>
 #include <skein/dist/detail/hierarchical_sums.ipp>
 #include <skein/dist/detail/host_call.ipp>
+#include <skein/dist/detail/library.ipp>
 #include <skein/dist/detail/links.ipp>
 #include <skein/dist/detail/messages.ipp>
 #include <skein/dist/detail/models.ipp>
+#include <skein/dist/detail/nccl.ipp>
 #include <skein/dist/detail/own_models.ipp>
 #include <skein/dist/detail/place_card.ipp>
 #include <skein/dist/detail/placement.ipp>
