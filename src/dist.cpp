@@ -15,6 +15,7 @@
 #include <skein/dist/cuda_runtime.hpp>
 #include <skein/dist/detail/collective_signature.hpp>
 #include <skein/dist/detail/host_call.hpp>
+#include <skein/dist/detail/nccl_runner.hpp>
 #include <skein/dist/detail/place_card.hpp>
 #include <skein/dist/detail/stream_io.hpp>
 #include <skein/dist/doorbell.hpp>
@@ -25,6 +26,9 @@
 #include <skein/dist/links.hpp>
 #include <skein/dist/models.hpp>
 #include <skein/dist/nccl.hpp>
+#include <skein/dist/nccl_communicator.hpp>
+#include <skein/dist/nccl_domain.hpp>
+#include <skein/dist/nccl_model.hpp>
 #include <skein/dist/placement.hpp>
 #include <skein/dist/reduce.hpp>
 #include <skein/dist/ring.hpp>
@@ -50,6 +54,10 @@
 #include <skein/dist/detail/messages.ipp>
 #include <skein/dist/detail/models.ipp>
 #include <skein/dist/detail/nccl.ipp>
+#include <skein/dist/detail/nccl_communicator.ipp>
+#include <skein/dist/detail/nccl_domain.ipp>
+#include <skein/dist/detail/nccl_model.ipp>
+#include <skein/dist/detail/nccl_runner.ipp>
 #include <skein/dist/detail/own_models.ipp>
 #include <skein/dist/detail/place_card.ipp>
 #include <skein/dist/detail/placement.ipp>

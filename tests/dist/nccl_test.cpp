@@ -115,7 +115,6 @@ constexpr bool alike = same_shape<Entry, Theirs>::value;
 static_assert(alike<decltype(nccl_library::version), decltype(ncclGetVersion)>);
 static_assert(alike<decltype(nccl_library::unique_id), decltype(ncclGetUniqueId)>);
 static_assert(alike<decltype(nccl_library::init_rank), decltype(ncclCommInitRankConfig)>);
-static_assert(alike<decltype(nccl_library::split), decltype(ncclCommSplit)>);
 static_assert(alike<decltype(nccl_library::finalize), decltype(ncclCommFinalize)>);
 static_assert(alike<decltype(nccl_library::destroy), decltype(ncclCommDestroy)>);
 static_assert(alike<decltype(nccl_library::abort), decltype(ncclCommAbort)>);
@@ -173,7 +172,6 @@ static_assert(alike<decltype(cuda_runtime::device_count), decltype(cudaGetDevice
 static_assert(alike<decltype(cuda_runtime::get_device), decltype(cudaGetDevice)>);
 static_assert(alike<decltype(cuda_runtime::set_device), decltype(cudaSetDevice)>);
 static_assert(alike<decltype(cuda_runtime::device_synchronize), decltype(cudaDeviceSynchronize)>);
-static_assert(alike<decltype(cuda_runtime::error_name), decltype(cudaGetErrorName)>);
 static_assert(alike<decltype(cuda_runtime::error_text), decltype(cudaGetErrorString)>);
 static_assert(alike<decltype(cuda_runtime::last_error), decltype(cudaGetLastError)>);
 using raw_malloc = cudaError_t(void**, std::size_t); // the headers overload these with templates

@@ -64,7 +64,7 @@ struct cuda_runtime {
     entry<cuda_result(int*)> get_device;
     entry<cuda_result(int)> set_device;
     entry<cuda_result()> device_synchronize;
-    entry<const char*(cuda_result)> error_name, error_text;
+    entry<const char*(cuda_result)> error_text;
     entry<cuda_result()> last_error; ///< and forgets it
     entry<cuda_result(void**, std::size_t)> allocate;
     entry<cuda_result(void*)> release;
@@ -92,7 +92,6 @@ struct cuda_runtime {
         visit("cudaGetDevice", t.get_device);
         visit("cudaSetDevice", t.set_device);
         visit("cudaDeviceSynchronize", t.device_synchronize);
-        visit("cudaGetErrorName", t.error_name);
         visit("cudaGetErrorString", t.error_text);
         visit("cudaGetLastError", t.last_error);
         visit("cudaMalloc", t.allocate);

@@ -74,7 +74,6 @@ struct nccl_library {
     entry<nccl_result(int*)> version; ///< 22809: 2.28.9
     entry<nccl_result(nccl_unique_id*)> unique_id;
     entry<nccl_result(nccl_comm*, int, nccl_unique_id, int, nccl_config*)> init_rank;
-    entry<nccl_result(nccl_comm, int, int, nccl_comm*, nccl_config*)> split;
     entry<nccl_result(nccl_comm)> finalize, destroy, abort;
     entry<nccl_result(nccl_comm, nccl_result*)> async_error;
     entry<nccl_result(nccl_comm, int*)> count, device, rank;
@@ -103,7 +102,6 @@ struct nccl_library {
         visit("ncclGetVersion", t.version);
         visit("ncclGetUniqueId", t.unique_id);
         visit("ncclCommInitRankConfig", t.init_rank);
-        visit("ncclCommSplit", t.split);
         visit("ncclCommFinalize", t.finalize);
         visit("ncclCommDestroy", t.destroy);
         visit("ncclCommAbort", t.abort);
@@ -125,7 +123,7 @@ struct nccl_library {
     }
 };
 
-/// The oldest that skein takes: 2.19, whose communicators can be non-blocking and split.
+/// The oldest that skein takes: 2.19, whose configuration is the head of all later ones.
 inline constexpr int oldest_nccl = 21900;
 
 /// "2.28.9".
