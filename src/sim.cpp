@@ -10,7 +10,11 @@
 #endif
 
 #include <skein/sim/children.hpp>
+#include <skein/sim/detail/modelled_memory.hpp>
+#include <skein/sim/detail/modelled_nccl.hpp>
+#include <skein/sim/detail/modelled_streams.hpp>
 #include <skein/sim/detail/process_network.hpp>
+#include <skein/sim/device_model.hpp>
 #include <skein/sim/disk.hpp>
 #include <skein/sim/faults.hpp>
 #include <skein/sim/host_loop.hpp>
@@ -20,6 +24,8 @@
 #include <skein/sim/network.hpp>
 
 #include <skein/sim/detail/children.ipp>
+#include <skein/sim/detail/device_model.ipp>
+#include <skein/sim/detail/device_model_tables.ipp>
 #include <skein/sim/detail/disk.ipp>
 #include <skein/sim/detail/disk_crash.ipp>
 #include <skein/sim/detail/faults.ipp>
@@ -27,5 +33,9 @@
 #include <skein/sim/detail/local_elastic.ipp>
 #include <skein/sim/detail/local_rendezvous.ipp>
 #include <skein/sim/detail/loop.ipp>
+#include <skein/sim/detail/modelled_memory.ipp>
+#include <skein/sim/detail/modelled_nccl.ipp>
+#include <skein/sim/detail/modelled_nccl_calls.ipp>
+#include <skein/sim/detail/modelled_streams.ipp>
 #include <skein/sim/detail/network.ipp>
 #include <skein/sim/detail/process_network.ipp>

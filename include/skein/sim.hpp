@@ -4,6 +4,7 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/sim/children.hpp>
+#include <skein/sim/device_model.hpp>
 #include <skein/sim/disk.hpp>
 #include <skein/sim/faults.hpp>
 #include <skein/sim/host_loop.hpp>
