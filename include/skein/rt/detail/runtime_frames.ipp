@@ -78,7 +78,7 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     if (call_at(from, slot_id(f.id)) == nullptr)
-        return state_->replies.objects().drop(f.flags, f.body);
+        return state_->replies.objects().drop(from.incarnation, f.flags, f.body);
     settle(from, state_->take_out(static_cast<std::uint32_t>(f.id)), f);
 }
 
@@ -101,7 +101,7 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
     } else if (f.flags >= detail::reply_object) {
-        state_->replies.objects().drop(f.flags, f.body);
+        state_->replies.objects().drop(from.incarnation, f.flags, f.body);
     } else if (state_->upstream != nullptr) {
         give_back(*call, f);
     }
