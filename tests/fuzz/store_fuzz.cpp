@@ -21,14 +21,16 @@ void play(const std::uint8_t* data, std::size_t size) {
     for (; size >= 3; data += 3, size -= 3) {
         const process_id by(1 + data[1] % 4), to(1 + data[2] % 4);
         const object_number which(1 + data[2] / 4);
-        switch (data[0] % 7) {
+        switch (data[0] % 9) {
         case 0: (void)book.create(by, 4096u * (data[2] % 16) + 1); break;
         case 1: (void)book.seal(by, which); break;
         case 2: (void)book.give(by, which, to); break;
         case 3: (void)book.claim(by, which); break;
-        case 4: (void)book.release(by, which, data[0] / 7); break;
+        case 4: (void)book.release(by, which, data[0] / 9); break;
         case 5: (void)book.take_free_pages(); break;
-        default: book.forget_unseen();
+        case 6: (void)book.take(by, which, to); break;
+        case 7: book.decline(by, to); break;
+        default: (void)book.forget_unseen();
         }
         const auto now = book.usage();
         if (now.granted + now.sealed > now.bytes) std::abort();

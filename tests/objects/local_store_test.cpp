@@ -33,7 +33,8 @@ TEST_CASE("sizes of stores are bytes with a unit", "[objects][local_store]") {
 TEST_CASE("there is no thread and no page before the first object", "[objects][local_store]") {
     net::real_loop loop;
     objects::local_store store(std::uint64_t{64} << 20);
-    const auto files = store.files_for_child();
+    const auto link = store.link_for_child();
+    const auto& files = link.files;
     REQUIRE(files.size() == 2);
     struct stat info{};
     REQUIRE(::fstat(files[0]->get(), &info) == 0);

@@ -112,6 +112,28 @@ TEST_CASE("free bytes are one piece again, and their pages are given back once",
     CHECK(book.create(ann, 5 * page)->at == 3 * page);
 }
 
+TEST_CASE("a gift whose news is lost with its giver is declined, one that was taken stays",
+          "[objects][store_book]") {
+    store_book book(8 * page);
+    for (const auto one : {ann, bob, cyd}) book.begin(one);
+    const auto first = book.create(ann, page), second = book.create(ann, page);
+    for (const auto& made : {first, second}) CHECK(book.seal(ann, made->number));
+    for (const auto& made : {first, second}) CHECK(book.give(ann, made->number, bob));
+    CHECK(book.give(ann, second->number, cyd));
+    CHECK(!book.take(bob, first->number, cyd));
+    CHECK(book.take(bob, first->number, ann));
+    CHECK(!book.take(bob, first->number, ann));
+    book.end(ann);
+    CHECK(book.held(bob, second->number) == 1); // its news may be on the way
+    book.decline(bob, ann);
+    CHECK(book.held(bob, first->number) == 1);
+    CHECK(book.held(bob, second->number) == 0);
+    CHECK(book.held(cyd, second->number) == 1);
+    book.decline(bob, ann); // nothing is left
+    book.decline(cyd, ann);
+    CHECK(book.usage().objects == 1);
+}
+
 /// What the book should say, in the simplest way.
 struct model {
     struct object {

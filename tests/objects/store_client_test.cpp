@@ -74,7 +74,8 @@ TEST_CASE("an object that is made for another process is held by that alone", "[
         CHECK(w.store->usage().sealed == mebi);
         auto joining_too = w.join("b", 77);
         auto b = co_await joining_too;
-        const auto got = b->client->adopt(name);
+        const auto all = b->client->adopt({name}, a->client->self());
+        const auto got = all.at(0);
         CHECK(got->bytes().size() == mebi);
         co_await sleep_for(1s);
         CHECK(w.store->usage().processes == 1);
@@ -196,7 +197,7 @@ TEST_CASE("objects that are gone are none, those of another program are refused"
         const auto outcome = co_await refused;
         REQUIRE(!outcome);
         CHECK(outcome.error().code() == errc::mismatch);
-        CHECK_THROWS_AS(a->client->adopt(name), error);
+        CHECK_THROWS_AS(a->client->adopt({name}, a->client->self()), error);
     });
 }
 

@@ -61,8 +61,8 @@ public:
         mut_byte_span bytes_;
         mut_byte_span mapped_; ///< empty: nothing to unmap
     };
-    /// Its pages are taken at once, so that memory that is short is told here.
-    ///   errors  malformed: it is not all in it; exhausted: no memory
+    /// Its pages are taken at once: faults one by one cost more than writing.
+    ///   errors  malformed: it is not all in it; exhausted: no room to map it
     [[nodiscard]] window write(std::uint64_t at, std::uint64_t bytes) const;
 
     /// What was there is gone, and the system has its pages. Whole pages only.

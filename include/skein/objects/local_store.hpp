@@ -4,13 +4,15 @@
 // the driver, which has a loop without user code, from the first object on.
 //
 //     objects::local_store store(std::uint64_t{1} << 30);
-//     how.files = store.files_for_child();                  // the child: objects::inherited_client()
+//     auto link = store.link_for_child();
+//     how.files = link.files;                               // the child: objects::inherited_client()
 //     auto own = store.client(loop, incarnation);           // for the driver itself
 //     ...
 //     co_await own->close();
 //
 // Before the first object there are two descriptors for each child, no thread and no memory.
 
+#include <skein/core/fork_guard.hpp>
 #include <skein/core/time.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/net/loop_thread.hpp>
@@ -35,6 +37,16 @@ namespace skein::objects {
 ///   errors  usage
 [[nodiscard]] std::uint64_t parse_store_bytes(std::string_view text);
 
+/// What a child inherits of the store, for it alone, and our end of its socket once more.
+struct child_link {
+    std::vector<std::shared_ptr<const unique_fd>> files;
+    unique_fd ours;
+    fork_guard unforked;
+
+    /// Its holds end now, also if somebody that it has left behind has its end of the socket.
+    void has_ended() noexcept;
+};
+
 /// On the driver's loop; start() may come from there alone.
 class local_store {
 public:
@@ -46,8 +58,8 @@ public:
     ~local_store();
 
     [[nodiscard]] std::uint64_t bytes() const noexcept { return memory_.bytes(); }
-    /// What a child inherits: the memory, and its end of a socket. They are for one child alone.
-    [[nodiscard]] std::vector<std::shared_ptr<const unique_fd>> files_for_child();
+    /// The memory, and a socket.
+    [[nodiscard]] child_link link_for_child();
     /// For its boot message.
     [[nodiscard]] const net::token& secret() const noexcept { return secret_; }
 

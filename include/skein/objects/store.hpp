@@ -61,6 +61,7 @@ private:
     void give(process_id by, const give_request& what);
     [[nodiscard]] claim_reply claim(process_id by, const claim_request& what);
     void release(process_id by, const release_note& what);
+    void take(process_id by, const take_note& what);
     [[nodiscard]] create_reply name_of(const store_book::grant& made, std::uint64_t bytes) const;
     [[nodiscard]] error no_room(std::uint64_t bytes) const;
     /// Something may be free now.

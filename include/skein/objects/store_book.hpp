@@ -73,8 +73,14 @@ public:
 
     /// Its maker has written it, and holds it.
     [[nodiscard]] result<void> seal(process_id by, object_number which);
-    /// Once more for a process that may let go later than who gives it.
+    /// Once more for another process, which will hear of it from who gives it: a gift, until it is
+    /// taken.
     [[nodiscard]] result<void> give(process_id by, object_number which, process_id to);
+    /// Who was given it has heard of it.
+    [[nodiscard]] result<void> take(process_id by, object_number which, process_id from);
+    /// It hears of no more gifts of that process, which has ended: those that are left were lost with
+    /// it.
+    void decline(process_id by, process_id from);
     /// Once more for a process that has heard of it. Nothing: it is gone.
     [[nodiscard]] std::optional<extent> claim(process_id by, object_number which);
     /// Gives back what was held so often; an object that is not sealed was not made.
@@ -101,6 +107,8 @@ private:
         bool is_seen = false;
         bool is_old = false; ///< not seen, and older than the last forget_unseen()
         std::unordered_map<object_number, std::uint32_t> holds;
+        /// That it has not taken yet, by who gave them.
+        std::unordered_map<process_id, std::unordered_map<object_number, std::uint32_t>> gifts;
     };
 
     void hold(process_id by, object_number which, entry& of);

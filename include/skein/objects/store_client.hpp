@@ -91,9 +91,12 @@ public:
     /// Holds objects that other processes have told of and hold; null for those that are gone.
     ///   errors  those of the link; mismatch: objects of another program; cancelled
     [[nodiscard]] task<std::vector<object_ptr>> claim(std::vector<object_name> names);
-    /// The object that somebody holds for this process, once.
-    ///   errors  mismatch, malformed: it is none of this store
-    [[nodiscard]] object_ptr adopt(const object_name& name);
+    /// The objects that a process has given to this one, and told of.
+    ///   errors  mismatch, malformed: they are none of this store
+    [[nodiscard]] std::vector<object_ptr> adopt(const std::vector<object_name>& names,
+                                                process_id from);
+    /// That process has ended, and tells of nothing more: what it has given and not told of goes.
+    void lost(process_id from);
     /// Has another process hold these, too.
     ///   errors  those of the link; cancelled
     [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to);
@@ -112,7 +115,9 @@ private:
                                                                  time_span patience);
     [[nodiscard]] task<net::requests::handle> link();
     static task<void> connect(store_client* self);
-    void lost(const error& why);
+    void link_is_lost(const error& why);
+    template <class Note>
+    void tell_in_order(const Note& what);
     [[nodiscard]] object_ptr keep(const object_name& name);
     void want_link();
     void send_back();
@@ -123,6 +128,7 @@ private:
     connector connect_;
     std::uint64_t store_ = 0; ///< its number, once it is known
     net::requests::handle link_;
+    std::vector<unique_function<void()>> early_; ///< what is told when there is a link
     std::optional<error> lost_;
     bool is_connecting_ = false, is_closed_ = false;
     event settled_; ///< there is a link, or never will be

@@ -59,6 +59,17 @@ struct let_go {
     object_number which;
     std::uint32_t times = 0, unused = 0;
 };
+/// It has heard of what was given to it. At most most_names.
+struct take_note {
+    static constexpr std::uint16_t number = 9;
+    std::vector<object_number> which;
+    process_id from;
+};
+/// It hears of no more gifts of that process.
+struct decline_note {
+    static constexpr std::uint16_t number = 10;
+    process_id from;
+};
 /// At most most_names.
 struct release_note {
     static constexpr std::uint16_t number = 8;
@@ -68,7 +79,8 @@ struct release_note {
 /// So many names one message has at most: longer ones would be overtaken.
 inline constexpr std::size_t most_names = 2048;
 
-using store_messages = net::message_table<create_request, create_reply, seal_request, give_request,
-                                          done_reply, claim_request, claim_reply, release_note>;
+using store_messages =
+    net::message_table<create_request, create_reply, seal_request, give_request, done_reply,
+                       claim_request, claim_reply, release_note, take_note, decline_note>;
 
 } // namespace skein::objects

@@ -67,7 +67,11 @@ public:
 
     /// Suspends until the call of the ref is done; gives the view that is there.
     ///   errors  those of co_await ref; malformed: the object cannot be read as a T
-    auto operator co_await() const noexcept { return awaiter(of_.state()); }
+    auto operator co_await() const {
+        SKEIN_CHECK(of_,
+                    "co_await of a skein::view that is empty or there already: *view reads it");
+        return awaiter(of_.state());
+    }
 
     /// What it keeps; null: the value is in the memory of this process alone.
     [[nodiscard]] const objects::object_ptr& object() const noexcept { return object_; }

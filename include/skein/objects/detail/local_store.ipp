@@ -128,6 +128,7 @@ SKEIN_INLINE local_store::local_store(std::uint64_t bytes)
     : memory_(arena::create(bytes)), secret_(net::token::generate()) {
     file_ = std::make_shared<const unique_fd>(::fcntl(memory_.fd(), F_DUPFD_CLOEXEC, 0));
     if (!*file_) throw error(errc::exhausted, "no descriptor for the memory of objects");
+    (void)memory_.view(0, 0); // where addresses are limited it is said now
 }
 
 SKEIN_INLINE local_store::~local_store() {
@@ -139,10 +140,21 @@ SKEIN_INLINE local_store::~local_store() {
     });
 }
 
-SKEIN_INLINE std::vector<std::shared_ptr<const unique_fd>> local_store::files_for_child() {
+SKEIN_INLINE void child_link::has_ended() noexcept {
+    if (!ours) return;
+    (void)net::end_input(ours.get());
+    unforked.reset();
+    ours.reset();
+}
+
+SKEIN_INLINE child_link local_store::link_for_child() {
     auto link = net::make_socket_pair();
+    child_link out;
+    out.ours = unique_fd(::fcntl(link.ours.get(), F_DUPFD_CLOEXEC, 0));
+    out.unforked = fork_guard(out.ours.get());
+    out.files = {file_, std::make_shared<const unique_fd>(std::move(link.theirs))};
     take(std::move(link.ours));
-    return {file_, std::make_shared<const unique_fd>(std::move(link.theirs))};
+    return out;
 }
 
 SKEIN_INLINE void local_store::take(unique_fd socket) {

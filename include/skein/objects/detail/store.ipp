@@ -125,6 +125,11 @@ SKEIN_INLINE void store::release(process_id by, const release_note& what) {
     changed();
 }
 
+SKEIN_INLINE void store::take(process_id by, const take_note& what) {
+    for (const auto which : what.which)
+        if (const auto done = book_.take(by, which, what.from); !done) throw done.error();
+}
+
 SKEIN_INLINE void store::changed() {
     while (!line_.empty()) {
         // Who has been served leaves the line by itself.
@@ -188,6 +193,11 @@ SKEIN_INLINE std::shared_ptr<net::request_service> store::service_for(process_id
         [this, who](const claim_request& what) { return claim(who, what); });
     service->on_tell_at_once<release_note>(
         [this, who](const release_note& what) { release(who, what); });
+    service->on_tell_at_once<take_note>([this, who](const take_note& what) { take(who, what); });
+    service->on_tell_at_once<decline_note>([this, who](const decline_note& what) {
+        book_.decline(who, what.from);
+        changed();
+    });
     return service;
 }
 

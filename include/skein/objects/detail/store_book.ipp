@@ -81,8 +81,33 @@ SKEIN_INLINE result<void> store_book::give(process_id by, object_number which, p
     const auto found = objects_.find(which);
     if (found == objects_.end() || !found->second.is_sealed || held(by, which) == 0)
         return detail::not_known(by, which, "gives away");
-    if (!has_ended(to)) hold(to, which, found->second);
+    if (has_ended(to)) return {};
+    hold(to, which, found->second);
+    ++processes_[to].gifts[by][which];
     return {};
+}
+
+SKEIN_INLINE result<void> store_book::take(process_id by, object_number which, process_id from) {
+    const auto whose = processes_.find(by);
+    if (whose == processes_.end()) return detail::not_known(by, which, "takes");
+    auto& gifts = whose->second.gifts;
+    const auto giver = gifts.find(from);
+    if (giver == gifts.end()) return detail::not_known(by, which, "takes");
+    const auto count = giver->second.find(which);
+    if (count == giver->second.end()) return detail::not_known(by, which, "takes");
+    if (--count->second == 0) giver->second.erase(count);
+    if (giver->second.empty()) gifts.erase(giver);
+    return {};
+}
+
+SKEIN_INLINE void store_book::decline(process_id by, process_id from) {
+    const auto whose = processes_.find(by);
+    if (whose == processes_.end()) return;
+    const auto giver = whose->second.gifts.find(from);
+    if (giver == whose->second.gifts.end()) return;
+    const auto left = std::move(giver->second);
+    whose->second.gifts.erase(giver);
+    for (const auto& [which, times] : left) (void)release(by, which, times);
 }
 
 SKEIN_INLINE std::optional<extent> store_book::claim(process_id by, object_number which) {

@@ -51,17 +51,18 @@ SKEIN_INLINE task<void> store_client::connect(store_client* self) {
         auto wire = co_await connecting;
         self->link_ = net::requests::over(std::move(wire));
         self->link_->set_closed_handler([self](const error* why) {
-            self->lost(why != nullptr ? *why : error(errc::closed, "the store has ended"));
+            self->link_is_lost(why != nullptr ? *why : error(errc::closed, "the store has ended"));
         });
     } catch (const error& e) {
-        self->lost(e);
+        self->link_is_lost(e);
         co_return;
     }
+    for (auto& one : std::exchange(self->early_, {})) one();
     self->settled_.set();
     self->send_back();
 }
 
-SKEIN_INLINE void store_client::lost(const error& why) {
+SKEIN_INLINE void store_client::link_is_lost(const error& why) {
     if (!lost_) lost_ = why;
     settled_.set();
     if (is_closed_ || why.code() == errc::closed || why.code() == errc::cancelled) return;
@@ -81,6 +82,7 @@ SKEIN_INLINE task<void> store_client::close() {
     back_->close();
     if (!lost_) lost_ = error(errc::closed, "the store's client has ended");
     settled_.set();
+    early_.clear();
     tasks_.cancel();
     auto joined = as_result(shield(tasks_.join()));
     (void)co_await joined;
@@ -198,10 +200,43 @@ SKEIN_INLINE object_ptr store_client::keep(const object_name& name) {
     return made;
 }
 
-SKEIN_INLINE object_ptr store_client::adopt(const object_name& name) {
-    refuse_others(name);
+/// Behind what was told before.
+template <class Note>
+void store_client::tell_in_order(const Note& what) {
+    if (lost_ || is_closed_) return;
+    if (!link_) return early_.push_back([this, what] { tell_in_order(what); });
+    try {
+        link_->tell(what);
+    } catch (const error&) { // its end follows, and the store forgets all
+    }
+}
+
+SKEIN_INLINE std::vector<object_ptr> store_client::adopt(const std::vector<object_name>& names,
+                                                         process_id from) {
     want_link();
-    return keep(name);
+    std::vector<object_ptr> all;
+    all.reserve(names.size());
+    take_note what;
+    what.from = from;
+    for (const auto& name : names) {
+        refuse_others(name);
+        what.which.push_back(name.number);
+        if (what.which.size() == most_names) {
+            tell_in_order(what);
+            what.which.clear();
+        }
+        all.push_back(keep(name));
+    }
+    if (!what.which.empty()) tell_in_order(what);
+    return all;
+}
+
+/// Who has never used the store has taken nothing: what was given to it the store forgets by itself.
+SKEIN_INLINE void store_client::lost(process_id from) {
+    if (!is_connecting_) return;
+    decline_note what;
+    what.from = from;
+    tell_in_order(what);
 }
 
 SKEIN_INLINE object_ptr store_client::find(object_number which) const {

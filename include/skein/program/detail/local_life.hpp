@@ -3,10 +3,12 @@
 // Part of the bodies of program/local_workers.hpp: what the pool knows of one worker, and of those
 // for one demand.
 
+#include <skein/core/bytes.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/time.hpp>
 #include <skein/net/acceptor.hpp>
 #include <skein/net/connection.hpp>
+#include <skein/objects/local_store.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/proc/claims.hpp>
 #include <skein/rt/worker_source.hpp>
@@ -37,6 +39,15 @@ struct local_life {
     sched::gpu_set gpus;         ///< that it sees
     sched::request_id in_bundle; ///< what it holds of a placement group
     bool is_unwanted = false;    ///< it was killed on purpose
+    objects::child_link store;   ///< of its process
+
+    /// It inherits the files of the store; gives the secret.
+    [[nodiscard]] byte_buffer join_store(objects::local_store& at, proc::child_options& how) {
+        store = at.link_for_child();
+        how.files = store.files;
+        store.files.clear(); // its end is its own
+        return to_buffer(at.secret().bytes());
+    }
 };
 /// One line on a death that nobody wanted. Its calls run again, or fail, and say so themselves.
 inline void say_lost(const local_life& one, const proc::child_end& end) {

@@ -244,10 +244,7 @@ private:
         how.reads_output = boot.is_read;
         how.memory = proc::shared_memory::create(proc::claims::bytes);
         one.page = proc::claims(how.memory);
-        if (how_.store) {
-            how.files = how_.store->files_for_child();
-            boot.store = to_buffer(how_.store->secret().bytes());
-        }
+        if (how_.store) boot.store = one.join_store(*how_.store, how);
         how.message = wire::encode(boot);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
@@ -503,6 +500,7 @@ private:
     task<void> watch_end(life* one) {
         auto ended = one->process->ended(); // the end of a socket pair with it
         (void)co_await ended;
+        one->store.has_ended();
         if (!one->door) co_return;
         one->door->close();                             // it never came
         co_await sleep_for(how_.times.reconnect_first); // TCP: its bytes are on the way

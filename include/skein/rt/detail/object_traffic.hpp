@@ -97,12 +97,15 @@ public:
     /// Passes a reply on, with objects that this process holds.
     void pass_on(replies& by, std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
                  byte_buffer body, std::vector<objects::object_ptr> all);
-    /// The objects of a reply, which the store counts for this process; the body is without their
-    /// list then.
+    /// The objects of a reply of that process, which has given them to this one; the body is without
+    /// their list then.
     ///   errors  malformed, mismatch, not_supported
-    [[nodiscard]] std::vector<objects::object_ptr> adopt(std::uint16_t flags, byte_span& body);
+    [[nodiscard]] std::vector<objects::object_ptr> adopt(std::uint64_t from, std::uint16_t flags,
+                                                         byte_span& body);
     /// The same of a reply that nobody waits for any more.
-    void drop(std::uint16_t flags, byte_span body);
+    void drop(std::uint64_t from, std::uint16_t flags, byte_span body);
+    /// That process has ended, and all its replies were read.
+    void lost(std::uint64_t incarnation);
     /// Makes an object; null: no room, or no store.
     ///   bytes   must stay until the task has ended
     ///   errors  those of the link with the store; cancelled

@@ -80,27 +80,30 @@ SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(std::vector<
     return all;
 }
 
-SKEIN_INLINE std::vector<objects::object_ptr> object_traffic::adopt(std::uint16_t flags,
+SKEIN_INLINE std::vector<objects::object_ptr> object_traffic::adopt(std::uint64_t from,
+                                                                    std::uint16_t flags,
                                                                     byte_span& body) {
     if (store_ == nullptr)
         throw error(errc::not_supported,
                     "not supported: a reply that is an object of another host's store");
-    std::vector<objects::object_ptr> all;
+    std::vector<objects::object_name> names;
     if (flags == reply_object) {
-        objects::object_name name;
-        if (auto read = wire::decode(body, name); !read) throw read.error();
-        all.push_back(store_->adopt(name));
-        return all;
+        if (auto read = wire::decode(body, names.emplace_back()); !read) throw read.error();
+    } else {
+        std::vector<object_use> uses;
+        if (!take_uses(body, uses))
+            throw error(errc::malformed, "a reply whose objects cannot be read");
+        for (const auto& one : uses) names.push_back(one.name);
     }
-    std::vector<object_use> uses;
-    if (!take_uses(body, uses))
-        throw error(errc::malformed, "a reply whose objects cannot be read");
-    for (const auto& one : uses) all.push_back(store_->adopt(one.name));
-    return all;
+    return store_->adopt(names, objects::process_id(from));
 }
 
-SKEIN_INLINE void object_traffic::drop(std::uint16_t flags, byte_span body) {
-    if (flags >= reply_object && store_ != nullptr) (void)adopt(flags, body);
+SKEIN_INLINE void object_traffic::drop(std::uint64_t from, std::uint16_t flags, byte_span body) {
+    if (flags >= reply_object && store_ != nullptr) (void)adopt(from, flags, body);
+}
+
+SKEIN_INLINE void object_traffic::lost(std::uint64_t incarnation) {
+    if (store_ != nullptr) store_->lost(objects::process_id(incarnation));
 }
 
 SKEIN_INLINE task<objects::object_ptr> object_traffic::make(byte_span bytes) {

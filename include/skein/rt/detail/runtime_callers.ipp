@@ -195,15 +195,16 @@ SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
                            : nullptr;
     if (call == nullptr || call->on == nullptr || call->on->incarnation != head.worker ||
         call->on->role != detail::peer_role::dialled)
-        return refuse_relayed(reply);
+        return refuse_relayed(head.worker, reply);
     peer& from = *call->on;
     if (!streams::open_end(from, *call, reply, true)) return;
     settle(from, free_slot(slot_id(f.id)), reply);
 }
 
 /// Nobody waits for it any more; but the driver counts the handles in it as held here.
-SKEIN_INLINE void runtime::refuse_relayed(const net::frame_view& f) {
-    if (f.flags >= detail::reply_object) return state_->replies.objects().drop(f.flags, f.body);
+SKEIN_INLINE void runtime::refuse_relayed(std::uint64_t worker, const net::frame_view& f) {
+    if (f.flags >= detail::reply_object)
+        return state_->replies.objects().drop(worker, f.flags, f.body);
     detail::lending_reply parts;
     if (f.flags != detail::reply_lends || !parts.decode(f.body)) return;
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
@@ -213,7 +214,7 @@ SKEIN_INLINE void runtime::refuse_relayed(const net::frame_view& f) {
 /// Worker: the same of a call that had ended, by its deadline, before its answer came.
 SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_view& f) {
     if (f.flags == detail::reply_ok) return call.give_back(*this, f.body);
-    refuse_relayed(f);
+    refuse_relayed(call.on != nullptr ? call.on->incarnation : 0, f);
 }
 
 // ---- calls of this process to itself -----------------------------------------------------------

@@ -309,6 +309,7 @@ SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
     at.told.set();
     const auto incarnation = at.end->incarnation;
     if (!at.is_served) { // nobody waits for it
+        state_->replies.objects().lost(incarnation);
         state_->direct->forget(incarnation);
         return;
     }
@@ -320,6 +321,7 @@ SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
 /// way, or fail.
 SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
     losses lost;
+    if (at.end) state_->replies.objects().lost(l.incarnation);
     const bool closing = state_->closing;
     lost.code = state_->space_server_end ? errc::worker_lost
                 : closing                ? errc::closed

@@ -81,7 +81,7 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     auto* const call = call_at(from, slot_id(f.id));
-    if (call == nullptr) return state_->replies.objects().drop(f.flags, f.body);
+    if (call == nullptr) return state_->replies.objects().drop(from.incarnation, f.flags, f.body);
     if (streams::is_stream(*call) || (f.flags & detail::reply_counted) != 0) [[unlikely]] {
         net::frame_view end = f;
         if (!streams::open_end(from, *call, end, false)) return;
@@ -109,7 +109,7 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
     } else if (f.flags >= detail::reply_object) {
-        state_->replies.objects().drop(f.flags, f.body);
+        state_->replies.objects().drop(from.incarnation, f.flags, f.body);
     } else if (state_->upstream != nullptr) {
         give_back(*call, f);
     }

@@ -77,7 +77,7 @@ SKEIN_INLINE task<void> runtime::large_arguments::make(runtime* self,
 SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detail::call_base& call,
                                                 const net::frame_view& f) {
     byte_span body = f.body;
-    auto all = self.state_->replies.objects().adopt(f.flags, body);
+    auto all = self.state_->replies.objects().adopt(from.incarnation, f.flags, body);
     if (f.flags == detail::reply_object) return call.finish_with_object(all.front());
     const bool is_passed_on = self.state_->upstream == nullptr && call.nested;
     if (is_passed_on) {
