@@ -279,7 +279,7 @@ private:
     void on_end(const net::frame_view& f);
     void on_relayed(const net::frame_view& f);
     void refuse_relayed(std::uint64_t worker, const net::frame_view& f);
-    void give_back(detail::call_base& call, const net::frame_view& f);
+    void give_back(detail::call_base& call, std::uint64_t worker, const net::frame_view& f);
     static task<void> reach(runtime* self, std::uint64_t incarnation);
     task<std::shared_ptr<net::channel>> dial(std::uint64_t incarnation);
     static task<void> talk(runtime* self, std::uint64_t incarnation,

@@ -77,9 +77,11 @@ namespace detail {
     how.self.purpose = "skein-objects-1";
     if (self) how.self.extra = wire::encode(store_hello{self});
     how.require_same_build = true;
-    how.checksum_bodies = false;                                         // from memory to memory
-    how.bounds.handshake_deadline = time_constants::lan().start_timeout; // the driver may compute
-    constexpr auto for_ever = duration::max(); // the end of a process is the end of its socket
+    how.checksum_bodies = false; // from memory to memory
+    // The end of a process is the end of its socket. It dials with its first object, after hours
+    // maybe, and the driver may compute meanwhile.
+    constexpr auto for_ever = duration::max();
+    how.bounds.handshake_deadline = for_ever;
     how.alive = {net::keep_alive_mode::off,
                  time_constants::lan().idle_probe,
                  for_ever,

@@ -5,6 +5,8 @@
 #include <skein/core/awaitable.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/semaphore.hpp>
+#include <skein/core/timeout.hpp>
 #include <skein/objects/detail/let_go_box.hpp>
 
 #include <algorithm>
@@ -126,9 +128,18 @@ SKEIN_INLINE task<void> store_client::create_for(store_client* self,
     asked->is_over.set();
 }
 
+[[nodiscard]] inline task<void> acquired(semaphore* turns) { co_await turns->acquire(); }
+
+/// All waiting together takes no longer than the patience.
 SKEIN_INLINE task<std::optional<fresh_object>> store_client::create_alone(std::uint64_t bytes,
                                                                           time_span patience) {
-    co_await creating_.acquire();
+    const auto until = deadline_after(loop::current().now(), duration(patience));
+    if (!creating_.try_acquire()) {
+        auto acquiring = as_result(with_timeout(acquired(&creating_), patience));
+        const auto mine = co_await acquiring;
+        if (!mine && mine.error().code() == errc::timeout) co_return std::nullopt;
+        if (!mine) throw mine.error();
+    }
     struct turn {
         explicit turn(semaphore& s) noexcept : of(s) {}
         turn(const turn&) = delete;
@@ -143,8 +154,9 @@ SKEIN_INLINE task<std::optional<fresh_object>> store_client::create_alone(std::u
         const auto to = co_await linking;
         create_request what;
         what.bytes = bytes;
+        const auto left = std::max(until - loop::current().now(), duration(0));
         what.patience_ms = static_cast<std::uint32_t>(
-            std::chrono::duration_cast<std::chrono::milliseconds>(duration(patience)).count());
+            std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
         auto asking = to->call<create_reply>(what);
         const auto name = (co_await asking).name;
         if (name.store == 0 || name.bytes != bytes)
@@ -175,9 +187,10 @@ SKEIN_INLINE task<object_ptr> store_client::seal(fresh_object made, process_id t
     what.to = to;
     auto asking = shield(over->call<done_reply>(what)); // its answer must be heard
     (void)co_await asking;
+    const bool is_own = !to || to == self_;
+    auto kept = is_own ? keep(name) : nullptr;
     made.back_.reset(); // the store counts it as an object now
-    if (to && to != self_) co_return nullptr;
-    co_return keep(name);
+    co_return kept;
 }
 
 SKEIN_INLINE void store_client::refuse_others(const object_name& name) {

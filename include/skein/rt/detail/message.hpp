@@ -88,6 +88,9 @@ inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2, 
     return flags <= reply_lends || flags == reply_object || flags == reply_refs ||
            flags == (reply_refs | reply_lends) || flags == (reply_failed | reply_counted);
 }
+[[nodiscard]] constexpr bool has_objects(std::uint16_t outcome) noexcept {
+    return (outcome & (reply_object | reply_refs)) != 0;
+}
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
 
 /// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a

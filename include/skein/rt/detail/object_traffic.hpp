@@ -103,7 +103,7 @@ public:
     [[nodiscard]] std::vector<objects::object_ptr> adopt(std::uint64_t from, std::uint16_t flags,
                                                          byte_span& body);
     /// The same of a reply that nobody waits for any more.
-    void drop(std::uint64_t from, std::uint16_t flags, byte_span body);
+    void drop(std::uint64_t from, std::uint16_t flags, byte_span& body);
     /// That process has ended, and all its replies were read.
     void lost(std::uint64_t incarnation);
     /// Makes an object; null: no room, or no store.

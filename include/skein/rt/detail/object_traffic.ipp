@@ -13,6 +13,8 @@
 #include <skein/wire/encode.hpp>
 
 #include <cstring>
+#include <exception>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -98,8 +100,8 @@ SKEIN_INLINE std::vector<objects::object_ptr> object_traffic::adopt(std::uint64_
     return store_->adopt(names, objects::process_id(from));
 }
 
-SKEIN_INLINE void object_traffic::drop(std::uint64_t from, std::uint16_t flags, byte_span body) {
-    if (flags >= reply_object && store_ != nullptr) (void)adopt(from, flags, body);
+SKEIN_INLINE void object_traffic::drop(std::uint64_t from, std::uint16_t flags, byte_span& body) {
+    if (has_objects(flags) && store_ != nullptr) (void)adopt(from, flags, body);
 }
 
 SKEIN_INLINE void object_traffic::lost(std::uint64_t incarnation) {
@@ -132,17 +134,32 @@ SKEIN_INLINE task<std::optional<objects::object_name>> make_for(
     co_return name;
 }
 
+/// Its caller hears of it in any case: why it cannot have the value, if it cannot.
+template <class Reply>
+void reply_or_fail(replies& by, peer& to, slot_id id, Reply reply) {
+    std::optional<error> why;
+    try {
+        reply();
+    } catch (const error& e) {
+        why = e;
+    } catch (const std::exception& e) {
+        why = error(errc::exhausted, e.what());
+    }
+    if (why) by.reply_failure(to, id, {std::move(*why), nullptr});
+}
+
 SKEIN_INLINE task<void> send_value(replies* by, std::shared_ptr<objects::store_client> store,
                                    std::shared_ptr<peer> to, slot_id id,
                                    std::unique_ptr<outgoing_value> value) {
     auto making = as_result(make_for(store, value.get(), objects::process_id(to->incarnation)));
     const auto name = co_await making;
     if (!name && name.error().code() == errc::cancelled) throw name.error();
-    if (name && *name) {
-        by->reply_as(*to, id, reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
-    } else {
-        by->reply_as(*to, id, reply_ok, [&](wire::writer& w) { value->encode(w); });
-    }
+    reply_or_fail(*by, *to, id, [&] {
+        if (name && *name)
+            by->reply_as(*to, id, reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
+        else
+            by->reply_as(*to, id, reply_ok, [&](wire::writer& w) { value->encode(w); });
+    });
 }
 
 SKEIN_INLINE void object_traffic::send_object(replies& by, std::shared_ptr<peer> to, slot_id id,
@@ -153,9 +170,13 @@ SKEIN_INLINE void object_traffic::send_object(replies& by, std::shared_ptr<peer>
 SKEIN_INLINE task<void> pass_on_held(replies* by, std::shared_ptr<objects::store_client> store,
                                      std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
                                      byte_buffer body, std::vector<objects::object_ptr> all) {
-    auto giving = store->give(all, objects::process_id(to->incarnation));
-    co_await giving;
-    by->reply_as(*to, id, flags, [&](wire::writer& w) { w.raw(body); });
+    auto giving = as_result(store->give(all, objects::process_id(to->incarnation)));
+    const auto given = co_await giving;
+    if (!given && given.error().code() == errc::cancelled) throw given.error();
+    reply_or_fail(*by, *to, id, [&] {
+        if (!given) throw given.error();
+        by->reply_as(*to, id, flags, [&](wire::writer& w) { w.raw(body); });
+    });
 }
 
 SKEIN_INLINE void object_traffic::pass_on(replies& by, std::shared_ptr<peer> to, slot_id id,

@@ -49,5 +49,5 @@ void encode_ref_failure(wire::writer& to, const failure& why);
 } // namespace skein::rt::detail
 
 #if SKEIN_HEADER_ONLY
-#include <skein/rt/detail/ref_codec.ipp>
+#include <skein/rt/ref.hpp> // which includes the bodies: they need its class
 #endif

@@ -203,18 +203,20 @@ SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
 
 /// Nobody waits for it any more; but the driver counts the handles in it as held here.
 SKEIN_INLINE void runtime::refuse_relayed(std::uint64_t worker, const net::frame_view& f) {
-    if (f.flags >= detail::reply_object)
-        return state_->replies.objects().drop(worker, f.flags, f.body);
+    byte_span body = f.body;
+    state_->replies.objects().drop(worker, f.flags, body);
     detail::lending_reply parts;
-    if (f.flags != detail::reply_lends || !parts.decode(f.body)) return;
+    const bool lends = (f.flags & detail::reply_lends) != 0;
+    if (!lends || !parts.decode(body)) return;
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
     for (const auto id : parts.actors) actor_queues.push_back(hold_actor(id, 0));
 }
 
 /// Worker: the same of a call that had ended, by its deadline, before its answer came.
-SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_view& f) {
+SKEIN_INLINE void runtime::give_back(detail::call_base& call, std::uint64_t worker,
+                                     const net::frame_view& f) {
     if (f.flags == detail::reply_ok) return call.give_back(*this, f.body);
-    refuse_relayed(call.on != nullptr ? call.on->incarnation : 0, f);
+    refuse_relayed(worker, f);
 }
 
 // ---- calls of this process to itself -----------------------------------------------------------

@@ -81,7 +81,10 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     auto* const call = call_at(from, slot_id(f.id));
-    if (call == nullptr) return state_->replies.objects().drop(from.incarnation, f.flags, f.body);
+    if (call == nullptr) {
+        byte_span body = f.body;
+        return state_->replies.objects().drop(from.incarnation, f.flags, body);
+    }
     if (streams::is_stream(*call) || (f.flags & detail::reply_counted) != 0) [[unlikely]] {
         net::frame_view end = f;
         if (!streams::open_end(from, *call, end, false)) return;
@@ -108,10 +111,11 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             auto why = detail::decode_failure(f.body);
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
-    } else if (f.flags >= detail::reply_object) {
-        state_->replies.objects().drop(from.incarnation, f.flags, f.body);
     } else if (state_->upstream != nullptr) {
-        give_back(*call, f);
+        give_back(*call, from.incarnation, f);
+    } else {
+        byte_span body = f.body;
+        state_->replies.objects().drop(from.incarnation, f.flags, body);
     }
     if (queue) drain(*queue);
     if (state_->dispatch.has_waiting()) pump();
