@@ -130,6 +130,13 @@ TEST_CASE("a gift whose news is lost with its giver is declined, one that was ta
     CHECK(book.held(bob, second->number) == 0);
     CHECK(book.held(cyd, second->number) == 1);
     book.decline(bob, ann); // nothing is left
+    const auto late =
+        book.create(cyd, page); // what it said before its end comes behind the news of it
+    CHECK(book.seal(cyd, late->number));
+    book.decline(bob, cyd);
+    CHECK(book.give(cyd, late->number, bob));
+    CHECK(book.held(bob, late->number) == 0);
+    CHECK(book.release(cyd, late->number, 1));
     book.decline(cyd, ann);
     CHECK(book.usage().objects == 1);
 }

@@ -129,7 +129,7 @@ public:
 
 private:
     [[nodiscard]] std::uint32_t size() {
-        return static_cast<std::uint32_t>(4 * (1 + w_.below(w_.chance(0.3) ? 2'000 : 100'000)));
+        return static_cast<std::uint32_t>(4 * (1 + w_.below(w_.chance(0.3) ? 2'000 : 40'000)));
     }
     [[nodiscard]] std::uint32_t next_id() { return ++last_id_; }
     [[nodiscard]] held_value& any() { return held_[w_.below(held_.size())]; }
@@ -332,7 +332,7 @@ task<void> scenario(sim::world& w) {
     // On one host connections do not break while both processes live.
     w.network.stop_faults();
     test::sim_cluster cluster(w.loop, w.network, 1 + static_cast<int>(w.below(3)));
-    cluster.share_store((1 + w.below(4)) << 20);
+    cluster.share_store((1 + w.below(4)) << 19);
     auto body = [&](test::sim_cluster& c) -> task<void> {
         game g(w, c);
         auto playing = g.play();

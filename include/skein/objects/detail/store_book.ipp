@@ -18,6 +18,9 @@ namespace detail {
     return (bytes + arena::page - 1) / arena::page * arena::page;
 }
 
+/// Among the gifts of a process: there will be no more. No object has that number.
+inline constexpr object_number declined;
+
 [[nodiscard]] SKEIN_INLINE error not_known(process_id by, object_number which, const char* what) {
     return {errc::malformed, fmt::format("process {:x} {} object {}, which it does not hold",
                                          by.value(), what, which.value())};
@@ -82,8 +85,11 @@ SKEIN_INLINE result<void> store_book::give(process_id by, object_number which, p
     if (found == objects_.end() || !found->second.is_sealed || held(by, which) == 0)
         return detail::not_known(by, which, "gives away");
     if (has_ended(to)) return {};
+    auto& gifts = processes_[to].gifts[by];
+    if (gifts.contains(detail::declined))
+        return {}; // its last words come behind the news of its end
+    ++gifts[which];
     hold(to, which, found->second);
-    ++processes_[to].gifts[by][which];
     return {};
 }
 
@@ -103,11 +109,9 @@ SKEIN_INLINE result<void> store_book::take(process_id by, object_number which, p
 SKEIN_INLINE void store_book::decline(process_id by, process_id from) {
     const auto whose = processes_.find(by);
     if (whose == processes_.end()) return;
-    const auto giver = whose->second.gifts.find(from);
-    if (giver == whose->second.gifts.end()) return;
-    const auto left = std::move(giver->second);
-    whose->second.gifts.erase(giver);
-    for (const auto& [which, times] : left) (void)release(by, which, times);
+    const auto left = std::exchange(whose->second.gifts[from], {{detail::declined, 1}});
+    for (const auto& [which, times] : left)
+        if (which != detail::declined) (void)release(by, which, times);
 }
 
 SKEIN_INLINE std::optional<extent> store_book::claim(process_id by, object_number which) {

@@ -244,9 +244,8 @@ SKEIN_INLINE std::vector<object_ptr> store_client::adopt(const std::vector<objec
     return all;
 }
 
-/// Who has never used the store has taken nothing: what was given to it the store forgets by itself.
+/// Who has not used the store yet tells it when it does.
 SKEIN_INLINE void store_client::lost(process_id from) {
-    if (!is_connecting_) return;
     decline_note what;
     what.from = from;
     tell_in_order(what);
