@@ -100,6 +100,7 @@ public:
         co_await std::move(closing);
         auto closing_too = close(std::move(gradients_));
         co_await std::move(closing_too);
+        has_ended = true; // but for its memory
         auto ending = end();
         co_await std::move(ending);
     }
@@ -107,6 +108,7 @@ public:
     std::optional<error> why;
     std::size_t done = 0;
     bool wrong = false, slow = false, stuck = false;
+    bool has_paused = false, has_ended = false;
 
 private:
     static constexpr std::size_t most = 64 * 5; // elements of a buffer
@@ -173,7 +175,10 @@ private:
             model_.fail(rank_, dist::nccl_result::system_error);
             break;
         case device_plan::trouble::hangs: model_.hang(rank_); break;
-        case device_plan::trouble::pauses: model_.pause(rank_); break;
+        case device_plan::trouble::pauses:
+            model_.pause(rank_);
+            has_paused = true;
+            break;
         default: break;
         }
     }
@@ -328,10 +333,12 @@ private:
     void *floats_ = nullptr, *halves_ = nullptr, *result_ = nullptr, *word_ = nullptr;
 };
 
-inline task<void> resume_later(const sim::device_model* model, const device_plan* plan) {
-    duration whole = plan->paused_for;
-    for (const auto& r : plan->rounds) whole += r.pause;
-    co_await sleep_for(whole);
+/// A device that stands still goes on after a while.
+inline task<void> resume_later(const sim::device_model* model, const device_plan* plan,
+                               const device_rank* victim) {
+    while (!victim->has_paused && !victim->has_ended)
+        co_await sleep_for(std::chrono::milliseconds(1));
+    co_await sleep_for(plan->paused_for);
     model->resume(plan->victim);
 }
 
@@ -376,7 +383,8 @@ inline task<void> run_devices(device_plan plan, device_mistake mistake,
         ranks.push_back(std::make_unique<device_rank>(model, plan, r, mistake));
         all.spawn(ranks.back()->live(gradients, control));
     }
-    if (plan.what == device_plan::trouble::pauses) all.spawn(resume_later(&model, &plan));
+    if (plan.what == device_plan::trouble::pauses)
+        all.spawn(resume_later(&model, &plan, ranks[static_cast<std::size_t>(plan.victim)].get()));
     auto joined = all.join();
     co_await std::move(joined);
     while (model.run_one()) {}

@@ -269,12 +269,12 @@ SKEIN_INLINE void modelled_nccl::run_together(const units& all) {
     }
     std::vector<std::shared_ptr<nccl_unit>> alive; // until the end of this
     for (nccl_unit* const unit : all) {
-        auto& units = unit->of->units;
-        const auto own = std::find_if(units.begin(), units.end(),
-                                      [&](const auto& u) { return u.get() == unit; });
-        if (own != units.end()) {
+        auto& its = unit->of->units;
+        const auto own =
+            std::find_if(its.begin(), its.end(), [&](const auto& u) { return u.get() == unit; });
+        if (own != its.end()) {
             alive.push_back(*own);
-            units.erase(own);
+            its.erase(own);
         }
         modelled_clique& clique = *unit->of->clique;
         for (const nccl_call& c : unit->calls) {

@@ -92,14 +92,14 @@ private:
         std::shared_ptr<stream_mark> reaches, waits;
         std::shared_ptr<joint_work> with;
     };
-    struct stream {
+    struct queue_of {
         int device = 0;
         std::size_t clock = 0; // whose count it is
         bool is_open = true;
         vector_clock knows;
         std::deque<work> queue;
     };
-    struct event {
+    struct event_of {
         int device = 0;
         std::shared_ptr<stream_mark> newest;
     };
@@ -108,19 +108,19 @@ private:
         std::size_t clock = 0;
         vector_clock knows;
     };
-    [[nodiscard]] const stream& at(int index) const {
+    [[nodiscard]] const queue_of& at(int index) const {
         return streams_[static_cast<std::size_t>(index)];
     }
-    [[nodiscard]] stream& at(int index) { return streams_[static_cast<std::size_t>(index)]; }
+    [[nodiscard]] queue_of& at(int index) { return streams_[static_cast<std::size_t>(index)]; }
     host_thread& current() const;
-    [[nodiscard]] bool can_run(const stream& s) const;
+    [[nodiscard]] bool can_run(const queue_of& s) const;
 
     modelled_memory& memory_;
     seeded_random random_;
     mutable std::size_t clocks_ = 0;
-    std::deque<stream> streams_; // the first ones are the devices' own
+    std::deque<queue_of> streams_; // the first ones are the devices' own
     std::vector<bool> stopped_;
-    std::map<std::uintptr_t, event> events_;
+    std::map<std::uintptr_t, event_of> events_;
     std::uintptr_t last_event_ = 0;
     mutable std::map<thread_number, host_thread> hosts_;
 };

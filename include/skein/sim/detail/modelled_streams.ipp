@@ -60,7 +60,7 @@ SKEIN_INLINE void modelled_streams::submit(int index, const std::string& what,
                                            const std::vector<touched_bytes>& touches,
                                            std::function<void()> run,
                                            std::shared_ptr<joint_work> with) {
-    stream& s = at(index);
+    queue_of& s = at(index);
     s.knows.join(current().knows);
     modelled_work as;
     as.what = what;
@@ -73,7 +73,7 @@ SKEIN_INLINE void modelled_streams::submit(int index, const std::string& what,
 }
 
 SKEIN_INLINE std::shared_ptr<stream_mark> modelled_streams::mark(int index) {
-    stream& s = at(index);
+    queue_of& s = at(index);
     s.knows.join(current().knows);
     auto made = std::make_shared<stream_mark>();
     made->knows = s.knows;
@@ -115,14 +115,14 @@ SKEIN_INLINE void modelled_streams::host_touches(const touched_bytes& bytes,
     memory_.touch(bytes.at, bytes.bytes, bytes.writes, as);
 }
 
-SKEIN_INLINE bool modelled_streams::can_run(const stream& s) const {
+SKEIN_INLINE bool modelled_streams::can_run(const queue_of& s) const {
     if (s.queue.empty() || stopped_[static_cast<std::size_t>(s.device)]) return false;
     const work& head = s.queue.front();
     if (head.waits) return head.waits->is_reached;
     return !head.with || head.with->can_run();
 }
 SKEIN_INLINE bool modelled_streams::is_head(int index, const joint_work* of) const {
-    const stream& s = at(index);
+    const queue_of& s = at(index);
     return !stopped_[static_cast<std::size_t>(s.device)] && !s.queue.empty() &&
            s.queue.front().with.get() == of;
 }
@@ -133,7 +133,7 @@ SKEIN_INLINE bool modelled_streams::run_one() {
         if (can_run(streams_[i])) able.push_back(i);
     }
     if (able.empty()) return false;
-    stream& s = streams_[able[static_cast<std::size_t>(random_.below(able.size()))]];
+    queue_of& s = streams_[able[static_cast<std::size_t>(random_.below(able.size()))]];
     if (s.queue.front().with) { // it takes itself away, and its partners
         const auto joint = s.queue.front().with;
         joint->run();
@@ -148,7 +148,7 @@ SKEIN_INLINE bool modelled_streams::run_one() {
 
 SKEIN_INLINE std::size_t modelled_streams::pending() const {
     std::size_t n = 0;
-    for (const stream& s : streams_) n += s.queue.size();
+    for (const queue_of& s : streams_) n += s.queue.size();
     return n;
 }
 
