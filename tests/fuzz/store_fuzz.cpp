@@ -30,7 +30,7 @@ void play(const std::uint8_t* data, std::size_t size) {
         case 5: (void)book.take_free_pages(); break;
         case 6: (void)book.take(by, which, to); break;
         case 7: book.decline(by, to); break;
-        default: (void)book.forget_unseen();
+        default: book.end_unseen(by);
         }
         const auto now = book.usage();
         if (now.granted + now.sealed > now.bytes) std::abort();

@@ -82,7 +82,7 @@ TEST_CASE("a process that ends takes along what it alone held and what it was wr
     CHECK(book.usage().objects == 0);
 }
 
-TEST_CASE("what is given to a process that has not come yet waits for it, but not for ever",
+TEST_CASE("what is given to a process that has not come yet waits for it, or for its end",
           "[objects][store_book]") {
     store_book book(8 * page);
     book.begin(ann);
@@ -90,11 +90,12 @@ TEST_CASE("what is given to a process that has not come yet waits for it, but no
     for (const auto& made : {one, other}) CHECK(book.seal(ann, made->number));
     CHECK(book.give(ann, one->number, bob));
     CHECK(book.give(ann, other->number, cyd));
-    book.forget_unseen();
-    book.begin(bob); // in time
-    book.forget_unseen();
+    book.begin(bob);
+    book.end_unseen(bob); // its own link will say so
+    book.end_unseen(cyd);
     CHECK(book.held(bob, one->number) == 1);
     CHECK(book.held(cyd, other->number) == 0);
+    CHECK(book.has_ended(cyd));
 }
 
 TEST_CASE("free bytes are one piece again, and their pages are given back once",

@@ -86,16 +86,20 @@ TEST_CASE("an object that is made for another process is held by that alone", "[
     });
 }
 
-TEST_CASE("what is made for a process that never comes goes after a while", "[objects][store]") {
+TEST_CASE("what is made for a process that never comes waits for its end", "[objects][store]") {
     world w(8 * mebi);
     w.run([](world& w) -> task<void> {
         auto joining = w.join("a");
         auto a = co_await joining;
         auto making = make(a.get(), mebi, 1, 0s, objects::process_id(77));
         (void)co_await making;
-        co_await sleep_for(5s);
+        co_await sleep_for(1h); // it may compute
         CHECK(w.store->usage().objects == 1);
-        co_await sleep_for(60s);
+        a->client->lost(objects::process_id(77), false); // by a broken link, for all that it knows
+        co_await sleep_for(1s);
+        CHECK(w.store->usage().objects == 1);
+        a->client->lost(objects::process_id(77), true);
+        co_await sleep_for(1s);
         CHECK(w.store->usage().objects == 0);
     });
 }

@@ -16,8 +16,8 @@
 //     book.release(worker, o->number, 1);
 //     book.end(driver);                                    // it has died: so has the object
 //
-// Who is given something may not have come yet: it is kept for a process that nobody has seen until
-// forget_unseen().
+// Who is given something may not have come yet, and may not for hours: it is kept until others say
+// that the process has ended, end_unseen().
 
 #include <skein/core/error.hpp>
 #include <skein/core/result.hpp>
@@ -86,9 +86,9 @@ public:
     /// Gives back what was held so often; an object that is not sealed was not made.
     [[nodiscard]] result<void> release(process_id by, object_number which, std::uint32_t times);
 
-    /// Forgets what is kept for processes that nobody has seen since the last time it was asked; gives
-    /// whether there are others that have not come.
-    bool forget_unseen();
+    /// A process has ended, as others say, that may never have come. Of one that has, its own link says
+    /// so.
+    void end_unseen(process_id who);
     /// Free bytes whose pages may still be there; from now on they count as given back.
     [[nodiscard]] std::vector<extent> take_free_pages();
 
@@ -105,7 +105,6 @@ private:
     };
     struct process {
         bool is_seen = false;
-        bool is_old = false; ///< not seen, and older than the last forget_unseen()
         std::unordered_map<object_number, std::uint32_t> holds;
         /// That it has not taken yet, by who gave them.
         std::unordered_map<process_id, std::unordered_map<object_number, std::uint32_t>> gifts;

@@ -96,7 +96,10 @@ public:
     [[nodiscard]] std::vector<object_ptr> adopt(const std::vector<object_name>& names,
                                                 process_id from);
     /// That process has ended, and tells of nothing more: what it has given and not told of goes.
-    void lost(process_id from);
+    ///   has_ended  this is the driver, which knows that it has ended
+    void lost(process_id from, bool has_ended);
+    /// Dials the store now: by itself it does when it needs that.
+    void open() { want_link(); }
     /// Has another process hold these, too.
     ///   errors  those of the link; cancelled
     [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to);

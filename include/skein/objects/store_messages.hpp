@@ -69,6 +69,7 @@ struct take_note {
 struct decline_note {
     static constexpr std::uint16_t number = 10;
     process_id from;
+    bool has_ended = false; ///< said by the driver, which sees the ends of all processes
 };
 /// At most most_names.
 struct release_note {

@@ -146,7 +146,7 @@ SKEIN_INLINE void store::changed() {
     tasks_.spawn(keep_tidy());
 }
 
-/// Gives pages back, and forgets processes that never came, when nothing has changed for a while.
+/// Gives pages back when nothing has changed for a while.
 SKEIN_INLINE task<void> store::keep_tidy() {
     for (;;) {
         const auto due = deadline_after(changed_at_, times_.idle_pages);
@@ -155,12 +155,8 @@ SKEIN_INLINE task<void> store::keep_tidy() {
         co_await sleep_for(due - now);
     }
     is_tidying_ = false;
-    const bool are_awaited = book_.forget_unseen();
     for (const auto& one : book_.take_free_pages()) memory_.give_back(one.at, one.bytes);
-    if (are_awaited)
-        changed(); // once more
-    else
-        show_numbers();
+    show_numbers();
 }
 
 SKEIN_INLINE void store::show_numbers() const {
@@ -196,6 +192,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> store::service_for(process_id
     service->on_tell_at_once<take_note>([this, who](const take_note& what) { take(who, what); });
     service->on_tell_at_once<decline_note>([this, who](const decline_note& what) {
         book_.decline(who, what.from);
+        if (what.has_ended) book_.end_unseen(what.from);
         changed();
     });
     return service;

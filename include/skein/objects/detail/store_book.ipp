@@ -134,18 +134,9 @@ SKEIN_INLINE result<void> store_book::release(process_id by, object_number which
     return {};
 }
 
-SKEIN_INLINE bool store_book::forget_unseen() {
-    std::vector<process_id> never_came;
-    bool are_left = false;
-    for (auto& [who, of] : processes_) {
-        if (of.is_seen) continue;
-        if (std::exchange(of.is_old, true))
-            never_came.push_back(who);
-        else
-            are_left = true;
-    }
-    for (const auto who : never_came) end(who);
-    return are_left;
+SKEIN_INLINE void store_book::end_unseen(process_id who) {
+    const auto found = processes_.find(who);
+    if (found == processes_.end() || !found->second.is_seen) end(who);
 }
 
 SKEIN_INLINE std::vector<extent> store_book::take_free_pages() {

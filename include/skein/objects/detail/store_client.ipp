@@ -245,9 +245,10 @@ SKEIN_INLINE std::vector<object_ptr> store_client::adopt(const std::vector<objec
 }
 
 /// Who has not used the store yet tells it when it does.
-SKEIN_INLINE void store_client::lost(process_id from) {
+SKEIN_INLINE void store_client::lost(process_id from, bool has_ended) {
     decline_note what;
     what.from = from;
+    what.has_ended = has_ended;
     tell_in_order(what);
 }
 

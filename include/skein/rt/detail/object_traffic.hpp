@@ -81,9 +81,7 @@ public:
     [[nodiscard]] bool has_store() const noexcept { return store_ != nullptr; }
     [[nodiscard]] objects::store_client& store() noexcept { return *store_; }
     /// A worker is about to use the store of its driver.
-    void start() {
-        if (start_) start_();
-    }
+    void start();
     /// So many bytes are an object rather than a part of a message.
     [[nodiscard]] bool takes(std::size_t bytes) const noexcept {
         return store_ != nullptr && bytes > limit::inline_bytes;
@@ -105,7 +103,8 @@ public:
     /// The same of a reply that nobody waits for any more.
     void drop(std::uint64_t from, std::uint16_t flags, byte_span& body);
     /// That process has ended, and all its replies were read.
-    void lost(std::uint64_t incarnation);
+    ///   has_ended  this is the driver, which knows that it has ended
+    void lost(std::uint64_t incarnation, bool has_ended = false);
     /// Makes an object; null: no room, or no store.
     ///   bytes   must stay until the task has ended
     ///   errors  those of the link with the store; cancelled

@@ -27,6 +27,11 @@ SKEIN_INLINE void object_traffic::use(std::shared_ptr<objects::store_client> sto
     start_ = std::move(start);
 }
 
+SKEIN_INLINE void object_traffic::start() {
+    if (start_) start_();
+    if (store_ != nullptr) store_->open(); // to say which processes have ended
+}
+
 /// Its end is nobody's, and an error of it no end of others.
 SKEIN_INLINE task<void> run_alone(task<void> work) {
     auto ended = as_result(std::move(work));
@@ -104,8 +109,8 @@ SKEIN_INLINE void object_traffic::drop(std::uint64_t from, std::uint16_t flags, 
     if (has_objects(flags) && store_ != nullptr) (void)adopt(from, flags, body);
 }
 
-SKEIN_INLINE void object_traffic::lost(std::uint64_t incarnation) {
-    if (store_ != nullptr) store_->lost(objects::process_id(incarnation));
+SKEIN_INLINE void object_traffic::lost(std::uint64_t incarnation, bool has_ended) {
+    if (store_ != nullptr) store_->lost(objects::process_id(incarnation), has_ended);
 }
 
 SKEIN_INLINE task<objects::object_ptr> object_traffic::make(byte_span bytes) {

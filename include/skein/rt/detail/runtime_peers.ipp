@@ -320,7 +320,7 @@ SKEIN_INLINE task<void> runtime::close() {
 SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     if (state_->upstream == nullptr && !state_->closing) ++state_->stats.workers_lost;
     l.set_down();
-    state_->replies.objects().lost(l.incarnation);
+    state_->replies.objects().lost(l.incarnation, state_->upstream == nullptr);
     if (auto* const second =
             l.room.aside != nullptr ? detail::second_processes::part(l.room) : nullptr)
         second->link->ended.set();
