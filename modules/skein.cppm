@@ -584,6 +584,7 @@ using skein::net::wait_readable;
 
 export namespace skein::objects {
 using skein::objects::arena;
+using skein::objects::child_link;
 using skein::objects::claim_reply;
 using skein::objects::claim_request;
 using skein::objects::copied;
@@ -592,6 +593,7 @@ using skein::objects::count_copied_in;
 using skein::objects::count_copied_out;
 using skein::objects::create_reply;
 using skein::objects::create_request;
+using skein::objects::decline_note;
 using skein::objects::default_store_bytes;
 using skein::objects::done_reply;
 using skein::objects::extent;
@@ -618,6 +620,7 @@ using skein::objects::store_messages;
 using skein::objects::store_process_tag;
 using skein::objects::store_times;
 using skein::objects::store_usage;
+using skein::objects::take_note;
 } // namespace skein::objects
 
 export namespace skein::proc {

@@ -312,6 +312,5 @@ struct skein::wire::codec<skein::ref<T>> {
 };
 
 #if SKEIN_HEADER_ONLY
-#include <skein/rt/detail/ref_codec.ipp>
 #include <skein/rt/runtime.hpp> // the bodies of a call are those of its runtime
 #endif

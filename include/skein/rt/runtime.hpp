@@ -350,6 +350,7 @@ private:
 #include <skein/rt/detail/dispatch.ipp>
 #include <skein/rt/detail/lease_book.ipp>
 #include <skein/rt/detail/lent_cores.ipp>
+#include <skein/rt/detail/ref_codec.ipp>
 #include <skein/rt/detail/runtime.ipp>
 #include <skein/rt/detail/runtime_actors.ipp>
 #include <skein/rt/detail/runtime_callers.ipp>

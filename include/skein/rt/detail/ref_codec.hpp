@@ -47,7 +47,3 @@ void encode_ref_failure(wire::writer& to, const failure& why);
 [[noreturn]] void refuse_shared_value();
 
 } // namespace skein::rt::detail
-
-#if SKEIN_HEADER_ONLY
-#include <skein/rt/ref.hpp> // which includes the bodies: they need its class
-#endif

@@ -7,7 +7,6 @@
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/object_traffic.hpp>
 #include <skein/rt/detail/replies.hpp>
-#include <skein/rt/runtime.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
