@@ -78,7 +78,8 @@ struct rank_on_device {
 ranks::outcome each_rank(const bench& on, int n, const std::function<void(rank_on_device&)>& body,
                          collective_options limits = {}) {
     return ranks::each(n, [&](int r) {
-        rank_on_device self(on, r, n, limits);
+        rank_on_device self(on, r, n);
+        self.comm->set_deadline(limits.deadline);
         try {
             body(self);
         } catch (...) {
@@ -391,6 +392,7 @@ TEST_CASE("an asynchronous error ends every communicator of its process, and the
     const bench on(2, GENERATE(range(1u, 5u)));
     nccl_unique_id second{};
     nccl_check(on.nccl, on.nccl.unique_id(&second), "an id");
+    ranks::event_gate working;
     const auto errors = each_rank(
         on, 2,
         [&](rank_on_device& c) {
@@ -401,6 +403,8 @@ TEST_CASE("an asynchronous error ends every communicator of its process, and the
                 c.loop.run(nccl_communicator::connect(c.domain, second, c.rank, 2, where));
             auto io = c.vector(std::vector<float>{1.0f, 2.0f});
             c.run(control->all_reduce(io.view(), reduce_op::sum));
+            working.arrive(); // nobody is told of an error before its sum is over
+            working.wait_for_others(2);
             if (c.rank == 0) on.model.fail(0, nccl_result::system_error);
             const error first =
                 test::error_of([&] { c.run(c.comm->all_reduce(io.view(), reduce_op::sum)); });
@@ -419,10 +423,13 @@ TEST_CASE("an asynchronous error ends every communicator of its process, and the
 
 TEST_CASE("who aborts from another thread ends what runs and all that comes later") {
     const bench on(2, 5);
+    ranks::event_gate working;
     const auto errors = each_rank(
         on, 2,
         [&](rank_on_device& c) {
             auto io = c.vector(std::vector<float>{1.0f});
+            working.arrive();
+            working.wait_for_others(2);
             if (c.rank == 1) return; // never comes
             on.model.pause(0);
             std::thread other([&] {
