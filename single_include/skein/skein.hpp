@@ -30147,7 +30147,6 @@ SKEIN_INLINE task<void> link_endpoint::one_link(link_endpoint* self, std::unique
 
 
 // ======== skein/net/folder_server.hpp, continued
-#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -30167,8 +30166,6 @@ public:
     [[nodiscard]] address local() const;
     /// Until it is cancelled; then its links have ended.
     [[nodiscard]] task<void> serve();
-    /// Bytes that have been written by others.
-    [[nodiscard]] std::uint64_t bytes_written() const noexcept;
 
 private:
     struct state; // in detail/folder_server.ipp
@@ -30198,14 +30195,20 @@ private:
 
 namespace skein::net::detail {
 
-/// Opens a file; answered by far_number, its name.
+/// Opens a file; answered by far_opened.
 struct far_open {
     static constexpr std::uint16_t number = 1;
     std::string path;
     open_mode mode = open_mode::read;
 };
-struct far_number {
+struct far_opened {
     static constexpr std::uint16_t number = 2;
+    std::uint64_t file = 0;  ///< its name
+    std::uint64_t bytes = 0; ///< in it
+};
+/// A number that was asked for, or that it is done.
+struct far_number {
+    static constexpr std::uint16_t number = 9;
     std::uint64_t value = 0;
 };
 /// Answered by far_bytes: fewer only at the end of the file.
@@ -30217,7 +30220,7 @@ struct far_bytes {
     static constexpr std::uint16_t number = 4;
     byte_buffer bytes;
 };
-/// Answered by far_number, without a meaning.
+/// Answered by far_number.
 struct far_write {
     static constexpr std::uint16_t number = 5;
     std::uint64_t file = 0, offset = 0;
@@ -30324,7 +30327,6 @@ namespace detail {
 struct served_folder {
     disk* files = nullptr;
     std::string folder;
-    std::uint64_t bytes_written = 0;
 
     ///   errors  permission_denied
     [[nodiscard]] std::string at(const std::string& path) const {
@@ -30350,16 +30352,24 @@ struct opened_files {
 };
 using opened_files_ptr = std::shared_ptr<opened_files>;
 
-inline task<far_number> open_far(served_folder_ptr on, opened_files_ptr of, far_open m) {
+inline task<far_opened> open_far(served_folder_ptr on, opened_files_ptr of, far_open m) {
     if (of->all.size() >= most_far_files)
         throw error(errc::exhausted, fmt::format("{} files are open already", of->all.size()));
+    struct opened {
+        std::shared_ptr<file> which;
+        std::uint64_t bytes = 0;
+    };
     auto opening = offload([on, path = on->at(m.path), mode = m.mode] {
-        return std::shared_ptr<file>(on->files->open(path, mode).value());
+        opened out;
+        out.which = on->files->open(path, mode).value();
+        out.bytes = out.which->size().value();
+        return out;
     });
-    auto opened = co_await opening;
-    far_number out;
-    out.value = ++of->last;
-    of->all.emplace(out.value, std::move(opened));
+    auto made = co_await opening;
+    far_opened out;
+    out.file = ++of->last;
+    out.bytes = made.bytes;
+    of->all.emplace(out.file, std::move(made.which));
     co_return out;
 }
 
@@ -30373,8 +30383,7 @@ inline task<far_bytes> read_far(opened_files_ptr of, far_read m) {
     co_return co_await reading;
 }
 
-inline task<far_number> write_far(served_folder_ptr on, opened_files_ptr of, far_write m) {
-    on->bytes_written += m.bytes.size();
+inline task<far_number> write_far(opened_files_ptr of, far_write m) {
     auto writing = offload([to = of->get(m.file), what = std::move(m)] {
         (what.is_at_end ? to->append(what.bytes) : to->write_at(what.offset, what.bytes)).value();
     });
@@ -30436,11 +30445,11 @@ inline task<far_names> do_far_name(served_folder_ptr on, far_name_deed m) {
 
 inline void offer_folder(request_service& to, const served_folder_ptr& on,
                          const opened_files_ptr& of) {
-    to.on<far_open, far_number>(
+    to.on<far_open, far_opened>(
         [on, of](far_open m, const caller&) { return open_far(on, of, std::move(m)); });
     to.on<far_read, far_bytes>([of](far_read m, const caller&) { return read_far(of, m); });
     to.on<far_write, far_number>(
-        [on, of](far_write m, const caller&) { return write_far(on, of, std::move(m)); });
+        [of](far_write m, const caller&) { return write_far(of, std::move(m)); });
     to.on<far_file_act, far_number>(
         [on, of](far_file_act m, const caller&) { return act_far(on, of, std::move(m)); });
     to.on<far_name_deed, far_names>(
@@ -30492,10 +30501,6 @@ SKEIN_INLINE address folder_server::local() const { return state_->door.local();
 SKEIN_INLINE task<void> folder_server::serve() {
     return state_->door.serve(
         [on = state_->on](link::handle l) { return state::serve_one(on, std::move(l)); });
-}
-
-SKEIN_INLINE std::uint64_t folder_server::bytes_written() const noexcept {
-    return state_->on->bytes_written;
 }
 
 } // namespace skein::net
@@ -30712,6 +30717,7 @@ SKEIN_INLINE void loop_thread::main(const std::string& name, outcome<void>& read
 
 // ======== skein/net/detail/far_disk.ipp, continued
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -30745,6 +30751,18 @@ public:
             return io_.run([&] { return over_->requests->template call<Reply>(std::move(what)); });
         } catch (const error& why) {
             return why;
+        }
+    }
+
+    /// Says it, and does not wait. What is lost is said by the next question.
+    template <message M>
+    void tell(const M& what) noexcept {
+        try {
+            io_.run([&]() -> task<void> {
+                over_->requests->tell(what);
+                co_return;
+            });
+        } catch (const error&) { // NOLINT: see above
         }
     }
 
@@ -30797,8 +30815,8 @@ private:
     }
     static task<void> end(way* self) {
         if (self->over_ == nullptr) co_return;
-        if (const auto way = std::exchange(self->over_->requests, nullptr)) {
-            auto closing = shield(way->close());
+        if (const auto requests = std::exchange(self->over_->requests, nullptr)) {
+            auto closing = shield(requests->close());
             co_await closing;
         }
         self->over_.reset();
@@ -30812,9 +30830,17 @@ private:
 /// A file that is open there.
 class far_disk::far_file final : public file {
 public:
-    far_file(std::shared_ptr<way> over, std::uint64_t number)
-        : way_(std::move(over)), number_(number) {}
-    ~far_file() override { (void)close(); }
+    far_file(std::shared_ptr<way> over, const detail::far_opened& opened)
+        : way_(std::move(over)), number_(opened.file), bytes_(opened.bytes) {}
+    /// Who wants to know whether that works has called close(); a lock is free when this returns.
+    ~far_file() override {
+        if (is_locked_) (void)close();
+        if (is_closed_) return;
+        detail::far_file_act m;
+        m.file = number_;
+        m.what = detail::far_act::close;
+        way_->tell(m);
+    }
 
     result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
         std::size_t got = 0;
@@ -30839,7 +30865,10 @@ public:
         return write(offset, bytes, false);
     }
     result<void> append(byte_span bytes) override { return write(0, bytes, true); }
-    result<std::uint64_t> size() override { return act(detail::far_act::size); }
+    result<std::uint64_t> size() override {
+        if (const auto known = std::exchange(bytes_, std::nullopt)) return *known;
+        return act(detail::far_act::size);
+    }
     result<void> truncate(std::uint64_t bytes) override {
         return done(act(detail::far_act::truncate, bytes));
     }
@@ -30850,7 +30879,9 @@ public:
     }
     file_lock try_lock() override {
         const auto said = act(detail::far_act::try_lock);
-        return said ? static_cast<file_lock>(*said) : file_lock::unsupported;
+        const auto outcome = said ? static_cast<file_lock>(*said) : file_lock::unsupported;
+        is_locked_ = is_locked_ || outcome == file_lock::held;
+        return outcome;
     }
     bool is_at(const std::string& path) override {
         const auto in = way_->inside(path);
@@ -30862,6 +30893,7 @@ public:
 private:
     [[nodiscard]] result<std::uint64_t> act(detail::far_act what, std::uint64_t value = 0,
                                             std::string path = {}) {
+        bytes_.reset();
         detail::far_file_act m;
         m.file = number_;
         m.what = what;
@@ -30875,6 +30907,7 @@ private:
         return said ? result<void>() : result<void>(said.error());
     }
     [[nodiscard]] result<void> write(std::uint64_t offset, byte_span bytes, bool is_at_end) {
+        bytes_.reset();
         while (!bytes.empty()) {
             const auto piece = bytes.first(std::min(bytes.size(), detail::most_far_bytes));
             detail::far_write m;
@@ -30892,7 +30925,8 @@ private:
 
     std::shared_ptr<way> way_;
     std::uint64_t number_;
-    bool is_closed_ = false;
+    std::optional<std::uint64_t> bytes_; // as it was opened, until something else is done
+    bool is_closed_ = false, is_locked_ = false;
 };
 
 SKEIN_INLINE far_disk::far_disk(const address& at, const token& secret, std::string folder)
@@ -30906,9 +30940,9 @@ SKEIN_INLINE result<std::unique_ptr<file>> far_disk::open(const std::string& pat
     detail::far_open m;
     m.path = std::move(*in);
     m.mode = mode;
-    const auto opened = way_->ask<detail::far_number>(std::move(m));
+    const auto opened = way_->ask<detail::far_opened>(std::move(m));
     if (!opened) return opened.error();
-    return std::unique_ptr<file>(std::make_unique<far_file>(way_, opened->value));
+    return std::unique_ptr<file>(std::make_unique<far_file>(way_, *opened));
 }
 
 SKEIN_INLINE result<void> far_disk::rename(const std::string& from, const std::string& to) {
@@ -31104,6 +31138,10 @@ SKEIN_INLINE run_files::run_files(const std::string& own, const variable_reader&
 #include <utility>
 
 namespace skein::cluster::detail {
+
+/// In the environment of a job's own process: the number of its node. The first rank is there, if
+/// there is room: it writes the table.
+inline constexpr const char* node_number_variable = "SKEIN_JOB_NODE_NUMBER";
 
 /// Belongs to one loop. end() before it goes.
 class served_runs {
@@ -31516,11 +31554,15 @@ SKEIN_INLINE void leased_ranks::state::on_ended(const lease_ended& m) {
 
 // ---- places -------------------------------------------------------------------------------------
 
-/// Ranks of one node have numbers in a row, and the nodes come in the order of the bundles.
+/// Ranks of one node have numbers in a row, and the nodes come in the order of the bundles, that of
+/// this process first.
 SKEIN_INLINE std::vector<proc::child_place> leased_ranks::state::places() {
     std::vector<std::uint64_t> nodes;
     for (const auto& b : placed)
         if (std::find(nodes.begin(), nodes.end(), b.node) == nodes.end()) nodes.push_back(b.node);
+    const char* const own = std::getenv(detail::node_number_variable);
+    const auto is_own = [&](std::uint64_t n) { return own != nullptr && own == fmt::to_string(n); };
+    std::stable_partition(nodes.begin(), nodes.end(), is_own);
     std::vector<proc::child_place> all;
     bundle_of.clear();
     for (const auto node : nodes) {
@@ -36564,8 +36606,8 @@ public:
         mut_byte_span bytes_;
         mut_byte_span mapped_; ///< empty: nothing to unmap
     };
-    /// Its pages are taken at once, so that memory that is short is told here.
-    ///   errors  malformed: it is not all in it; exhausted: no memory
+    /// Its pages are taken at once: faults one by one cost more than writing.
+    ///   errors  malformed: it is not all in it; exhausted: no room to map it
     [[nodiscard]] window write(std::uint64_t at, std::uint64_t bytes) const;
 
     /// What was there is gone, and the system has its pages. Whole pages only.
@@ -36727,7 +36769,8 @@ SKEIN_INLINE arena::window::~window() {
 // the driver, which has a loop without user code, from the first object on.
 //
 //     objects::local_store store(std::uint64_t{1} << 30);
-//     how.files = store.files_for_child();                  // the child: objects::inherited_client()
+//     auto link = store.link_for_child();
+//     how.files = link.files;                               // the child: objects::inherited_client()
 //     auto own = store.client(loop, incarnation);           // for the driver itself
 //     ...
 //     co_await own->close();
@@ -36877,8 +36920,8 @@ void count_copied_out(std::uint64_t bytes) noexcept;
 //     book.release(worker, o->number, 1);
 //     book.end(driver);                                    // it has died: so has the object
 //
-// Who is given something may not have come yet: it is kept for a process that nobody has seen until
-// forget_unseen().
+// Who is given something may not have come yet, and may not for hours: it is kept until others say
+// that the process has ended, end_unseen().
 
 
 #include <cstddef>
@@ -36931,16 +36974,22 @@ public:
 
     /// Its maker has written it, and holds it.
     [[nodiscard]] result<void> seal(process_id by, object_number which);
-    /// Once more for a process that may let go later than who gives it.
+    /// Once more for another process, which will hear of it from who gives it: a gift, until it is
+    /// taken.
     [[nodiscard]] result<void> give(process_id by, object_number which, process_id to);
+    /// Who was given it has heard of it.
+    [[nodiscard]] result<void> take(process_id by, object_number which, process_id from);
+    /// It hears of no more gifts of that process, which has ended: those that are left were lost with
+    /// it.
+    void decline(process_id by, process_id from);
     /// Once more for a process that has heard of it. Nothing: it is gone.
     [[nodiscard]] std::optional<extent> claim(process_id by, object_number which);
     /// Gives back what was held so often; an object that is not sealed was not made.
     [[nodiscard]] result<void> release(process_id by, object_number which, std::uint32_t times);
 
-    /// Forgets what is kept for processes that nobody has seen since the last time it was asked; gives
-    /// whether there are others that have not come.
-    bool forget_unseen();
+    /// A process has ended, as others say, that may never have come. Of one that has, its own link says
+    /// so.
+    void end_unseen(process_id who);
     /// Free bytes whose pages may still be there; from now on they count as given back.
     [[nodiscard]] std::vector<extent> take_free_pages();
 
@@ -36957,8 +37006,9 @@ private:
     };
     struct process {
         bool is_seen = false;
-        bool is_old = false; ///< not seen, and older than the last forget_unseen()
         std::unordered_map<object_number, std::uint32_t> holds;
+        /// That it has not taken yet, by who gave them.
+        std::unordered_map<process_id, std::unordered_map<object_number, std::uint32_t>> gifts;
     };
 
     void hold(process_id by, object_number which, entry& of);
@@ -36993,6 +37043,9 @@ namespace detail {
 [[nodiscard]] inline std::uint64_t whole_pages(std::uint64_t bytes) noexcept {
     return (bytes + arena::page - 1) / arena::page * arena::page;
 }
+
+/// Among the gifts of a process: there will be no more. No object has that number.
+inline constexpr object_number declined;
 
 [[nodiscard]] SKEIN_INLINE error not_known(process_id by, object_number which, const char* what) {
     return {errc::malformed, fmt::format("process {:x} {} object {}, which it does not hold",
@@ -37057,8 +37110,34 @@ SKEIN_INLINE result<void> store_book::give(process_id by, object_number which, p
     const auto found = objects_.find(which);
     if (found == objects_.end() || !found->second.is_sealed || held(by, which) == 0)
         return detail::not_known(by, which, "gives away");
-    if (!has_ended(to)) hold(to, which, found->second);
+    if (has_ended(to)) return {};
+    auto& gifts = processes_[to].gifts[by];
+    if (gifts.contains(detail::declined))
+        return {}; // its last words come behind the news of its end
+    ++gifts[which];
+    hold(to, which, found->second);
     return {};
+}
+
+SKEIN_INLINE result<void> store_book::take(process_id by, object_number which, process_id from) {
+    const auto whose = processes_.find(by);
+    if (whose == processes_.end()) return detail::not_known(by, which, "takes");
+    auto& gifts = whose->second.gifts;
+    const auto giver = gifts.find(from);
+    if (giver == gifts.end()) return detail::not_known(by, which, "takes");
+    const auto count = giver->second.find(which);
+    if (count == giver->second.end()) return detail::not_known(by, which, "takes");
+    if (--count->second == 0) giver->second.erase(count);
+    if (giver->second.empty()) gifts.erase(giver);
+    return {};
+}
+
+SKEIN_INLINE void store_book::decline(process_id by, process_id from) {
+    const auto whose = processes_.find(by);
+    if (whose == processes_.end()) return;
+    const auto left = std::exchange(whose->second.gifts[from], {{detail::declined, 1}});
+    for (const auto& [which, times] : left)
+        if (which != detail::declined) (void)release(by, which, times);
 }
 
 SKEIN_INLINE std::optional<extent> store_book::claim(process_id by, object_number which) {
@@ -37081,18 +37160,9 @@ SKEIN_INLINE result<void> store_book::release(process_id by, object_number which
     return {};
 }
 
-SKEIN_INLINE bool store_book::forget_unseen() {
-    std::vector<process_id> never_came;
-    bool are_left = false;
-    for (auto& [who, of] : processes_) {
-        if (of.is_seen) continue;
-        if (std::exchange(of.is_old, true))
-            never_came.push_back(who);
-        else
-            are_left = true;
-    }
-    for (const auto who : never_came) end(who);
-    return are_left;
+SKEIN_INLINE void store_book::end_unseen(process_id who) {
+    const auto found = processes_.find(who);
+    if (found == processes_.end() || !found->second.is_seen) end(who);
 }
 
 SKEIN_INLINE std::vector<extent> store_book::take_free_pages() {
@@ -37208,6 +37278,18 @@ struct let_go {
     object_number which;
     std::uint32_t times = 0, unused = 0;
 };
+/// It has heard of what was given to it. At most most_names.
+struct take_note {
+    static constexpr std::uint16_t number = 9;
+    std::vector<object_number> which;
+    process_id from;
+};
+/// It hears of no more gifts of that process.
+struct decline_note {
+    static constexpr std::uint16_t number = 10;
+    process_id from;
+    bool has_ended = false; ///< said by the driver, which sees the ends of all processes
+};
 /// At most most_names.
 struct release_note {
     static constexpr std::uint16_t number = 8;
@@ -37217,8 +37299,9 @@ struct release_note {
 /// So many names one message has at most: longer ones would be overtaken.
 inline constexpr std::size_t most_names = 2048;
 
-using store_messages = net::message_table<create_request, create_reply, seal_request, give_request,
-                                          done_reply, claim_request, claim_reply, release_note>;
+using store_messages =
+    net::message_table<create_request, create_reply, seal_request, give_request, done_reply,
+                       claim_request, claim_reply, release_note, take_note, decline_note>;
 
 } // namespace skein::objects
 
@@ -37367,9 +37450,15 @@ public:
     /// Holds objects that other processes have told of and hold; null for those that are gone.
     ///   errors  those of the link; mismatch: objects of another program; cancelled
     [[nodiscard]] task<std::vector<object_ptr>> claim(std::vector<object_name> names);
-    /// The object that somebody holds for this process, once.
-    ///   errors  mismatch, malformed: it is none of this store
-    [[nodiscard]] object_ptr adopt(const object_name& name);
+    /// The objects that a process has given to this one, and told of.
+    ///   errors  mismatch, malformed: they are none of this store
+    [[nodiscard]] std::vector<object_ptr> adopt(const std::vector<object_name>& names,
+                                                process_id from);
+    /// That process has ended, and tells of nothing more: what it has given and not told of goes.
+    ///   has_ended  this is the driver, which knows that it has ended
+    void lost(process_id from, bool has_ended);
+    /// Dials the store now: by itself it does when it needs that.
+    void open() { want_link(); }
     /// Has another process hold these, too.
     ///   errors  those of the link; cancelled
     [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to);
@@ -37388,7 +37477,9 @@ private:
                                                                  time_span patience);
     [[nodiscard]] task<net::requests::handle> link();
     static task<void> connect(store_client* self);
-    void lost(const error& why);
+    void link_is_lost(const error& why);
+    template <class Note>
+    void tell_in_order(const Note& what);
     [[nodiscard]] object_ptr keep(const object_name& name);
     void want_link();
     void send_back();
@@ -37399,6 +37490,7 @@ private:
     connector connect_;
     std::uint64_t store_ = 0; ///< its number, once it is known
     net::requests::handle link_;
+    std::vector<unique_function<void()>> early_; ///< what is told when there is a link
     std::optional<error> lost_;
     bool is_connecting_ = false, is_closed_ = false;
     event settled_; ///< there is a link, or never will be
@@ -37459,17 +37551,18 @@ SKEIN_INLINE task<void> store_client::connect(store_client* self) {
         auto wire = co_await connecting;
         self->link_ = net::requests::over(std::move(wire));
         self->link_->set_closed_handler([self](const error* why) {
-            self->lost(why != nullptr ? *why : error(errc::closed, "the store has ended"));
+            self->link_is_lost(why != nullptr ? *why : error(errc::closed, "the store has ended"));
         });
     } catch (const error& e) {
-        self->lost(e);
+        self->link_is_lost(e);
         co_return;
     }
+    for (auto& one : std::exchange(self->early_, {})) one();
     self->settled_.set();
     self->send_back();
 }
 
-SKEIN_INLINE void store_client::lost(const error& why) {
+SKEIN_INLINE void store_client::link_is_lost(const error& why) {
     if (!lost_) lost_ = why;
     settled_.set();
     if (is_closed_ || why.code() == errc::closed || why.code() == errc::cancelled) return;
@@ -37489,6 +37582,7 @@ SKEIN_INLINE task<void> store_client::close() {
     back_->close();
     if (!lost_) lost_ = error(errc::closed, "the store's client has ended");
     settled_.set();
+    early_.clear();
     tasks_.cancel();
     auto joined = as_result(shield(tasks_.join()));
     (void)co_await joined;
@@ -37532,9 +37626,18 @@ SKEIN_INLINE task<void> store_client::create_for(store_client* self,
     asked->is_over.set();
 }
 
+[[nodiscard]] inline task<void> acquired(semaphore* turns) { co_await turns->acquire(); }
+
+/// All waiting together takes no longer than the patience.
 SKEIN_INLINE task<std::optional<fresh_object>> store_client::create_alone(std::uint64_t bytes,
                                                                           time_span patience) {
-    co_await creating_.acquire();
+    const auto until = deadline_after(loop::current().now(), duration(patience));
+    if (!creating_.try_acquire()) {
+        auto acquiring = as_result(with_timeout(acquired(&creating_), patience));
+        const auto mine = co_await acquiring;
+        if (!mine && mine.error().code() == errc::timeout) co_return std::nullopt;
+        if (!mine) throw mine.error();
+    }
     struct turn {
         explicit turn(semaphore& s) noexcept : of(s) {}
         turn(const turn&) = delete;
@@ -37549,8 +37652,9 @@ SKEIN_INLINE task<std::optional<fresh_object>> store_client::create_alone(std::u
         const auto to = co_await linking;
         create_request what;
         what.bytes = bytes;
+        const auto left = std::max(until - loop::current().now(), duration(0));
         what.patience_ms = static_cast<std::uint32_t>(
-            std::chrono::duration_cast<std::chrono::milliseconds>(duration(patience)).count());
+            std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
         auto asking = to->call<create_reply>(what);
         const auto name = (co_await asking).name;
         if (name.store == 0 || name.bytes != bytes)
@@ -37581,9 +37685,10 @@ SKEIN_INLINE task<object_ptr> store_client::seal(fresh_object made, process_id t
     what.to = to;
     auto asking = shield(over->call<done_reply>(what)); // its answer must be heard
     (void)co_await asking;
+    const bool is_own = !to || to == self_;
+    auto kept = is_own ? keep(name) : nullptr;
     made.back_.reset(); // the store counts it as an object now
-    if (to && to != self_) co_return nullptr;
-    co_return keep(name);
+    co_return kept;
 }
 
 SKEIN_INLINE void store_client::refuse_others(const object_name& name) {
@@ -37606,10 +37711,43 @@ SKEIN_INLINE object_ptr store_client::keep(const object_name& name) {
     return made;
 }
 
-SKEIN_INLINE object_ptr store_client::adopt(const object_name& name) {
-    refuse_others(name);
+/// Behind what was told before.
+template <class Note>
+void store_client::tell_in_order(const Note& what) {
+    if (lost_ || is_closed_) return;
+    if (!link_) return early_.push_back([this, what] { tell_in_order(what); });
+    try {
+        link_->tell(what);
+    } catch (const error&) { // its end follows, and the store forgets all
+    }
+}
+
+SKEIN_INLINE std::vector<object_ptr> store_client::adopt(const std::vector<object_name>& names,
+                                                         process_id from) {
     want_link();
-    return keep(name);
+    std::vector<object_ptr> all;
+    all.reserve(names.size());
+    take_note what;
+    what.from = from;
+    for (const auto& name : names) {
+        refuse_others(name);
+        what.which.push_back(name.number);
+        if (what.which.size() == most_names) {
+            tell_in_order(what);
+            what.which.clear();
+        }
+        all.push_back(keep(name));
+    }
+    if (!what.which.empty()) tell_in_order(what);
+    return all;
+}
+
+/// Who has not used the store yet tells it when it does.
+SKEIN_INLINE void store_client::lost(process_id from, bool has_ended) {
+    decline_note what;
+    what.from = from;
+    what.has_ended = has_ended;
+    tell_in_order(what);
 }
 
 SKEIN_INLINE object_ptr store_client::find(object_number which) const {
@@ -37697,6 +37835,16 @@ namespace skein::objects {
 ///   errors  usage
 [[nodiscard]] std::uint64_t parse_store_bytes(std::string_view text);
 
+/// What a child inherits of the store, for it alone, and our end of its socket once more.
+struct child_link {
+    std::vector<std::shared_ptr<const unique_fd>> files;
+    unique_fd ours;
+    fork_guard unforked;
+
+    /// Its holds end now, also if somebody that it has left behind has its end of the socket.
+    void has_ended() noexcept;
+};
+
 /// On the driver's loop; start() may come from there alone.
 class local_store {
 public:
@@ -37708,8 +37856,8 @@ public:
     ~local_store();
 
     [[nodiscard]] std::uint64_t bytes() const noexcept { return memory_.bytes(); }
-    /// What a child inherits: the memory, and its end of a socket. They are for one child alone.
-    [[nodiscard]] std::vector<std::shared_ptr<const unique_fd>> files_for_child();
+    /// The memory, and a socket.
+    [[nodiscard]] child_link link_for_child();
     /// For its boot message.
     [[nodiscard]] const net::token& secret() const noexcept { return secret_; }
 
@@ -37798,6 +37946,7 @@ private:
     void give(process_id by, const give_request& what);
     [[nodiscard]] claim_reply claim(process_id by, const claim_request& what);
     void release(process_id by, const release_note& what);
+    void take(process_id by, const take_note& what);
     [[nodiscard]] create_reply name_of(const store_book::grant& made, std::uint64_t bytes) const;
     [[nodiscard]] error no_room(std::uint64_t bytes) const;
     /// Something may be free now.
@@ -37938,6 +38087,11 @@ SKEIN_INLINE void store::release(process_id by, const release_note& what) {
     changed();
 }
 
+SKEIN_INLINE void store::take(process_id by, const take_note& what) {
+    for (const auto which : what.which)
+        if (const auto done = book_.take(by, which, what.from); !done) throw done.error();
+}
+
 SKEIN_INLINE void store::changed() {
     while (!line_.empty()) {
         // Who has been served leaves the line by itself.
@@ -37954,7 +38108,7 @@ SKEIN_INLINE void store::changed() {
     tasks_.spawn(keep_tidy());
 }
 
-/// Gives pages back, and forgets processes that never came, when nothing has changed for a while.
+/// Gives pages back when nothing has changed for a while.
 SKEIN_INLINE task<void> store::keep_tidy() {
     for (;;) {
         const auto due = deadline_after(changed_at_, times_.idle_pages);
@@ -37963,12 +38117,8 @@ SKEIN_INLINE task<void> store::keep_tidy() {
         co_await sleep_for(due - now);
     }
     is_tidying_ = false;
-    const bool are_awaited = book_.forget_unseen();
     for (const auto& one : book_.take_free_pages()) memory_.give_back(one.at, one.bytes);
-    if (are_awaited)
-        changed(); // once more
-    else
-        show_numbers();
+    show_numbers();
 }
 
 SKEIN_INLINE void store::show_numbers() const {
@@ -38001,6 +38151,12 @@ SKEIN_INLINE std::shared_ptr<net::request_service> store::service_for(process_id
         [this, who](const claim_request& what) { return claim(who, what); });
     service->on_tell_at_once<release_note>(
         [this, who](const release_note& what) { release(who, what); });
+    service->on_tell_at_once<take_note>([this, who](const take_note& what) { take(who, what); });
+    service->on_tell_at_once<decline_note>([this, who](const decline_note& what) {
+        book_.decline(who, what.from);
+        if (what.has_ended) book_.end_unseen(what.from);
+        changed();
+    });
     return service;
 }
 
@@ -38202,9 +38358,11 @@ namespace detail {
     how.self.purpose = "skein-objects-1";
     if (self) how.self.extra = wire::encode(store_hello{self});
     how.require_same_build = true;
-    how.checksum_bodies = false;                                         // from memory to memory
-    how.bounds.handshake_deadline = time_constants::lan().start_timeout; // the driver may compute
-    constexpr auto for_ever = duration::max(); // the end of a process is the end of its socket
+    how.checksum_bodies = false; // from memory to memory
+    // The end of a process is the end of its socket. It dials with its first object, after hours
+    // maybe, and the driver may compute meanwhile.
+    constexpr auto for_ever = duration::max();
+    how.bounds.handshake_deadline = for_ever;
     how.alive = {net::keep_alive_mode::off,
                  time_constants::lan().idle_probe,
                  for_ever,
@@ -38253,6 +38411,7 @@ SKEIN_INLINE local_store::local_store(std::uint64_t bytes)
     : memory_(arena::create(bytes)), secret_(net::token::generate()) {
     file_ = std::make_shared<const unique_fd>(::fcntl(memory_.fd(), F_DUPFD_CLOEXEC, 0));
     if (!*file_) throw error(errc::exhausted, "no descriptor for the memory of objects");
+    (void)memory_.view(0, 0); // where addresses are limited it is said now
 }
 
 SKEIN_INLINE local_store::~local_store() {
@@ -38264,10 +38423,21 @@ SKEIN_INLINE local_store::~local_store() {
     });
 }
 
-SKEIN_INLINE std::vector<std::shared_ptr<const unique_fd>> local_store::files_for_child() {
+SKEIN_INLINE void child_link::has_ended() noexcept {
+    if (!ours) return;
+    (void)net::end_input(ours.get());
+    unforked.reset();
+    ours.reset();
+}
+
+SKEIN_INLINE child_link local_store::link_for_child() {
     auto link = net::make_socket_pair();
+    child_link out;
+    out.ours = unique_fd(::fcntl(link.ours.get(), F_DUPFD_CLOEXEC, 0));
+    out.unforked = fork_guard(out.ours.get());
+    out.files = {file_, std::make_shared<const unique_fd>(std::move(link.theirs))};
     take(std::move(link.ours));
-    return {file_, std::make_shared<const unique_fd>(std::move(link.theirs))};
+    return out;
 }
 
 SKEIN_INLINE void local_store::take(unique_fd socket) {
@@ -40908,6 +41078,9 @@ inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2, 
     return flags <= reply_lends || flags == reply_object || flags == reply_refs ||
            flags == (reply_refs | reply_lends) || flags == (reply_failed | reply_counted);
 }
+[[nodiscard]] constexpr bool has_objects(std::uint16_t outcome) noexcept {
+    return (outcome & (reply_object | reply_refs)) != 0;
+}
 inline constexpr std::uint16_t flag_by_force = 1; ///< of a cancel
 
 /// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a
@@ -41770,9 +41943,7 @@ public:
     [[nodiscard]] bool has_store() const noexcept { return store_ != nullptr; }
     [[nodiscard]] objects::store_client& store() noexcept { return *store_; }
     /// A worker is about to use the store of its driver.
-    void start() {
-        if (start_) start_();
-    }
+    void start();
     /// So many bytes are an object rather than a part of a message.
     [[nodiscard]] bool takes(std::size_t bytes) const noexcept {
         return store_ != nullptr && bytes > limit::inline_bytes;
@@ -41786,12 +41957,16 @@ public:
     /// Passes a reply on, with objects that this process holds.
     void pass_on(replies& by, std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
                  byte_buffer body, std::vector<objects::object_ptr> all);
-    /// The objects of a reply, which the store counts for this process; the body is without their
-    /// list then.
+    /// The objects of a reply of that process, which has given them to this one; the body is without
+    /// their list then.
     ///   errors  malformed, mismatch, not_supported
-    [[nodiscard]] std::vector<objects::object_ptr> adopt(std::uint16_t flags, byte_span& body);
+    [[nodiscard]] std::vector<objects::object_ptr> adopt(std::uint64_t from, std::uint16_t flags,
+                                                         byte_span& body);
     /// The same of a reply that nobody waits for any more.
-    void drop(std::uint16_t flags, byte_span body);
+    void drop(std::uint64_t from, std::uint16_t flags, byte_span& body);
+    /// That process has ended, and all its replies were read.
+    ///   has_ended  this is the driver, which knows that it has ended
+    void lost(std::uint64_t incarnation, bool has_ended = false);
     /// Makes an object; null: no room, or no store.
     ///   bytes   must stay until the task has ended
     ///   errors  those of the link with the store; cancelled
@@ -41810,6 +41985,95 @@ private:
 
 } // namespace detail
 } // namespace skein::rt
+
+
+
+// ======== skein/rt/detail/replies.hpp, continued
+#include <cstdint>
+#include <exception>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// The actors whose handles are in one value; foreign: those of other namespaces.
+using lent_actors = lent_handles<actor_id, counted_ptr<actor_queue>>;
+
+/// What replies ask of who keeps the handles of this process.
+class reply_events {
+public:
+    /// The driver is to hear of the handles here that it does not know of.
+    virtual void tell_holds() = 0;
+    /// The value with these handles is for this process: they live until it has been read.
+    virtual void keep_lent(const lent_actors& all) = 0;
+
+protected:
+    ~reply_events() = default;
+};
+
+class replies {
+public:
+    ///   here      the process, as failures name it
+    ///   home      the runtime that codecs of handles see
+    ///   borrowed  handles here of which the driver may not know; must outlive it
+    replies(process_name here, counted_ptr<runtime_anchor> home, const borrows<actor_id>& borrowed,
+            reply_events& above);
+
+    /// The driver that this worker has from now on; nullptr: none.
+    void follow(peer* driver) noexcept { driver_ = driver; }
+    /// The driver was told something that the next reply must not overtake.
+    void told_driver() noexcept {
+        if (driver_ != nullptr) news_.told();
+    }
+    [[nodiscard]] driver_news& news() noexcept { return news_; }
+    /// The objects in calls and replies of this process.
+    [[nodiscard]] object_traffic& objects() noexcept { return objects_; }
+    /// Handles came as arguments, and the driver does not know that they are held here.
+    [[nodiscard]] bool has_untold_handles() const noexcept { return borrowed_.has_untold(); }
+
+    /// may_be_object: if it is large, and nothing in it belongs to a process.
+    void reply(peer& to, slot_id id, encoder encode, bool may_be_object = false);
+    /// The same with other flags than reply_ok: what is encoded is the whole body.
+    void reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode);
+    /// The value of a call of this process, as it is. False: another process has called.
+    [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
+    /// A value that is encoded already. lends: its handles stand behind it.
+    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
+    void reply_failure(peer& to, slot_id id, const failure& why);
+    /// The exception that is being handled is what the call of `fn` has thrown.
+    void reply_thrown(peer& to, slot_id id, const function_record& fn);
+    /// A stream has ended behind so many items; why: the generator of `fn` has thrown that.
+    void reply_end(peer& to, slot_id id, std::uint64_t items, const std::exception_ptr& why,
+                   const function_record& fn);
+    /// An item of a stream, encoded for who gets it.
+    ///   errors  not_supported: there are handles in it; what its codec throws
+    void encode_item(wire::writer& to, encoder encode);
+
+    // A handle is in the value that is being encoded:
+    void lend(actor_id id) { lent_.add(id); }
+    void lend_abroad(counted_ptr<actor_queue> queue) { lent_.add_foreign(std::move(queue)); }
+    /// A ref or view of an object is.
+    void lend_object(objects::object_ptr one) { lent_objects_.push_back(std::move(one)); }
+
+private:
+    void reply_with_objects(peer& to, slot_id id);
+    void send(peer& to, std::uint16_t outcome, slot_id id);
+    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
+    void relay(const peer& to, std::uint16_t outcome, slot_id id);
+
+    process_name here_;
+    counted_ptr<runtime_anchor> home_;
+    const borrows<actor_id>& borrowed_;
+    reply_events& above_;
+    peer* driver_ = nullptr;
+    driver_news news_;
+    lent_actors lent_;
+    std::vector<objects::object_ptr> lent_objects_;
+    wire::writer scratch_; ///< the encoded outcome
+    object_traffic objects_;
+};
+
+} // namespace skein::rt::detail
 
 
 // ======== skein/rt/detail/object_traffic.ipp
@@ -42147,6 +42411,8 @@ struct peer : std::enable_shared_from_this<peer> {
 
 // ======== skein/rt/detail/object_traffic.ipp, continued
 #include <cstring>
+#include <exception>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -42157,6 +42423,11 @@ SKEIN_INLINE void object_traffic::use(std::shared_ptr<objects::store_client> sto
                                       unique_function<void()> start) {
     store_ = std::move(store);
     start_ = std::move(start);
+}
+
+SKEIN_INLINE void object_traffic::start() {
+    if (start_) start_();
+    if (store_ != nullptr) store_->open(); // to say which processes have ended
 }
 
 /// Its end is nobody's, and an error of it no end of others.
@@ -42214,27 +42485,30 @@ SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(std::vector<
     return all;
 }
 
-SKEIN_INLINE std::vector<objects::object_ptr> object_traffic::adopt(std::uint16_t flags,
+SKEIN_INLINE std::vector<objects::object_ptr> object_traffic::adopt(std::uint64_t from,
+                                                                    std::uint16_t flags,
                                                                     byte_span& body) {
     if (store_ == nullptr)
         throw error(errc::not_supported,
                     "not supported: a reply that is an object of another host's store");
-    std::vector<objects::object_ptr> all;
+    std::vector<objects::object_name> names;
     if (flags == reply_object) {
-        objects::object_name name;
-        if (auto read = wire::decode(body, name); !read) throw read.error();
-        all.push_back(store_->adopt(name));
-        return all;
+        if (auto read = wire::decode(body, names.emplace_back()); !read) throw read.error();
+    } else {
+        std::vector<object_use> uses;
+        if (!take_uses(body, uses))
+            throw error(errc::malformed, "a reply whose objects cannot be read");
+        for (const auto& one : uses) names.push_back(one.name);
     }
-    std::vector<object_use> uses;
-    if (!take_uses(body, uses))
-        throw error(errc::malformed, "a reply whose objects cannot be read");
-    for (const auto& one : uses) all.push_back(store_->adopt(one.name));
-    return all;
+    return store_->adopt(names, objects::process_id(from));
 }
 
-SKEIN_INLINE void object_traffic::drop(std::uint16_t flags, byte_span body) {
-    if (flags >= reply_object && store_ != nullptr) (void)adopt(flags, body);
+SKEIN_INLINE void object_traffic::drop(std::uint64_t from, std::uint16_t flags, byte_span& body) {
+    if (has_objects(flags) && store_ != nullptr) (void)adopt(from, flags, body);
+}
+
+SKEIN_INLINE void object_traffic::lost(std::uint64_t incarnation, bool has_ended) {
+    if (store_ != nullptr) store_->lost(objects::process_id(incarnation), has_ended);
 }
 
 SKEIN_INLINE task<objects::object_ptr> object_traffic::make(byte_span bytes) {
@@ -42263,17 +42537,32 @@ SKEIN_INLINE task<std::optional<objects::object_name>> make_for(
     co_return name;
 }
 
+/// Its caller hears of it in any case: why it cannot have the value, if it cannot.
+template <class Reply>
+void reply_or_fail(replies& by, peer& to, slot_id id, Reply reply) {
+    std::optional<error> why;
+    try {
+        reply();
+    } catch (const error& e) {
+        why = e;
+    } catch (const std::exception& e) {
+        why = error(errc::exhausted, e.what());
+    }
+    if (why) by.reply_failure(to, id, {std::move(*why), nullptr});
+}
+
 SKEIN_INLINE task<void> send_value(replies* by, std::shared_ptr<objects::store_client> store,
                                    std::shared_ptr<peer> to, slot_id id,
                                    std::unique_ptr<outgoing_value> value) {
     auto making = as_result(make_for(store, value.get(), objects::process_id(to->incarnation)));
     const auto name = co_await making;
     if (!name && name.error().code() == errc::cancelled) throw name.error();
-    if (name && *name) {
-        by->reply_as(*to, id, reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
-    } else {
-        by->reply_as(*to, id, reply_ok, [&](wire::writer& w) { value->encode(w); });
-    }
+    reply_or_fail(*by, *to, id, [&] {
+        if (name && *name)
+            by->reply_as(*to, id, reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
+        else
+            by->reply_as(*to, id, reply_ok, [&](wire::writer& w) { value->encode(w); });
+    });
 }
 
 SKEIN_INLINE void object_traffic::send_object(replies& by, std::shared_ptr<peer> to, slot_id id,
@@ -42284,9 +42573,13 @@ SKEIN_INLINE void object_traffic::send_object(replies& by, std::shared_ptr<peer>
 SKEIN_INLINE task<void> pass_on_held(replies* by, std::shared_ptr<objects::store_client> store,
                                      std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
                                      byte_buffer body, std::vector<objects::object_ptr> all) {
-    auto giving = store->give(all, objects::process_id(to->incarnation));
-    co_await giving;
-    by->reply_as(*to, id, flags, [&](wire::writer& w) { w.raw(body); });
+    auto giving = as_result(store->give(all, objects::process_id(to->incarnation)));
+    const auto given = co_await giving;
+    if (!given && given.error().code() == errc::cancelled) throw given.error();
+    reply_or_fail(*by, *to, id, [&] {
+        if (!given) throw given.error();
+        by->reply_as(*to, id, flags, [&](wire::writer& w) { w.raw(body); });
+    });
 }
 
 SKEIN_INLINE void object_traffic::pass_on(replies& by, std::shared_ptr<peer> to, slot_id id,
@@ -42296,95 +42589,6 @@ SKEIN_INLINE void object_traffic::pass_on(replies& by, std::shared_ptr<peer> to,
 }
 
 } // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/replies.hpp, continued
-#include <cstdint>
-#include <exception>
-#include <utility>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// The actors whose handles are in one value; foreign: those of other namespaces.
-using lent_actors = lent_handles<actor_id, counted_ptr<actor_queue>>;
-
-/// What replies ask of who keeps the handles of this process.
-class reply_events {
-public:
-    /// The driver is to hear of the handles here that it does not know of.
-    virtual void tell_holds() = 0;
-    /// The value with these handles is for this process: they live until it has been read.
-    virtual void keep_lent(const lent_actors& all) = 0;
-
-protected:
-    ~reply_events() = default;
-};
-
-class replies {
-public:
-    ///   here      the process, as failures name it
-    ///   home      the runtime that codecs of handles see
-    ///   borrowed  handles here of which the driver may not know; must outlive it
-    replies(process_name here, counted_ptr<runtime_anchor> home, const borrows<actor_id>& borrowed,
-            reply_events& above);
-
-    /// The driver that this worker has from now on; nullptr: none.
-    void follow(peer* driver) noexcept { driver_ = driver; }
-    /// The driver was told something that the next reply must not overtake.
-    void told_driver() noexcept {
-        if (driver_ != nullptr) news_.told();
-    }
-    [[nodiscard]] driver_news& news() noexcept { return news_; }
-    /// The objects in calls and replies of this process.
-    [[nodiscard]] object_traffic& objects() noexcept { return objects_; }
-    /// Handles came as arguments, and the driver does not know that they are held here.
-    [[nodiscard]] bool has_untold_handles() const noexcept { return borrowed_.has_untold(); }
-
-    /// may_be_object: if it is large, and nothing in it belongs to a process.
-    void reply(peer& to, slot_id id, encoder encode, bool may_be_object = false);
-    /// The same with other flags than reply_ok: what is encoded is the whole body.
-    void reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode);
-    /// The value of a call of this process, as it is. False: another process has called.
-    [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
-    /// A value that is encoded already. lends: its handles stand behind it.
-    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
-    void reply_failure(peer& to, slot_id id, const failure& why);
-    /// The exception that is being handled is what the call of `fn` has thrown.
-    void reply_thrown(peer& to, slot_id id, const function_record& fn);
-    /// A stream has ended behind so many items; why: the generator of `fn` has thrown that.
-    void reply_end(peer& to, slot_id id, std::uint64_t items, const std::exception_ptr& why,
-                   const function_record& fn);
-    /// An item of a stream, encoded for who gets it.
-    ///   errors  not_supported: there are handles in it; what its codec throws
-    void encode_item(wire::writer& to, encoder encode);
-
-    // A handle is in the value that is being encoded:
-    void lend(actor_id id) { lent_.add(id); }
-    void lend_abroad(counted_ptr<actor_queue> queue) { lent_.add_foreign(std::move(queue)); }
-    /// A ref or view of an object is.
-    void lend_object(objects::object_ptr one) { lent_objects_.push_back(std::move(one)); }
-
-private:
-    void reply_with_objects(peer& to, slot_id id);
-    void send(peer& to, std::uint16_t outcome, slot_id id);
-    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
-    void relay(const peer& to, std::uint16_t outcome, slot_id id);
-
-    process_name here_;
-    counted_ptr<runtime_anchor> home_;
-    const borrows<actor_id>& borrowed_;
-    reply_events& above_;
-    peer* driver_ = nullptr;
-    driver_news news_;
-    lent_actors lent_;
-    std::vector<objects::object_ptr> lent_objects_;
-    wire::writer scratch_; ///< the encoded outcome
-    object_traffic objects_;
-};
-
-} // namespace skein::rt::detail
-
 
 // ======== skein/rt/detail/replies.ipp
 // Bodies of rt/detail/replies.hpp.
@@ -42606,10 +42810,17 @@ SKEIN_INLINE void replies::reply_end(peer& to, slot_id id, std::uint64_t items,
 
 SKEIN_INLINE void replies::encode_item(wire::writer& to, encoder encode) {
     lent_.clear();
+    lent_objects_.clear();
     {
         const replying_mark by(home_->self);
         encode(to);
     }
+    const bool has_view = !lent_objects_.empty();
+    lent_objects_.clear();
+    if (has_view)
+        throw error(errc::not_supported,
+                    "not supported: an item of a stream with a view of an object in it")
+            .with_hint("give the value itself, or return the view as a result");
     if (lent_.empty()) return;
     throw error(errc::not_supported, "not supported: an item of a stream with a handle in it: who "
                                      "takes it would not hold the actor")
@@ -43450,8 +43661,8 @@ private:
     void on_there(const net::frame_view& f);
     void on_end(const net::frame_view& f);
     void on_relayed(const net::frame_view& f);
-    void refuse_relayed(const net::frame_view& f);
-    void give_back(detail::call_base& call, const net::frame_view& f);
+    void refuse_relayed(std::uint64_t worker, const net::frame_view& f);
+    void give_back(detail::call_base& call, std::uint64_t worker, const net::frame_view& f);
     static task<void> reach(runtime* self, std::uint64_t incarnation);
     task<std::shared_ptr<net::channel>> dial(std::uint64_t incarnation);
     static task<void> talk(runtime* self, std::uint64_t incarnation,
@@ -47601,99 +47812,6 @@ void encode_ref_failure(wire::writer& to, const failure& why);
 
 } // namespace skein::rt::detail
 
-
-// ======== skein/rt/detail/ref_codec.ipp
-// The bodies of rt/detail/ref_codec.hpp.
-
-
-#include <memory>
-
-namespace skein::rt::detail {
-
-SKEIN_INLINE void note_pending(wire::writer& to, call_base& call) {
-    auto* const collected = pending_refs::current();
-    if (collected == nullptr)
-        throw error(
-            errc::not_supported,
-            "not supported: a ref whose call has no outcome yet, in a result or a saved state")
-            .with_hint("co_await it first, or give its value");
-    collected->all.emplace_back(&call);
-    to.fixed(ref_tag::none);
-}
-
-SKEIN_INLINE void encode_ref_failure(wire::writer& to, const failure& why) {
-    to.fixed(ref_tag::failure);
-    wire::writer text;
-    encode_failure(text, why);
-    const auto bytes = std::move(text).take();
-    wire::encode(to, bytes);
-}
-
-/// What takes part in a call has the call hold it.
-SKEIN_INLINE bool note_use(const objects::object_ptr& object, std::uint32_t place) {
-    auto* const call = runtime::encoding();
-    if (call == nullptr || call->owner == nullptr || !call->owner->answers().objects().has_store())
-        return false;
-    // What it takes to make an actor again is kept for longer than its objects.
-    if (call->kind == call_kind::create) return false;
-    call->extra().objects.push_back({object->name(), place, 0});
-    call->keep(std::const_pointer_cast<objects::object>(object));
-    return true;
-}
-
-SKEIN_INLINE bool place_object(const objects::object_ptr& object, std::uint32_t place) {
-    return note_use(object, place);
-}
-
-SKEIN_INLINE bool encode_object(wire::writer& to, const objects::object_ptr& object) {
-    if (pending_refs::current() != nullptr) { // nobody reads it
-        to.fixed(ref_tag::none);
-        return true;
-    }
-    if (!note_use(object, named_inside)) {
-        auto* const by = runtime::replying();
-        if (runtime::encoding() != nullptr || by == nullptr || !by->answers().objects().has_store())
-            return false;
-        by->answers().lend_object(object);
-    }
-    to.fixed(ref_tag::object);
-    wire::encode(to, object->name());
-    return true;
-}
-
-SKEIN_INLINE bool decode_ref_head(wire::reader& from, ref_tag& what, failure& why,
-                                  objects::object_ptr& object) {
-    if (!from.fixed(what)) return false;
-    if (what == ref_tag::none || what == ref_tag::value) return true;
-    if (what == ref_tag::failure) {
-        byte_buffer bytes;
-        if (!wire::decode(from, bytes)) return false;
-        why = decode_failure(bytes);
-        return true;
-    }
-    objects::object_name name;
-    if (what != ref_tag::object || !wire::decode(from, name))
-        return from.fail(errc::malformed, "neither a ref nor a view");
-    auto* const here = runtime::executing();
-    if (here == nullptr || !here->answers().objects().has_store())
-        return from.fail(
-            error(errc::not_supported,
-                  "not supported: a ref of an object that is decoded outside of a call, or on "
-                  "another host than the object's")
-                .with_hint("refs travel in the arguments and results of calls"));
-    object = here->answers().objects().store().find(name.number);
-    if (object && object->name() == name) return true;
-    return from.fail(error(errc::not_found, "an object is named that was not sent along"));
-}
-
-SKEIN_INLINE void refuse_shared_value() {
-    throw error(errc::invalid_argument,
-                "the value of this ref has views in this process, and cannot be copied")
-        .with_hint("co_await skein::view(ref) once more");
-}
-
-} // namespace skein::rt::detail
-
 // ======== skein/rt/detail/stored.hpp
 // How a value lies in an object, and what a view of it gives.
 //
@@ -49703,6 +49821,98 @@ SKEIN_INLINE bool lent_cores::are_free() const {
 
 } // namespace skein::rt::detail
 
+// ======== skein/rt/detail/ref_codec.ipp
+// The bodies of rt/detail/ref_codec.hpp.
+
+
+#include <memory>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE void note_pending(wire::writer& to, call_base& call) {
+    auto* const collected = pending_refs::current();
+    if (collected == nullptr)
+        throw error(
+            errc::not_supported,
+            "not supported: a ref whose call has no outcome yet, in a result or a saved state")
+            .with_hint("co_await it first, or give its value");
+    collected->all.emplace_back(&call);
+    to.fixed(ref_tag::none);
+}
+
+SKEIN_INLINE void encode_ref_failure(wire::writer& to, const failure& why) {
+    to.fixed(ref_tag::failure);
+    wire::writer text;
+    encode_failure(text, why);
+    const auto bytes = std::move(text).take();
+    wire::encode(to, bytes);
+}
+
+/// What takes part in a call has the call hold it.
+SKEIN_INLINE bool note_use(const objects::object_ptr& object, std::uint32_t place) {
+    auto* const call = runtime::encoding();
+    if (call == nullptr || call->owner == nullptr || !call->owner->answers().objects().has_store())
+        return false;
+    // What it takes to make an actor again is kept for longer than its objects.
+    if (call->kind == call_kind::create) return false;
+    call->extra().objects.push_back({object->name(), place, 0});
+    call->keep(std::const_pointer_cast<objects::object>(object));
+    return true;
+}
+
+SKEIN_INLINE bool place_object(const objects::object_ptr& object, std::uint32_t place) {
+    return note_use(object, place);
+}
+
+SKEIN_INLINE bool encode_object(wire::writer& to, const objects::object_ptr& object) {
+    if (pending_refs::current() != nullptr) { // nobody reads it
+        to.fixed(ref_tag::none);
+        return true;
+    }
+    if (!note_use(object, named_inside)) {
+        auto* const by = runtime::replying();
+        if (runtime::encoding() != nullptr || by == nullptr || !by->answers().objects().has_store())
+            return false;
+        by->answers().lend_object(object);
+    }
+    to.fixed(ref_tag::object);
+    wire::encode(to, object->name());
+    return true;
+}
+
+SKEIN_INLINE bool decode_ref_head(wire::reader& from, ref_tag& what, failure& why,
+                                  objects::object_ptr& object) {
+    if (!from.fixed(what)) return false;
+    if (what == ref_tag::none || what == ref_tag::value) return true;
+    if (what == ref_tag::failure) {
+        byte_buffer bytes;
+        if (!wire::decode(from, bytes)) return false;
+        why = decode_failure(bytes);
+        return true;
+    }
+    objects::object_name name;
+    if (what != ref_tag::object || !wire::decode(from, name))
+        return from.fail(errc::malformed, "neither a ref nor a view");
+    auto* const here = runtime::executing();
+    if (here == nullptr || !here->answers().objects().has_store())
+        return from.fail(
+            error(errc::not_supported,
+                  "not supported: a ref of an object that is decoded outside of a call, or on "
+                  "another host than the object's")
+                .with_hint("refs travel in the arguments and results of calls"));
+    object = here->answers().objects().store().find(name.number);
+    if (object && object->name() == name) return true;
+    return from.fail(error(errc::not_found, "an object is named that was not sent along"));
+}
+
+SKEIN_INLINE void refuse_shared_value() {
+    throw error(errc::invalid_argument,
+                "the value of this ref has views in this process, and cannot be copied")
+        .with_hint("co_await skein::view(ref) once more");
+}
+
+} // namespace skein::rt::detail
+
 // ======== skein/rt/detail/runtime.ipp
 // The bodies of rt/runtime.hpp: the calls of this process, and the actors it knows. How calls get
 // to workers is in runtime_send.ipp, what links bring in runtime_frames.ipp, what they take along
@@ -50873,25 +51083,28 @@ SKEIN_INLINE void runtime::on_relayed(const net::frame_view& f) {
                            : nullptr;
     if (call == nullptr || call->on == nullptr || call->on->incarnation != head.worker ||
         call->on->role != detail::peer_role::dialled)
-        return refuse_relayed(reply);
+        return refuse_relayed(head.worker, reply);
     peer& from = *call->on;
     if (!streams::open_end(from, *call, reply, true)) return;
     settle(from, free_slot(slot_id(f.id)), reply);
 }
 
 /// Nobody waits for it any more; but the driver counts the handles in it as held here.
-SKEIN_INLINE void runtime::refuse_relayed(const net::frame_view& f) {
-    if (f.flags >= detail::reply_object) return state_->replies.objects().drop(f.flags, f.body);
+SKEIN_INLINE void runtime::refuse_relayed(std::uint64_t worker, const net::frame_view& f) {
+    byte_span body = f.body;
+    state_->replies.objects().drop(worker, f.flags, body);
     detail::lending_reply parts;
-    if (f.flags != detail::reply_lends || !parts.decode(f.body)) return;
+    const bool lends = (f.flags & detail::reply_lends) != 0;
+    if (!lends || !parts.decode(body)) return;
     std::vector<counted_ptr<detail::actor_queue>> actor_queues;
     for (const auto id : parts.actors) actor_queues.push_back(hold_actor(id, 0));
 }
 
 /// Worker: the same of a call that had ended, by its deadline, before its answer came.
-SKEIN_INLINE void runtime::give_back(detail::call_base& call, const net::frame_view& f) {
+SKEIN_INLINE void runtime::give_back(detail::call_base& call, std::uint64_t worker,
+                                     const net::frame_view& f) {
     if (f.flags == detail::reply_ok) return call.give_back(*this, f.body);
-    refuse_relayed(f);
+    refuse_relayed(worker, f);
 }
 
 // ---- calls of this process to itself -----------------------------------------------------------
@@ -51667,6 +51880,7 @@ SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
     at.told.set();
     const auto incarnation = at.end->incarnation;
     if (!at.is_served) { // nobody waits for it
+        state_->replies.objects().lost(incarnation);
         state_->direct->forget(incarnation);
         return;
     }
@@ -51678,6 +51892,7 @@ SKEIN_INLINE void runtime::on_end(const net::frame_view& f) {
 /// way, or fail.
 SKEIN_INLINE void runtime::lose_target(detail::direct_target& at, peer& l) {
     losses lost;
+    if (at.end) state_->replies.objects().lost(l.incarnation);
     const bool closing = state_->closing;
     lost.code = state_->space_server_end ? errc::worker_lost
                 : closing                ? errc::closed
@@ -51766,10 +51981,10 @@ SKEIN_INLINE detail::direct_state& detail::direct_state::of(runtime& one) {
 
 SKEIN_INLINE void detail::direct_state::begin_to_wait(call_context& one) {
     if (one.direct_calls++ > 0) return;
-    auto& here = loop::current();
-    one.waits_since = here.now();
+    auto& turns = loop::current();
+    one.waits_since = turns.now();
     waiting.push_back(one);
-    if (!look.is_set()) here.set_timer(look, here.now() + short_wait);
+    if (!look.is_set()) turns.set_timer(look, turns.now() + short_wait);
 }
 
 SKEIN_INLINE void runtime::direct_call_ended(detail::call_base& call) noexcept {
@@ -52145,7 +52360,10 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
     auto* const call = call_at(from, slot_id(f.id));
-    if (call == nullptr) return state_->replies.objects().drop(f.flags, f.body);
+    if (call == nullptr) {
+        byte_span body = f.body;
+        return state_->replies.objects().drop(from.incarnation, f.flags, body);
+    }
     if (streams::is_stream(*call) || (f.flags & detail::reply_counted) != 0) [[unlikely]] {
         net::frame_view end = f;
         if (!streams::open_end(from, *call, end, false)) return;
@@ -52172,10 +52390,11 @@ SKEIN_INLINE void runtime::settle(peer& from, counted_ptr<detail::call_base> cal
             auto why = detail::decode_failure(f.body);
             if (!runs_again(*call, why)) call->fail(std::move(why));
         }
-    } else if (f.flags >= detail::reply_object) {
-        state_->replies.objects().drop(f.flags, f.body);
     } else if (state_->upstream != nullptr) {
-        give_back(*call, f);
+        give_back(*call, from.incarnation, f);
+    } else {
+        byte_span body = f.body;
+        state_->replies.objects().drop(from.incarnation, f.flags, body);
     }
     if (queue) drain(*queue);
     if (state_->dispatch.has_waiting()) pump();
@@ -52850,7 +53069,7 @@ SKEIN_INLINE task<void> runtime::large_arguments::make(runtime* self,
 SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detail::call_base& call,
                                                 const net::frame_view& f) {
     byte_span body = f.body;
-    auto all = self.state_->replies.objects().adopt(f.flags, body);
+    auto all = self.state_->replies.objects().adopt(from.incarnation, f.flags, body);
     if (f.flags == detail::reply_object) return call.finish_with_object(all.front());
     const bool is_passed_on = self.state_->upstream == nullptr && call.nested;
     if (is_passed_on) {
@@ -53188,6 +53407,7 @@ SKEIN_INLINE task<void> runtime::close() {
 SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     if (state_->upstream == nullptr && !state_->closing) ++state_->stats.workers_lost;
     l.set_down();
+    state_->replies.objects().lost(l.incarnation, state_->upstream == nullptr);
     if (auto* const second =
             l.room.aside != nullptr ? detail::second_processes::part(l.room) : nullptr)
         second->link->ended.set();
@@ -54133,7 +54353,7 @@ public:
         byte_buffer body;
     };
     /// It has ended behind so many items. False: some are still to come; it is kept.
-    [[nodiscard]] bool ends_behind(std::uint64_t count, std::uint16_t outcome, byte_span body);
+    [[nodiscard]] bool ends_behind(std::uint64_t count, std::uint16_t outcome, byte_span rest);
     /// What was kept, if it is its turn now.
     [[nodiscard]] std::optional<early_end> end_that_is_due();
     [[nodiscard]] std::uint64_t came() const noexcept { return came_; }
@@ -54202,9 +54422,9 @@ SKEIN_INLINE void stream_call::was_taken(std::size_t bytes) {
     items_taken due;
     if (!debt_.taken(bytes, due) || owner == nullptr) return;
     if (on == nullptr || !on->is_open() || state == phase::queued) return;
-    wire::writer body;
-    due.encode(body);
-    on->send(message_taken, 0, slot.value(), body.bytes());
+    wire::writer told;
+    due.encode(told);
+    on->send(message_taken, 0, slot.value(), told.bytes());
 }
 
 SKEIN_INLINE void stream_call::leave() noexcept {
@@ -54238,12 +54458,12 @@ SKEIN_INLINE void stream_call::begin_again() {
 }
 
 SKEIN_INLINE bool stream_call::ends_behind(std::uint64_t count, std::uint16_t outcome,
-                                           byte_span body) {
+                                           byte_span rest) {
     if (count == came_ || is_done()) return true;
     if (count < came_ || early_)
         throw malformed(
             fmt::format("{} ends behind {} items, and {} have come", name(), count, came_));
-    early_ = std::make_unique<early_end>(early_end{count, outcome, to_buffer(body)});
+    early_ = std::make_unique<early_end>(early_end{count, outcome, to_buffer(rest)});
     return false;
 }
 
@@ -54896,6 +55116,15 @@ struct local_life {
     sched::gpu_set gpus;         ///< that it sees
     sched::request_id in_bundle; ///< what it holds of a placement group
     bool is_unwanted = false;    ///< it was killed on purpose
+    objects::child_link store;   ///< of its process
+
+    /// It inherits the files of the store; gives the secret.
+    [[nodiscard]] byte_buffer join_store(objects::local_store& at, proc::child_options& how) {
+        store = at.link_for_child();
+        how.files = store.files;
+        store.files.clear(); // its end is its own
+        return to_buffer(at.secret().bytes());
+    }
 };
 /// One line on a death that nobody wanted. Its calls run again, or fail, and say so themselves.
 inline void say_lost(const local_life& one, const proc::child_end& end) {
@@ -55143,10 +55372,7 @@ private:
         how.reads_output = boot.is_read;
         how.memory = proc::shared_memory::create(proc::claims::bytes);
         one.page = proc::claims(how.memory);
-        if (how_.store) {
-            how.files = how_.store->files_for_child();
-            boot.store = to_buffer(how_.store->secret().bytes());
-        }
+        if (how_.store) boot.store = one.join_store(*how_.store, how);
         how.message = wire::encode(boot);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
@@ -55402,6 +55628,7 @@ private:
     task<void> watch_end(life* one) {
         auto ended = one->process->ended(); // the end of a socket pair with it
         (void)co_await ended;
+        one->store.has_ended();
         if (!one->door) co_return;
         one->door->close();                             // it never came
         co_await sleep_for(how_.times.reconnect_first); // TCP: its bytes are on the way
@@ -56806,7 +57033,11 @@ public:
 
     /// Suspends until the call of the ref is done; gives the view that is there.
     ///   errors  those of co_await ref; malformed: the object cannot be read as a T
-    auto operator co_await() const noexcept { return awaiter(of_.state()); }
+    auto operator co_await() const {
+        SKEIN_CHECK(of_,
+                    "co_await of a skein::view that is empty or there already: *view reads it");
+        return awaiter(of_.state());
+    }
 
     /// What it keeps; null: the value is in the memory of this process alone.
     [[nodiscard]] const objects::object_ptr& object() const noexcept { return object_; }
@@ -59726,8 +59957,10 @@ template <auto F, class T>
 void invoke_stream(incoming_call& call) {
     using with_window = windowed<typename signature<decltype(F)>::arguments>;
     typename with_window::type arguments;
-    if (const auto decoded = decode_arguments(call.arguments, arguments); !decoded)
-        return call.refuse(decoded.error());
+    const bool has_objects = call.objects != nullptr && call.objects->are_arguments();
+    const auto decoded = has_objects ? decode_arguments(call.arguments, arguments, *call.objects)
+                                     : decode_arguments(call.arguments, arguments);
+    if (!decoded) return call.refuse(decoded.error());
     const auto window = std::get<0>(arguments);
     if (!window.is_open())
         return call.refuse(error(errc::invalid_argument, "a stream with a window of nothing"));
@@ -59885,7 +60118,9 @@ public:
     }
     /// Asks the producer to end. Items that have come can still be taken; then cancelled is thrown,
     /// unless it has ended otherwise.
-    void cancel() const noexcept { rt::detail::cancel_call(*call_, false); }
+    void cancel() const noexcept {
+        if (call_) rt::detail::cancel_call(*call_, false);
+    }
     /// Ends the producer, and suspends until its clean-up has ended or cannot any more. Items that
     /// have come are dropped; how it ended is not told.
     ///   errors  cancelled: the producer ends all the same
