@@ -81,7 +81,10 @@ SKEIN_INLINE std::string room_elsewhere::take(const lease& one) {
     if (is_there && !*is_there && is_entry && ended_.insert(one.of->attempt_of).second) {
         auto wider = std::make_unique<sched::scheduler>(free_room(leases_, nullptr, ended_));
         bool all = true;
-        for (const auto& before : taken_) all = all && is_taken(*wider, before).value_or(false);
+        for (const auto& before : taken_) {
+            const auto is_again = is_taken(*wider, before);
+            all = all && is_again && *is_again;
+        }
         if (all) is_there = is_taken(*wider, r);
         if (all && is_there && *is_there)
             plan_ = std::move(wider);

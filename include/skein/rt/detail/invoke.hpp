@@ -151,8 +151,8 @@ void reply_value(replies& out, peer& to, slot_id id, R&& value) {
     }
     if constexpr (is_flat<result_type>) {
         if (out.objects().takes(flat_bytes(value).size()) && to.role != peer_role::here)
-            return out.objects().send_object(
-                out, to.shared_from_this(), id,
+            return out.send_object(
+                to.shared_from_this(), id,
                 std::make_unique<flat_value<result_type>>(std::forward<R>(value)));
     }
     out.reply(

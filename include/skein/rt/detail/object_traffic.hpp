@@ -6,7 +6,6 @@
 //     objects.use(client);                              // of its node; before the first call
 //     if (objects.takes(bytes)) ...;                    // so much becomes an object
 //     auto claims = objects.claim(uses);                // a call has come: they are held here
-//     objects.send_object(peer, slot, value);           // a result, instead of a reply
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
@@ -34,8 +33,6 @@ namespace skein::rt {
 struct peer;
 
 namespace detail {
-
-class replies;
 
 /// For room in the store: who waits longer goes on without it.
 inline constexpr time_span room_patience = std::chrono::seconds(10);
@@ -80,6 +77,7 @@ public:
     void use(std::shared_ptr<objects::store_client> store, unique_function<void()> start = {});
     [[nodiscard]] bool has_store() const noexcept { return store_ != nullptr; }
     [[nodiscard]] objects::store_client& store() noexcept { return *store_; }
+    [[nodiscard]] std::shared_ptr<objects::store_client> shared_store() const { return store_; }
     /// A worker is about to use the store of its driver.
     void start();
     /// So many bytes are an object rather than a part of a message.
@@ -89,12 +87,6 @@ public:
 
     /// Holds the objects of a call that has come.
     [[nodiscard]] std::shared_ptr<arrived_objects> claim(std::vector<object_use> uses);
-    /// Replies with a value as an object, or, where there is no room, in a message.
-    void send_object(replies& by, std::shared_ptr<peer> to, slot_id id,
-                     std::unique_ptr<outgoing_value> value);
-    /// Passes a reply on, with objects that this process holds.
-    void pass_on(replies& by, std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
-                 byte_buffer body, std::vector<objects::object_ptr> all);
     /// The objects of a reply of that process, which has given them to this one; the body is without
     /// their list then.
     ///   errors  malformed, mismatch, not_supported
@@ -125,5 +117,5 @@ private:
 } // namespace skein::rt
 
 #if SKEIN_HEADER_ONLY
-#include <skein/rt/detail/replies.hpp> // which includes the bodies: they need its class
+#include <skein/rt/detail/object_traffic.ipp>
 #endif

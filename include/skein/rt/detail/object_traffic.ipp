@@ -8,13 +8,10 @@
 #include <skein/objects/store_client.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
-#include <skein/rt/detail/replies.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <cstring>
-#include <exception>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -122,72 +119,6 @@ SKEIN_INLINE task<objects::object_ptr> object_traffic::make(byte_span bytes) {
     std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
     auto sealing = store->seal(std::move(*made));
     co_return co_await sealing;
-}
-
-/// An object that its maker holds for somebody else from the start; nothing: no room, or no store.
-SKEIN_INLINE task<std::optional<objects::object_name>> make_for(
-    std::shared_ptr<objects::store_client> store, const outgoing_value* value,
-    objects::process_id to) {
-    const auto bytes = value->stored();
-    auto creating = store->create(bytes.size(), room_patience);
-    auto made = co_await creating;
-    if (!made) co_return std::nullopt;
-    const auto name = made->name();
-    std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
-    auto sealing = store->seal(std::move(*made), to);
-    (void)co_await sealing;
-    co_return name;
-}
-
-/// Its caller hears of it in any case: why it cannot have the value, if it cannot.
-template <class Reply>
-void reply_or_fail(replies& by, peer& to, slot_id id, Reply reply) {
-    std::optional<error> why;
-    try {
-        reply();
-    } catch (const error& e) {
-        why = e;
-    } catch (const std::exception& e) {
-        why = error(errc::exhausted, e.what());
-    }
-    if (why) by.reply_failure(to, id, {std::move(*why), nullptr});
-}
-
-SKEIN_INLINE task<void> send_value(replies* by, std::shared_ptr<objects::store_client> store,
-                                   std::shared_ptr<peer> to, slot_id id,
-                                   std::unique_ptr<outgoing_value> value) {
-    auto making = as_result(make_for(store, value.get(), objects::process_id(to->incarnation)));
-    const auto name = co_await making;
-    if (!name && name.error().code() == errc::cancelled) throw name.error();
-    reply_or_fail(*by, *to, id, [&] {
-        if (name && *name)
-            by->reply_as(*to, id, reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
-        else
-            by->reply_as(*to, id, reply_ok, [&](wire::writer& w) { value->encode(w); });
-    });
-}
-
-SKEIN_INLINE void object_traffic::send_object(replies& by, std::shared_ptr<peer> to, slot_id id,
-                                              std::unique_ptr<outgoing_value> value) {
-    spawn(send_value(&by, store_, std::move(to), id, std::move(value)));
-}
-
-SKEIN_INLINE task<void> pass_on_held(replies* by, std::shared_ptr<objects::store_client> store,
-                                     std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
-                                     byte_buffer body, std::vector<objects::object_ptr> all) {
-    auto giving = as_result(store->give(all, objects::process_id(to->incarnation)));
-    const auto given = co_await giving;
-    if (!given && given.error().code() == errc::cancelled) throw given.error();
-    reply_or_fail(*by, *to, id, [&] {
-        if (!given) throw given.error();
-        by->reply_as(*to, id, flags, [&](wire::writer& w) { w.raw(body); });
-    });
-}
-
-SKEIN_INLINE void object_traffic::pass_on(replies& by, std::shared_ptr<peer> to, slot_id id,
-                                          std::uint16_t flags, byte_buffer body,
-                                          std::vector<objects::object_ptr> all) {
-    spawn(pass_on_held(&by, store_, std::move(to), id, flags, std::move(body), std::move(all)));
 }
 
 } // namespace skein::rt::detail

@@ -29,6 +29,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -77,6 +78,11 @@ public:
     [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
     /// A value that is encoded already. lends: its handles stand behind it.
     void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
+    /// With a value as an object, or, where there is no room, in a message.
+    void send_object(std::shared_ptr<peer> to, slot_id id, std::unique_ptr<outgoing_value> value);
+    /// A reply with objects that this process holds, as it came.
+    void pass_on(std::shared_ptr<peer> to, slot_id id, std::uint16_t flags, byte_buffer body,
+                 std::vector<objects::object_ptr> all);
     void reply_failure(peer& to, slot_id id, const failure& why);
     /// The exception that is being handled is what the call of `fn` has thrown.
     void reply_thrown(peer& to, slot_id id, const function_record& fn);
@@ -114,6 +120,5 @@ private:
 } // namespace skein::rt::detail
 
 #if SKEIN_HEADER_ONLY
-#include <skein/rt/detail/object_traffic.ipp>
 #include <skein/rt/detail/replies.ipp>
 #endif

@@ -2,14 +2,19 @@
 #pragma once
 // Bodies of rt/detail/replies.hpp.
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/objects/store_client.hpp>
 #include <skein/rt/detail/direct_message.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/object_message.hpp>
 #include <skein/rt/detail/peer.hpp>
 #include <skein/rt/detail/runtime_mark.hpp>
+#include <skein/wire/encode.hpp>
 
+#include <cstring>
 #include <exception>
+#include <optional>
 #include <utility>
 
 namespace skein::rt::detail {
@@ -42,8 +47,8 @@ SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode, bool may_
         return reply_with_objects(to, id);
     if (may_be_object && objects_.takes(scratch_.size()) && lent_.empty() &&
         to.role != peer_role::here)
-        return objects_.send_object(*this, to.shared_from_this(), id,
-                                    std::make_unique<encoded_value>(std::move(scratch_).take()));
+        return send_object(to.shared_from_this(), id,
+                           std::make_unique<encoded_value>(std::move(scratch_).take()));
     if (lent_.empty()) return send(to, reply_ok, id);
     if (to.role == peer_role::here) {
         above_.keep_lent(lent_);
@@ -68,8 +73,7 @@ SKEIN_INLINE void replies::reply_with_objects(peer& to, slot_id id) {
     std::vector<object_use> uses;
     for (const auto& one : all) uses.push_back({one->name(), named_inside, 0});
     append_uses(scratch_, uses);
-    objects_.pass_on(*this, to.shared_from_this(), id, flags, std::move(scratch_).take(),
-                     std::move(all));
+    pass_on(to.shared_from_this(), id, flags, std::move(scratch_).take(), std::move(all));
 }
 
 SKEIN_INLINE void replies::reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode) {
@@ -175,6 +179,74 @@ SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id 
     f.id = id.value();
     f.body = std::move(body).take();
     driver_->send(std::move(f));
+}
+
+// ---- values that are objects --------------------------------------------------------------------
+
+/// An object that its maker holds for somebody else from the start; nothing: no room, or no store.
+SKEIN_INLINE task<std::optional<objects::object_name>> make_for(
+    std::shared_ptr<objects::store_client> store, const outgoing_value* value,
+    objects::process_id to) {
+    const auto bytes = value->stored();
+    auto creating = store->create(bytes.size(), room_patience);
+    auto made = co_await creating;
+    if (!made) co_return std::nullopt;
+    const auto name = made->name();
+    std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
+    auto sealing = store->seal(std::move(*made), to);
+    (void)co_await sealing;
+    co_return name;
+}
+
+/// Its caller hears of it in any case: why it cannot have the value, if it cannot.
+template <class Reply>
+void reply_or_fail(replies& by, peer& to, slot_id id, Reply reply) {
+    std::optional<error> why;
+    try {
+        reply();
+    } catch (const error& e) {
+        why = e;
+    } catch (const std::exception& e) {
+        why = error(errc::exhausted, e.what());
+    }
+    if (why) by.reply_failure(to, id, {std::move(*why), nullptr});
+}
+
+SKEIN_INLINE task<void> send_value(replies* by, std::shared_ptr<objects::store_client> store,
+                                   std::shared_ptr<peer> to, slot_id id,
+                                   std::unique_ptr<outgoing_value> value) {
+    auto making = as_result(make_for(store, value.get(), objects::process_id(to->incarnation)));
+    const auto name = co_await making;
+    if (!name && name.error().code() == errc::cancelled) throw name.error();
+    reply_or_fail(*by, *to, id, [&] {
+        if (name && *name)
+            by->reply_as(*to, id, reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
+        else
+            by->reply_as(*to, id, reply_ok, [&](wire::writer& w) { value->encode(w); });
+    });
+}
+
+SKEIN_INLINE void replies::send_object(std::shared_ptr<peer> to, slot_id id,
+                                       std::unique_ptr<outgoing_value> value) {
+    objects_.spawn(send_value(this, objects_.shared_store(), std::move(to), id, std::move(value)));
+}
+
+SKEIN_INLINE task<void> pass_on_held(replies* by, std::shared_ptr<objects::store_client> store,
+                                     std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
+                                     byte_buffer body, std::vector<objects::object_ptr> all) {
+    auto giving = as_result(store->give(all, objects::process_id(to->incarnation)));
+    const auto given = co_await giving;
+    if (!given && given.error().code() == errc::cancelled) throw given.error();
+    reply_or_fail(*by, *to, id, [&] {
+        if (!given) throw given.error();
+        by->reply_as(*to, id, flags, [&](wire::writer& w) { w.raw(body); });
+    });
+}
+
+SKEIN_INLINE void replies::pass_on(std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
+                                   byte_buffer body, std::vector<objects::object_ptr> all) {
+    objects_.spawn(pass_on_held(this, objects_.shared_store(), std::move(to), id, flags,
+                                std::move(body), std::move(all)));
 }
 
 } // namespace skein::rt::detail

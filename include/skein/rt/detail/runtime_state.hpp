@@ -63,9 +63,7 @@ public:
     [[nodiscard]] call_id asker() const noexcept { return asker_; }
     /// The value has refs of objects in it, which this process holds; it is passed on as it came.
     void pass_refs(std::uint16_t flags, byte_span body, std::vector<objects::object_ptr> all) {
-        if (origin_->up)
-            out_.objects().pass_on(out_, origin_, origin_id_, flags, to_buffer(body),
-                                   std::move(all));
+        if (origin_->up) out_.pass_on(origin_, origin_id_, flags, to_buffer(body), std::move(all));
         finished();
     }
     /// What its worker says of it goes on to who made it.
@@ -94,8 +92,7 @@ protected:
     }
     result<void> take_object(const objects::object_ptr& value) override {
         if (!origin_->up) return {};
-        out_.objects().pass_on(out_, origin_, origin_id_, reply_object, wire::encode(value->name()),
-                               {value});
+        out_.pass_on(origin_, origin_id_, reply_object, wire::encode(value->name()), {value});
         return {};
     }
     void take_failure(const failure& why) override {
