@@ -175,6 +175,9 @@ SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& p
 
 SKEIN_INLINE result<void> posix_disk::rename(const std::string& from, const std::string& to) {
     if (auto* const there = mounted_folder::of(from)) return there->rename(from, to);
+    if (mounted_folder::of(to) != nullptr)
+        return error(errc::not_supported, "not supported: " + to + " is another host's, and " +
+                                              from + " is not: copy it");
     if (::rename(from.c_str(), to.c_str()) != 0)
         return errno_error(errno, "rename", from + " to " + to);
     return {};

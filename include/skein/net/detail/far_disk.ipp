@@ -5,6 +5,7 @@
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/mounted_folder.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/detail/folder_messages.hpp>
 #include <skein/net/link.hpp>
@@ -64,9 +65,11 @@ public:
 
     /// A path as the server has it.
     [[nodiscard]] result<std::string> inside(const std::string& path) const {
-        if (path == folder_) return std::string();
-        if (path.starts_with(folder_) && path[folder_.size()] == '/')
-            if (auto rest = path.substr(folder_.size() + 1); detail::is_far_path(rest)) return rest;
+        const auto whole = skein::detail::absolute_path(path);
+        if (whole == folder_) return std::string();
+        if (whole.starts_with(folder_ + "/"))
+            if (auto rest = whole.substr(folder_.size() + 1); detail::is_far_path(rest))
+                return rest;
         return error(
             errc::not_supported,
             fmt::format("not supported: {} is not in {}, which is another host's", path, folder_));

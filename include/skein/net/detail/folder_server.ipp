@@ -40,6 +40,7 @@ using served_folder_ptr = std::shared_ptr<served_folder>;
 struct opened_files {
     std::map<std::uint64_t, std::shared_ptr<file>> all;
     std::uint64_t last = 0;
+    std::size_t opening = 0; ///< and not in it yet
 
     ///   errors  closed
     [[nodiscard]] std::shared_ptr<file> get(std::uint64_t number) const {
@@ -51,8 +52,8 @@ struct opened_files {
 using opened_files_ptr = std::shared_ptr<opened_files>;
 
 inline task<far_opened> open_far(served_folder_ptr on, opened_files_ptr of, far_open m) {
-    if (of->all.size() >= most_far_files)
-        throw error(errc::exhausted, fmt::format("{} files are open already", of->all.size()));
+    if (of->all.size() + of->opening >= most_far_files)
+        throw error(errc::exhausted, fmt::format("{} files are open already", most_far_files));
     struct opened {
         std::shared_ptr<file> which;
         std::uint64_t bytes = 0;
@@ -63,7 +64,11 @@ inline task<far_opened> open_far(served_folder_ptr on, opened_files_ptr of, far_
         out.bytes = out.which->size().value();
         return out;
     });
-    auto made = co_await opening;
+    ++of->opening;
+    auto trying = as_result(std::move(opening));
+    auto tried = co_await trying;
+    --of->opening;
+    auto made = std::move(tried).value();
     far_opened out;
     out.file = ++of->last;
     out.bytes = made.bytes;
