@@ -36,7 +36,7 @@ namespace {
 struct elastic_run {
     test::temporary_folder folder;
     elastic_run_options options;
-    std::vector<view> views;
+    std::vector<spmd::view> views;
     std::vector<std::string> failures;
     std::function<void()> on_failure;
     std::vector<std::thread> tools;
@@ -63,8 +63,8 @@ struct elastic_run {
         });
     }
     /// `act` is called with each view of ranks; when it says false the workers are done.
-    void live(const std::function<bool(const view&)>& act) {
-        options.on_view = [&](const view& now) {
+    void live(const std::function<bool(const spmd::view&)>& act) {
+        options.on_view = [&](const spmd::view& now) {
             views.push_back(now);
             if (!now.is_over && !act(now)) finish();
         };
@@ -85,7 +85,7 @@ struct elastic_run {
     void finish() { std::ofstream(folder.path + "/done") << "done"; }
 };
 
-std::vector<std::uint64_t> ids(const view& of) {
+std::vector<std::uint64_t> ids(const spmd::view& of) {
     std::vector<std::uint64_t> all;
     for (const auto& m : of.members) all.push_back(m.id);
     return all;
@@ -102,7 +102,7 @@ void end(const view_member& which, int signal) {
 TEST_CASE("workers that are ready form a world, and are done when all have left it") {
     elastic_run job("works", 1, 3);
     job.options.start = 2;
-    job.live([](const view&) { return false; });
+    job.live([](const spmd::view&) { return false; });
     INFO(job.story());
     CHECK_FALSE(job.outcome.failure);
     REQUIRE(job.views.size() == 2);
@@ -115,7 +115,7 @@ TEST_CASE("workers that are ready form a world, and are done when all have left 
 TEST_CASE("a worker is killed, rank 0 too: the others keep their processes, another one joins") {
     for (const std::size_t lost : {std::size_t{1}, std::size_t{0}}) {
         elastic_run job("works", 1, 3);
-        job.live([&](const view& now) {
+        job.live([&](const spmd::view& now) {
             if (now.generation == 1) end(now.members[lost], SIGKILL);
             return now.generation == 1 || now.members.size() < 3;
         });
@@ -139,7 +139,7 @@ TEST_CASE("a worker is killed, rank 0 too: the others keep their processes, anot
 TEST_CASE("a worker that stands still is killed after a second, and the others go on") {
     elastic_run job("works", 1, 2);
     time_point stopped{}, found{};
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         if (now.generation == 1) {
             end(now.members[0], SIGSTOP);
             stopped = system_clock().now();
@@ -157,7 +157,7 @@ TEST_CASE("a worker that stands still is killed after a second, and the others g
 TEST_CASE("a worker that computes for ever while another asks for the next world is killed") {
     elastic_run job("hangs", 1, 2);
     job.options.times.ask_limit = 200ms;
-    job.live([&](const view& now) { return now.generation == 1; });
+    job.live([&](const spmd::view& now) { return now.generation == 1; });
     INFO(job.story());
     CHECK_FALSE(job.outcome.failure);
     REQUIRE(job.failures.size() == 1);
@@ -167,7 +167,7 @@ TEST_CASE("a worker that computes for ever while another asks for the next world
 
 TEST_CASE("two losses at once make one view") {
     elastic_run job("works", 1, 4);
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         if (now.generation == 1) {
             end(now.members[0], SIGKILL);
             end(now.members[2], SIGKILL);
@@ -185,7 +185,7 @@ TEST_CASE("two losses at once make one view") {
 
 TEST_CASE("a loss while the next world forms makes another one") {
     elastic_run job("works", 1, 3);
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         if (now.generation <= 2) end(now.members[0], SIGKILL);
         return now.generation <= 2 || now.members.size() < 3;
     });
@@ -196,7 +196,7 @@ TEST_CASE("a loss while the next world forms makes another one") {
 
 TEST_CASE("a worker that is told to go leaves in order, and is not replaced") {
     elastic_run job("works", 1, 3);
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         if (now.generation == 1) end(now.members[1], SIGTERM);
         return now.generation == 1;
     });
@@ -212,7 +212,7 @@ TEST_CASE("a worker that is told to go leaves in order, and is not replaced") {
 
 TEST_CASE("a worker that the others cannot spare leaves when another one has come") {
     elastic_run job("works", 2, 2);
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         if (now.generation == 1) end(now.members[0], SIGTERM);
         return now.generation == 1;
     });
@@ -225,7 +225,7 @@ TEST_CASE("a worker that the others cannot spare leaves when another one has com
 
 TEST_CASE("of a long reason to leave the others hear the beginning") {
     elastic_run job("says much", 1, 2);
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         if (now.generation == 1) end(now.members[1], SIGTERM);
         return now.generation == 1;
     });
@@ -248,7 +248,7 @@ TEST_CASE("a text is cut between characters") {
 
 TEST_CASE("a collective that fails without a loss is told in the next view's reason") {
     elastic_run job("has a failed collective", 1, 2);
-    job.live([&](const view& now) { return now.generation == 1; });
+    job.live([&](const spmd::view& now) { return now.generation == 1; });
     INFO(job.story());
     CHECK_FALSE(job.outcome.failure);
     CHECK(job.outcome.restarts == 1);
@@ -262,7 +262,7 @@ TEST_CASE("a collective that fails without a loss is told in the next view's rea
 TEST_CASE("all workers are told to go: one stays until another one has its state") {
     for (const int most : {1, 2}) {
         elastic_run job("works", 1, most);
-        job.live([&](const view& now) {
+        job.live([&](const spmd::view& now) {
             if (now.generation == 1)
                 for (const auto& m : now.members) end(m, SIGTERM);
             return now.members.size() > 1 || now.members[0].id <= job.views[0].members.size();
@@ -282,7 +282,7 @@ TEST_CASE("all workers are told to go: one stays until another one has its state
 TEST_CASE("the wanted number of workers changes while they work") {
     elastic_run job("works", 1, 4);
     job.options.start = 2;
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         if (now.generation == 1) job.scale(4);
         if (now.members.size() == 4) job.scale(1);
         return now.generation == 1 || now.members.size() > 1;
@@ -290,17 +290,17 @@ TEST_CASE("the wanted number of workers changes while they work") {
     INFO(job.story());
     CHECK_FALSE(job.outcome.failure);
     CHECK(job.failures.empty());
-    const auto most =
-        std::max_element(job.views.begin(), job.views.end(), [](const view& a, const view& b) {
-            return a.members.size() < b.members.size();
-        });
+    const auto most = std::max_element(job.views.begin(), job.views.end(),
+                                       [](const spmd::view& a, const spmd::view& b) {
+                                           return a.members.size() < b.members.size();
+                                       });
     CHECK(most->members.size() == 4);
     CHECK(ids(job.views.back()) == id_list{job.views[0].members[0].id});
 }
 
 TEST_CASE("below the least number workers wait with what they have until another one is ready") {
     elastic_run job("works", 2, 2);
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         if (now.generation == 1) end(now.members[0], SIGKILL);
         return now.generation == 1;
     });
@@ -313,7 +313,7 @@ TEST_CASE("below the least number workers wait with what they have until another
 TEST_CASE("a job that stays below its least number ends, and says why") {
     elastic_run job("replacements never ask", 2, 2);
     job.options.times.pause_limit = 300ms;
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         end(now.members[0], SIGKILL);
         return true;
     });
@@ -326,7 +326,7 @@ TEST_CASE("a job that stays below its least number ends, and says why") {
 TEST_CASE("a job below its least number whose replacements are refused does not wait for more") {
     elastic_run job("later ones refuse", 2, 2);
     job.options.times.pause_limit = 24h;
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         end(now.members[0], SIGKILL);
         return true;
     });
@@ -339,7 +339,7 @@ TEST_CASE("a job below its least number whose replacements are refused does not 
 
 TEST_CASE("all workers of a world are lost: the next ones begin a world of their own") {
     elastic_run job("works", 1, 2);
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         if (now.generation == 1)
             for (const auto& m : now.members) end(m, SIGKILL);
         return now.generation == 1;
@@ -354,7 +354,7 @@ TEST_CASE("all workers of a world are lost: the next ones begin a world of their
 
 TEST_CASE("workers that die on every start end the job with what they died of") {
     elastic_run job("dies on every start", 1, 2);
-    job.live([](const view&) { return true; });
+    job.live([](const spmd::view&) { return true; });
     INFO(job.story());
     REQUIRE(job.outcome.failure);
     CHECK_THAT(job.outcome.failure->what(),
@@ -365,7 +365,7 @@ TEST_CASE("workers that die on every start end the job with what they died of") 
 
 TEST_CASE("replacements that die on every start use up the budget") {
     elastic_run job("later ones die on every start", 1, 2);
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         if (now.generation == 1) end(now.members[0], SIGKILL);
         return true;
     });
@@ -376,7 +376,7 @@ TEST_CASE("replacements that die on every start use up the budget") {
 
 TEST_CASE("a worker that refuses its command line is not started again and again") {
     elastic_run job("later ones refuse", 1, 2);
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         if (now.generation == 1) end(now.members[0], SIGKILL);
         if (now.generation == 2) job.finish();
         return true;
@@ -392,7 +392,7 @@ TEST_CASE("workers with other settings are refused by name, and the others go on
     job.on_failure = [&] {
         if (job.failures.size() == 3) job.finish(); // none is started any more
     };
-    job.live([&](const view&) {
+    job.live([&](const spmd::view&) {
         job.scale(3);
         return true;
     });
@@ -410,7 +410,7 @@ TEST_CASE("a worker that finds in its first world that it is another one leaves 
     job.on_failure = [&] {
         if (job.failures.size() == 3) job.finish();
     };
-    job.live([&](const view&) {
+    job.live([&](const spmd::view&) {
         job.scale(3);
         return true;
     });
@@ -424,7 +424,7 @@ TEST_CASE("a worker that finds in its first world that it is another one leaves 
 
 TEST_CASE("a worker that dies in each world uses up the budget") {
     elastic_run job("dies in each world", 1, 2);
-    job.live([](const view&) { return true; });
+    job.live([](const spmd::view&) { return true; });
     INFO(job.story());
     REQUIRE(job.outcome.failure);
     CHECK(job.outcome.restarts == 4);
@@ -436,7 +436,7 @@ TEST_CASE("a worker that hangs before it asks for a world holds nobody up") {
     job.options.times.ready_limit = 300ms;
     job.on_failure = [&] { job.finish(); };
     job.options.start = 1;
-    job.live([&](const view&) {
+    job.live([&](const spmd::view&) {
         job.scale(2);
         return true;
     });
@@ -448,7 +448,7 @@ TEST_CASE("a worker that hangs before it asks for a world holds nobody up") {
 
 TEST_CASE("a worker that returns early ends the job") {
     elastic_run job("exits early", 1, 2);
-    job.live([](const view&) { return true; });
+    job.live([](const spmd::view&) { return true; });
     INFO(job.story());
     REQUIRE(job.outcome.failure);
     CHECK_THAT(job.outcome.failure->what(),
@@ -460,7 +460,7 @@ TEST_CASE("a worker that is done when the view without the lost one is there end
     elastic_run job("loses the last one late", 1, 2);
     const test_gate gate{job.folder.path + "/gate"};
     gate.make();
-    job.live([&](const view& now) {
+    job.live([&](const spmd::view& now) {
         if (now.generation == 2) gate.open();
         return now.generation > 1;
     });
@@ -473,7 +473,7 @@ TEST_CASE("a worker that is done when the view without the lost one is there end
 TEST_CASE("a worker that dies when another one is done ends the job, and nobody begins anew") {
     elastic_run job("loses one after another is done", 1, 2);
     test_gate{job.folder.path + "/gate"}.make();
-    job.live([&](const view&) { return false; });
+    job.live([&](const spmd::view&) { return false; });
     INFO(job.story());
     REQUIRE(job.outcome.failure);
     CHECK_THAT(job.outcome.failure->what(),
@@ -485,7 +485,7 @@ TEST_CASE("a worker that dies when another one is done ends the job, and nobody 
 
 TEST_CASE("a worker that ends with an exit code, and does not say that it fails, is replaced") {
     elastic_run job("gives its state up", 1, 2);
-    job.live([&](const view& now) { return now.members.size() < 2 || now.generation == 1; });
+    job.live([&](const spmd::view& now) { return now.members.size() < 2 || now.generation == 1; });
     INFO(job.story());
     CHECK_FALSE(job.outcome.failure);
     CHECK(job.outcome.restarts == 1);
@@ -498,7 +498,7 @@ TEST_CASE("a worker that ends with an exit code, and does not say that it fails,
 
 TEST_CASE("a worker that fails ends the job with its reason") {
     elastic_run job("fails", 1, 3);
-    job.live([](const view&) { return true; });
+    job.live([](const spmd::view&) { return true; });
     INFO(job.story());
     REQUIRE(job.outcome.failure);
     CHECK(job.outcome.failure->code() == errc::io);
@@ -513,7 +513,7 @@ TEST_CASE("a job of elastic workers is stopped in order, and they say so") {
     elastic_run job("works", 1, 2);
     job.options.takes_signals = false;
     job.options.stop_fd = ends[0];
-    job.live([&](const view&) {
+    job.live([&](const spmd::view&) {
         REQUIRE(::write(ends[1], "x", 1) == 1);
         return true;
     });
@@ -532,7 +532,7 @@ TEST_CASE("elastic workers that do not stop in time are killed") {
     job.options.takes_signals = false;
     job.options.stop_fd = ends[0];
     job.options.times.stop_grace = 200ms;
-    job.live([&](const view&) {
+    job.live([&](const spmd::view&) {
         REQUIRE(::write(ends[1], "x", 1) == 1);
         return true;
     });
@@ -548,7 +548,7 @@ TEST_CASE("what is given reaches every rank, and what rank 0 tells the outcome")
     elastic_run job("tells", 1, 2);
     job.options.given = to_buffer(as_bytes(std::string("42")));
     job.options.most_told = 64;
-    job.live([&](const view&) { return false; });
+    job.live([&](const spmd::view&) { return false; });
     INFO(job.story());
     CHECK_FALSE(job.outcome.failure);
     REQUIRE(job.outcome.told.contains("answer"));

@@ -38,7 +38,7 @@ namespace {
 struct hosts_run {
     test::temporary_folder folder;
     elastic_run_options options;
-    std::vector<view> views;
+    std::vector<spmd::view> views;
     std::vector<std::string> failures, lines;
     std::function<void(const std::string&)> on_line;
     std::map<std::string, proc::child_process> others;
@@ -76,12 +76,13 @@ struct hosts_run {
     }
     /// Others come when this one listens; `act` is called with each view of ranks; when it says
     /// false the workers are done.
-    void live(const std::vector<std::string>& names, const std::function<bool(const view&)>& act) {
+    void live(const std::vector<std::string>& names,
+              const std::function<bool(const spmd::view&)>& act) {
         options.on_listening = [&, names](const net::address& at) {
             endpoint = at;
             for (const auto& name : names) add(name);
         };
-        options.on_view = [&](const view& now) {
+        options.on_view = [&](const spmd::view& now) {
             views.push_back(now);
             if (!now.is_over && !act(now)) finish();
         };
@@ -102,7 +103,7 @@ struct hosts_run {
     }
 };
 
-int count(const view& now, const std::string& host) {
+int count(const spmd::view& now, const std::string& host) {
     int n = 0;
     for (const auto& m : now.members) n += m.host == host ? 1 : 0;
     return n;
@@ -113,7 +114,7 @@ int count(const view& now, const std::string& host) {
 TEST_CASE("hosts meet at the endpoint, and one whose supervisor is killed is lost at once") {
     hosts_run job({1, 2}, 2);
     bool killed = false;
-    job.live({"b"}, [&](const view& now) {
+    job.live({"b"}, [&](const spmd::view& now) {
         if (!killed && count(now, "b") == 2) {
             killed = true;
             job.others["b"].kill(SIGKILL);
@@ -132,7 +133,7 @@ TEST_CASE("hosts meet at the endpoint, and one whose supervisor is killed is los
 TEST_CASE("a host that is told to go leaves in order") {
     hosts_run job({1, 2}, 1);
     bool told = false;
-    job.live({"b"}, [&](const view& now) {
+    job.live({"b"}, [&](const spmd::view& now) {
         if (!told && count(now, "b") == 1) {
             told = true;
             job.others["b"].kill(SIGTERM);
@@ -148,7 +149,7 @@ TEST_CASE("a host that is told to go leaves in order") {
 TEST_CASE("a host that is silent for a second is lost, and comes back as a new one") {
     hosts_run job({1, 2}, 1);
     id_list first;
-    job.live({"b"}, [&](const view& now) {
+    job.live({"b"}, [&](const spmd::view& now) {
         if (first.empty() && count(now, "b") == 1) {
             first = ids_of(now);
             job.others["b"].kill(SIGSTOP);
@@ -167,7 +168,7 @@ TEST_CASE("another number of workers is asked for from outside") {
     hosts_run job({1, 2}, 2);
     std::vector<std::thread> tools;
     std::string answer;
-    job.live({}, [&](const view& now) {
+    job.live({}, [&](const spmd::view& now) {
         if (now.generation == 1)
             tools.emplace_back([&] {
                 try {
@@ -196,7 +197,7 @@ TEST_CASE("a job without an endpoint is scaled by the process that leads it") {
     job.options.least = job.options.start = 1;
     std::string answer, refusal;
     std::vector<std::thread> tools;
-    job.live({}, [&](const view& now) {
+    job.live({}, [&](const spmd::view& now) {
         if (now.generation == 1)
             tools.emplace_back([&] {
                 const auto door = door_of_job(::getpid());
@@ -222,7 +223,7 @@ TEST_CASE("a host of another job, size or token is refused, and says why") {
     hosts_run job({1, 2}, 1);
     std::vector<std::thread> tools;
     std::vector<std::string> refused;
-    job.live({}, [&](const view& now) {
+    job.live({}, [&](const spmd::view& now) {
         if (now.generation > 1) return true;
         tools.emplace_back([&] {
             for (const auto* what : {"job", "size", "token"}) {
@@ -258,7 +259,7 @@ TEST_CASE("hosts with other settings and a mistyped option end with 2, and losse
     std::vector<int> codes;
     std::thread others;
     id_list first;
-    job.live({}, [&](const view& now) {
+    job.live({}, [&](const spmd::view& now) {
         if (now.generation == 1) {
             first = ids_of(now);
             others = std::thread([&, pid = static_cast<pid_t>(now.members[1].pid)] {
@@ -287,7 +288,7 @@ TEST_CASE("a worker that is long in coming is named") {
     job.on_line = [&](const std::string& line) {
         if (line.find("worker 2 (pid ") != std::string::npos) gate.open();
     };
-    job.live({}, [](const view&) { return false; });
+    job.live({}, [](const spmd::view&) { return false; });
     INFO(job.story());
     CHECK_FALSE(job.outcome.failure);
     CHECK_THAT(job.story(), ContainsSubstring("is not ready after 0.1 s: its program has not come "
@@ -320,7 +321,7 @@ TEST_CASE("a host leaves when a file appears") {
     hosts_run job({1, 1}, 1);
     job.options.notices.file = job.folder.path + "/go";
     job.options.notices.every = 20ms;
-    job.live({}, [&](const view&) {
+    job.live({}, [&](const spmd::view&) {
         std::ofstream(job.folder.path + "/go") << "now";
         return true;
     });

@@ -18,8 +18,8 @@ namespace {
 const std::string header =
     R"("header":{"cluster_id":"13725950003953283643","member_id":"1","revision":"9007199254740993","raft_term":"2"})";
 
-view large() {
-    view v;
+spmd::view large() {
+    spmd::view v;
     v.generation = UINT64_MAX;
     v.author = UINT64_MAX - 1;
     v.failures = 3;

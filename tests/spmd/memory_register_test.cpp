@@ -11,8 +11,8 @@ using namespace skein::spmd;
 
 namespace {
 
-view numbered(std::uint64_t generation, std::uint64_t author) {
-    view v;
+spmd::view numbered(std::uint64_t generation, std::uint64_t author) {
+    spmd::view v;
     v.generation = generation;
     v.author = author;
     return v;
@@ -34,13 +34,13 @@ task<void> chain(memory_register* truth) {
     CHECK(newest_came.generation == 1);
 }
 
-task<void> watch(memory_register* truth, view* seen) {
+task<void> watch(memory_register* truth, spmd::view* seen) {
     auto watching = truth->watch(1);
     *seen = co_await watching;
 }
 
 task<void> watched(memory_register* truth) {
-    view seen;
+    spmd::view seen;
     scope beside;
     auto first = truth->compare_and_swap(0, numbered(1, 7));
     (void)co_await first;

@@ -49,7 +49,7 @@ struct host_plan {
 };
 
 struct seen_view {
-    view now;
+    spmd::view now;
     time_point at;
 };
 
@@ -92,7 +92,7 @@ struct simulated_job {
         o.coordinator.random = &loop.random();
         o.coordinator.times.ready_limit = 20s;
         o.coordinator.times.pause_limit = pause_limit;
-        o.coordinator.on_view = [this](const view& now) {
+        o.coordinator.on_view = [this](const spmd::view& now) {
             views.push_back({now, loop.now()});
             changed.set();
         };
@@ -120,7 +120,7 @@ struct simulated_job {
         }
         return all;
     }
-    [[nodiscard]] const view& newest() const { return views.back().now; }
+    [[nodiscard]] const spmd::view& newest() const { return views.back().now; }
     [[nodiscard]] int count(const std::string& host) const {
         if (views.empty()) return 0;
         const auto& all = newest().members;
