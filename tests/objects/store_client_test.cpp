@@ -93,7 +93,7 @@ TEST_CASE("what is made for a process that never comes waits for its end", "[obj
         auto a = co_await joining;
         auto making = make(a.get(), mebi, 1, 0s, objects::process_id(77));
         (void)co_await making;
-        co_await sleep_for(1h); // it may compute
+        co_await sleep_for(10min); // it may compute
         CHECK(w.store->usage().objects == 1);
         a->client->lost(objects::process_id(77), false); // by a broken link, for all that it knows
         co_await sleep_for(1s);

@@ -6,6 +6,7 @@
 // follows for actors, and how handles to actors and placement groups travel.
 
 #include <skein/rt/detail/actor_terms.hpp>
+#include <skein/rt/detail/ref_codec.hpp>
 #include <skein/rt/detail/runtime_state.hpp>
 #include <skein/rt/detail/space_state.hpp>
 #include <skein/wire/decode.hpp>
@@ -78,7 +79,7 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
 namespace detail {
 
 SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_queue>& queue) {
-    if (!queue) {
+    if (!queue || pending_refs::current() != nullptr) { // then nobody reads it
         put_actor(to, actor_id());
         return to.fixed(std::uint32_t{0});
     }
@@ -158,7 +159,8 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_qu
 }
 
 SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>& group) {
-    if (!group) return wire::encode(to, group_answer());
+    if (!group || pending_refs::current() != nullptr) // then nobody reads it
+        return wire::encode(to, group_answer());
     auto* const call = runtime::encoding();
     if (call == nullptr)
         throw error(errc::not_supported,
