@@ -27,7 +27,7 @@ namespace {
 
 /// The truth of a job that may be lost, and that a host may be cut off from.
 struct losable_truth {
-    view newest;
+    spmd::view newest;
     coordinator_place coordinator;
     std::set<std::string> cut;
     std::optional<error> says_no; ///< to all calls
@@ -50,12 +50,12 @@ class losable_register final : public view_register {
 public:
     losable_register(losable_truth& of, std::string host) : of_(of), host_(std::move(host)) {}
 
-    task<view> read() override {
+    task<spmd::view> read() override {
         auto reaching = reach();
         co_await reaching;
         co_return of_.newest;
     }
-    task<swap_result> compare_and_swap(std::uint64_t generation, view next) override {
+    task<swap_result> compare_and_swap(std::uint64_t generation, spmd::view next) override {
         auto reaching = reach();
         co_await reaching;
         swap_result how;
@@ -65,7 +65,7 @@ public:
         of_.changed.wake_all();
         co_return how;
     }
-    task<view> watch(std::uint64_t after) override {
+    task<spmd::view> watch(std::uint64_t after) override {
         while (of_.newest.generation <= after || of_.cut.contains(host_)) {
             auto changed = of_.changed.wait();
             co_await changed;
@@ -137,7 +137,9 @@ task<bool> within(time_span limit, std::function<bool()> is_so) {
     co_return true;
 }
 
-std::string host_of_author(const view& of) { return std::string(1, static_cast<char>(of.author)); }
+std::string host_of_author(const spmd::view& of) {
+    return std::string(1, static_cast<char>(of.author));
+}
 
 /// Three hosts, with a worker each, whose register may be lost.
 task<void> begin_three(hosts_job* job, scope* all) {
@@ -160,7 +162,7 @@ task<void> end_well(hosts_job* job, scope* all, std::string but) {
     }
 }
 
-bool has(const view& of, const std::string& host) {
+bool has(const spmd::view& of, const std::string& host) {
     return std::any_of(of.members.begin(), of.members.end(),
                        [&](const view_member& m) { return m.host == host; });
 }
