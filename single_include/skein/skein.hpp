@@ -5714,6 +5714,9 @@ SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& p
 
 SKEIN_INLINE result<void> posix_disk::rename(const std::string& from, const std::string& to) {
     if (auto* const there = mounted_folder::of(from)) return there->rename(from, to);
+    if (mounted_folder::of(to) != nullptr)
+        return error(errc::not_supported, "not supported: " + to + " is another host's, and " +
+                                              from + " is not: copy it");
     if (::rename(from.c_str(), to.c_str()) != 0)
         return errno_error(errno, "rename", from + " to " + to);
     return {};
@@ -30342,6 +30345,7 @@ using served_folder_ptr = std::shared_ptr<served_folder>;
 struct opened_files {
     std::map<std::uint64_t, std::shared_ptr<file>> all;
     std::uint64_t last = 0;
+    std::size_t opening = 0; ///< and not in it yet
 
     ///   errors  closed
     [[nodiscard]] std::shared_ptr<file> get(std::uint64_t number) const {
@@ -30353,8 +30357,8 @@ struct opened_files {
 using opened_files_ptr = std::shared_ptr<opened_files>;
 
 inline task<far_opened> open_far(served_folder_ptr on, opened_files_ptr of, far_open m) {
-    if (of->all.size() >= most_far_files)
-        throw error(errc::exhausted, fmt::format("{} files are open already", of->all.size()));
+    if (of->all.size() + of->opening >= most_far_files)
+        throw error(errc::exhausted, fmt::format("{} files are open already", most_far_files));
     struct opened {
         std::shared_ptr<file> which;
         std::uint64_t bytes = 0;
@@ -30365,7 +30369,11 @@ inline task<far_opened> open_far(served_folder_ptr on, opened_files_ptr of, far_
         out.bytes = out.which->size().value();
         return out;
     });
-    auto made = co_await opening;
+    ++of->opening;
+    auto trying = as_result(std::move(opening));
+    auto tried = co_await trying;
+    --of->opening;
+    auto made = std::move(tried).value();
     far_opened out;
     out.file = ++of->last;
     out.bytes = made.bytes;
@@ -30768,9 +30776,11 @@ public:
 
     /// A path as the server has it.
     [[nodiscard]] result<std::string> inside(const std::string& path) const {
-        if (path == folder_) return std::string();
-        if (path.starts_with(folder_) && path[folder_.size()] == '/')
-            if (auto rest = path.substr(folder_.size() + 1); detail::is_far_path(rest)) return rest;
+        const auto whole = skein::detail::absolute_path(path);
+        if (whole == folder_) return std::string();
+        if (whole.starts_with(folder_ + "/"))
+            if (auto rest = whole.substr(folder_.size() + 1); detail::is_far_path(rest))
+                return rest;
         return error(
             errc::not_supported,
             fmt::format("not supported: {} is not in {}, which is another host's", path, folder_));
@@ -41807,7 +41817,6 @@ private:
 //     objects.use(client);                              // of its node; before the first call
 //     if (objects.takes(bytes)) ...;                    // so much becomes an object
 //     auto claims = objects.claim(uses);                // a call has come: they are held here
-//     objects.send_object(peer, slot, value);           // a result, instead of a reply
 
 
 // ======== skein/rt/detail/object_message.hpp
@@ -41897,8 +41906,6 @@ struct peer;
 
 namespace detail {
 
-class replies;
-
 /// For room in the store: who waits longer goes on without it.
 inline constexpr time_span room_patience = std::chrono::seconds(10);
 
@@ -41942,6 +41949,7 @@ public:
     void use(std::shared_ptr<objects::store_client> store, unique_function<void()> start = {});
     [[nodiscard]] bool has_store() const noexcept { return store_ != nullptr; }
     [[nodiscard]] objects::store_client& store() noexcept { return *store_; }
+    [[nodiscard]] std::shared_ptr<objects::store_client> shared_store() const { return store_; }
     /// A worker is about to use the store of its driver.
     void start();
     /// So many bytes are an object rather than a part of a message.
@@ -41951,12 +41959,6 @@ public:
 
     /// Holds the objects of a call that has come.
     [[nodiscard]] std::shared_ptr<arrived_objects> claim(std::vector<object_use> uses);
-    /// Replies with a value as an object, or, where there is no room, in a message.
-    void send_object(replies& by, std::shared_ptr<peer> to, slot_id id,
-                     std::unique_ptr<outgoing_value> value);
-    /// Passes a reply on, with objects that this process holds.
-    void pass_on(replies& by, std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
-                 byte_buffer body, std::vector<objects::object_ptr> all);
     /// The objects of a reply of that process, which has given them to this one; the body is without
     /// their list then.
     ///   errors  malformed, mismatch, not_supported
@@ -41985,95 +41987,6 @@ private:
 
 } // namespace detail
 } // namespace skein::rt
-
-
-
-// ======== skein/rt/detail/replies.hpp, continued
-#include <cstdint>
-#include <exception>
-#include <utility>
-#include <vector>
-
-namespace skein::rt::detail {
-
-/// The actors whose handles are in one value; foreign: those of other namespaces.
-using lent_actors = lent_handles<actor_id, counted_ptr<actor_queue>>;
-
-/// What replies ask of who keeps the handles of this process.
-class reply_events {
-public:
-    /// The driver is to hear of the handles here that it does not know of.
-    virtual void tell_holds() = 0;
-    /// The value with these handles is for this process: they live until it has been read.
-    virtual void keep_lent(const lent_actors& all) = 0;
-
-protected:
-    ~reply_events() = default;
-};
-
-class replies {
-public:
-    ///   here      the process, as failures name it
-    ///   home      the runtime that codecs of handles see
-    ///   borrowed  handles here of which the driver may not know; must outlive it
-    replies(process_name here, counted_ptr<runtime_anchor> home, const borrows<actor_id>& borrowed,
-            reply_events& above);
-
-    /// The driver that this worker has from now on; nullptr: none.
-    void follow(peer* driver) noexcept { driver_ = driver; }
-    /// The driver was told something that the next reply must not overtake.
-    void told_driver() noexcept {
-        if (driver_ != nullptr) news_.told();
-    }
-    [[nodiscard]] driver_news& news() noexcept { return news_; }
-    /// The objects in calls and replies of this process.
-    [[nodiscard]] object_traffic& objects() noexcept { return objects_; }
-    /// Handles came as arguments, and the driver does not know that they are held here.
-    [[nodiscard]] bool has_untold_handles() const noexcept { return borrowed_.has_untold(); }
-
-    /// may_be_object: if it is large, and nothing in it belongs to a process.
-    void reply(peer& to, slot_id id, encoder encode, bool may_be_object = false);
-    /// The same with other flags than reply_ok: what is encoded is the whole body.
-    void reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode);
-    /// The value of a call of this process, as it is. False: another process has called.
-    [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
-    /// A value that is encoded already. lends: its handles stand behind it.
-    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
-    void reply_failure(peer& to, slot_id id, const failure& why);
-    /// The exception that is being handled is what the call of `fn` has thrown.
-    void reply_thrown(peer& to, slot_id id, const function_record& fn);
-    /// A stream has ended behind so many items; why: the generator of `fn` has thrown that.
-    void reply_end(peer& to, slot_id id, std::uint64_t items, const std::exception_ptr& why,
-                   const function_record& fn);
-    /// An item of a stream, encoded for who gets it.
-    ///   errors  not_supported: there are handles in it; what its codec throws
-    void encode_item(wire::writer& to, encoder encode);
-
-    // A handle is in the value that is being encoded:
-    void lend(actor_id id) { lent_.add(id); }
-    void lend_abroad(counted_ptr<actor_queue> queue) { lent_.add_foreign(std::move(queue)); }
-    /// A ref or view of an object is.
-    void lend_object(objects::object_ptr one) { lent_objects_.push_back(std::move(one)); }
-
-private:
-    void reply_with_objects(peer& to, slot_id id);
-    void send(peer& to, std::uint16_t outcome, slot_id id);
-    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
-    void relay(const peer& to, std::uint16_t outcome, slot_id id);
-
-    process_name here_;
-    counted_ptr<runtime_anchor> home_;
-    const borrows<actor_id>& borrowed_;
-    reply_events& above_;
-    peer* driver_ = nullptr;
-    driver_news news_;
-    lent_actors lent_;
-    std::vector<objects::object_ptr> lent_objects_;
-    wire::writer scratch_; ///< the encoded outcome
-    object_traffic objects_;
-};
-
-} // namespace skein::rt::detail
 
 
 // ======== skein/rt/detail/object_traffic.ipp
@@ -42411,8 +42324,6 @@ struct peer : std::enable_shared_from_this<peer> {
 
 // ======== skein/rt/detail/object_traffic.ipp, continued
 #include <cstring>
-#include <exception>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -42522,73 +42433,102 @@ SKEIN_INLINE task<objects::object_ptr> object_traffic::make(byte_span bytes) {
     co_return co_await sealing;
 }
 
-/// An object that its maker holds for somebody else from the start; nothing: no room, or no store.
-SKEIN_INLINE task<std::optional<objects::object_name>> make_for(
-    std::shared_ptr<objects::store_client> store, const outgoing_value* value,
-    objects::process_id to) {
-    const auto bytes = value->stored();
-    auto creating = store->create(bytes.size(), room_patience);
-    auto made = co_await creating;
-    if (!made) co_return std::nullopt;
-    const auto name = made->name();
-    std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
-    auto sealing = store->seal(std::move(*made), to);
-    (void)co_await sealing;
-    co_return name;
-}
+} // namespace skein::rt::detail
 
-/// Its caller hears of it in any case: why it cannot have the value, if it cannot.
-template <class Reply>
-void reply_or_fail(replies& by, peer& to, slot_id id, Reply reply) {
-    std::optional<error> why;
-    try {
-        reply();
-    } catch (const error& e) {
-        why = e;
-    } catch (const std::exception& e) {
-        why = error(errc::exhausted, e.what());
+
+// ======== skein/rt/detail/replies.hpp, continued
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// The actors whose handles are in one value; foreign: those of other namespaces.
+using lent_actors = lent_handles<actor_id, counted_ptr<actor_queue>>;
+
+/// What replies ask of who keeps the handles of this process.
+class reply_events {
+public:
+    /// The driver is to hear of the handles here that it does not know of.
+    virtual void tell_holds() = 0;
+    /// The value with these handles is for this process: they live until it has been read.
+    virtual void keep_lent(const lent_actors& all) = 0;
+
+protected:
+    ~reply_events() = default;
+};
+
+class replies {
+public:
+    ///   here      the process, as failures name it
+    ///   home      the runtime that codecs of handles see
+    ///   borrowed  handles here of which the driver may not know; must outlive it
+    replies(process_name here, counted_ptr<runtime_anchor> home, const borrows<actor_id>& borrowed,
+            reply_events& above);
+
+    /// The driver that this worker has from now on; nullptr: none.
+    void follow(peer* driver) noexcept { driver_ = driver; }
+    /// The driver was told something that the next reply must not overtake.
+    void told_driver() noexcept {
+        if (driver_ != nullptr) news_.told();
     }
-    if (why) by.reply_failure(to, id, {std::move(*why), nullptr});
-}
+    [[nodiscard]] driver_news& news() noexcept { return news_; }
+    /// The objects in calls and replies of this process.
+    [[nodiscard]] object_traffic& objects() noexcept { return objects_; }
+    /// Handles came as arguments, and the driver does not know that they are held here.
+    [[nodiscard]] bool has_untold_handles() const noexcept { return borrowed_.has_untold(); }
 
-SKEIN_INLINE task<void> send_value(replies* by, std::shared_ptr<objects::store_client> store,
-                                   std::shared_ptr<peer> to, slot_id id,
-                                   std::unique_ptr<outgoing_value> value) {
-    auto making = as_result(make_for(store, value.get(), objects::process_id(to->incarnation)));
-    const auto name = co_await making;
-    if (!name && name.error().code() == errc::cancelled) throw name.error();
-    reply_or_fail(*by, *to, id, [&] {
-        if (name && *name)
-            by->reply_as(*to, id, reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
-        else
-            by->reply_as(*to, id, reply_ok, [&](wire::writer& w) { value->encode(w); });
-    });
-}
+    /// may_be_object: if it is large, and nothing in it belongs to a process.
+    void reply(peer& to, slot_id id, encoder encode, bool may_be_object = false);
+    /// The same with other flags than reply_ok: what is encoded is the whole body.
+    void reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode);
+    /// The value of a call of this process, as it is. False: another process has called.
+    [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
+    /// A value that is encoded already. lends: its handles stand behind it.
+    void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
+    /// With a value as an object, or, where there is no room, in a message.
+    void send_object(std::shared_ptr<peer> to, slot_id id, std::unique_ptr<outgoing_value> value);
+    /// A reply with objects that this process holds, as it came.
+    void pass_on(std::shared_ptr<peer> to, slot_id id, std::uint16_t flags, byte_buffer body,
+                 std::vector<objects::object_ptr> all);
+    void reply_failure(peer& to, slot_id id, const failure& why);
+    /// The exception that is being handled is what the call of `fn` has thrown.
+    void reply_thrown(peer& to, slot_id id, const function_record& fn);
+    /// A stream has ended behind so many items; why: the generator of `fn` has thrown that.
+    void reply_end(peer& to, slot_id id, std::uint64_t items, const std::exception_ptr& why,
+                   const function_record& fn);
+    /// An item of a stream, encoded for who gets it.
+    ///   errors  not_supported: there are handles in it; what its codec throws
+    void encode_item(wire::writer& to, encoder encode);
 
-SKEIN_INLINE void object_traffic::send_object(replies& by, std::shared_ptr<peer> to, slot_id id,
-                                              std::unique_ptr<outgoing_value> value) {
-    spawn(send_value(&by, store_, std::move(to), id, std::move(value)));
-}
+    // A handle is in the value that is being encoded:
+    void lend(actor_id id) { lent_.add(id); }
+    void lend_abroad(counted_ptr<actor_queue> queue) { lent_.add_foreign(std::move(queue)); }
+    /// A ref or view of an object is.
+    void lend_object(objects::object_ptr one) { lent_objects_.push_back(std::move(one)); }
 
-SKEIN_INLINE task<void> pass_on_held(replies* by, std::shared_ptr<objects::store_client> store,
-                                     std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
-                                     byte_buffer body, std::vector<objects::object_ptr> all) {
-    auto giving = as_result(store->give(all, objects::process_id(to->incarnation)));
-    const auto given = co_await giving;
-    if (!given && given.error().code() == errc::cancelled) throw given.error();
-    reply_or_fail(*by, *to, id, [&] {
-        if (!given) throw given.error();
-        by->reply_as(*to, id, flags, [&](wire::writer& w) { w.raw(body); });
-    });
-}
+private:
+    void reply_with_objects(peer& to, slot_id id);
+    void send(peer& to, std::uint16_t outcome, slot_id id);
+    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
+    void relay(const peer& to, std::uint16_t outcome, slot_id id);
 
-SKEIN_INLINE void object_traffic::pass_on(replies& by, std::shared_ptr<peer> to, slot_id id,
-                                          std::uint16_t flags, byte_buffer body,
-                                          std::vector<objects::object_ptr> all) {
-    spawn(pass_on_held(&by, store_, std::move(to), id, flags, std::move(body), std::move(all)));
-}
+    process_name here_;
+    counted_ptr<runtime_anchor> home_;
+    const borrows<actor_id>& borrowed_;
+    reply_events& above_;
+    peer* driver_ = nullptr;
+    driver_news news_;
+    lent_actors lent_;
+    std::vector<objects::object_ptr> lent_objects_;
+    wire::writer scratch_; ///< the encoded outcome
+    object_traffic objects_;
+};
 
 } // namespace skein::rt::detail
+
 
 // ======== skein/rt/detail/replies.ipp
 // Bodies of rt/detail/replies.hpp.
@@ -42705,7 +42645,9 @@ using replying_mark = runtime_mark<struct replying_tag>;
 
 
 // ======== skein/rt/detail/replies.ipp, continued
+#include <cstring>
 #include <exception>
+#include <optional>
 #include <utility>
 
 namespace skein::rt::detail {
@@ -42738,8 +42680,8 @@ SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode, bool may_
         return reply_with_objects(to, id);
     if (may_be_object && objects_.takes(scratch_.size()) && lent_.empty() &&
         to.role != peer_role::here)
-        return objects_.send_object(*this, to.shared_from_this(), id,
-                                    std::make_unique<encoded_value>(std::move(scratch_).take()));
+        return send_object(to.shared_from_this(), id,
+                           std::make_unique<encoded_value>(std::move(scratch_).take()));
     if (lent_.empty()) return send(to, reply_ok, id);
     if (to.role == peer_role::here) {
         above_.keep_lent(lent_);
@@ -42764,8 +42706,7 @@ SKEIN_INLINE void replies::reply_with_objects(peer& to, slot_id id) {
     std::vector<object_use> uses;
     for (const auto& one : all) uses.push_back({one->name(), named_inside, 0});
     append_uses(scratch_, uses);
-    objects_.pass_on(*this, to.shared_from_this(), id, flags, std::move(scratch_).take(),
-                     std::move(all));
+    pass_on(to.shared_from_this(), id, flags, std::move(scratch_).take(), std::move(all));
 }
 
 SKEIN_INLINE void replies::reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode) {
@@ -42871,6 +42812,74 @@ SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id 
     f.id = id.value();
     f.body = std::move(body).take();
     driver_->send(std::move(f));
+}
+
+// ---- values that are objects --------------------------------------------------------------------
+
+/// An object that its maker holds for somebody else from the start; nothing: no room, or no store.
+SKEIN_INLINE task<std::optional<objects::object_name>> make_for(
+    std::shared_ptr<objects::store_client> store, const outgoing_value* value,
+    objects::process_id to) {
+    const auto bytes = value->stored();
+    auto creating = store->create(bytes.size(), room_patience);
+    auto made = co_await creating;
+    if (!made) co_return std::nullopt;
+    const auto name = made->name();
+    std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
+    auto sealing = store->seal(std::move(*made), to);
+    (void)co_await sealing;
+    co_return name;
+}
+
+/// Its caller hears of it in any case: why it cannot have the value, if it cannot.
+template <class Reply>
+void reply_or_fail(replies& by, peer& to, slot_id id, Reply reply) {
+    std::optional<error> why;
+    try {
+        reply();
+    } catch (const error& e) {
+        why = e;
+    } catch (const std::exception& e) {
+        why = error(errc::exhausted, e.what());
+    }
+    if (why) by.reply_failure(to, id, {std::move(*why), nullptr});
+}
+
+SKEIN_INLINE task<void> send_value(replies* by, std::shared_ptr<objects::store_client> store,
+                                   std::shared_ptr<peer> to, slot_id id,
+                                   std::unique_ptr<outgoing_value> value) {
+    auto making = as_result(make_for(store, value.get(), objects::process_id(to->incarnation)));
+    const auto name = co_await making;
+    if (!name && name.error().code() == errc::cancelled) throw name.error();
+    reply_or_fail(*by, *to, id, [&] {
+        if (name && *name)
+            by->reply_as(*to, id, reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
+        else
+            by->reply_as(*to, id, reply_ok, [&](wire::writer& w) { value->encode(w); });
+    });
+}
+
+SKEIN_INLINE void replies::send_object(std::shared_ptr<peer> to, slot_id id,
+                                       std::unique_ptr<outgoing_value> value) {
+    objects_.spawn(send_value(this, objects_.shared_store(), std::move(to), id, std::move(value)));
+}
+
+SKEIN_INLINE task<void> pass_on_held(replies* by, std::shared_ptr<objects::store_client> store,
+                                     std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
+                                     byte_buffer body, std::vector<objects::object_ptr> all) {
+    auto giving = as_result(store->give(all, objects::process_id(to->incarnation)));
+    const auto given = co_await giving;
+    if (!given && given.error().code() == errc::cancelled) throw given.error();
+    reply_or_fail(*by, *to, id, [&] {
+        if (!given) throw given.error();
+        by->reply_as(*to, id, flags, [&](wire::writer& w) { w.raw(body); });
+    });
+}
+
+SKEIN_INLINE void replies::pass_on(std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
+                                   byte_buffer body, std::vector<objects::object_ptr> all) {
+    objects_.spawn(pass_on_held(this, objects_.shared_store(), std::move(to), id, flags,
+                                std::move(body), std::move(all)));
 }
 
 } // namespace skein::rt::detail
@@ -48508,9 +48517,7 @@ public:
     [[nodiscard]] call_id asker() const noexcept { return asker_; }
     /// The value has refs of objects in it, which this process holds; it is passed on as it came.
     void pass_refs(std::uint16_t flags, byte_span body, std::vector<objects::object_ptr> all) {
-        if (origin_->up)
-            out_.objects().pass_on(out_, origin_, origin_id_, flags, to_buffer(body),
-                                   std::move(all));
+        if (origin_->up) out_.pass_on(origin_, origin_id_, flags, to_buffer(body), std::move(all));
         finished();
     }
     /// What its worker says of it goes on to who made it.
@@ -48539,8 +48546,7 @@ protected:
     }
     result<void> take_object(const objects::object_ptr& value) override {
         if (!origin_->up) return {};
-        out_.objects().pass_on(out_, origin_, origin_id_, reply_object, wire::encode(value->name()),
-                               {value});
+        out_.pass_on(origin_, origin_id_, reply_object, wire::encode(value->name()), {value});
         return {};
     }
     void take_failure(const failure& why) override {
@@ -52691,7 +52697,7 @@ SKEIN_INLINE void runtime::take_reply(peer& from, detail::call_base& call,
 namespace detail {
 
 SKEIN_INLINE void encode_handle(wire::writer& to, const counted_ptr<actor_queue>& queue) {
-    if (!queue) {
+    if (!queue || pending_refs::current() != nullptr) { // then nobody reads it
         put_actor(to, actor_id());
         return to.fixed(std::uint32_t{0});
     }
@@ -52771,7 +52777,8 @@ SKEIN_INLINE result<void> decode_handle(wire::reader& from, counted_ptr<actor_qu
 }
 
 SKEIN_INLINE void encode_group(wire::writer& to, const counted_ptr<group_state>& group) {
-    if (!group) return wire::encode(to, group_answer());
+    if (!group || pending_refs::current() != nullptr) // then nobody reads it
+        return wire::encode(to, group_answer());
     auto* const call = runtime::encoding();
     if (call == nullptr)
         throw error(errc::not_supported,
@@ -56777,8 +56784,8 @@ void reply_value(replies& out, peer& to, slot_id id, R&& value) {
     }
     if constexpr (is_flat<result_type>) {
         if (out.objects().takes(flat_bytes(value).size()) && to.role != peer_role::here)
-            return out.objects().send_object(
-                out, to.shared_from_this(), id,
+            return out.send_object(
+                to.shared_from_this(), id,
                 std::make_unique<flat_value<result_type>>(std::forward<R>(value)));
     }
     out.reply(
