@@ -275,8 +275,9 @@ SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked)
     try {
         store_ = std::make_shared<objects::local_store>(bytes);
     } catch (const error& e) {
-        logging::warn("objects", "there is no store",
-                      {{"why", e.what()}, {"then", "large values travel in messages"}});
+        logging::at(asked.empty() ? logging::level::info : logging::level::warn, "objects",
+                    "there is no store",
+                    {{"why", e.what()}, {"then", "large values travel in messages"}});
         return;
     }
     objects_ = store_->client(on, objects::process_id(self_.incarnation()));
