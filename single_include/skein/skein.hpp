@@ -48516,8 +48516,8 @@ public:
     [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
     [[nodiscard]] call_id asker() const noexcept { return asker_; }
     /// The value has refs of objects in it, which this process holds; it is passed on as it came.
-    void pass_refs(std::uint16_t flags, byte_span body, std::vector<objects::object_ptr> all) {
-        if (origin_->up) out_.pass_on(origin_, origin_id_, flags, to_buffer(body), std::move(all));
+    void pass_refs(std::uint16_t flags, byte_span reply, std::vector<objects::object_ptr> all) {
+        if (origin_->up) out_.pass_on(origin_, origin_id_, flags, to_buffer(reply), std::move(all));
         finished();
     }
     /// What its worker says of it goes on to who made it.
@@ -58484,8 +58484,9 @@ SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked)
     try {
         store_ = std::make_shared<objects::local_store>(bytes);
     } catch (const error& e) {
-        logging::warn("objects", "there is no store",
-                      {{"why", e.what()}, {"then", "large values travel in messages"}});
+        logging::at(asked.empty() ? logging::level::debug : logging::level::warn, "objects",
+                    "there is no store",
+                    {{"why", e.what()}, {"then", "large values travel in messages"}});
         return;
     }
     objects_ = store_->client(on, objects::process_id(self_.incarnation()));

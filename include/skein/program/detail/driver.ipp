@@ -275,7 +275,7 @@ SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked)
     try {
         store_ = std::make_shared<objects::local_store>(bytes);
     } catch (const error& e) {
-        logging::at(asked.empty() ? logging::level::info : logging::level::warn, "objects",
+        logging::at(asked.empty() ? logging::level::debug : logging::level::warn, "objects",
                     "there is no store",
                     {{"why", e.what()}, {"then", "large values travel in messages"}});
         return;
