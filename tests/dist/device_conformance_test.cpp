@@ -115,8 +115,11 @@ struct rank_bench {
 void with_ranks(const subject& s, int n, const std::function<void(rank_bench&)>& body) {
     nccl_unique_id id{};
     nccl_check(*s.nccl, s.nccl->unique_id(&id), "an id");
+    ranks::event_gate made;
     const auto errors = ranks::each(n, [&](int r) {
         rank_bench bench(s, id, n, r);
+        made.arrive(); // nobody leaves before all are there
+        made.wait_for_others(n);
         body(bench);
         bench.leave();
     });
@@ -362,9 +365,11 @@ TEST_CASE("an aborted collective leaves its stream, and the process lives") {
     s.needs(2);
     nccl_unique_id id{};
     nccl_check(*s.nccl, s.nccl->unique_id(&id), "an id");
-    ranks::event_gate seen;
+    ranks::event_gate made, seen;
     const auto errors = ranks::each(2, [&](int r) {
         rank_bench b(s, id, 2, r);
+        made.arrive();
+        made.wait_for_others(2);
         test::device_vector<std::int64_t> io(b.cuda, *b.stream, {1, 2, 3});
         if (r == 1) seen.wait_for_others(1);
         if (r == 0) { // rank 1 never comes
