@@ -12,6 +12,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/generators/catch_generators_range.hpp>
+#include <cstddef>
 
 #include <atomic>
 #include <memory>
@@ -292,8 +293,8 @@ TEST_CASE("collectives of two ranks give these values") {
         b.did(b.nccl.all_gather(half.data(), io.data(), 2, nccl_type::i64, b.comm, *b.stream));
         b.require(io.read() == ints{0, 10, 1, 11}, "all_gather");
         io.write({r, r + 1, r + 2, r + 3}); // the own slice of the result
-        b.did(b.nccl.all_gather(begin + 16 * b.rank, io.data(), 2, nccl_type::i64, b.comm,
-                                *b.stream));
+        b.did(b.nccl.all_gather(begin + std::ptrdiff_t{16} * b.rank, io.data(), 2, nccl_type::i64,
+                                b.comm, *b.stream));
         b.require(io.read() == ints{0, 1, 3, 4}, "all_gather in place");
 
         io.write({r, r, r, r});
