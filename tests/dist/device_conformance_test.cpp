@@ -15,6 +15,7 @@
 #include <cstddef>
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
