@@ -56,7 +56,8 @@ struct subject {
     ~subject() {
         if (!model) return;
         const auto all = model->complaints();
-        CHECK(all == std::vector<std::string>{});
+        CAPTURE(all);
+        CHECK(all.empty());
     }
     subject() = default;
     subject(subject&&) = default;
@@ -73,7 +74,7 @@ unsigned first_subject() {
     static const bool is_real = test::real_devices::look().why_not.empty();
     return is_real ? 0 : 1;
 }
-#define DEVICE_SUBJECT() subject::of(GENERATE(range(first_subject(), 9u)))
+#define SKEIN_DEVICE_SUBJECT() subject::of(GENERATE(range(first_subject(), 9u)))
 
 using ints = std::vector<std::int64_t>;
 
@@ -140,7 +141,7 @@ TEST_CASE("what is believed of devices is asked of real ones, where there are an
 }
 
 TEST_CASE("work on a stream runs in its order, and is over when the stream is") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     const test::device_stream on(s.cuda);
     test::device_vector<std::uint8_t> bytes(s.cuda, on, std::vector<std::uint8_t>(4096, 7));
     CHECK(s.cuda.set_async(bytes.data(), 1, 4096, on) == cuda_result::success);
@@ -151,7 +152,7 @@ TEST_CASE("work on a stream runs in its order, and is over when the stream is") 
 }
 
 TEST_CASE("a stream that waits for an event sees what was before its record") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     const test::device_stream one(s.cuda), two(s.cuda);
     cuda_event event = nullptr;
     REQUIRE(s.cuda.event_create(&event, cuda_event_disable_timing) == cuda_result::success);
@@ -171,7 +172,7 @@ TEST_CASE("a stream that waits for an event sees what was before its record") {
 }
 
 TEST_CASE("an event that was never recorded is over, and nobody waits for it") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     const test::device_stream on(s.cuda);
     cuda_event event = nullptr;
     REQUIRE(s.cuda.event_create(&event, cuda_event_disable_timing) == cuda_result::success);
@@ -183,7 +184,7 @@ TEST_CASE("an event that was never recorded is over, and nobody waits for it") {
 }
 
 TEST_CASE("a question after an event says not ready until it is, and never after that") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     const test::device_stream on(s.cuda);
     cuda_event event = nullptr;
     REQUIRE(s.cuda.event_create(&event, cuda_event_disable_timing) == cuda_result::success);
@@ -202,7 +203,7 @@ TEST_CASE("a question after an event says not ready until it is, and never after
 }
 
 TEST_CASE("an event's stream and the event are of one device") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     if (s.devices < 2) SKIP("this needs 2 devices, there are " << s.devices);
     cuda_event event = nullptr;
     REQUIRE(s.cuda.event_create(&event, cuda_event_disable_timing) == cuda_result::success);
@@ -217,7 +218,7 @@ TEST_CASE("an event's stream and the event are of one device") {
 }
 
 TEST_CASE("a stream that is destroyed ends its work all the same") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     const test::device_stream reader(s.cuda);
     test::device_vector<std::uint8_t> bytes(s.cuda, reader, std::vector<std::uint8_t>(1 << 20, 7));
     cuda_event event = nullptr;
@@ -233,7 +234,7 @@ TEST_CASE("a stream that is destroyed ends its work all the same") {
 }
 
 TEST_CASE("a device that is full says so, and works on") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     const test::device_stream on(s.cuda);
     std::size_t free = 0, total = 0;
     REQUIRE(s.cuda.memory_info(&free, &total) == cuda_result::success);
@@ -246,14 +247,14 @@ TEST_CASE("a device that is full says so, and works on") {
 }
 
 TEST_CASE("devices that are not there are refused") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     CHECK(s.cuda.set_device(s.devices) == cuda_result::invalid_device);
     (void)s.cuda.last_error();
     CHECK(s.cuda.set_device(0) == cuda_result::success);
 }
 
 TEST_CASE("a communicator that does not block is ready when it says so, and knows its place") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     s.needs(1);
     with_ranks(s, 1, [](rank_bench& b) {
         int count = 0, device = -1, rank = -1;
@@ -265,7 +266,7 @@ TEST_CASE("a communicator that does not block is ready when it says so, and know
 }
 
 TEST_CASE("collectives of two ranks give these values") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     s.needs(2);
     with_ranks(s, 2, [](rank_bench& b) {
         const std::int64_t r = b.rank;
@@ -310,7 +311,7 @@ TEST_CASE("collectives of two ranks give these values") {
 }
 
 TEST_CASE("calls of one group are one piece of work") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     s.needs(3);
     with_ranks(s, 3, [](rank_bench& b) {
         // Uneven parts: 1, 0 and 3 elements; and everybody sends to the next one.
@@ -346,7 +347,7 @@ TEST_CASE("calls of one group are one piece of work") {
 }
 
 TEST_CASE("sums of two ranks are the same bits on both") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     s.needs(2);
     std::vector<std::vector<float>> got(2);
     with_ranks(s, 2, [&](rank_bench& b) {
@@ -363,7 +364,7 @@ TEST_CASE("sums of two ranks are the same bits on both") {
 }
 
 TEST_CASE("an aborted collective leaves its stream, and the process lives") {
-    const auto s = DEVICE_SUBJECT();
+    const auto s = SKEIN_DEVICE_SUBJECT();
     s.needs(2);
     nccl_unique_id id{};
     nccl_check(*s.nccl, s.nccl->unique_id(&id), "an id");
