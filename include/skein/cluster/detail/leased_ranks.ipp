@@ -24,6 +24,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -392,7 +393,8 @@ SKEIN_INLINE std::vector<proc::child_place> leased_ranks::state::places() {
         if (std::find(nodes.begin(), nodes.end(), b.node) == nodes.end()) nodes.push_back(b.node);
     const char* const own = std::getenv(detail::node_number_variable);
     const auto is_own = [&](std::uint64_t n) { return own != nullptr && own == fmt::to_string(n); };
-    std::stable_partition(nodes.begin(), nodes.end(), is_own);
+    const auto here = std::find_if(nodes.begin(), nodes.end(), is_own);
+    if (here != nodes.end()) std::rotate(nodes.begin(), here, std::next(here));
     std::vector<proc::child_place> all;
     bundle_of.clear();
     for (const auto node : nodes) {
