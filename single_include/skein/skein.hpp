@@ -50891,6 +50891,8 @@ SKEIN_INLINE counted_ptr<detail::call_base> runtime::state::listener::new_constr
 // runtime::streams: what links bring of calls that give items. Part of detail/runtime_state.hpp;
 // bodies in detail/runtime_streams.ipp.
 
+// clang-format off: it is a part of that class
+// clang-format on
 
 namespace skein::rt {
 

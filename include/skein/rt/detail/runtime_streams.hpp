@@ -3,7 +3,10 @@
 // runtime::streams: what links bring of calls that give items. Part of detail/runtime_state.hpp;
 // bodies in detail/runtime_streams.ipp.
 
+#include <skein/rt/runtime.hpp>
+// clang-format off: it is a part of that class
 #include <skein/rt/detail/runtime_state.hpp>
+// clang-format on
 
 namespace skein::rt {
 
