@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -61,7 +62,7 @@ numbers every_fourth(skein::view<numbers> of) {
 std::uint64_t add_up(std::span<const std::uint32_t> all) { return sum(all); }
 
 skein::task<int> app() {
-    std::string mark = "/tmp/skein-052-XXXXXX";
+    std::string mark = std::filesystem::temp_directory_path() / "skein-052-XXXXXX";
     if (const int file = ::mkstemp(mark.data()); file >= 0) ::close(file);
 
     // [objects]

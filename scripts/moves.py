@@ -32,11 +32,20 @@ class Failed(Exception):
     pass
 
 
-def is_worker(pid):
+def read(pid, what):
+    """A file of a process; empty: it has ended."""
     try:
-        return "worker" in pathlib.Path(f"/proc/{pid}/comm").read_text()
+        return pathlib.Path(f"/proc/{pid}/{what}").read_bytes()
     except OSError:
-        return False
+        return b""
+
+
+def is_worker(pid):
+    return b"worker" in read(pid, "comm")
+
+
+def is_train(pid):
+    return read(pid, "cmdline").startswith(b"./train")
 
 
 def network_of(pid):
@@ -46,19 +55,12 @@ def network_of(pid):
         return ""
 
 
-def is_train(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"./train")
-    except OSError:
-        return False
-
-
 class Moves:
     """A head and three nodes that see no folder of each other, and one elastic training as a job."""
 
     def __init__(self, number, arguments):
         self.rng = random.Random(number)
-        self.arguments, self.number = arguments, number
+        self.arguments = arguments
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="skein-moves-"))
         self.hosts = Hosts()
         self.skein = find_program("skein")
@@ -101,14 +103,14 @@ class Moves:
     def join(self, name):
         self.nodes[name] = self.start(name, self.skein, "join", self.address, "--name", name, "--resources", f"cpu={CPUS[name]}")
 
-    def tables(self):
+    def table(self):
         """The run's table, wherever its first rank has written last; the longest is the newest."""
         found = list(self.folder.glob("*/home/.cache/skein/node-*/jobs/*/runs/elastic/metrics.csv")) + list(self.folder.glob("runs/*/elastic/metrics.csv"))
         return max(found, key=lambda p: (p.stat().st_mtime_ns, p.stat().st_size), default=None)
 
     def rows(self):
         try:
-            table = self.tables()
+            table = self.table()
             return table.read_bytes().count(b"\n") if table else 0
         except FileNotFoundError:    # a folder that goes
             return 0
@@ -133,11 +135,11 @@ class Moves:
 
     def until_changed(self):
         """Seconds until the table changes."""
-        begin, table = time.monotonic(), self.tables()
+        begin, table = time.monotonic(), self.table()
         before = table.stat().st_mtime_ns if table else 0
 
         def has_changed():
-            now = self.tables()
+            now = self.table()
             return self.job.process.poll() is not None or (now is not None and now.stat().st_mtime_ns > before)
         self.job.wait_until(has_changed, "another row", SECONDS)
         return time.monotonic() - begin
@@ -206,8 +208,11 @@ class Moves:
                 self.until_rows(5)
         if self.job.wait(SECONDS) != 0:
             self.job.fail("the job failed")
-        self.tool("job", "fetch", "moves", "--address", self.address) if not self.arguments.shared else None
-        table = next(iter((self.folder / "head/work/moves").rglob("metrics.csv")), None) if not self.arguments.shared else self.tables()
+        if self.arguments.shared:
+            table = self.table()
+        else:
+            self.tool("job", "fetch", "moves", "--address", self.address)
+            table = next((self.folder / "head/work/moves").rglob("metrics.csv"), None)
         if table is None:
             raise Failed("no table has come back")
         if table.read_bytes() != wanted:

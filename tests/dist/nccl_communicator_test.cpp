@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // label: cuda
 // The communicator over NCCL's table, on a model of devices: values, laws, trouble.
+#include "collective_values.hpp"
 #include "ranks.hpp"
 
 #include <skein/dist/nccl_communicator.hpp>
@@ -41,7 +42,11 @@ struct bench {
                                              math ? std::shared_ptr(model.math()) : nullptr);
     }
     /// Nothing that a device does not tell went wrong.
-    void check_laws() const { CHECK(model.complaints() == std::vector<std::string>{}); }
+    void check_laws() const {
+        const auto all = model.complaints();
+        CAPTURE(all);
+        CHECK(all.empty());
+    }
 
     sim::device_model model;
     cuda_runtime cuda;
@@ -99,38 +104,9 @@ void require(bool good, const std::string& what) {
     if (!good) throw error(errc::internal, what);
 }
 
-template <class T>
-T number(std::int64_t x) {
-    if constexpr (std::is_same_v<T, bf16_t>)
-        return to_bf16(static_cast<float>(x));
-    else if constexpr (std::is_same_v<T, f16_t>)
-        return to_f16(static_cast<float>(x));
-    else
-        return static_cast<T>(x);
-}
-
-std::int64_t value_of(int rank, std::size_t i) {
-    return static_cast<std::int64_t>((static_cast<std::size_t>(rank) * 7 + i * 3 + i / 5) % 13) - 6;
-}
-
-template <class T>
-T expected(reduce_op op, int n, std::size_t i) {
-    std::int64_t sum = 0, most = -100, least = 100;
-    for (int r = 0; r < n; ++r) {
-        sum += value_of(r, i);
-        most = std::max(most, value_of(r, i));
-        least = std::min(least, value_of(r, i));
-    }
-    if (op == reduce_op::sum) return number<T>(sum);
-    if (op == reduce_op::max) return number<T>(most);
-    if (op == reduce_op::min) return number<T>(least);
-    if constexpr (std::is_same_v<T, bf16_t>)
-        return to_bf16(static_cast<float>(sum) / static_cast<float>(n));
-    else if constexpr (std::is_same_v<T, f16_t>)
-        return to_f16(static_cast<float>(sum) / static_cast<float>(n));
-    else
-        return static_cast<T>(static_cast<T>(sum) / static_cast<T>(n));
-}
+using collective_values::expected;
+using collective_values::number;
+using collective_values::value_of;
 
 template <class T>
 std::vector<T> values(int rank, std::size_t count, std::size_t from = 0) {

@@ -174,7 +174,7 @@ numbers dies_behind(std::string file) {
 skein::task<void> dies(int n) {
     bool is_right = true;
     for (int i = 0; i < n; ++i) {
-        std::string mark = "/tmp/skein-reports-XXXXXX";
+        std::string mark = std::filesystem::temp_directory_path() / "skein-reports-XXXXXX";
         if (const int file = ::mkstemp(mark.data()); file >= 0) ::close(file);
         const auto got = skein::remote<&dies_behind>.with({.retries = 3})(mark);
         auto looking = skein::view(got);
