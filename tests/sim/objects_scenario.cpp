@@ -158,10 +158,12 @@ private:
             break;
         }
         case 1: held_.push_back({id, remote<&make>.with({.retries = 100})(id, size())}); break;
-        case 2:
-            held_.push_back({id, remote<&make_slowly>.with({.retries = 100})(
-                                     id, size(), static_cast<int>(w_.below(100)))});
+        case 2: {
+            const auto large = size();
+            const int pause = static_cast<int>(w_.below(100));
+            held_.push_back({id, remote<&make_slowly>.with({.retries = 100})(id, large, pause)});
             break;
+        }
         case 3: {
             const auto one = any();
             auto checked = expect(remote<&look>(one.value), one.id, "a view shows another value");

@@ -16,6 +16,13 @@
 
 namespace skein {
 
+namespace detail {
+
+/// A path as it is written: absolute, without ".", "..", empty names and a slash at the end.
+[[nodiscard]] std::string absolute_path(const std::string& path);
+
+} // namespace detail
+
 /// Made before other threads use files, and ends after they have.
 class mounted_folder {
 public:

@@ -29,8 +29,7 @@ namespace detail {
     return path.size() == folder.size() || path[folder.size()] == '/';
 }
 
-/// As it is written: absolute, without ".", "..", empty names and a slash at the end.
-[[nodiscard]] SKEIN_INLINE std::string absolute_path(const std::string& path) {
+SKEIN_INLINE std::string absolute_path(const std::string& path) {
     const bool is_plain = path.starts_with('/') && path.find("/.") == path.npos &&
                           path.find("//") == path.npos && (path.size() == 1 || path.back() != '/');
     if (is_plain) return path;
