@@ -54,7 +54,7 @@ until_workers() {
 }
 
 # [job]
-"$skein" job submit --id digits --elastic 1:4 --on node=garden --no-wait --working-dir "$folder/sent" -- ./train "$@" --plain
+"$skein" job submit --id digits --elastic 1:4 --grace 60s --on node=garden --no-wait --working-dir "$folder/sent" -- ./train "$@" --plain
 until_workers 4
 "$skein" drain kitchen --within 30s # a machine that goes: its workers leave between two steps
 "$skein" drain kitchen --undo       # and comes back
