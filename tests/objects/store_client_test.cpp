@@ -205,7 +205,7 @@ TEST_CASE("objects that are gone are none, those of another program are refused"
     });
 }
 
-TEST_CASE("a process that gives back what it does not hold loses its link and all it holds",
+TEST_CASE("a process that gives back or takes what it has not goes on with what it has",
           "[objects][store]") {
     world w(4 * mebi);
     w.run([](world& w) -> task<void> {
@@ -216,23 +216,86 @@ TEST_CASE("a process that gives back what it does not hold loses its link and al
         want.bytes = mebi;
         auto asking = link->call<objects::create_reply>(want);
         const auto made = co_await asking;
-        CHECK(w.store->usage().granted == mebi);
-        objects::release_note lie;
-        lie.all.push_back({made.name.number, 2, 0});
+        objects::seal_request done;
+        done.which = made.name.number;
+        auto sealing = link->call<objects::done_reply>(done);
+        (void)co_await sealing;
+        objects::release_note lies;
+        lies.all.push_back({made.name.number, 2, 0});           // it holds it once
+        lies.all.push_back({objects::object_number(99), 1, 0}); // there is none
+        link->tell(lies);
+        objects::take_note lie;
+        lie.from = objects::process_id(77); // which has given nothing
+        lie.which.push_back(made.name.number);
         link->tell(lie);
         co_await sleep_for(1s);
-        CHECK(!link->is_open());
+        CHECK(link->is_open());
+        CHECK(w.store->usage().sealed == mebi);
+        objects::release_note truth;
+        truth.all.push_back({made.name.number, 1, 0});
+        link->tell(truth);
+        co_await sleep_for(1s);
         CHECK(w.store->usage().objects == 0);
         auto closing = link->close();
         co_await closing;
-        // It has ended for good: its name is not let in again.
-        auto dialing_again = w.dial("a", 5);
+    });
+}
+
+TEST_CASE("what a process holds whose link the store has ended is nobody else's until its end",
+          "[V3][objects][store]") {
+    world w(4 * mebi);
+    w.run([](world& w) -> task<void> {
+        auto dialing = w.dial("a", 5);
+        auto wire = co_await dialing;
+        auto link = net::requests::over(wire);
+        objects::create_request want;
+        want.bytes = 3 * mebi;
+        auto asking = link->call<objects::create_reply>(want);
+        (void)co_await asking;
+        wire->send(1, 0, 1, {}); // no request
+        co_await sleep_for(1s);
+        CHECK(!link->is_open());
+        CHECK(w.store->usage().granted == 3 * mebi);
+        auto closing = link->close();
+        co_await closing;
+        auto dialing_again = w.dial("a", 5); // its name is not let in again
         auto again = co_await dialing_again;
         auto other = net::requests::over(std::move(again));
         co_await sleep_for(1s);
         CHECK(!other->is_open());
         auto closing_too = other->close();
         co_await closing_too;
+        auto joining = w.join("b");
+        auto b = co_await joining;
+        auto in_vain = make(b.get(), 2 * mebi, 1);
+        const auto none = co_await in_vain;
+        CHECK(!none);
+        b->client->lost(objects::process_id(5), true);
+        auto making = make(b.get(), 2 * mebi, 1, 1s);
+        const auto made = co_await making;
+        CHECK(made);
+    });
+}
+
+TEST_CASE("a process is told when it has lost the store, and what it holds stays readable",
+          "[objects][store]") {
+    world w(4 * mebi);
+    w.run([](world& w) -> task<void> {
+        auto joining = w.join("a");
+        auto a = co_await joining;
+        auto making = make(a.get(), mebi, 3);
+        const auto mine = co_await making;
+        int times = 0;
+        a->client->set_lost_handler([&times](const error&) { ++times; });
+        CHECK(!a->client->is_lost());
+        w.network.reset("a", "store");
+        co_await sleep_for(1s);
+        CHECK(times == 1);
+        CHECK(a->client->is_lost());
+        CHECK(mine->bytes()[mebi - 1] == std::byte{3});
+        auto in_vain = make(a.get(), mebi, 4, 1s);
+        const auto none = co_await in_vain;
+        CHECK(!none);
     });
 }
 

@@ -51,7 +51,8 @@ const function_record& constructor() {
 /// A driver with two workers, and nothing that is sent but frames about actors.
 struct driver final : reply_events, group_events, owner_events, group_home {
     void tell_holds() override {}
-    void keep_lent(const lent_actors&) override {}
+    kept_actors keep_lent(const lent_actors&) override { return {}; }
+    void send_along(kept_actors) override {}
     rt::peer* worker_at(peer_id) override { return nullptr; }
     void workers_are_needed() override {}
     void end_actors(const group_state& group) override { actors.end_group(group); }

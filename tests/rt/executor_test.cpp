@@ -9,6 +9,9 @@
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
+#include <optional>
+#include <utility>
+
 #include <catch2/catch_test_macros.hpp>
 
 #include "../support/manual_loop.hpp"
@@ -62,7 +65,8 @@ namespace {
 
 struct listener final : rt::detail::reply_events, rt::detail::actor_events {
     void tell_holds() override {}
-    void keep_lent(const rt::detail::lent_actors&) override {}
+    rt::detail::kept_actors keep_lent(const rt::detail::lent_actors&) override { return {}; }
+    void send_along(rt::detail::kept_actors) override {}
     [[nodiscard]] std::string title_of(actor_id id) const override {
         return fmt::format("actor {}", id);
     }
@@ -151,6 +155,31 @@ TEST_CASE("a plain call has replied when it has arrived") {
         CHECK(p->here.executed() == 2);
         CHECK(p->here.running() == 0);
         co_return;
+    });
+}
+
+TEST_CASE("between long calls those replies leave that go through the store") {
+    within([](process* p) -> task<void> {
+        for (int i = 1; i <= 3; ++i) p->call(std::uint64_t(i), record_of<&take_long>(), {}, i);
+        CHECK(p->here.executed() == 1);
+        std::optional<rt::detail::departures::place> leaving(std::in_place,
+                                                             p->out.objects().leaving());
+        co_await sleep_for(rt::detail::departures::patience / 2);
+        CHECK(p->here.executed() == 1);
+        leaving.reset();
+        co_await sleep_for(50ms);
+        CHECK(p->here.executed() == 3);
+    });
+}
+
+TEST_CASE("calls do not wait for long for a reply that finds no room") {
+    within([](process* p) -> task<void> {
+        for (int i = 1; i <= 3; ++i) p->call(std::uint64_t(i), record_of<&take_long>(), {}, i);
+        const rt::detail::departures::place leaving(p->out.objects().leaving());
+        co_await sleep_for(rt::detail::departures::patience / 2);
+        CHECK(p->here.executed() == 1);
+        co_await sleep_for(rt::detail::departures::patience / 2 + 50ms);
+        CHECK(p->here.executed() == 3);
     });
 }
 

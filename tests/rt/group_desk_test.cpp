@@ -46,7 +46,8 @@ public:
 /// A process with groups: a driver with one worker, or a worker once it follows its driver.
 struct process final : reply_events, group_events, driver_questions {
     void tell_holds() override {}
-    void keep_lent(const lent_actors&) override {}
+    kept_actors keep_lent(const lent_actors&) override { return {}; }
+    void send_along(kept_actors) override {}
     rt::peer* worker_at(peer_id number) override {
         return number == worker.peer->number ? worker.peer.get() : nullptr;
     }

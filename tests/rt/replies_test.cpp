@@ -6,8 +6,15 @@
 #include <skein/rt/detail/runtime_mark.hpp>
 #include <skein/wire/encode.hpp>
 
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
 #include <catch2/catch_test_macros.hpp>
 
+#include "objects/store_support.hpp"
 #include "rt/fake_channel.hpp"
 
 namespace rt_replies_test {
@@ -23,7 +30,8 @@ struct keeper final : rt::detail::reply_events {
         ++told;
         (void)borrowed.tell();
     }
-    void keep_lent(const rt::detail::lent_actors&) override {}
+    rt::detail::kept_actors keep_lent(const rt::detail::lent_actors&) override { return {}; }
+    void send_along(rt::detail::kept_actors) override {}
     rt::detail::borrows<actor_id> borrowed;
     int told = 0;
 };
@@ -35,6 +43,7 @@ struct process {
 };
 
 constexpr auto seven = [](wire::writer& to) { wire::encode(to, 7); };
+constexpr auto large = [](wire::writer& to) { wire::encode(to, std::string(100'000, 'x')); };
 
 } // namespace
 
@@ -94,6 +103,60 @@ TEST_CASE("a reply to another worker does not overtake what its driver was told"
     CHECK(driver.sent()[0].id == 2);
     p.out.reply(*other.peer, slot_id(3), seven);
     CHECK(other.sent().size() == 2);
+}
+
+TEST_CASE("a reply that waits for the store takes the way that was its when its call ended") {
+    objects_test::world w(std::uint64_t{8} << 20);
+    w.run([](objects_test::world& w) -> task<void> {
+        auto joining = w.join("a");
+        const auto user = co_await joining;
+        process p;
+        p.out.objects().use(user->client);
+        auto driver = rt_test::peer_at(rt::detail::peer_role::program);
+        auto other = rt_test::peer_at(rt::detail::peer_role::accepted, 9);
+        p.out.follow(driver.peer.get());
+        const auto settle = [] { return sleep_for(std::chrono::seconds(1)); };
+
+        p.out.told_driver(); // by this call
+        p.out.reply(*other.peer, slot_id(1), large, true);
+        p.out.reply(*other.peer, slot_id(2), seven);
+        REQUIRE(other.sent().size() == 1);
+        CHECK(other.sent()[0].id == 2);
+        auto first = settle();
+        co_await first;
+        CHECK(other.sent().size() == 1);
+        REQUIRE(driver.sent().size() == 1);
+        CHECK(driver.sent()[0].kind == rt::detail::message_relay);
+        CHECK(driver.sent()[0].flags == rt::detail::reply_object);
+        CHECK(driver.sent()[0].id == 1);
+
+        // One that had begun before the news, and is forgotten when its reply leaves.
+        std::unique_ptr<rt::detail::running_call> made(new rt::detail::running_call);
+        made->news = p.out.news().of_new_call();
+        other.peer->inbound.running.enter(slot_id(3), std::move(made));
+        p.out.told_driver();
+        p.out.reply(*other.peer, slot_id(4), seven);
+        CHECK(driver.sent().size() == 2);
+        p.out.reply(*other.peer, slot_id(3), large, true);
+        other.peer->inbound.running.erase(slot_id(3));
+        auto second = settle();
+        co_await second;
+        CHECK(other.sent().size() == 1);
+        REQUIRE(driver.sent().size() == 3);
+        CHECK(driver.sent()[2].id == 3);
+
+        // News that are younger than the end of its call do not concern it.
+        p.out.reply(*other.peer, slot_id(5), large, true);
+        p.out.told_driver();
+        auto third = settle();
+        co_await third;
+        CHECK(other.sent().size() == 2);
+        p.out.reply(*other.peer, slot_id(6), seven);
+        CHECK(driver.sent().size() == 4);
+
+        auto over = p.out.objects().close();
+        co_await over;
+    });
 }
 
 TEST_CASE("handles that came as arguments are told before any reply leaves") {

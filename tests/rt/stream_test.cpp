@@ -652,6 +652,23 @@ TEST_CASE("ten thousand streams leave nothing", "[rt][stream]") {
     });
 }
 
+/// A worker that does nothing with the call that comes to it; the test answers in its stead.
+struct false_worker {
+    std::shared_ptr<net::connection> wire;
+    std::uint64_t call = 0;
+    event came;
+
+    static task<void> join(false_worker* self, sim_cluster* c) {
+        auto connecting = c->impostor();
+        self->wire = co_await connecting;
+        self->wire->set_handler([self](const net::frame_view& f) {
+            if (f.kind != rt::detail::message_call) return;
+            self->call = f.id;
+            self->came.set();
+        });
+    }
+};
+
 TEST_CASE("who says of a stream what cannot be loses its link, and nobody else", "[rt][stream]") {
     now = {};
     using rt::detail::message_item, rt::detail::message_reply, rt::detail::message_taken;
@@ -674,19 +691,13 @@ TEST_CASE("who says of a stream what cannot be loses its link, and nobody else",
                                 "an end of stream_test::count_to(int) that cannot be read"}}) {
         INFO(told.what);
         in_sim(23, 0, [&told](sim_cluster& c) -> task<void> {
-            auto connecting = c.impostor();
-            auto fake = co_await connecting;
-            std::uint64_t call = 0;
-            event came;
-            fake->set_handler([&](const net::frame_view& f) {
-                if (f.kind != rt::detail::message_call) return;
-                call = f.id;
-                came.set();
-            });
+            false_worker fake;
+            auto joining = false_worker::join(&fake, &c);
+            co_await joining;
             auto s = stream<&count_to>.with({.retries = 0})(3);
-            co_await came.wait();
+            co_await fake.came.wait();
             for (int i = 0; i < told.times; ++i)
-                fake->send(told.kind, told.flags, call, told.body, {});
+                fake.wire->send(told.kind, told.flags, fake.call, told.body, {});
             auto limited = with_timeout(take_all(std::move(s)), 10s);
             const auto got = co_await limited;
             CHECK(got.code == errc::worker_lost);
@@ -697,20 +708,15 @@ TEST_CASE("who says of a stream what cannot be loses its link, and nobody else",
 
 TEST_CASE("an item of a call that gives none ends the link that brings it", "[rt][stream]") {
     in_sim(25, 0, [](sim_cluster& c) -> task<void> {
-        auto connecting = c.impostor();
-        auto fake = co_await connecting;
-        std::uint64_t call = 0;
-        event came;
-        fake->set_handler([&](const net::frame_view& f) {
-            if (f.kind != rt::detail::message_call) return;
-            call = f.id;
-            came.set();
-        });
+        false_worker fake;
+        auto joining = false_worker::join(&fake, &c);
+        co_await joining;
         auto r = remote<&twice>.with({.retries = 0})(3);
-        co_await came.wait();
+        co_await fake.came.wait();
         const std::vector<std::byte> body(4);
-        fake->send(rt::detail::message_item, 0, call + 1, body, {}); // of a call that has ended
-        fake->send(rt::detail::message_item, 0, call, body, {});
+        const auto of_none = fake.call + 1; // it has ended
+        fake.wire->send(rt::detail::message_item, 0, of_none, body, {});
+        fake.wire->send(rt::detail::message_item, 0, fake.call, body, {});
         auto limited = with_timeout(r, 10s);
         auto asked = as_result(std::move(limited));
         const auto got = co_await asked;

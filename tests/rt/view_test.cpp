@@ -111,6 +111,38 @@ struct keeper {
     std::vector<int> seen() { return orders; }
 };
 
+struct leaf {
+    int number() { return 7; }
+};
+struct gift {
+    ref<numbers> what;
+    actor_handle<leaf> who;
+};
+struct giver {
+    task<gift> give() {
+        auto making = actor<leaf>();
+        gift out;
+        out.who = co_await making;
+        auto putting = put(counted(100'000, 1));
+        out.what = co_await putting;
+        co_return out;
+    }
+    int nothing() { return 0; }
+};
+struct taker {
+    task<int> take(actor_handle<giver> from) {
+        const auto giving = from.call<&giver::give>();
+        while (!giving.ready()) { // frames of this process to itself
+            const auto other = from.call<&giver::nothing>();
+            (void)co_await other;
+            co_await sleep_for(10us);
+        }
+        const auto got = co_await giving;
+        const auto asked = got.who.call<&leaf::number>();
+        co_return co_await asked;
+    }
+};
+
 TEST_CASE("a large result stays where it was made, and who takes it reads it there",
           "[A9][rt][objects][view]") {
     in_sim_with_store(1, 2, 8 * mebi, [](sim_cluster& c) -> task<void> {
@@ -297,6 +329,54 @@ TEST_CASE("three thousand results that are dropped leave nothing", "[rt][objects
         }
         co_await sleep_for(1s);
         CHECK(c.stored().objects == 0);
+    });
+}
+
+TEST_CASE("a handle beside a ref in a result within a process is there when it is read",
+          "[rt][objects][view]") {
+    in_sim_with_store(12, 1, 8 * mebi, [](sim_cluster& c) -> task<void> {
+        auto first = actor<giver>();
+        auto from = co_await first;
+        auto second = actor<taker>();
+        const auto to = co_await second;
+        const auto taking = to.call<&taker::take>(from);
+        const auto got = co_await taking;
+        CHECK(got == 7);
+        from = {};
+        co_await sleep_for(1s);
+        CHECK(c.actors() == 1);
+        CHECK(c.stored().objects == 0);
+    });
+}
+
+TEST_CASE("a worker that loses the store ends, and what it has not begun runs elsewhere",
+          "[V5][F2][rt][objects][view]") {
+    in_sim_with_store(13, 1, 8 * mebi, [](sim_cluster& c) -> task<void> {
+        auto putting = put(counted(100'000, 1));
+        const auto mine = co_await putting;
+        const auto want = total(counted(100'000, 1));
+        const auto before = remote<&add>(mine);
+        const auto got_17 = co_await before;
+        CHECK(got_17 == want);
+        const int lives = c.incarnation(0);
+        c.break_store_link(0);
+        const auto never_begun = remote<&add>.with({.retries = 0})(mine);
+        const auto got_18 = co_await never_begun;
+        CHECK(got_18 == want);
+        CHECK(c.incarnation(0) == lives + 1);
+        // At any moment between its leaving and its outcome.
+        for (int i = 0; i < 60; ++i) {
+            const auto sum = remote<&add>(mine);
+            co_await sleep_for(i * 50us);
+            c.break_store_link(0);
+            const auto got_19 = co_await sum;
+            CHECK(got_19 == want);
+            const auto made = remote<&make>(100'000, 1);
+            const auto got_20 = co_await made;
+            CHECK(total(got_20) == want);
+        }
+        co_await sleep_for(1s);
+        CHECK(c.stored().objects == 1);
     });
 }
 

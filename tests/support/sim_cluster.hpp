@@ -110,6 +110,13 @@ public:
             if (pid_of(i, incarnation(i)) == pid) kill(i);
     }
 
+    /// The link of worker i's process with the store breaks, if there is one; the process lives.
+    void break_store_link(int i) {
+        const loop::use there(network_.loop_of(host_of(i)));
+        if (const auto wire = store_links_[host_of(i)].lock())
+            wire->abort(error(errc::reset, "the link with the store broke"));
+    }
+
     /// Brings the cluster up, runs body(*this), and takes everything down again.
     template <class Body>
     task<void> run(Body body) {
@@ -245,15 +252,21 @@ private:
         } catch (const error&) { // it has gone before it came
         }
     }
+    static task<net::connection::handle> dial_store(sim_cluster* self, std::string host,
+                                                    objects::process_id who) {
+        auto connecting = net::connection::connect(
+            self->network_.host(host), net::address::sim("driver", 2), self->store_options(who));
+        auto wire = co_await connecting;
+        self->store_links_[host] = wire;
+        co_return wire;
+    }
     /// Null: there is no store.
     std::shared_ptr<objects::store_client> join_store(const std::string& host, rt::runtime& self) {
         if (!store_) return nullptr;
         const objects::process_id who(self.incarnation());
         auto client =
-            objects::store_client::make(network_.loop_of(host), memory_, who, [this, host, who] {
-                return net::connection::connect(network_.host(host), net::address::sim("driver", 2),
-                                                store_options(who));
-            });
+            objects::store_client::make(network_.loop_of(host), memory_, who,
+                                        [this, host, who] { return dial_store(this, host, who); });
         rt::use_store(self, client);
         return client;
     }
@@ -315,7 +328,8 @@ private:
     objects::arena memory_;
     std::optional<objects::store> store_;
     std::unique_ptr<net::listener> store_door_;
-    std::map<std::int64_t, proc::claims> pages_; ///< by the worker's pid
+    std::map<std::string, std::weak_ptr<net::connection>> store_links_; ///< by host
+    std::map<std::int64_t, proc::claims> pages_;                        ///< by the worker's pid
 };
 
 /// Runs body(cluster) in a simulated world without faults. share: as workers on the host of their

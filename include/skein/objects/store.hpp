@@ -7,10 +7,11 @@
 //     all.spawn(here.serve(std::move(connection)));        // one task for each process
 //     co_await here.close();
 //
-// Who asks for room when there is none waits, in order. A process holds what it holds until its link
-// ends.
+// Who asks for room when there is none waits, in order. A process holds what it holds until its end:
+// that of its link, or, if what came over it could not be, what others say of its end.
 
 #include <skein/core/constants.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
@@ -24,6 +25,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <unordered_set>
 
 namespace skein::objects {
 
@@ -62,6 +64,8 @@ private:
     [[nodiscard]] claim_reply claim(process_id by, const claim_request& what);
     void release(process_id by, const release_note& what);
     void take(process_id by, const take_note& what);
+    void decline(process_id by, const decline_note& what);
+    void refuse(const error& why);
     [[nodiscard]] create_reply name_of(const store_book::grant& made, std::uint64_t bytes) const;
     [[nodiscard]] error no_room(std::uint64_t bytes) const;
     /// Something may be free now.
@@ -75,6 +79,8 @@ private:
     store_book book_;
     std::list<waiting_create*> line_;
     std::vector<net::requests::handle> links_;
+    std::unordered_set<process_id> cut_off_; ///< they live, and have no link any more
+    std::uint64_t refused_ = 0;
     bool is_closed_ = false, is_tidying_ = false;
     time_point changed_at_{};
     scope tasks_;

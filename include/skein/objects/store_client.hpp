@@ -100,6 +100,12 @@ public:
     void lost(process_id from, bool has_ended);
     /// Dials the store now: by itself it does when it needs that.
     void open() { want_link(); }
+    /// Called once if the link ends before close() does, and not because the store has: `why`.
+    void set_lost_handler(unique_function<void(const error& why)> handler) {
+        when_lost_ = std::move(handler);
+    }
+    /// Nothing comes from the store any more; what is held here stays as it is as long as this process.
+    [[nodiscard]] bool is_lost() const noexcept { return lost_ && !is_closed_; }
     /// Has another process hold these, too.
     ///   errors  those of the link; cancelled
     [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to);
@@ -133,6 +139,7 @@ private:
     net::requests::handle link_;
     std::vector<unique_function<void()>> early_; ///< what is told when there is a link
     std::optional<error> lost_;
+    unique_function<void(const error&)> when_lost_;
     bool is_connecting_ = false, is_closed_ = false;
     event settled_; ///< there is a link, or never will be
     semaphore creating_;

@@ -91,6 +91,18 @@ namespace detail {
     return how;
 }
 
+/// The socket of a link with the store once more, for as long as the client lives. The store takes the
+/// end of the socket for the end of the process, and gives others what that has held: the end of an
+/// aborted link it must not see.
+struct life_line {
+    explicit life_line(const unique_fd& socket)
+        : fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0)), unforked(fd.get()) {
+        if (!fd) throw error(errc::exhausted, "no descriptor for the link with the store");
+    }
+    unique_fd fd;
+    fork_guard unforked;
+};
+
 [[nodiscard]] SKEIN_INLINE task<net::connection::handle> meet_store(
     std::unique_ptr<net::stream> over, net::connection_options how) {
     net::connected_network pair(std::move(over));
@@ -180,9 +192,12 @@ SKEIN_INLINE void local_store::start() {
 SKEIN_INLINE std::shared_ptr<store_client> local_store::client(net::real_loop& on,
                                                                process_id self) {
     return store_client::make(
-        on, memory_, self, [this, &on, self]() -> task<net::connection::handle> {
+        on, memory_, self,
+        [this, &on, self,
+         life = std::optional<detail::life_line>()]() mutable -> task<net::connection::handle> {
             start();
             auto link = net::make_socket_pair();
+            life.emplace(link.theirs);
             take(std::move(link.ours));
             return detail::meet_store(
                 net::adopt_unix_stream(on, link.theirs.release(), "the store"),
@@ -197,13 +212,15 @@ SKEIN_INLINE std::shared_ptr<store_client> inherited_client(net::real_loop& on,
     if (files.size() != 2)
         throw error(errc::malformed, "this process has not inherited the files of a store");
     auto memory = arena::open(std::move(files[0]));
+    detail::life_line life(files[1]);
     auto stream = net::adopt_unix_stream(on, files[1].release(), "the store");
-    return store_client::make(
-        on, std::move(memory), self,
-        [stream = std::move(stream), secret, self, want = std::move(want)]() mutable {
-            want();
-            return detail::meet_store(std::move(stream), detail::store_connection(secret, self));
-        });
+    return store_client::make(on, std::move(memory), self,
+                              [stream = std::move(stream), life = std::move(life), secret, self,
+                               want = std::move(want)]() mutable {
+                                  want();
+                                  return detail::meet_store(std::move(stream),
+                                                            detail::store_connection(secret, self));
+                              });
 }
 
 } // namespace skein::objects

@@ -11,6 +11,7 @@
 #include <skein/wire/decode.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <utility>
 
@@ -119,16 +120,45 @@ SKEIN_INLINE claim_reply store::claim(process_id by, const claim_request& what) 
     return out;
 }
 
+/// A process that says what it cannot know goes on with what it holds: to forget that would give
+/// others the bytes that it reads.
+SKEIN_INLINE void store::refuse(const error& why) {
+    constexpr std::uint64_t all_of_the_first = 8;
+    if (++refused_ > all_of_the_first && !std::has_single_bit(refused_)) return;
+    logging::warn("objects", "a process says of an object what cannot be",
+                  {{"why", why.text()}, {"so_far", refused_}});
+}
+
 SKEIN_INLINE void store::release(process_id by, const release_note& what) {
     for (const auto& one : what.all)
-        if (const auto done = book_.release(by, one.which, one.times); !done) throw done.error();
+        if (const auto done = book_.release(by, one.which, one.times); !done) refuse(done.error());
     changed();
 }
 
 SKEIN_INLINE void store::take(process_id by, const take_note& what) {
     for (const auto which : what.which)
-        if (const auto done = book_.take(by, which, what.from); !done) throw done.error();
+        if (const auto done = book_.take(by, which, what.from); !done) refuse(done.error());
 }
+
+SKEIN_INLINE void store::decline(process_id by, const decline_note& what) {
+    book_.decline(by, what.from);
+    if (what.has_ended) {
+        if (cut_off_.erase(what.from) > 0)
+            book_.end(what.from);
+        else
+            book_.end_unseen(what.from);
+    }
+    changed();
+}
+
+namespace detail {
+
+/// Whether a link has ended with its process: not because what came over it could not be.
+[[nodiscard]] inline bool is_end_of_process(const error* why) noexcept {
+    return why == nullptr || why->code() == errc::reset || why->code() == errc::closed;
+}
+
+} // namespace detail
 
 SKEIN_INLINE void store::changed() {
     while (!line_.empty()) {
@@ -190,17 +220,15 @@ SKEIN_INLINE std::shared_ptr<net::request_service> store::service_for(process_id
     service->on_tell_at_once<release_note>(
         [this, who](const release_note& what) { release(who, what); });
     service->on_tell_at_once<take_note>([this, who](const take_note& what) { take(who, what); });
-    service->on_tell_at_once<decline_note>([this, who](const decline_note& what) {
-        book_.decline(who, what.from);
-        if (what.has_ended) book_.end_unseen(what.from);
-        changed();
-    });
+    service->on_tell_at_once<decline_note>(
+        [this, who](const decline_note& what) { decline(who, what); });
     return service;
 }
 
 SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
     const auto hello = wire::decode<store_hello>(wire->peer().extra);
-    if (!hello || !hello->process || book_.has_ended(hello->process) || is_closed_) {
+    if (!hello || !hello->process || book_.has_ended(hello->process) ||
+        cut_off_.contains(hello->process) || is_closed_) {
         wire->abort(error(errc::malformed, "a process that does not say who it is, or has ended"));
         co_return;
     }
@@ -208,9 +236,14 @@ SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
     book_.begin(who);
     auto service = service_for(who);
     event ended;
+    bool is_over = true;
     {
         auto link = net::requests::over(std::move(wire), service);
-        link->set_closed_handler([&ended](const error*) { ended.set(); });
+        link->set_closed_handler([&](const error* why) {
+            is_over = detail::is_end_of_process(why);
+            if (!is_over) refuse(*why);
+            ended.set();
+        });
         links_.push_back(link);
         bool is_cancelled = false;
         try {
@@ -219,7 +252,10 @@ SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
             is_cancelled = true;
         }
         std::erase(links_, link);
-        book_.end(who);
+        if (is_over)
+            book_.end(who);
+        else
+            cut_off_.insert(who);
         changed();
         if (is_cancelled) link->abort(error(errc::closed, "the store has ended"));
         auto closing = shield(link->close());

@@ -68,8 +68,11 @@ SKEIN_INLINE void store_client::link_is_lost(const error& why) {
     if (!lost_) lost_ = why;
     settled_.set();
     if (is_closed_ || why.code() == errc::closed || why.code() == errc::cancelled) return;
+    auto then = std::exchange(when_lost_, {});
     logging::warn("objects", "the store of this node is lost",
-                  {{"why", why.what()}, {"then", "large values travel in messages"}});
+                  {{"why", why.what()},
+                   {"then", then ? "this process ends" : "large values travel in messages"}});
+    if (then) then(why);
 }
 
 SKEIN_INLINE task<net::requests::handle> store_client::link() {

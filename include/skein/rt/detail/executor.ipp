@@ -159,6 +159,10 @@ SKEIN_INLINE task<void> executor::run_backlog() {
         next_turn next;
         co_await next;
         co_await yield(); // behind the readers that this turn has woken
+        if (auto& leaving = replies_.objects().leaving(); leaving.has_any()) {
+            auto gone = leaving.wait();
+            co_await gone;
+        }
         auto& here = loop::current();
         const auto began = here.coarse_now();
         while (!backlog_.empty() && here.coarse_now() - began < limit::call_turn) {
@@ -185,6 +189,8 @@ SKEIN_INLINE void executor::run_waiting(arrival& one) {
         }
         const bool is_wanted = !backlog::was_cancelled(one);
         if (one.objects && one.objects->why && is_wanted) {
+            if (replies_.objects().has_lost_store())
+                return; // this worker ends, and it has not begun
             with_form(one, [&](auto& call) {
                 if (call.open(from, one.slot, true)) refuse_objects(from, one.slot, call);
             });

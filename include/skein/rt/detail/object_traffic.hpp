@@ -17,6 +17,7 @@
 #include <skein/core/time.hpp>
 #include <skein/objects/object.hpp>
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/departures.hpp>
 #include <skein/rt/detail/object_message.hpp>
 
 #include <cstdint>
@@ -76,6 +77,8 @@ public:
     /// Once. start: of a driver, has its store begin.
     void use(std::shared_ptr<objects::store_client> store, unique_function<void()> start = {});
     [[nodiscard]] bool has_store() const noexcept { return store_ != nullptr; }
+    /// Nothing comes from the store any more: what this process holds it can read, no more.
+    [[nodiscard]] bool has_lost_store() const noexcept;
     [[nodiscard]] objects::store_client& store() noexcept { return *store_; }
     [[nodiscard]] std::shared_ptr<objects::store_client> shared_store() const { return store_; }
     /// A worker is about to use the store of its driver.
@@ -97,10 +100,16 @@ public:
     /// That process has ended, and all its replies were read.
     ///   has_ended  this is the driver, which knows that it has ended
     void lost(std::uint64_t incarnation, bool has_ended = false);
-    /// Makes an object; null: no room, or no store.
-    ///   bytes   must stay until the task has ended
-    ///   errors  those of the link with the store; cancelled
+    // An object of bytes, which must stay until the task has ended. Nothing: no room, or no store.
+    //   errors  those of the link with the store; cancelled
+
+    /// Held by this process.
     [[nodiscard]] task<objects::object_ptr> make(byte_span bytes);
+    /// Held by another process from the start.
+    [[nodiscard]] task<std::optional<objects::object_name>> make_for(objects::process_id to,
+                                                                     byte_span bytes);
+    /// Replies of this process that have to get through the store.
+    [[nodiscard]] departures& leaving() noexcept { return leaving_; }
     /// Does work of a call that has objects; its errors are nobody's.
     void spawn(task<void> work);
 
@@ -110,6 +119,7 @@ public:
 private:
     std::shared_ptr<objects::store_client> store_;
     unique_function<void()> start_;
+    departures leaving_;
     scope tasks_;
 };
 

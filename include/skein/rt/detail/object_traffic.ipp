@@ -110,15 +110,39 @@ SKEIN_INLINE void object_traffic::lost(std::uint64_t incarnation, bool has_ended
     if (store_ != nullptr) store_->lost(objects::process_id(incarnation), has_ended);
 }
 
-SKEIN_INLINE task<objects::object_ptr> object_traffic::make(byte_span bytes) {
-    const auto store = store_;
-    if (store == nullptr) co_return nullptr;
+SKEIN_INLINE bool object_traffic::has_lost_store() const noexcept {
+    return store_ != nullptr && store_->is_lost();
+}
+
+/// With the bytes in it; nothing: there is no room.
+SKEIN_INLINE task<std::optional<objects::fresh_object>> written_object(
+    std::shared_ptr<objects::store_client> store, byte_span bytes) {
+    if (store == nullptr) co_return std::nullopt;
     auto creating = store->create(bytes.size(), room_patience);
     auto made = co_await creating;
+    if (made) std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
+    co_return made;
+}
+
+SKEIN_INLINE task<objects::object_ptr> object_traffic::make(byte_span bytes) {
+    const auto store = store_;
+    auto writing = written_object(store, bytes);
+    auto made = co_await writing;
     if (!made) co_return nullptr;
-    std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
     auto sealing = store->seal(std::move(*made));
     co_return co_await sealing;
+}
+
+SKEIN_INLINE task<std::optional<objects::object_name>> object_traffic::make_for(
+    objects::process_id to, byte_span bytes) {
+    const auto store = store_;
+    auto writing = written_object(store, bytes);
+    auto made = co_await writing;
+    if (!made) co_return std::nullopt;
+    const auto name = made->name();
+    auto sealing = store->seal(std::move(*made), to);
+    (void)co_await sealing;
+    co_return name;
 }
 
 } // namespace skein::rt::detail

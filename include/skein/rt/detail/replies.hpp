@@ -38,13 +38,18 @@ namespace skein::rt::detail {
 /// The actors whose handles are in one value; foreign: those of other namespaces.
 using lent_actors = lent_handles<actor_id, counted_ptr<actor_queue>>;
 
+/// What keeps them alive.
+using kept_actors = std::vector<counted_ptr<actor_queue>>;
+
 /// What replies ask of who keeps the handles of this process.
 class reply_events {
 public:
     /// The driver is to hear of the handles here that it does not know of.
     virtual void tell_holds() = 0;
-    /// The value with these handles is for this process: they live until it has been read.
-    virtual void keep_lent(const lent_actors& all) = 0;
+    /// The handles of a value for this process.
+    [[nodiscard]] virtual kept_actors keep_lent(const lent_actors& all) = 0;
+    /// The value is in the next frame of this process to itself: they live until that has been read.
+    virtual void send_along(kept_actors all) = 0;
 
 protected:
     ~reply_events() = default;
@@ -72,12 +77,12 @@ public:
 
     /// may_be_object: if it is large, and nothing in it belongs to a process.
     void reply(peer& to, slot_id id, encoder encode, bool may_be_object = false);
-    /// The same with other flags than reply_ok: what is encoded is the whole body.
-    void reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode);
     /// The value of a call of this process, as it is. False: another process has called.
     [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
     /// A value that is encoded already. lends: its handles stand behind it.
     void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
+    // These two wait for the store before they leave, and take the way that is theirs now.
+
     /// With a value as an object, or, where there is no room, in a message.
     void send_object(std::shared_ptr<peer> to, slot_id id, std::unique_ptr<outgoing_value> value);
     /// A reply with objects that this process holds, as it came.
@@ -89,6 +94,8 @@ public:
     /// A stream has ended behind so many items; why: the generator of `fn` has thrown that.
     void reply_end(peer& to, slot_id id, std::uint64_t items, const std::exception_ptr& why,
                    const function_record& fn);
+    /// The store of this worker's node is lost: it cannot run what others may.
+    void lost_store(const error& why);
     /// An item of a stream, encoded for who gets it.
     ///   errors  not_supported: there are handles in it; what its codec throws
     void encode_item(wire::writer& to, encoder encode);
@@ -100,9 +107,14 @@ public:
     void lend_object(objects::object_ptr one) { lent_objects_.push_back(std::move(one)); }
 
 private:
+    /// How a reply gets to its caller: settled when the call ends, see driver_news.
+    enum class way : std::uint8_t { straight, by_driver };
+    struct later_reply;
+
     void reply_with_objects(peer& to, slot_id id);
     void send(peer& to, std::uint16_t outcome, slot_id id);
-    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
+    void send_by(way how, peer& to, std::uint16_t outcome, slot_id id);
+    [[nodiscard]] way way_of(peer& to, std::uint16_t outcome, slot_id id);
     void relay(const peer& to, std::uint16_t outcome, slot_id id);
 
     process_name here_;

@@ -12,7 +12,6 @@
 #include <skein/rt/detail/runtime_mark.hpp>
 #include <skein/wire/encode.hpp>
 
-#include <cstring>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -51,36 +50,11 @@ SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode, bool may_
                            std::make_unique<encoded_value>(std::move(scratch_).take()));
     if (lent_.empty()) return send(to, reply_ok, id);
     if (to.role == peer_role::here) {
-        above_.keep_lent(lent_);
+        above_.send_along(above_.keep_lent(lent_));
         return send(to, reply_ok, id);
     }
     lending_reply::append(scratch_, lent_.known());
     send(to, reply_lends, id);
-}
-
-/// There are refs of objects in the value: who gets it holds them first.
-SKEIN_INLINE void replies::reply_with_objects(peer& to, slot_id id) {
-    auto all = std::exchange(lent_objects_, {});
-    std::uint16_t flags = reply_refs;
-    if (!lent_.empty()) {
-        if (to.role == peer_role::here) {
-            above_.keep_lent(lent_);
-        } else {
-            lending_reply::append(scratch_, lent_.known());
-            flags |= reply_lends;
-        }
-    }
-    std::vector<object_use> uses;
-    for (const auto& one : all) uses.push_back({one->name(), named_inside, 0});
-    append_uses(scratch_, uses);
-    pass_on(to.shared_from_this(), id, flags, std::move(scratch_).take(), std::move(all));
-}
-
-SKEIN_INLINE void replies::reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode) {
-    if (!to.is_open()) return;
-    scratch_.clear();
-    encode(scratch_);
-    send(to, flags, id);
 }
 
 SKEIN_INLINE bool replies::reply_here(peer& to, slot_id id, finisher finish) {
@@ -135,9 +109,15 @@ SKEIN_INLINE void replies::encode_item(wire::writer& to, encoder encode) {
         .with_hint("give its name, and let who takes it call get_actor(), or return the handle");
 }
 
-/// The memory of a large reply goes with it, so that it is given back.
 SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
-    if (driver_ != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
+    send_by(way_of(to, outcome, id), to, outcome, id);
+}
+
+/// The memory of a large reply goes with it, so that it is given back.
+SKEIN_INLINE void replies::send_by(way how, peer& to, std::uint16_t outcome, slot_id id) {
+    if (how == way::by_driver) return relay(to, outcome, id);
+    if (driver_ != nullptr && to.role == peer_role::program && news_.take_busy() && to.is_open())
+        to.send(message_busy, 1, 0, {});
     if (scratch_.size() < limit::inline_bytes)
         return to.send(message_reply, outcome, id.value(), scratch_.bytes());
     net::frame f;
@@ -148,28 +128,23 @@ SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
     to.send(std::move(f));
 }
 
-/// Tells the driver of a worker what it has to know before a reply leaves. True: the reply goes
-/// through the driver, too.
-SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
-    if (to.role == peer_role::here) return false;
+/// Of a call that ends now. Tells the driver of a worker what it has to know before the reply leaves.
+SKEIN_INLINE replies::way replies::way_of(peer& to, std::uint16_t outcome, slot_id id) {
+    if (driver_ == nullptr || to.role == peer_role::here) return way::straight;
     if (has_untold_handles()) {
         above_.tell_holds();
         told_driver();
     }
     const bool first = news_.take_next();
-    if (to.role == peer_role::accepted) {
-        if (first || (outcome & reply_lends) != 0) return true;
-        if (!news_.has_any()) return false;
-        const auto* const call =
-            to.inbound.running.find(id); // that news may have been of its handles
-        return call != nullptr && news_.came_after((*call)->news);
-    }
-    if (news_.take_busy() && to.is_open()) to.send(message_busy, 1, 0, {});
-    return false;
+    if (to.role != peer_role::accepted) return way::straight;
+    if (first || (outcome & reply_lends) != 0) return way::by_driver;
+    if (!news_.has_any()) return way::straight;
+    const auto* const call = to.inbound.running.find(id); // news may have been of its handles
+    return call != nullptr && news_.came_after((*call)->news) ? way::by_driver : way::straight;
 }
 
 SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id id) {
-    if (!driver_->is_open()) return;
+    if (driver_ == nullptr || !driver_->is_open()) return;
     wire::writer body;
     relay_head{to.incarnation}.encode(body);
     body.raw(scratch_.bytes());
@@ -181,72 +156,111 @@ SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id 
     driver_->send(std::move(f));
 }
 
-// ---- values that are objects --------------------------------------------------------------------
-
-/// An object that its maker holds for somebody else from the start; nothing: no room, or no store.
-SKEIN_INLINE task<std::optional<objects::object_name>> make_for(
-    std::shared_ptr<objects::store_client> store, const outgoing_value* value,
-    objects::process_id to) {
-    const auto bytes = value->stored();
-    auto creating = store->create(bytes.size(), room_patience);
-    auto made = co_await creating;
-    if (!made) co_return std::nullopt;
-    const auto name = made->name();
-    std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
-    auto sealing = store->seal(std::move(*made), to);
-    (void)co_await sealing;
-    co_return name;
+SKEIN_INLINE void replies::lost_store(const error& why) {
+    if (driver_ == nullptr) return;
+    driver_->abort(
+        error(why.code(), "the store of this worker's node is lost").with_cause(why.what()));
 }
 
-/// Its caller hears of it in any case: why it cannot have the value, if it cannot.
-template <class Reply>
-void reply_or_fail(replies& by, peer& to, slot_id id, Reply reply) {
-    std::optional<error> why;
-    try {
-        reply();
-    } catch (const error& e) {
-        why = e;
-    } catch (const std::exception& e) {
-        why = error(errc::exhausted, e.what());
+// ---- replies that wait for the store ------------------------------------------------------------
+
+/// Whose outcome, and which way it takes.
+struct replies::later_reply {
+    later_reply(replies& out, std::shared_ptr<peer> whose, slot_id slot, std::uint16_t outcome)
+        : by(&out), to(std::move(whose)), id(slot), flags(outcome),
+          how(out.way_of(*to, outcome, slot)), mine(out.objects_.leaving()) {}
+
+    replies* by;
+    std::shared_ptr<peer> to;
+    slot_id id;
+    std::uint16_t flags;
+    way how;
+    departures::place mine;
+    kept_actors kept; ///< of a caller in this process
+
+    [[nodiscard]] objects::process_id caller() const {
+        return objects::process_id(to->incarnation);
     }
-    if (why) by.reply_failure(to, id, {std::move(*why), nullptr});
-}
+    void send(std::uint16_t outcome, encoder encode) {
+        if (!to->is_open()) return;
+        by->scratch_.clear();
+        encode(by->scratch_);
+        if (!kept.empty()) by->above_.send_along(std::move(kept));
+        by->send_by(how, *to, outcome, id);
+    }
+    void fail(const failure& why) {
+        send(reply_failed, [&](wire::writer& w) { encode_failure(w, why); });
+    }
+    /// Its caller hears of it in any case: why it cannot have the value, if it cannot.
+    template <class Reply>
+    void reply_or_fail(Reply reply) {
+        std::optional<error> why;
+        try {
+            reply();
+        } catch (const error& e) {
+            why = e;
+        } catch (const std::exception& e) {
+            why = error(errc::exhausted, e.what());
+        }
+        if (why) fail({std::move(*why), nullptr});
+    }
 
-SKEIN_INLINE task<void> send_value(replies* by, std::shared_ptr<objects::store_client> store,
-                                   std::shared_ptr<peer> to, slot_id id,
-                                   std::unique_ptr<outgoing_value> value) {
-    auto making = as_result(make_for(store, value.get(), objects::process_id(to->incarnation)));
-    const auto name = co_await making;
-    if (!name && name.error().code() == errc::cancelled) throw name.error();
-    reply_or_fail(*by, *to, id, [&] {
-        if (name && *name)
-            by->reply_as(*to, id, reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
-        else
-            by->reply_as(*to, id, reply_ok, [&](wire::writer& w) { value->encode(w); });
-    });
+    static task<void> with_value(later_reply self, std::unique_ptr<outgoing_value> value) {
+        auto making = as_result(self.by->objects_.make_for(self.caller(), value->stored()));
+        const auto name = co_await making;
+        if (!name && name.error().code() == errc::cancelled) throw name.error();
+        self.reply_or_fail([&] {
+            if (name && *name)
+                self.send(reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
+            else
+                self.send(reply_ok, [&](wire::writer& w) { value->encode(w); });
+        });
+    }
+    static task<void> with_refs(later_reply self, byte_buffer body,
+                                std::vector<objects::object_ptr> all) {
+        const auto store = self.by->objects_.shared_store();
+        auto giving = as_result(store->give(all, self.caller()));
+        const auto given = co_await giving;
+        if (!given && given.error().code() == errc::cancelled) throw given.error();
+        self.reply_or_fail([&] {
+            if (!given) throw given.error();
+            self.send(self.flags, [&](wire::writer& w) { w.raw(body); });
+        });
+    }
+};
+
+/// There are refs of objects in the value: who gets it holds them first.
+SKEIN_INLINE void replies::reply_with_objects(peer& to, slot_id id) {
+    auto all = std::exchange(lent_objects_, {});
+    std::uint16_t flags = reply_refs;
+    kept_actors kept;
+    if (!lent_.empty()) {
+        if (to.role == peer_role::here) {
+            kept = above_.keep_lent(lent_);
+        } else {
+            lending_reply::append(scratch_, lent_.known());
+            flags |= reply_lends;
+        }
+    }
+    std::vector<object_use> uses;
+    for (const auto& one : all) uses.push_back({one->name(), named_inside, 0});
+    append_uses(scratch_, uses);
+    auto body = std::move(scratch_).take();
+    later_reply mine(*this, to.shared_from_this(), id, flags);
+    mine.kept = std::move(kept);
+    objects_.spawn(later_reply::with_refs(std::move(mine), std::move(body), std::move(all)));
 }
 
 SKEIN_INLINE void replies::send_object(std::shared_ptr<peer> to, slot_id id,
                                        std::unique_ptr<outgoing_value> value) {
-    objects_.spawn(send_value(this, objects_.shared_store(), std::move(to), id, std::move(value)));
-}
-
-SKEIN_INLINE task<void> pass_on_held(replies* by, std::shared_ptr<objects::store_client> store,
-                                     std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
-                                     byte_buffer body, std::vector<objects::object_ptr> all) {
-    auto giving = as_result(store->give(all, objects::process_id(to->incarnation)));
-    const auto given = co_await giving;
-    if (!given && given.error().code() == errc::cancelled) throw given.error();
-    reply_or_fail(*by, *to, id, [&] {
-        if (!given) throw given.error();
-        by->reply_as(*to, id, flags, [&](wire::writer& w) { w.raw(body); });
-    });
+    later_reply mine(*this, std::move(to), id, reply_object);
+    objects_.spawn(later_reply::with_value(std::move(mine), std::move(value)));
 }
 
 SKEIN_INLINE void replies::pass_on(std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
                                    byte_buffer body, std::vector<objects::object_ptr> all) {
-    objects_.spawn(pass_on_held(this, objects_.shared_store(), std::move(to), id, flags,
-                                std::move(body), std::move(all)));
+    later_reply mine(*this, std::move(to), id, flags);
+    objects_.spawn(later_reply::with_refs(std::move(mine), std::move(body), std::move(all)));
 }
 
 } // namespace skein::rt::detail

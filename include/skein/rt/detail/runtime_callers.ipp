@@ -18,6 +18,7 @@
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -234,13 +235,19 @@ SKEIN_INLINE peer& runtime::here() {
     return *direct.here;
 }
 
-SKEIN_INLINE void runtime::state::listener::keep_lent(const detail::lent_actors& all) {
-    auto& of = *self.state_;
-    auto& kept = of.direct->kept_next;
-    kept.insert(kept.end(), all.foreign().begin(), all.foreign().end());
+SKEIN_INLINE detail::kept_actors runtime::state::listener::keep_lent(
+    const detail::lent_actors& all) {
+    const auto& of = *self.state_;
+    detail::kept_actors kept(all.foreign().begin(), all.foreign().end());
     for (const auto one : all.known())
         if (const auto queue = of.actor_queues.find(one); queue != of.actor_queues.end())
             kept.emplace_back(queue->second);
+    return kept;
+}
+
+SKEIN_INLINE void runtime::state::listener::send_along(detail::kept_actors all) {
+    auto& next = self.state_->direct->kept_next;
+    next.insert(next.end(), std::move_iterator(all.begin()), std::move_iterator(all.end()));
 }
 
 SKEIN_INLINE void detail::direct_state::push(loopback_frame f) {

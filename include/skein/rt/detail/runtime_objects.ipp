@@ -14,10 +14,12 @@
 
 namespace skein::rt {
 
-/// A constructor's are kept for longer than its call.
+/// A constructor's are kept for longer than its call. What a plain function calls leaves while that
+/// keeps the loop, so it cannot wait for the store: unless it fits no message.
 SKEIN_INLINE bool runtime::large_arguments::are(runtime& self, const detail::call_base& call,
                                                 std::size_t bytes) noexcept {
     return bytes >= limit::inline_bytes && call.kind != detail::call_kind::create &&
+           (bytes > limit::frame_bytes || !loop::current().is_occupied()) &&
            self.state_->replies.objects().takes(bytes) &&
            (!call.queue || call.queue->on == nullptr ||
             call.queue->on->role != detail::peer_role::here);

@@ -136,7 +136,8 @@ struct runtime::state {
             return counted_ptr(found != all.end() ? found->second : nullptr);
         }
         void tell_holds() override { self.tell_holds(); }
-        void keep_lent(const detail::lent_actors& all) override;
+        [[nodiscard]] detail::kept_actors keep_lent(const detail::lent_actors& all) override;
+        void send_along(detail::kept_actors all) override;
         [[nodiscard]] std::string title_of(actor_id id) const override {
             return self.actor_title(id);
         }
