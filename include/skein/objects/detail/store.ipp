@@ -193,8 +193,10 @@ SKEIN_INLINE std::shared_ptr<net::request_service> store::service_for(process_id
     service->on_tell_at_once<decline_note>([this, who](const decline_note& what) {
         book_.decline(who, what.from);
         if (what.has_ended) book_.end_unseen(what.from);
+        if (far_ != nullptr) far_->decline(who, what);
         changed();
     });
+    if (far_ != nullptr) far_->add_to(*service, who);
     return service;
 }
 
@@ -220,6 +222,7 @@ SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
         }
         std::erase(links_, link);
         book_.end(who);
+        if (far_ != nullptr) far_->end(who);
         changed();
         if (is_cancelled) link->abort(error(errc::closed, "the store has ended"));
         auto closing = shield(link->close());
