@@ -13,6 +13,7 @@
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/attempt_logs.hpp>
 #include <skein/cluster/detail/agent_drain.hpp>
+#include <skein/cluster/detail/agent_stores.hpp>
 #include <skein/cluster/detail/broken_links.hpp>
 #include <skein/cluster/detail/drains.hpp>
 #include <skein/cluster/detail/driver_waits.hpp>
@@ -76,6 +77,7 @@
 #include <skein/cluster/detail/agent_load.ipp>
 #include <skein/cluster/detail/agent_logs.ipp>
 #include <skein/cluster/detail/agent_orders.ipp>
+#include <skein/cluster/detail/agent_stores.ipp>
 #include <skein/cluster/detail/attempt_logs.ipp>
 #include <skein/cluster/detail/broken_links.ipp>
 #include <skein/cluster/detail/digest_cache.ipp>

@@ -10,15 +10,21 @@
 #endif
 
 #include <skein/objects/arena.hpp>
+#include <skein/objects/far_objects.hpp>
 #include <skein/objects/local_store.hpp>
 #include <skein/objects/object.hpp>
 #include <skein/objects/store.hpp>
 #include <skein/objects/store_book.hpp>
 #include <skein/objects/store_client.hpp>
+#include <skein/objects/store_peers.hpp>
+#include <skein/objects/transfer.hpp>
 
 #include <skein/objects/detail/arena.ipp>
+#include <skein/objects/detail/far_objects.ipp>
 #include <skein/objects/detail/local_store.ipp>
 #include <skein/objects/detail/object.ipp>
 #include <skein/objects/detail/store.ipp>
 #include <skein/objects/detail/store_book.ipp>
 #include <skein/objects/detail/store_client.ipp>
+#include <skein/objects/detail/store_peers.ipp>
+#include <skein/objects/detail/transfer.ipp>

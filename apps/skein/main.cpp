@@ -289,6 +289,10 @@ void declare(CLI::App& app, arguments& args, std::function<int()>& chosen) {
                      "a folder for jobs, and the files that they bring (default: one in "
                      "~/.cache/skein)")
         ->check(not_empty);
+    node->add_option("--store", args.node.store,
+                     "memory for the objects of each program here, e.g. 4GiB; 0: none (default: 30 "
+                     "% of the memory that the node may use)")
+        ->check(not_empty);
 
     node->add_option("--notice-file", args.node.notices.file,
                      "its node is drained when this file appears: the host is about to be taken "

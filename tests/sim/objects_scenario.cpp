@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // objects: values that are put, made by tasks, passed by ref at any depth, kept by actors and read by
-// views, on workers that die, in a store that is often full.
+// views, on workers that die, in a store that is often full; on one host, or on nodes with a store each,
+// whose links break and are cut, and which die.
 //
 // Invariants: what is read is what was written, whoever reads it and however often it ran before; what
-// the driver holds is there; each call has an outcome after the calm; when all is let go of nothing is
+// the driver holds is there, unless its node has died; each call has an outcome after the calm; when all is let go of nothing is
 // left in the store.
 #include "sim/scenario.hpp"
 
 #include <tests/support/sim_cluster.hpp>
 
+#include <skein/core/scope.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/rt/actor.hpp>
 #include <skein/rt/put.hpp>
@@ -90,8 +92,8 @@ struct keeper {
 };
 
 bool is_expected(const error& why) {
-    constexpr errc may_be[] = {errc::worker_lost, errc::cancelled, errc::timeout,
-                               errc::closed,      errc::reset,     errc::not_found};
+    constexpr errc may_be[] = {errc::worker_lost, errc::cancelled, errc::timeout,    errc::closed,
+                               errc::reset,       errc::not_found, errc::object_lost};
     return std::find(std::begin(may_be), std::end(may_be), why.code()) != std::end(may_be);
 }
 
@@ -113,9 +115,15 @@ public:
             auto step = one_step();
             co_await step;
             if (w_.chance(0.4)) co_await sleep_for(std::chrono::milliseconds(w_.below(30)));
+            if (cluster_.nodes() != 0) {
+                auto shaking = shake_nodes();
+                co_await shaking;
+            }
             if (w_.chance(0.06))
                 cluster_.kill(static_cast<int>(w_.below(std::uint64_t(cluster_.workers()))));
         }
+        auto healed = cuts_.join();
+        co_await healed;
         auto checked = check_all();
         co_await checked;
         held_.clear();
@@ -123,11 +131,40 @@ public:
         co_await sleep_for(100s);
         w_.check(cluster_.driver().pending() == 0, "a call has no outcome long after the calm");
         const auto left = cluster_.stored();
-        w_.check(left.objects == 0, "an object is left that nobody holds");
+        w_.check(left.objects == 0,
+                 "an object is left that nobody holds" + cluster_.describe_stores());
         w_.check(left.kept == 0, "pages were not given back");
     }
 
 private:
+    /// Before who is cut off counts as lost.
+    static task<void> heal_later(sim::world* w, std::string one, std::string other) {
+        co_await sleep_for(std::chrono::milliseconds(w->below(4'000)));
+        w->network.heal(one, other);
+    }
+    /// What befalls the links of nodes, and nodes.
+    task<void> shake_nodes() {
+        const auto any_node = [&] {
+            return static_cast<int>(w_.below(std::uint64_t(cluster_.nodes())));
+        };
+        const auto one = cluster_.host_of_node(any_node()),
+                   other = cluster_.host_of_node(any_node());
+        if (one != other && w_.chance(0.1)) w_.network.reset(one, other);
+        if (one != other && w_.chance(0.05)) {
+            w_.network.partition(one, other);
+            cuts_.spawn(heal_later(&w_, one, other));
+        }
+        if (!w_.chance(0.02)) co_return;
+        auto killing =
+            cluster_.kill_node(1 + static_cast<int>(w_.below(std::uint64_t(cluster_.nodes() - 1))));
+        co_await killing;
+    }
+    [[nodiscard]] bool is_expected(const error& why) const {
+        // Who is cut off for long is taken for lost, too.
+        const bool may_be_lost = cluster_.nodes() != 0;
+        return objects_scenario::is_expected(why) &&
+               (may_be_lost || why.code() != errc::object_lost);
+    }
     [[nodiscard]] std::uint32_t size() {
         return static_cast<std::uint32_t>(4 * (1 + w_.below(w_.chance(0.3) ? 2'000 : 40'000)));
     }
@@ -144,7 +181,7 @@ private:
         else // an actor may be gone, an object that the driver holds may not
             w_.check(is_expected(got.error()) ||
                          (of_actor && got.error().code() == errc::not_found),
-                     got.error().what());
+                     std::string(to_string(got.error().code())) + ": " + got.error().what());
     }
 
     task<void> one_step() {
@@ -328,13 +365,18 @@ private:
     std::vector<held_value> held_;
     std::map<int, std::vector<std::uint32_t>> places_; ///< what was to be kept there, ever
     actor_handle<keeper> keeper_;
+    scope cuts_;
 };
 
 task<void> scenario(sim::world& w) {
     // On one host connections do not break while both processes live.
     w.network.stop_faults();
     test::sim_cluster cluster(w.loop, w.network, 1 + static_cast<int>(w.below(3)));
-    cluster.share_store((1 + w.below(4)) << 19);
+    const auto bytes = (1 + w.below(4)) << 19;
+    if (w.chance(0.5))
+        cluster.share_stores(bytes, 1 + static_cast<int>(w.below(3)));
+    else
+        cluster.share_store(bytes);
     auto body = [&](test::sim_cluster& c) -> task<void> {
         game g(w, c);
         auto playing = g.play();

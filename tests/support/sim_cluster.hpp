@@ -14,6 +14,7 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/net/connection.hpp>
+#include <skein/objects/far_objects.hpp>
 #include <skein/objects/store.hpp>
 #include <skein/objects/store_client.hpp>
 #include <skein/rt/actor.hpp>
@@ -28,7 +29,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 namespace skein::test {
 
@@ -67,7 +71,51 @@ public:
         memory_ = objects::arena::in_memory(bytes);
         store_.emplace(memory_, loop_.random().next() | 1);
     }
-    [[nodiscard]] objects::store_usage stored() const { return store_->usage(); }
+    /// The driver and so many nodes with workers have stores of so many bytes each, as on a cluster;
+    /// worker i is on node 1 + i % nodes. Before run().
+    void share_stores(std::uint64_t bytes, int nodes) {
+        store_bytes_ = bytes;
+        nodes_.resize(static_cast<std::size_t>(nodes) + 1);
+    }
+    [[nodiscard]] int nodes() const noexcept { return static_cast<int>(nodes_.size()); }
+    [[nodiscard]] static std::string host_of_node(int node) {
+        return "node" + std::to_string(node);
+    }
+    /// Of a node that lives: else nothing.
+    [[nodiscard]] objects::far_objects* far_of(int node) {
+        return nodes_[std::size_t(node)] ? &*nodes_[std::size_t(node)]->far : nullptr;
+    }
+    [[nodiscard]] objects::store_usage stored() const {
+        if (nodes_.empty()) return store_->usage();
+        objects::store_usage sum;
+        for (const auto& one : nodes_) {
+            if (!one) continue;
+            const auto its = one->store.usage();
+            sum.objects += its.objects;
+            sum.kept += its.kept;
+        }
+        return sum;
+    }
+    /// Which node has how many objects of its own, and holds how many of others.
+    [[nodiscard]] std::string describe_stores() {
+        std::string out;
+        for (int i = 0; i < nodes(); ++i) {
+            const auto& one = nodes_[std::size_t(i)];
+            if (one)
+                out += fmt::format("; {}: {} objects, {} of others", host_of_node(i),
+                                   one->store.usage().objects, one->far->statistics().held);
+        }
+        return out;
+    }
+    /// Its host dies, with its store and its workers; another one takes its place.
+    task<void> kill_node(int node) {
+        network_.crash(host_of_node(node), loop_.random().below(2) == 0);
+        for (int i = 0; i < workers(); ++i)
+            if (node_of(i) == node) kill(i);
+        auto ending = end_node(node);
+        co_await ending;
+        begin_node(node);
+    }
     /// All calls of workers go through the driver; before run().
     void call_through_driver() { calls_directly_ = false; }
     /// Calls that run as coroutines on workers now.
@@ -127,7 +175,8 @@ public:
             store_door_ = network_.host("driver").listen(net::address::sim("driver", 2));
             services.spawn(accept_users(&services));
         }
-        const auto objects = join_store("driver", driver_);
+        for (int node = 0; node < nodes(); ++node) begin_node(node);
+        const auto objects = join_store("driver", driver_, 0);
         services.spawn(accept_workers(&services));
         for (int i = 0; i < workers(); ++i) services.spawn(live(i));
         std::exception_ptr failure;
@@ -149,6 +198,10 @@ public:
             store_door_->close();
             auto closed = store_->close();
             co_await closed;
+        }
+        for (int node = 0; node < nodes(); ++node) {
+            auto ending = end_node(node);
+            co_await ending;
         }
         services.cancel();
         try {
@@ -243,6 +296,68 @@ private:
         } catch (const error&) { // closed
         }
     }
+    /// A node's store.
+    struct store_node {
+        store_node(objects::arena of, std::uint64_t number, net::network& via,
+                   objects::store_peer_options how)
+            : memory(of), store(std::move(of), number),
+              far(std::in_place, store, via, std::move(how)) {}
+        objects::arena memory;
+        objects::store store;
+        std::optional<objects::far_objects> far;
+        std::unique_ptr<net::listener> door;
+        scope serving;
+    };
+    [[nodiscard]] int node_of(int worker) const { return 1 + worker % (nodes() - 1); }
+    void begin_node(int node) {
+        const auto host = host_of_node(node);
+        auto& via = network_.host(host);
+        objects::store_peer_options how;
+        how.secret = secret_;
+        how.node = host;
+        how.listen = net::address::sim(host, 0);
+        how.lost_after = std::chrono::seconds(10);
+        auto made = std::make_unique<store_node>(objects::arena::in_memory(store_bytes_),
+                                                 loop_.random().next() | 1, via, how);
+        made->door = via.listen(net::address::sim(host, 1));
+        made->serving.spawn(accept_users_of(made.get()));
+        if (node == 0)
+            made->far->listen(net::address::sim(host, 0));
+        else
+            made->far->join(nodes_[0]->far->local());
+        nodes_[std::size_t(node)] = std::move(made);
+    }
+    task<void> end_node(int node) {
+        const auto gone = std::exchange(nodes_[std::size_t(node)], nullptr);
+        gone->door->close();
+        auto parting = shield(gone->far->close());
+        co_await parting;
+        auto closed = shield(gone->store.close());
+        co_await closed;
+        gone->serving.cancel();
+        auto joined = as_result(shield(gone->serving.join()));
+        (void)co_await joined;
+        gone->far.reset();
+    }
+    task<void> accept_users_of(store_node* node) {
+        try {
+            while (true) {
+                auto next = node->door->accept();
+                auto stream = co_await next;
+                node->serving.spawn(serve_user_of(node, std::move(stream)));
+            }
+        } catch (const error&) { // closed
+        }
+    }
+    task<void> serve_user_of(store_node* node, std::unique_ptr<net::stream> from) {
+        try {
+            auto shaken = net::connection::accept(std::move(from), store_options({}));
+            auto wire = co_await shaken;
+            auto served = node->store.serve(std::move(wire));
+            co_await served;
+        } catch (const error&) { // it has gone before it came
+        }
+    }
     task<void> serve_user(std::unique_ptr<net::stream> from) {
         try {
             auto shaken = net::connection::accept(std::move(from), store_options({}));
@@ -261,9 +376,22 @@ private:
         co_return wire;
     }
     /// Null: there is no store.
-    std::shared_ptr<objects::store_client> join_store(const std::string& host, rt::runtime& self) {
-        if (!store_) return nullptr;
+    std::shared_ptr<objects::store_client> join_store(const std::string& host, rt::runtime& self,
+                                                      int node) {
         const objects::process_id who(self.incarnation());
+        if (!nodes_.empty()) {
+            auto client = objects::store_client::make(
+                network_.loop_of(host), nodes_[std::size_t(node)]->memory, who,
+                [this, host, who, node] {
+                    return net::connection::connect(network_.host(host),
+                                                    net::address::sim(host_of_node(node), 1),
+                                                    store_options(who));
+                },
+                true);
+            rt::use_store(self, client);
+            return client;
+        }
+        if (!store_) return nullptr;
         auto client =
             objects::store_client::make(network_.loop_of(host), memory_, who,
                                         [this, host, who] { return dial_store(this, host, who); });
@@ -287,6 +415,8 @@ private:
     }
     task<void> one_life(int i) {
         auto& w = workers_[std::size_t(i)];
+        while (!nodes_.empty() && !nodes_[std::size_t(node_of(i))])
+            co_await sleep_for(std::chrono::milliseconds(1)); // its node is started again
         const auto name = "worker-" + std::to_string(i + 1);
         const std::int64_t pid = pid_of(i, w.incarnation);
         rt::runtime self(options_of(loop_, name, pid));
@@ -300,7 +430,7 @@ private:
                                      link_options(name, pid, self.hello()));
         auto wire = co_await connecting;
         w.self = &self;
-        const auto objects = join_store(host_of(i), self);
+        const auto objects = join_store(host_of(i), self, nodes_.empty() ? 0 : node_of(i));
         auto served =
             as_result(self.serve_driver(wire, shares_memory_ ? pages_[pid] : proc::claims()));
         const auto ended = co_await served;
@@ -327,6 +457,8 @@ private:
     std::uint64_t impostors_ = 0;
     objects::arena memory_;
     std::optional<objects::store> store_;
+    std::uint64_t store_bytes_ = 0;
+    std::vector<std::unique_ptr<store_node>> nodes_; ///< 0: the driver's; null: it is dead
     std::unique_ptr<net::listener> store_door_;
     std::map<std::string, std::weak_ptr<net::connection>> store_links_; ///< by host
     std::map<std::int64_t, proc::claims> pages_;                        ///< by the worker's pid

@@ -30,6 +30,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,9 @@ struct agent_options {
     /// The storage of jobs' folders and files, which this agent has to itself; nullptr: jobs that
     /// bring files are refused.
     std::shared_ptr<job_storage> storage{};
+    /// Of the store that each program has here for its objects; 0: it keeps none, and processes read
+    /// those of other nodes into memory of their own. Nothing: programs here use no objects.
+    std::optional<std::uint64_t> store_bytes{};
     std::size_t most_workers = 4096;
     time_span join_within = std::chrono::seconds(60);  ///< the first time
     time_span orphan_grace = std::chrono::seconds(30); ///< then workers end

@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace skein {
@@ -103,6 +104,9 @@ public:
     /// Asks the head for a placement group, and gives it back.
     void want_group(const rt::worker_group& what) override;
     void drop_group(std::uint64_t number) override;
+    /// None for a space server, whose space clients have none, and where one address is told, which
+    /// may be the only one that is reached.
+    [[nodiscard]] std::optional<rt::store_meeting> stores() const override;
     /// Asks the head where space servers are.
     [[nodiscard]] bool has_spaces() const noexcept override { return true; }
     [[nodiscard]] task<rt::space_place> find_space(std::string space,

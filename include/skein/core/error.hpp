@@ -46,6 +46,7 @@ enum class errc : std::uint16_t {
     exhausted = 23,        ///< a bound (queue, retries, memory) is used up
     aborted = 24,          ///< a collective or a group was aborted; the text names the culprit
     internal = 25,         ///< a broken invariant inside skein
+    object_lost = 26,      ///< the node that had an object is gone; the text names both
 };
 
 /// The name of a code in messages, e.g. "peer_lost".
@@ -76,6 +77,7 @@ enum class errc : std::uint16_t {
     case errc::exhausted: return "exhausted";
     case errc::aborted: return "aborted";
     case errc::internal: return "internal";
+    case errc::object_lost: return "object_lost";
     }
     return "unknown";
 }

@@ -15,6 +15,7 @@
 #include <skein/core/fork_guard.hpp>
 #include <skein/core/time.hpp>
 #include <skein/core/unique_fd.hpp>
+#include <skein/net/address.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/token.hpp>
 #include <skein/objects/arena.hpp>
@@ -22,6 +23,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,6 +40,10 @@ namespace skein::objects {
 ///   errors  usage
 [[nodiscard]] std::uint64_t parse_store_bytes(std::string_view text);
 
+/// What SKEIN_STORE says, else what is asked for, else default_store_bytes().
+///   errors  usage
+[[nodiscard]] std::uint64_t store_bytes_for(std::string_view asked);
+
 /// What a child inherits of the store, for it alone, and our end of its socket once more.
 struct child_link {
     std::vector<std::shared_ptr<const unique_fd>> files;
@@ -47,11 +54,18 @@ struct child_link {
     void has_ended() noexcept;
 };
 
-/// On the driver's loop; start() may come from there alone.
+/// Of a store that has others beside it, on other nodes.
+struct store_on_node {
+    net::token secret{}; ///< of all stores of the program
+    std::string node{};  ///< for people
+};
+
+/// On the driver's loop, or that of an agent for a program; start() may come from there alone.
 class local_store {
 public:
+    ///   among   it has others beside it; nothing: all processes are of this host
     ///   errors  exhausted: the system allows no such memory
-    explicit local_store(std::uint64_t bytes);
+    explicit local_store(std::uint64_t bytes, std::optional<store_on_node> among = {});
     local_store(const local_store&) = delete;
     local_store& operator=(const local_store&) = delete;
     /// All clients have been closed, or their processes are gone.
@@ -66,6 +80,14 @@ public:
     /// Somebody is about to make or hold an object. Returns at once.
     void start();
     [[nodiscard]] bool has_started() const noexcept { return thread_ != nullptr; }
+    [[nodiscard]] bool has_others() const noexcept { return among_.has_value(); }
+    /// Of the driver's: starts it, and has it listen for the others; gives where, as text. Blocks
+    /// for a moment, the first time.
+    ///   errors  those of network::listen
+    [[nodiscard]] std::string open_door(const net::address& at);
+    /// An object is here, so that somebody holds it, and the driver's store is there. Blocks for a
+    /// moment.
+    [[nodiscard]] bool is_needed();
     /// That of the driver; `self`: its incarnation. `on` is the loop that runs now.
     [[nodiscard]] std::shared_ptr<store_client> client(net::real_loop& on, process_id self);
 
@@ -74,6 +96,8 @@ private:
     void take(unique_fd socket);
 
     arena memory_;
+    std::optional<store_on_node> among_;
+    std::string door_;                      ///< once it is open
     std::shared_ptr<const unique_fd> file_; ///< the arena's, once more, for children
     net::token secret_;
     std::vector<unique_fd> early_; ///< sockets from before the start
@@ -81,13 +105,15 @@ private:
     std::unique_ptr<net::loop_thread> thread_;
 };
 
-/// The client of a child that has inherited such files. want: asks the driver to start its store;
-/// called once, before the first use.
+/// The client of a child that has inherited such files.
+///   want       asks the driver to start its store; called once, before the first use
+///   has_peers  it is a store of many, see far_objects
 ///   errors  malformed: they are something else
 [[nodiscard]] std::shared_ptr<store_client> inherited_client(net::real_loop& on,
                                                              std::vector<unique_fd> files,
                                                              net::token secret, process_id self,
-                                                             unique_function<void()> want);
+                                                             unique_function<void()> want,
+                                                             bool has_peers = false);
 
 } // namespace skein::objects
 

@@ -4,12 +4,14 @@
 // are as long as one copy of the pointer lives, on whichever thread.
 
 #include <skein/core/bytes.hpp>
+#include <skein/core/check.hpp>
 #include <skein/objects/arena.hpp>
 #include <skein/objects/object_name.hpp>
 
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <typeinfo>
 #include <utility>
 
@@ -23,13 +25,21 @@ struct let_go_box;
 /// after the end of the client's loop.
 class object {
 public:
-    object(object_name name, arena memory, std::shared_ptr<detail::let_go_box> back);
+    ///   at  in the arena; nothing: it is on another node, and was not brought here
+    object(object_name name, arena memory, std::optional<std::uint64_t> at,
+           std::shared_ptr<detail::let_go_box> back);
     object(const object&) = delete;
     object& operator=(const object&) = delete;
     ~object();
 
     [[nodiscard]] const object_name& name() const noexcept { return name_; }
-    [[nodiscard]] byte_span bytes() const noexcept { return bytes_; }
+    /// Its bytes are on this node: of one that is held here, unless it was adopted from another node,
+    /// until store_client::bring(). The loop's thread.
+    [[nodiscard]] bool is_here() const noexcept { return bytes_.data() != nullptr; }
+    [[nodiscard]] byte_span bytes() const noexcept {
+        SKEIN_CHECK(is_here(), "object {} is read before it is on this node", name_.number.value());
+        return bytes_;
+    }
 
     /// What the bytes are as a value: made by the first who asks, shared by all of this process.
     ///   make  gives a std::shared_ptr<const T>
@@ -46,6 +56,10 @@ public:
 
 private:
     friend class store_client;
+    void settle(arena where, std::uint64_t at) {
+        bytes_ = where.view(at, name_.bytes);
+        memory_ = std::move(where);
+    }
     object_name name_;
     arena memory_; // keeps it mapped
     byte_span bytes_;

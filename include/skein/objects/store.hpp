@@ -29,6 +29,23 @@
 
 namespace skein::objects {
 
+class far_objects;
+
+/// What a store has besides where there are others: see far_objects.
+class other_nodes {
+public:
+    other_nodes() = default;
+    other_nodes(const other_nodes&) = delete;
+    other_nodes& operator=(const other_nodes&) = delete;
+    /// A process has come: what it may ask for.
+    virtual void add_to(net::request_service& service, process_id who) = 0;
+    virtual void decline(process_id by, const decline_note& what) = 0;
+    virtual void end(process_id who) = 0;
+
+protected:
+    ~other_nodes() = default;
+};
+
 /// How long a store takes for what.
 struct store_times {
     time_span say_that_it_waits = std::chrono::seconds(1); ///< for room, until a line says for what
@@ -54,6 +71,7 @@ public:
     [[nodiscard]] std::size_t waiting() const noexcept { return line_.size(); }
 
 private:
+    friend class far_objects;
     struct waiting_create;
     struct place_in_line;
     [[nodiscard]] std::shared_ptr<net::request_service> service_for(process_id who);
@@ -65,6 +83,7 @@ private:
     void release(process_id by, const release_note& what);
     void take(process_id by, const take_note& what);
     void decline(process_id by, const decline_note& what);
+    void end(process_id who);
     void refuse(const error& why);
     [[nodiscard]] create_reply name_of(const store_book::grant& made, std::uint64_t bytes) const;
     [[nodiscard]] error no_room(std::uint64_t bytes) const;
@@ -77,6 +96,7 @@ private:
     std::uint64_t number_;
     store_times times_;
     store_book book_;
+    other_nodes* far_ = nullptr; ///< null: there are none
     std::list<waiting_create*> line_;
     std::vector<net::requests::handle> links_;
     std::unordered_set<process_id> cut_off_; ///< they live, and have no link any more

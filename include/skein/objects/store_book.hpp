@@ -75,7 +75,9 @@ public:
     [[nodiscard]] result<void> seal(process_id by, object_number which);
     /// Once more for another process, which will hear of it from who gives it: a gift, until it is
     /// taken.
-    [[nodiscard]] result<void> give(process_id by, object_number which, process_id to);
+    ///   holder  who holds it meanwhile, if that is not the giver: the store of its node
+    [[nodiscard]] result<void> give(process_id by, object_number which, process_id to,
+                                    process_id holder = {});
     /// Who was given it has heard of it.
     [[nodiscard]] result<void> take(process_id by, object_number which, process_id from);
     /// It hears of no more gifts of that process, which has ended: those that are left were lost with

@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -72,8 +73,10 @@ public:
     ///   self     of this process, never used again
     ///   connect  asked once, when the first object is made or held here; gives a connection with
     ///            store_hello as its identity::extra
+    ///   has_peers  the program has stores on other nodes: see far_objects
     [[nodiscard]] static std::shared_ptr<store_client> make(loop& on, arena memory, process_id self,
-                                                            connector connect);
+                                                            connector connect,
+                                                            bool has_peers = false);
     store_client(const store_client&) = delete;
     store_client& operator=(const store_client&) = delete;
     /// close() first.
@@ -88,13 +91,21 @@ public:
     /// null then.
     ///   errors  those of the link; cancelled
     [[nodiscard]] task<object_ptr> seal(fresh_object made, process_id to = {});
-    /// Holds objects that other processes have told of and hold; null for those that are gone.
-    ///   errors  those of the link; mismatch: objects of another program; cancelled
+    /// Holds objects that other processes have told of and hold, and brings those of other nodes
+    /// here; null for those that are gone.
+    ///   errors  those of the link; mismatch: objects of another program; of other nodes also
+    ///           not_found, object_lost, exhausted (no room for a copy); cancelled
     [[nodiscard]] task<std::vector<object_ptr>> claim(std::vector<object_name> names);
     /// The objects that a process has given to this one, and told of.
     ///   errors  mismatch, malformed: they are none of this store
     [[nodiscard]] std::vector<object_ptr> adopt(const std::vector<object_name>& names,
                                                 process_id from);
+    /// Brings objects that are held here and on another node. They are here then.
+    ///   errors  as claim()
+    [[nodiscard]] task<void> bring(std::vector<object_ptr> all);
+    /// Where the store of the driver is, for that of this node.
+    void tell_hub(const std::string& door);
+    [[nodiscard]] bool has_peers() const noexcept { return has_peers_; }
     /// That process has ended, and tells of nothing more: what it has given and not told of goes.
     ///   has_ended  this is the driver, which knows that it has ended
     void lost(process_id from, bool has_ended);
@@ -110,14 +121,15 @@ public:
     ///   errors  those of the link; cancelled
     [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to);
     /// One that is held here; null: it is not.
-    [[nodiscard]] object_ptr find(object_number which) const;
+    [[nodiscard]] object_ptr find(const object_key& which) const;
 
     /// Says goodbye; what is held here is let go of, but can be read as long as there is a pointer.
     [[nodiscard]] task<void> close();
 
 private:
-    store_client(loop& on, arena memory, process_id self, connector connect);
+    store_client(loop& on, arena memory, process_id self, connector connect, bool has_peers);
     struct creation;
+    struct far_claim;
     static task<void> create_for(store_client* self, std::shared_ptr<creation> asked,
                                  std::uint64_t bytes, time_span patience);
     [[nodiscard]] task<std::optional<fresh_object>> create_alone(std::uint64_t bytes,
@@ -127,7 +139,13 @@ private:
     void link_is_lost(const error& why);
     template <class Note>
     void tell_in_order(const Note& what);
-    [[nodiscard]] object_ptr keep(const object_name& name);
+    [[nodiscard]] object_ptr keep(const object_name& name, std::optional<std::uint64_t> at);
+    [[nodiscard]] task<std::vector<object_ptr>> claim_far(std::vector<object_name> names);
+    static task<void> read_alone(store_client* self, object_ptr one);
+    static task<void> claim_far_for(store_client* self, std::shared_ptr<far_claim> asked);
+    [[nodiscard]] task<void> give_far(std::vector<object_ptr> all, process_id to);
+    template <class Note>
+    void send_back(const std::vector<far_let_go>& all);
     void want_link();
     void send_back();
     void refuse_others(const object_name& name);
@@ -140,10 +158,10 @@ private:
     std::vector<unique_function<void()>> early_; ///< what is told when there is a link
     std::optional<error> lost_;
     unique_function<void(const error&)> when_lost_;
-    bool is_connecting_ = false, is_closed_ = false;
+    bool has_peers_, is_connecting_ = false, is_closed_ = false;
     event settled_; ///< there is a link, or never will be
     semaphore creating_;
-    std::unordered_map<object_number, std::weak_ptr<object>> known_;
+    std::unordered_map<object_key, std::weak_ptr<object>> known_;
     std::shared_ptr<detail::let_go_box> back_;
     scope tasks_;
 };

@@ -3,12 +3,14 @@
 // What processes and the store of their node say to each other, over a link of each process with it.
 // They come in order; create alone may wait.
 
+#include <skein/core/bytes.hpp>
 #include <skein/net/message.hpp>
 #include <skein/objects/object_name.hpp>
 #include <skein/objects/store_book.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace skein::objects {
@@ -77,11 +79,71 @@ struct release_note {
     std::vector<let_go> all;
 };
 
+// ---- of processes whose store has others beside it: objects of any of them ----------------------
+
+/// Held by who asks, too, and brought to its node. At most most_names.
+///   errors  not_found: nobody holds one of them any more; object_lost: the node that had it is
+///           gone; exhausted: no room for a copy
+struct far_claim_request {
+    static constexpr std::uint16_t number = 30;
+    std::vector<object_name> which;
+};
+struct far_claim_reply {
+    static constexpr std::uint16_t number = 31;
+    /// In the arena of this node, in the order of the question; not_in_arena: there was no room
+    /// there, the process reads it into memory of its own.
+    std::vector<std::uint64_t> at;
+};
+inline constexpr std::uint64_t not_in_arena = ~std::uint64_t{0};
+/// Bytes of an object that the process holds, and for which there was no room here; chunk_bytes at
+/// most.
+///   errors  those of far_claim_request
+struct far_read_request {
+    static constexpr std::uint16_t number = 36;
+    object_name which;
+    std::uint64_t at = 0, bytes = 0;
+};
+struct far_read_reply {
+    static constexpr std::uint16_t number = 37;
+    byte_buffer bytes;
+};
+inline constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 20;
+/// It has heard of what was given to it, wherever that is. At most most_names.
+struct far_take_note {
+    static constexpr std::uint16_t number = 32;
+    std::vector<object_name> which;
+    process_id from;
+};
+/// Held for another process, too. At most most_names.
+struct far_give_request {
+    static constexpr std::uint16_t number = 33;
+    std::vector<object_name> which;
+    process_id to;
+};
+/// How often one object is not held any more.
+struct far_let_go {
+    std::uint64_t store = 0;
+    object_number which;
+    std::uint32_t times = 0, unused = 0;
+};
+/// At most most_names.
+struct far_release_note {
+    static constexpr std::uint16_t number = 34;
+    std::vector<far_let_go> all;
+};
+/// Where the store of the program's driver is.
+struct hub_note {
+    static constexpr std::uint16_t number = 35;
+    std::string door;
+};
+
 /// So many names one message has at most: longer ones would be overtaken.
 inline constexpr std::size_t most_names = 2048;
 
 using store_messages =
     net::message_table<create_request, create_reply, seal_request, give_request, done_reply,
-                       claim_request, claim_reply, release_note, take_note, decline_note>;
+                       claim_request, claim_reply, release_note, take_note, decline_note,
+                       far_claim_request, far_claim_reply, far_read_request, far_read_reply,
+                       far_take_note, far_give_request, far_release_note, hub_note>;
 
 } // namespace skein::objects

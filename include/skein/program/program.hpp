@@ -59,6 +59,7 @@ struct agent_program {
         resources{}; ///< "ssd=1,cpu=8"; cpus, gpus and memory that are not named are measured
     std::vector<std::string> labels{}; ///< "zone=a"
     std::string storage{}; ///< the folder for jobs and their files; empty: one in the user's cache
+    std::string store{};   ///< memory for objects, for each program: "4GiB"; empty: see objects
     spmd::leave_notices notices{}; ///< with them the node drains itself
     time_span notice_within{};     ///< see cluster::agent_options; 0: its default
 };

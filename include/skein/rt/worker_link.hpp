@@ -65,9 +65,11 @@ struct worker_link {
 /// How space clients begin their names.
 inline constexpr std::string_view space_client_name = "client-";
 /// The store of its node, for the large values in calls of this process. start: of a driver, has the
-/// store begin.
+/// store begin, and gives where it listens for those of other nodes; empty: there are none.
 void use_store(runtime& self, std::shared_ptr<objects::store_client> store,
-               unique_function<void()> start = {});
+               unique_function<std::string()> start = {});
+/// Worker: the driver at the other end has a store that those of its nodes may meet.
+[[nodiscard]] bool has_store_for_nodes(const net::channel& driver);
 /// Worker: it is about to use the store of its driver.
 void want_store(net::channel& driver);
 /// Where a worker can be dialled from another host, by what it has said of itself; nothing:

@@ -7,6 +7,8 @@
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/task.hpp>
+#include <skein/net/address.hpp>
+#include <skein/net/token.hpp>
 #include <skein/sched/demands.hpp>
 #include <skein/sched/resources.hpp>
 #include <skein/sched/scheduler.hpp>
@@ -27,7 +29,6 @@ class loop;
 namespace skein::net {
 class channel;
 class network;
-struct address;
 } // namespace skein::net
 
 namespace skein::rt {
@@ -81,6 +82,12 @@ struct space_place {
     [[nodiscard]] net::address where() const;
 };
 
+/// Of a program with workers on several nodes, each of which has a store.
+struct store_meeting {
+    net::token secret{};
+    net::address at{}; ///< where the driver's listens; once workers may come
+};
+
 /// Driver: the space server of that incarnation has ended. Who calls through it in this program
 /// hears how.
 void tell_space_server_ended(runtime& driver, const std::string& space, std::uint64_t space_server,
@@ -119,6 +126,9 @@ public:
     /// No handle to a group is left: its workers end when what runs there has ended, then the
     /// runtime is told (group_gone). Returns at once.
     virtual void drop_group(std::uint64_t number) = 0;
+
+    /// How the stores of its nodes and of the driver meet; nothing: there is one host.
+    [[nodiscard]] virtual std::optional<store_meeting> stores() const { return std::nullopt; }
 
     /// Whether there is a cluster with namespaces behind it.
     [[nodiscard]] virtual bool has_spaces() const noexcept { return false; }

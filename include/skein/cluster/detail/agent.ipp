@@ -97,6 +97,7 @@ SKEIN_INLINE task<void> agent::state::serve() {
         failure = std::current_exception();
     }
     leaving = failure != nullptr;
+    if (leaving) stopping.set();
     beside.cancel();
     auto watched = as_result(shield(beside.join()));
     (void)co_await watched;
@@ -272,6 +273,7 @@ SKEIN_INLINE task<void> agent::state::live(state* self, lease_name lease) {
         !words.empty() && !w->asked_to_stop && w->order.rank() == nullptr)
         what.how += "; it had printed: " + words;
     const bool is_entry = w->order.entry() != nullptr;
+    self->running.spawn(self->stores.leave(lease.driver, std::move(w->store), &self->stopping));
     self->workers.erase(lease);
     self->output.remove(lease);
     if (is_entry) self->remember_end(what);

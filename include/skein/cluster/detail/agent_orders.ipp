@@ -142,7 +142,7 @@ SKEIN_INLINE void agent::state::be_rank(const rank_process& order, const net::to
     if (rank.threads != 0) child.threads = rank.threads;
 }
 
-SKEIN_INLINE proc::child_options agent::state::what_to_start(const worker& w) const {
+SKEIN_INLINE proc::child_options agent::state::what_to_start(worker& w) {
     const auto& order = w.order;
     if (order.space_server() != nullptr) return space_server_to_start(w);
     if (order.entry() != nullptr) return entry_to_start(w);
@@ -179,6 +179,7 @@ SKEIN_INLINE proc::child_options agent::state::what_to_start(const worker& w) co
     boot.resumes = true;
     boot.is_read = order.prints;
     boot.head_host = how.head.host;
+    boot.store = stores.join(order.lease.driver, secret, child, w.store);
     child.role = rt::worker_role;
     child.message = wire::encode(boot);
     child.argv = {of.program, "--skein-worker=" + order.name};

@@ -5,6 +5,7 @@
 #include <skein/cluster/agent.hpp>
 #include <skein/cluster/attempt_logs.hpp>
 #include <skein/cluster/detail/agent_drain.hpp>
+#include <skein/cluster/detail/agent_stores.hpp>
 #include <skein/cluster/detail/head_link.hpp>
 #include <skein/cluster/detail/job_folder.hpp>
 #include <skein/cluster/detail/job_folders.hpp>
@@ -44,6 +45,7 @@ struct agent::state {
         log_piece unwritten;                         ///< of that
         event to_write;                              ///< there is some, or no more comes
         bool is_read = false;                        ///< no more comes
+        objects::child_link store;                   ///< of its process
 
         /// Paths in the folder of a job are where that is on this node.
         [[nodiscard]] std::string path_in_job(const std::string& path) const {
@@ -87,6 +89,7 @@ struct agent::state {
     detail::job_folders folders{how.storage, way};
     detail::result_sender results{head, how.storage};
     detail::step_sender steps{head, how.storage};
+    detail::agent_stores stores{how.store_bytes, how.name.empty() ? how.host : how.name};
     scope running; ///< the workers
 
     task<void> serve();
@@ -121,7 +124,7 @@ struct agent::state {
     void add_job_environment(const worker& w, proc::child_options& child) const;
     void be_rank(const rank_process& order, const net::token& secret,
                  proc::child_options& child) const;
-    [[nodiscard]] proc::child_options what_to_start(const worker& w) const;
+    [[nodiscard]] proc::child_options what_to_start(worker& w);
 
     // agent_entries.ipp: entry processes of jobs
     void remember_end(const ended_lease& what);

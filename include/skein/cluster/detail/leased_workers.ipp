@@ -124,6 +124,8 @@ SKEIN_INLINE void leased_workers::state::open_door() {
     auto at = how.listen;
     if (at.host.empty())
         at = detail::driver_door(head.link().notice().this_host_only, how.head, at.port);
+    stores_at = at;
+    if (stores_at.kind == net::scheme::tcp) stores_at.port = 0;
     net::acceptor_options bounds; // all workers of a cluster may come at once; they try again
     bounds.places = 64;
     bounds.places_per_address = 32;
@@ -393,6 +395,12 @@ SKEIN_INLINE void leased_workers::end_now(const net::channel& worker) {
 }
 SKEIN_INLINE bool leased_workers::want_beside(const net::channel& worker) {
     return state_->want_beside(worker);
+}
+SKEIN_INLINE std::optional<rt::store_meeting> leased_workers::stores() const {
+    const auto& how = state_->how;
+    if (!how.space.empty() || !how.advertise.empty()) return std::nullopt;
+    return rt::store_meeting{detail::job_secret(how.secret, state_->driver.incarnation()),
+                             state_->stores_at};
 }
 SKEIN_INLINE task<rt::space_place> leased_workers::find_space(std::string space,
                                                               std::uint64_t space_server) {

@@ -63,6 +63,7 @@ struct leased_workers::state final : detail::head_events, detail::group_leases {
     rt::runtime& driver;
     leased_workers_options how;
     std::unique_ptr<net::link_endpoint> door;
+    net::address stores_at; ///< as the door, at any port
     std::map<std::uint64_t, lease_ptr> leases;
     std::map<sched::demand_id, own_leases> demands;
     std::uint64_t last_number = 0;

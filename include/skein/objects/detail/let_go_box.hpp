@@ -21,20 +21,20 @@ struct let_go_box : std::enable_shared_from_this<let_go_box> {
     std::mutex mutex;      // of all
     loop* where = nullptr; ///< null: it has ended
     std::weak_ptr<store_client> to;
-    std::vector<let_go> all;
+    std::vector<far_let_go> all;
     void (*send)(store_client&) = nullptr;
 
     /// Any thread.
-    void put(object_number which, std::uint32_t times) noexcept {
+    void put(object_key which, std::uint32_t times) noexcept {
         const std::lock_guard lock(mutex);
         if (where == nullptr) return;
-        all.push_back({which, times, 0});
+        all.push_back({which.store, which.number, times, 0});
         if (all.size() > 1) return; // who put the first has told the loop
         where->post_from_any_thread([self = shared_from_this()] {
             if (const auto client = self->to.lock()) self->send(*client);
         });
     }
-    [[nodiscard]] std::vector<let_go> take() {
+    [[nodiscard]] std::vector<far_let_go> take() {
         const std::lock_guard lock(mutex);
         return std::exchange(all, {});
     }

@@ -12,11 +12,13 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/net/socket_pair.hpp>
+#include <skein/objects/far_objects.hpp>
 #include <skein/objects/store.hpp>
 #include <skein/proc/build_id.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <charconv>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -63,6 +65,12 @@ SKEIN_INLINE std::uint64_t parse_store_bytes(std::string_view text) {
         return bytes;
     }
     throw refuse();
+}
+
+SKEIN_INLINE std::uint64_t store_bytes_for(std::string_view asked) {
+    if (const char* said = std::getenv("SKEIN_STORE"); said != nullptr && *said != '\0')
+        asked = said;
+    return asked.empty() ? default_store_bytes() : parse_store_bytes(asked);
 }
 
 namespace detail {
@@ -113,8 +121,18 @@ struct life_line {
 } // namespace detail
 
 struct local_store::server {
-    server(arena memory, std::uint64_t number) : books(std::move(memory), number) {}
+    server(net::real_loop& on, arena memory, std::uint64_t number,
+           const std::optional<store_on_node>& among)
+        : network(on), books(std::move(memory), number) {
+        if (!among) return;
+        store_peer_options how;
+        how.secret = among->secret;
+        how.node = among->node;
+        far.emplace(books, network, std::move(how));
+    }
+    net::real_network network;
     store books;
+    std::optional<far_objects> far;
     scope serving;
 
     static task<void> serve(server* self, unique_fd socket, net::token secret) {
@@ -130,6 +148,10 @@ struct local_store::server {
         }
     }
     static task<void> end(server* self) {
+        if (self->far) {
+            auto parting = self->far->close();
+            co_await parting;
+        }
         auto closing = self->books.close();
         co_await closing;
         self->serving.cancel();
@@ -138,8 +160,8 @@ struct local_store::server {
     }
 };
 
-SKEIN_INLINE local_store::local_store(std::uint64_t bytes)
-    : memory_(arena::create(bytes)), secret_(net::token::generate()) {
+SKEIN_INLINE local_store::local_store(std::uint64_t bytes, std::optional<store_on_node> among)
+    : memory_(arena::create(bytes)), among_(std::move(among)), secret_(net::token::generate()) {
     file_ = std::make_shared<const unique_fd>(::fcntl(memory_.fd(), F_DUPFD_CLOEXEC, 0));
     if (!*file_) throw error(errc::exhausted, "no descriptor for the memory of objects");
     (void)memory_.view(0, 0); // where addresses are limited it is said now
@@ -183,10 +205,27 @@ SKEIN_INLINE void local_store::start() {
     if (thread_) return;
     thread_ = std::make_unique<net::loop_thread>("skein-objects");
     thread_->run([this]() -> task<void> {
-        server_ = std::make_unique<server>(memory_, system_random().next() | 1);
+        server_ =
+            std::make_unique<server>(thread_->loop(), memory_, system_random().next() | 1, among_);
         co_return;
     });
     for (auto& socket : std::exchange(early_, {})) take(std::move(socket));
+}
+
+SKEIN_INLINE std::string local_store::open_door(const net::address& at) {
+    start();
+    if (door_.empty())
+        door_ = thread_->run([this, &at]() -> task<std::string> {
+            server_->far->listen(at);
+            co_return to_string(server_->far->local());
+        });
+    return door_;
+}
+
+SKEIN_INLINE bool local_store::is_needed() {
+    return thread_ && thread_->run([this]() -> task<bool> {
+        co_return server_->far && server_->far->is_needed();
+    });
 }
 
 SKEIN_INLINE std::shared_ptr<store_client> local_store::client(net::real_loop& on,
@@ -202,25 +241,28 @@ SKEIN_INLINE std::shared_ptr<store_client> local_store::client(net::real_loop& o
             return detail::meet_store(
                 net::adopt_unix_stream(on, link.theirs.release(), "the store"),
                 detail::store_connection(secret_, self));
-        });
+        },
+        has_others());
 }
 
 SKEIN_INLINE std::shared_ptr<store_client> inherited_client(net::real_loop& on,
                                                             std::vector<unique_fd> files,
                                                             net::token secret, process_id self,
-                                                            unique_function<void()> want) {
+                                                            unique_function<void()> want,
+                                                            bool has_peers) {
     if (files.size() != 2)
         throw error(errc::malformed, "this process has not inherited the files of a store");
     auto memory = arena::open(std::move(files[0]));
     detail::life_line life(files[1]);
     auto stream = net::adopt_unix_stream(on, files[1].release(), "the store");
-    return store_client::make(on, std::move(memory), self,
-                              [stream = std::move(stream), life = std::move(life), secret, self,
-                               want = std::move(want)]() mutable {
-                                  want();
-                                  return detail::meet_store(std::move(stream),
-                                                            detail::store_connection(secret, self));
-                              });
+    return store_client::make(
+        on, std::move(memory), self,
+        [stream = std::move(stream), life = std::move(life), secret, self,
+         want = std::move(want)]() mutable {
+            want();
+            return detail::meet_store(std::move(stream), detail::store_connection(secret, self));
+        },
+        has_peers);
 }
 
 } // namespace skein::objects

@@ -7,12 +7,13 @@
 
 namespace skein::objects {
 
-SKEIN_INLINE object::object(object_name name, arena memory,
+SKEIN_INLINE object::object(object_name name, arena memory, std::optional<std::uint64_t> at,
                             std::shared_ptr<detail::let_go_box> back)
-    : name_(name), memory_(std::move(memory)), bytes_(memory_.view(name.at, name.bytes)),
-      back_(std::move(back)) {}
+    : name_(name), memory_(std::move(memory)), back_(std::move(back)) {
+    if (at) settle(memory_, *at);
+}
 SKEIN_INLINE object::~object() {
-    if (back_) back_->put(name_.number, times_);
+    if (back_) back_->put(name_.key(), times_);
 }
 
 namespace detail {

@@ -144,11 +144,17 @@ SKEIN_INLINE void store::decline(process_id by, const decline_note& what) {
     book_.decline(by, what.from);
     if (what.has_ended) {
         if (cut_off_.erase(what.from) > 0)
-            book_.end(what.from);
+            end(what.from);
         else
             book_.end_unseen(what.from);
     }
+    if (far_ != nullptr) far_->decline(by, what);
     changed();
+}
+
+SKEIN_INLINE void store::end(process_id who) {
+    book_.end(who);
+    if (far_ != nullptr) far_->end(who);
 }
 
 namespace detail {
@@ -222,6 +228,7 @@ SKEIN_INLINE std::shared_ptr<net::request_service> store::service_for(process_id
     service->on_tell_at_once<take_note>([this, who](const take_note& what) { take(who, what); });
     service->on_tell_at_once<decline_note>(
         [this, who](const decline_note& what) { decline(who, what); });
+    if (far_ != nullptr) far_->add_to(*service, who);
     return service;
 }
 
@@ -253,7 +260,7 @@ SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
         }
         std::erase(links_, link);
         if (is_over)
-            book_.end(who);
+            end(who);
         else
             cut_off_.insert(who);
         changed();

@@ -80,9 +80,11 @@ SKEIN_INLINE result<void> store_book::seal(process_id by, object_number which) {
     return {};
 }
 
-SKEIN_INLINE result<void> store_book::give(process_id by, object_number which, process_id to) {
+SKEIN_INLINE result<void> store_book::give(process_id by, object_number which, process_id to,
+                                           process_id holder) {
     const auto found = objects_.find(which);
-    if (found == objects_.end() || !found->second.is_sealed || held(by, which) == 0)
+    if (found == objects_.end() || !found->second.is_sealed ||
+        held(holder ? holder : by, which) == 0)
         return detail::not_known(by, which, "gives away");
     if (has_ended(to)) return {};
     auto& gifts = processes_[to].gifts[by];
@@ -107,9 +109,8 @@ SKEIN_INLINE result<void> store_book::take(process_id by, object_number which, p
 }
 
 SKEIN_INLINE void store_book::decline(process_id by, process_id from) {
-    const auto whose = processes_.find(by);
-    if (whose == processes_.end()) return;
-    const auto left = std::exchange(whose->second.gifts[from], {{detail::declined, 1}});
+    if (has_ended(by)) return;
+    const auto left = std::exchange(processes_[by].gifts[from], {{detail::declined, 1}});
     for (const auto& [which, times] : left)
         if (which != detail::declined) (void)release(by, which, times);
 }

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -19,19 +20,21 @@
 namespace skein::objects {
 
 SKEIN_INLINE fresh_object::~fresh_object() {
-    if (back_) back_->put(name_.number, 1);
+    if (back_) back_->put(name_.key(), 1);
 }
 
 SKEIN_INLINE std::shared_ptr<store_client> store_client::make(loop& on, arena memory,
-                                                              process_id self, connector connect) {
+                                                              process_id self, connector connect,
+                                                              bool has_peers) {
     std::shared_ptr<store_client> made(
-        new store_client(on, std::move(memory), self, std::move(connect)));
+        new store_client(on, std::move(memory), self, std::move(connect), has_peers));
     made->back_->to = made;
     return made;
 }
 
-SKEIN_INLINE store_client::store_client(loop& on, arena memory, process_id self, connector connect)
-    : memory_(std::move(memory)), self_(self), connect_(std::move(connect)),
+SKEIN_INLINE store_client::store_client(loop& on, arena memory, process_id self, connector connect,
+                                        bool has_peers)
+    : memory_(std::move(memory)), self_(self), connect_(std::move(connect)), has_peers_(has_peers),
       creating_(64), // others wait here: a store takes so many of one process
       back_(std::make_shared<detail::let_go_box>()) {
     back_->where = &on;
@@ -191,7 +194,7 @@ SKEIN_INLINE task<object_ptr> store_client::seal(fresh_object made, process_id t
     auto asking = shield(over->call<done_reply>(what)); // its answer must be heard
     (void)co_await asking;
     const bool is_own = !to || to == self_;
-    auto kept = is_own ? keep(name) : nullptr;
+    auto kept = is_own ? keep(name, name.at) : nullptr;
     made.back_.reset(); // the store counts it as an object now
     co_return kept;
 }
@@ -205,13 +208,16 @@ SKEIN_INLINE void store_client::refuse_others(const object_name& name) {
         .with_hint("give the value instead of its ref");
 }
 
-SKEIN_INLINE object_ptr store_client::keep(const object_name& name) {
-    auto& known = known_[name.number];
+/// at: in the arena; nothing: on another node, or nobody has said where.
+SKEIN_INLINE object_ptr store_client::keep(const object_name& name,
+                                           std::optional<std::uint64_t> at) {
+    auto& known = known_[name.key()];
     if (auto there = known.lock()) {
         ++there->times_;
+        if (at && !there->is_here()) there->settle(memory_, *at);
         return there;
     }
-    auto made = std::make_shared<object>(name, memory_, back_);
+    auto made = std::make_shared<object>(name, memory_, at, back_);
     known = made;
     return made;
 }
@@ -232,18 +238,26 @@ SKEIN_INLINE std::vector<object_ptr> store_client::adopt(const std::vector<objec
     want_link();
     std::vector<object_ptr> all;
     all.reserve(names.size());
-    take_note what;
-    what.from = from;
-    for (const auto& name : names) {
-        refuse_others(name);
-        what.which.push_back(name.number);
-        if (what.which.size() == most_names) {
-            tell_in_order(what);
-            what.which.clear();
+    const auto tell = [&](auto what, auto what_of) {
+        what.from = from;
+        for (const auto& name : names) {
+            what.which.push_back(what_of(name));
+            if (what.which.size() == most_names) {
+                tell_in_order(what);
+                what.which.clear();
+            }
         }
-        all.push_back(keep(name));
+        if (!what.which.empty()) tell_in_order(what);
+    };
+    for (const auto& name : names) {
+        if (!has_peers_) refuse_others(name);
+        const bool is_here = name.store == store_;
+        all.push_back(keep(name, is_here ? std::optional(name.at) : std::nullopt));
     }
-    if (!what.which.empty()) tell_in_order(what);
+    if (has_peers_)
+        tell(far_take_note(), [](const object_name& name) { return name; });
+    else
+        tell(take_note(), [](const object_name& name) { return name.number; });
     return all;
 }
 
@@ -255,13 +269,17 @@ SKEIN_INLINE void store_client::lost(process_id from, bool has_ended) {
     tell_in_order(what);
 }
 
-SKEIN_INLINE object_ptr store_client::find(object_number which) const {
+SKEIN_INLINE object_ptr store_client::find(const object_key& which) const {
     const auto found = known_.find(which);
     return found != known_.end() ? found->second.lock() : nullptr;
 }
 
 SKEIN_INLINE task<std::vector<object_ptr>> store_client::claim(std::vector<object_name> names) {
     const auto self = shared_from_this();
+    if (has_peers_) {
+        auto claiming = claim_far(std::move(names));
+        co_return co_await claiming;
+    }
     for (const auto& name : names) refuse_others(name);
     auto linking = link();
     const auto over = co_await linking;
@@ -279,14 +297,111 @@ SKEIN_INLINE task<std::vector<object_ptr>> store_client::claim(std::vector<objec
             auto name = names[from + i];
             name.at = answer.where[i].at;
             name.bytes = answer.where[i].bytes;
-            out.push_back(name.bytes != 0 ? keep(name) : nullptr);
+            out.push_back(name.bytes != 0 ? keep(name, name.at) : nullptr);
         }
     }
     co_return out;
 }
 
+/// Objects that come from afar, for somebody who may not wait for them: then they are let go of.
+struct store_client::far_claim {
+    std::vector<object_name> names;
+    std::vector<object_ptr> held;
+    std::optional<error> why;
+    event is_over;
+};
+
+SKEIN_INLINE task<std::vector<object_ptr>> store_client::claim_far(std::vector<object_name> names) {
+    const auto self = shared_from_this();
+    const auto asked = std::make_shared<far_claim>();
+    asked->names = std::move(names);
+    {
+        const task_context::use none(nullptr);
+        tasks_.spawn(claim_far_for(this, asked));
+    }
+    co_await asked->is_over.wait();
+    if (asked->why) throw *asked->why;
+    co_return std::move(asked->held);
+}
+
+/// There is no room for it in the store of this node.
+SKEIN_INLINE task<void> store_client::read_alone(store_client* self, object_ptr one) {
+    const auto& name = one->name();
+    auto own = arena::in_memory(name.bytes);
+    auto linking = self->link();
+    const auto over = co_await linking;
+    for (std::uint64_t at = 0; at < name.bytes; at += chunk_bytes) {
+        far_read_request what;
+        what.which = name;
+        what.at = at;
+        what.bytes = std::min(chunk_bytes, name.bytes - at);
+        auto asking = over->call<far_read_reply>(what);
+        const auto part = co_await asking;
+        if (part.bytes.size() != what.bytes)
+            throw error(errc::malformed, "the store gives other bytes than were asked for");
+        const auto window = own.write(at, what.bytes);
+        std::memcpy(window.bytes().data(), part.bytes.data(), part.bytes.size());
+    }
+    if (!one->is_here()) std::const_pointer_cast<object>(one)->settle(std::move(own), 0);
+}
+
+SKEIN_INLINE task<void> store_client::claim_far_for(store_client* self,
+                                                    std::shared_ptr<far_claim> asked) {
+    const auto& names = asked->names;
+    std::vector<object_ptr> held;
+    try {
+        auto linking = self->link();
+        const auto over = co_await linking;
+        for (std::size_t from = 0; from < names.size(); from += most_names) {
+            const auto many = std::min(most_names, names.size() - from);
+            far_claim_request what;
+            for (std::size_t i = 0; i < many; ++i) what.which.push_back(names[from + i]);
+            auto asking = over->call<far_claim_reply>(std::move(what));
+            const auto answer = co_await asking;
+            if (answer.at.size() != many)
+                throw error(errc::malformed, "the store answers for other objects");
+            for (std::size_t i = 0; i < many; ++i) {
+                const bool is_here = answer.at[i] != not_in_arena;
+                held.push_back(self->keep(names[from + i],
+                                          is_here ? std::optional(answer.at[i]) : std::nullopt));
+            }
+        }
+        for (const auto& one : held) {
+            if (one->is_here()) continue;
+            auto reading = read_alone(self, one);
+            co_await reading;
+        }
+        asked->held = std::move(held);
+    } catch (const error& e) {
+        asked->why = e;
+    }
+    asked->is_over.set();
+}
+
+SKEIN_INLINE task<void> store_client::bring(std::vector<object_ptr> all) {
+    const auto self = shared_from_this();
+    std::vector<object_name> names;
+    for (const auto& one : all)
+        if (!one->is_here()) names.push_back(one->name());
+    if (names.empty()) co_return;
+    auto claiming = claim_far(std::move(names));
+    (void)co_await claiming; // it settles those that are known
+}
+
+SKEIN_INLINE void store_client::tell_hub(const std::string& door) {
+    if (!has_peers_) return;
+    hub_note what;
+    what.door = door;
+    tell_in_order(what);
+}
+
 SKEIN_INLINE task<void> store_client::give(std::vector<object_ptr> all, process_id to) {
     const auto self = shared_from_this();
+    if (has_peers_) {
+        auto giving = give_far(std::move(all), to);
+        co_await giving;
+        co_return;
+    }
     auto linking = link();
     const auto over = co_await linking;
     for (std::size_t from = 0; from < all.size(); from += most_names) {
@@ -299,24 +414,54 @@ SKEIN_INLINE task<void> store_client::give(std::vector<object_ptr> all, process_
     }
 }
 
-SKEIN_INLINE void store_client::send_back() {
-    if (!link_ || lost_) return;
-    const auto all = back_->take();
+SKEIN_INLINE task<void> store_client::give_far(std::vector<object_ptr> all, process_id to) {
+    auto linking = link();
+    const auto over = co_await linking;
     for (std::size_t from = 0; from < all.size(); from += most_names) {
-        release_note what;
         const auto many = std::min(most_names, all.size() - from);
-        what.all.assign(all.begin() + static_cast<std::ptrdiff_t>(from),
-                        all.begin() + static_cast<std::ptrdiff_t>(from + many));
-        for (const auto& one : what.all)
-            if (const auto known = known_.find(one.which);
-                known != known_.end() && known->second.expired())
-                known_.erase(known);
+        far_give_request what;
+        what.to = to;
+        for (std::size_t i = 0; i < many; ++i) what.which.push_back(all[from + i]->name());
+        auto asking = shield(over->call<done_reply>(std::move(what)));
+        (void)co_await asking;
+    }
+}
+
+namespace detail {
+
+inline void add_let_go(release_note& to, const far_let_go& one) {
+    to.all.push_back({one.which, one.times, 0});
+}
+inline void add_let_go(far_release_note& to, const far_let_go& one) { to.all.push_back(one); }
+
+} // namespace detail
+
+template <class Note>
+void store_client::send_back(const std::vector<far_let_go>& all) {
+    for (std::size_t from = 0; from < all.size(); from += most_names) {
+        Note what;
+        const auto many = std::min(most_names, all.size() - from);
+        for (std::size_t i = 0; i < many; ++i) {
+            const auto& one = all[from + i];
+            detail::add_let_go(what, one);
+            const auto known = known_.find({one.store, one.which});
+            if (known != known_.end() && known->second.expired()) known_.erase(known);
+        }
         try {
             link_->tell(what);
         } catch (const error&) {
             return; // its end follows, and the store forgets all
         }
     }
+}
+
+SKEIN_INLINE void store_client::send_back() {
+    if (!link_ || lost_) return;
+    const auto all = back_->take();
+    if (has_peers_)
+        send_back<far_release_note>(all);
+    else
+        send_back<release_note>(all);
 }
 
 } // namespace skein::objects

@@ -53,7 +53,8 @@ public:
     [[nodiscard]] task<int> drive(task<int> app);
 
 private:
-    void open_store(net::real_loop& on, std::string_view asked);
+    void open_store(net::real_loop& on, std::string_view asked,
+                    std::optional<objects::store_on_node> among);
 
     rt::runtime self_;
     const rt::runtime::use current_;

@@ -254,9 +254,11 @@ SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const r
     : self_(this_process()), current_(self_), network_(on), children_(on) {
     if (!plan.head.empty()) {
         workers_ = roles_of_program()->workers(on, network_, self_, plan.cluster);
+        if (const auto meeting = workers_->stores())
+            open_store(on, how.store, objects::store_on_node{meeting->secret, "the driver"});
         return;
     }
-    open_store(on, how.store);
+    open_store(on, how.store, {});
     auto processes = how.processes;
     processes.store = store_;
     if (plan.cluster.prefix_output.value_or(false) && !processes.print)
@@ -266,14 +268,12 @@ SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const r
 }
 
 /// Nothing of it is there before the first object, but a file without pages.
-SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked) {
-    if (const char* said = std::getenv("SKEIN_STORE"); said != nullptr && *said != '\0')
-        asked = said;
-    const auto bytes =
-        asked.empty() ? objects::default_store_bytes() : objects::parse_store_bytes(asked);
+SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked,
+                                     std::optional<objects::store_on_node> among) {
+    const auto bytes = objects::store_bytes_for(asked);
     if (bytes == 0) return;
     try {
-        store_ = std::make_shared<objects::local_store>(bytes);
+        store_ = std::make_shared<objects::local_store>(bytes, std::move(among));
     } catch (const error& e) {
         logging::at(asked.empty() ? logging::level::debug : logging::level::warn, "objects",
                     "there is no store",
@@ -281,7 +281,11 @@ SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked)
         return;
     }
     objects_ = store_->client(on, objects::process_id(self_.incarnation()));
-    rt::use_store(self_, objects_, [store = store_] { store->start(); });
+    rt::use_store(self_, objects_, [this] {
+        if (const auto meeting = workers_->stores()) return store_->open_door(meeting->at);
+        store_->start();
+        return std::string();
+    });
 }
 
 SKEIN_INLINE task<int> driver::drive(task<int> app) {

@@ -16,6 +16,7 @@
 #include <skein/core/stop_signals.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/objects/local_store.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/proc/gpus.hpp>
 #include <skein/proc/process.hpp>
@@ -113,6 +114,7 @@ SKEIN_INLINE cluster::agent_options node_of_job(const spmd::launch_environment& 
     o.offers = std::move(share.offers);
     o.gpu_names = std::move(share.gpu_names);
     o.labels = {fmt::format("rank={}", where.rank)};
+    o.store_bytes = objects::store_bytes_for({});
     o.orphan_grace = alone_in_job;
     o.leaves_alone = true;
     o.news = logging::level::debug;

@@ -71,12 +71,17 @@ SKEIN_INLINE std::shared_ptr<objects::store_client> join_store(rt::runtime& self
                                                                const rt::worker_order& mine,
                                                                std::vector<unique_fd> files) {
     if (mine.store.empty()) return nullptr;
+    const bool has_peers = mine.resumes; // it is one of many, on the nodes of a cluster
+    if (const auto wire = driver.lock(); has_peers && !(wire && rt::has_store_for_nodes(*wire)))
+        return nullptr;
     const auto secret = net::token::from_hex(to_hex(mine.store)).value();
     auto store = objects::inherited_client(
         static_cast<net::real_loop&>(loop::current()), std::move(files), secret,
-        objects::process_id(self.incarnation()), [driver = std::move(driver)] {
+        objects::process_id(self.incarnation()),
+        [driver = std::move(driver)] {
             if (const auto wire = driver.lock()) rt::want_store(*wire);
-        });
+        },
+        has_peers);
     rt::use_store(self, store);
     return store;
 }

@@ -21,6 +21,7 @@
 #include <skein/core/unique_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/objects/local_store.hpp>
 #include <skein/proc/children.hpp>
 #include <skein/proc/gpus.hpp>
 #include <skein/proc/host_load.hpp>
@@ -276,6 +277,7 @@ SKEIN_INLINE int run_agent(const agent_program& how) {
     o.offers.gpu = static_cast<int>(o.gpu_names.size());
     if (!o.offers.gpu) ::setenv(proc::gpus_variable, "", 1); // then no task here sees one
     o.labels = how.labels;
+    o.store_bytes = objects::store_bytes_for(how.store);
     o.storage = detail::storage_of(
         how.storage, "node-" + detail::file_name(how.name.empty() ? o.host : how.name));
     o.numbers = &metric_registry::process();

@@ -23,8 +23,9 @@
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
-// store, from a worker to its driver: it is about to use the store of their node. What calls and
-// replies say of objects is in detail/object_message.hpp.
+// store, from a worker to its driver: it is about to use the store of its node; on a cluster the driver
+// says back where its own store is, for that to meet it: body = an address. What calls and replies say
+// of objects is in detail/object_message.hpp.
 //
 // Of placement groups, from a worker to its driver: group, body = group_question,
 // detail/group_message.hpp.
@@ -241,7 +242,8 @@ struct worker_hello {
     /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has
     /// its host from the link to the driver.
     std::string near_address, far_address;
-    std::string space; ///< a driver's: it is the space server of this namespace
+    std::string space;      ///< a driver's: it is the space server of this namespace
+    bool has_store = false; ///< a driver's: its store is one of many, on other nodes
 };
 
 /// The parts of the body of a reply that lends.

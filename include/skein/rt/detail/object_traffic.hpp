@@ -23,6 +23,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace skein::objects {
@@ -74,15 +76,20 @@ public:
     object_traffic(const object_traffic&) = delete;
     object_traffic& operator=(const object_traffic&) = delete;
 
-    /// Once. start: of a driver, has its store begin.
-    void use(std::shared_ptr<objects::store_client> store, unique_function<void()> start = {});
+    /// Once. start: of a driver, has its store begin; gives where that listens for those of other
+    /// nodes, if there may be any.
+    void use(std::shared_ptr<objects::store_client> store,
+             unique_function<std::string()> start = {});
     [[nodiscard]] bool has_store() const noexcept { return store_ != nullptr; }
     /// Nothing comes from the store any more: what this process holds it can read, no more.
     [[nodiscard]] bool has_lost_store() const noexcept;
     [[nodiscard]] objects::store_client& store() noexcept { return *store_; }
+    /// There are stores on other nodes.
+    [[nodiscard]] bool has_peers() const noexcept;
     [[nodiscard]] std::shared_ptr<objects::store_client> shared_store() const { return store_; }
-    /// A worker is about to use the store of its driver.
-    void start();
+    /// A worker is about to use the store of its driver, or of its node; gives what `start` has.
+    ///   errors  those of net::network::listen
+    [[nodiscard]] std::string start();
     /// So many bytes are an object rather than a part of a message.
     [[nodiscard]] bool takes(std::size_t bytes) const noexcept {
         return store_ != nullptr && bytes > limit::inline_bytes;
@@ -100,6 +107,14 @@ public:
     /// That process has ended, and all its replies were read.
     ///   has_ended  this is the driver, which knows that it has ended
     void lost(std::uint64_t incarnation, bool has_ended = false);
+    /// Worker: where the driver's store listens; `host`: that of the driver, as it is seen here.
+    ///   errors  malformed
+    void hear_hub(std::string_view door, const std::string& host);
+    /// All can be read here.
+    [[nodiscard]] static bool are_here(const std::vector<objects::object_ptr>& all) noexcept;
+    /// Brings them to this node.
+    ///   errors  those of store_client::bring()
+    [[nodiscard]] task<void> bring(std::vector<objects::object_ptr> all);
     // An object of bytes, which must stay until the task has ended. Nothing: no room, or no store.
     //   errors  those of the link with the store; cancelled
 
@@ -118,7 +133,7 @@ public:
 
 private:
     std::shared_ptr<objects::store_client> store_;
-    unique_function<void()> start_;
+    unique_function<std::string()> start_;
     departures leaving_;
     scope tasks_;
 };

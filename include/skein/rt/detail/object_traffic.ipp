@@ -5,6 +5,7 @@
 #include <skein/core/awaitable.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/net/address.hpp>
 #include <skein/objects/store_client.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/peer.hpp>
@@ -19,14 +20,38 @@
 namespace skein::rt::detail {
 
 SKEIN_INLINE void object_traffic::use(std::shared_ptr<objects::store_client> store,
-                                      unique_function<void()> start) {
+                                      unique_function<std::string()> start) {
     store_ = std::move(store);
     start_ = std::move(start);
 }
 
-SKEIN_INLINE void object_traffic::start() {
-    if (start_) start_();
+SKEIN_INLINE std::string object_traffic::start() {
+    auto door = start_ ? start_() : std::string();
     if (store_ != nullptr) store_->open(); // to say which processes have ended
+    return door;
+}
+
+SKEIN_INLINE void object_traffic::hear_hub(std::string_view door, const std::string& host) {
+    auto at = net::address::parse(door);
+    if (!at) throw at.error();
+    if (at->kind == net::scheme::tcp && at->host == "*") at->host = host;
+    if (store_ != nullptr) store_->tell_hub(to_string(*at));
+}
+
+SKEIN_INLINE bool object_traffic::are_here(const std::vector<objects::object_ptr>& all) noexcept {
+    for (const auto& one : all)
+        if (!one->is_here()) return false;
+    return true;
+}
+
+SKEIN_INLINE task<void> object_traffic::bring(std::vector<objects::object_ptr> all) {
+    const auto store = store_;
+    auto bringing = store->bring(std::move(all));
+    co_await bringing;
+}
+
+SKEIN_INLINE bool object_traffic::has_peers() const noexcept {
+    return store_ != nullptr && store_->has_peers();
 }
 
 /// Its end is nobody's, and an error of it no end of others.

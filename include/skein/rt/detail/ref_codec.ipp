@@ -85,8 +85,8 @@ SKEIN_INLINE bool decode_ref_head(wire::reader& from, ref_tag& what, failure& wh
                   "not supported: a ref of an object that is decoded outside of a call, or on "
                   "another host than the object's")
                 .with_hint("refs travel in the arguments and results of calls"));
-    object = here->answers().objects().store().find(name.number);
-    if (object && object->name() == name) return true;
+    object = here->answers().objects().store().find(name.key());
+    if (object && object->name() == name && object->is_here()) return true;
     return from.fail(error(errc::not_found, "an object is named that was not sent along"));
 }
 

@@ -74,6 +74,8 @@ SKEIN_INLINE detail::worker_hello runtime::hello() const {
     out.near_address = state_->direct->near_address;
     out.far_address = state_->direct->far_address;
     if (state_->home == nullptr && state_->space_server == 0) out.space = state_->space;
+    const auto& objects = state_->replies.objects();
+    out.has_store = state_->upstream == nullptr && objects.has_store() && objects.has_peers();
     return out;
 }
 
@@ -159,8 +161,11 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
 }
 
 /// What only a driver says. False: it is nothing of that.
-SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
+SKEIN_INLINE bool runtime::on_driver_says(peer& driver, const net::frame_view& f) {
     switch (f.kind) {
+    case detail::message_store:
+        state_->replies.objects().hear_hub(as_text(f.body), driver.wire->peer_host());
+        return true;
     case detail::message_there: on_there(f); return true;
     case detail::message_end: on_end(f); return true;
     case detail::message_relay: on_relayed(f); return true;

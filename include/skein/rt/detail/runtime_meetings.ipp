@@ -38,7 +38,11 @@ SKEIN_INLINE bool runtime::on_worker_asks(peer& from, const net::frame_view& f) 
     case detail::message_relay: pass_on(from, f); return true;
     case detail::message_waits: on_waits(from, f); return true;
     case detail::message_space: detail::space_state::on_question(*this, from, f); return true;
-    case detail::message_store: state_->replies.objects().start(); return true;
+    case detail::message_store: {
+        const auto door = state_->replies.objects().start();
+        if (!door.empty() && from.is_open()) from.send(detail::message_store, 0, 0, as_bytes(door));
+        return true;
+    }
     case detail::message_busy: from.calls_directly = f.flags != 0; return true;
     default: return false;
     }

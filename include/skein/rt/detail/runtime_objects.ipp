@@ -79,7 +79,58 @@ SKEIN_INLINE task<void> runtime::large_arguments::make(runtime* self,
 SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detail::call_base& call,
                                                 const net::frame_view& f) {
     byte_span body = f.body;
-    auto all = self.state_->replies.objects().adopt(from.incarnation, f.flags, body);
+    auto& objects = self.state_->replies.objects();
+    auto all = objects.adopt(from.incarnation, f.flags, body);
+    const bool is_only_passed_on = self.state_->upstream == nullptr && call.nested;
+    if (is_only_passed_on || objects.are_here(all))
+        return finish(self, from, call, f, body, std::move(all));
+    std::vector<counted_ptr<detail::actor_queue>> lent; // these are held at once, too
+    if ((f.flags & detail::reply_lends) != 0) {
+        detail::lending_reply parts;
+        if (!parts.decode(body))
+            throw error(errc::malformed,
+                        fmt::format("a reply that cannot be read from {}", from.who));
+        for (const auto id : parts.actors) lent.push_back(self.hold_actor(id, 0));
+    }
+    call.on = nullptr; // its link may end meanwhile
+    objects.spawn(bring(&self, from.shared_from_this(), counted_ptr(&call), f.flags,
+                        to_buffer(body), std::move(all), std::move(lent)));
+}
+
+/// They are on another node.
+SKEIN_INLINE task<void> runtime::object_replies::bring(
+    runtime* self, std::shared_ptr<peer> from, counted_ptr<detail::call_base> call,
+    std::uint16_t flags, byte_buffer body, std::vector<objects::object_ptr> all,
+    std::vector<counted_ptr<detail::actor_queue>> lent) {
+    auto bringing = as_result(self->state_->replies.objects().bring(all));
+    const auto came = co_await bringing;
+    if (call->is_done()) co_return;
+    if (!came && came.error().code() == errc::cancelled) {
+        self->refuse(*call, self->is_closing(call->name()));
+        co_return;
+    }
+    if (!came) {
+        call->fail({error(came.error().code(),
+                          fmt::format("the value of {}: {}", call->name(), came.error().text()))
+                        .with_hint(std::string(came.error().hint())),
+                    nullptr});
+        co_return;
+    }
+    net::frame_view f;
+    f.flags = flags;
+    f.body = body;
+    try {
+        finish(*self, *from, *call, f, body, std::move(all));
+    } catch (const error& e) {
+        call->fail({e, nullptr});
+    }
+}
+
+/// All of them can be read here, or are passed on. body: without the list of objects.
+SKEIN_INLINE void runtime::object_replies::finish(runtime& self, peer& from,
+                                                  detail::call_base& call, const net::frame_view& f,
+                                                  byte_span body,
+                                                  std::vector<objects::object_ptr> all) {
     if (f.flags == detail::reply_object) return call.finish_with_object(all.front());
     const bool is_passed_on = self.state_->upstream == nullptr && call.nested;
     if (is_passed_on) {

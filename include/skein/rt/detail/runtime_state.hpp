@@ -308,6 +308,12 @@ struct runtime::large_arguments {
 /// An answer that is an object, or has refs of objects in it. In runtime_objects.ipp.
 struct runtime::object_replies {
     static void take(runtime& self, peer& from, detail::call_base& call, const net::frame_view& f);
+    static task<void> bring(runtime* self, std::shared_ptr<peer> from,
+                            counted_ptr<detail::call_base> call, std::uint16_t flags,
+                            byte_buffer body, std::vector<objects::object_ptr> all,
+                            std::vector<counted_ptr<detail::actor_queue>> lent);
+    static void finish(runtime& self, peer& from, detail::call_base& call, const net::frame_view& f,
+                       byte_span body, std::vector<objects::object_ptr> all);
 };
 
 /// What the options of a call say of its place. Functions of runtime, in runtime_dispatch.ipp.

@@ -75,10 +75,15 @@ SKEIN_INLINE byte_buffer seal_secret(const net::token& by, std::uint64_t space_s
 }
 
 SKEIN_INLINE void use_store(runtime& self, std::shared_ptr<objects::store_client> store,
-                            unique_function<void()> start) {
+                            unique_function<std::string()> start) {
     auto& answers = self.answers();
     if (!start) store->set_lost_handler([&answers](const error& why) { answers.lost_store(why); });
     answers.objects().use(std::move(store), std::move(start));
+}
+
+SKEIN_INLINE bool has_store_for_nodes(const net::channel& driver) {
+    const auto hello = wire::decode<detail::worker_hello>(driver.peer().extra);
+    return hello && hello->has_store;
 }
 
 SKEIN_INLINE void want_store(net::channel& driver) {

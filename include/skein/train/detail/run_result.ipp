@@ -177,7 +177,8 @@ SKEIN_INLINE std::string result_text(const finished_run& run) {
 [[nodiscard]] SKEIN_INLINE skein::error failure_of(const json& from) {
     const auto code = json_string(from, "code").value();
     auto known = errc::unknown;
-    for (std::uint16_t number = 1; number <= static_cast<std::uint16_t>(errc::internal); ++number)
+    for (std::uint16_t number = 1; number <= static_cast<std::uint16_t>(errc::object_lost);
+         ++number)
         if (to_string(static_cast<errc>(number)) == code) known = static_cast<errc>(number);
     return skein::error(known, json_string(from, "text").value())
         .with_where(json_string(from, "where").value())

@@ -1,0 +1,528 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of objects/far_objects.hpp.
+
+#include <skein/core/awaitable.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/metric_registry.hpp>
+#include <skein/core/units.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE metric_counter& brought_counter() {
+    static auto& bytes = metric_registry::process().counter(
+        "skein_store_brought_bytes_total", "Bytes of objects that came from other nodes.");
+    return bytes;
+}
+
+} // namespace detail
+
+/// One transfer, for all that wait for it.
+struct far_objects::attempt {
+    cancel_source stop;
+    std::optional<error> why; ///< it has failed
+    event over;
+};
+
+/// A far object that is held here.
+struct far_objects::entry {
+    object_name name;
+    std::unordered_map<process_id, std::uint32_t> holds;
+    std::uint64_t total = 0;      ///< of all processes
+    std::uint32_t registered = 0; ///< so often its home counts this store
+    std::optional<store_book::grant> copy;
+    std::shared_ptr<attempt> coming;
+};
+
+SKEIN_INLINE far_objects::far_objects(store& of, net::network& via, store_peer_options how)
+    : store_(of), self_(of.number_), listens_at_(how.listen),
+      peers_(via, of.number_, std::move(how), *this) {
+    store_.far_ = this;
+    store_.book_.begin(self_);
+}
+SKEIN_INLINE far_objects::~far_objects() { store_.far_ = nullptr; }
+
+SKEIN_INLINE void far_objects::join(const net::address& hub) {
+    if (is_closed_ || peers_.listens()) return;
+    if (!listens_at_.host.empty())
+        listen(listens_at_);
+    else
+        listen(hub.is_loopback() ? net::address::tcp(hub.host, 0) : net::address::any(0));
+    peers_.join(hub);
+}
+
+SKEIN_INLINE far_statistics far_objects::statistics() const {
+    far_statistics now{transfers_, bytes_in_, entries_.size(), 0};
+    for (const auto& [key, one] : entries_) now.copies += one->copy.has_value();
+    return now;
+}
+
+SKEIN_INLINE task<void> far_objects::close() {
+    is_closed_ = true;
+    auto closing = peers_.close();
+    co_await closing;
+    tasks_.cancel();
+    auto joined = as_result(shield(tasks_.join()));
+    (void)co_await joined;
+}
+
+// ---- processes ----------------------------------------------------------------------------------
+
+SKEIN_INLINE void far_objects::add_to(net::request_service& service, process_id who) {
+    service.on<far_claim_request, far_claim_reply>(
+        [this, who](far_claim_request what, const net::caller&) {
+            return claim(this, who, std::move(what));
+        });
+    service.on<far_read_request, far_read_reply>(
+        [this, who](far_read_request what, const net::caller&) {
+            return read(this, who, std::move(what));
+        });
+    service.on<far_give_request, done_reply>(
+        [this, who](far_give_request what, const net::caller&) {
+            return give(this, who, std::move(what));
+        });
+    service.on_tell_at_once<far_take_note>(
+        [this, who](const far_take_note& what) { take(who, what); });
+    service.on_tell_at_once<far_release_note>(
+        [this, who](const far_release_note& what) { release(who, what); });
+    service.on_tell_at_once<hub_note>([this](const hub_note& what) {
+        const auto at = net::address::parse(what.door);
+        if (!at) throw at.error();
+        join(*at);
+    });
+}
+
+/// What a claim holds, given back unless it is kept.
+class far_objects::claim_holds {
+public:
+    claim_holds(far_objects& of, process_id by) : of_(of), by_(by) {}
+    claim_holds(const claim_holds&) = delete;
+    claim_holds& operator=(const claim_holds&) = delete;
+    ~claim_holds() {
+        for (const auto& which : all_) (void)of_.let_go(by_, which, 1);
+        if (!all_.empty()) of_.store_.changed();
+    }
+    void add(const object_key& which) { all_.push_back(which); }
+    void keep() noexcept { all_.clear(); }
+
+private:
+    far_objects& of_;
+    process_id by_;
+    std::vector<object_key> all_;
+};
+
+/// Then the process that wants it has a copy of its own.
+[[nodiscard]] SKEIN_INLINE bool is_no_room(const error& why) noexcept {
+    return why.code() == errc::exhausted || why.code() == errc::too_large;
+}
+
+SKEIN_INLINE task<far_claim_reply> far_objects::claim(far_objects* self, process_id by,
+                                                      far_claim_request what) {
+    if (what.which.size() > most_names)
+        throw error(errc::malformed, "too many objects are claimed at once");
+    auto& book = self->store_.book_;
+    if (book.has_ended(by)) throw error(errc::closed, "the process has ended");
+    far_claim_reply out;
+    out.at.resize(what.which.size());
+    claim_holds held(*self, by);
+    std::vector<entry_ptr> far(what.which.size());
+    std::vector<std::shared_ptr<attempt>> coming(what.which.size());
+    for (std::size_t i = 0; i < what.which.size(); ++i) {
+        const auto& name = what.which[i];
+        if (name.store != self->store_.number_) {
+            far[i] = self->hold(by, name);
+            held.add(name.key());
+            coming[i] = self->want(far[i]);
+            continue;
+        }
+        const auto place = book.claim(by, name.number);
+        if (!place)
+            throw error(errc::not_found, fmt::format("object {} is gone: nobody holds it any more",
+                                                     name.number.value()));
+        held.add(name.key());
+        out.at[i] = place->at;
+    }
+    for (std::size_t i = 0; i < far.size(); ++i) {
+        if (!far[i]) continue;
+        if (coming[i]) co_await coming[i]->over.wait();
+        if (book.has_ended(by)) throw error(errc::closed, "the process has ended");
+        const bool has_no_room =
+            coming[i] && coming[i]->why && is_no_room(*coming[i]->why) && far[i]->registered != 0;
+        if (coming[i] && coming[i]->why && !has_no_room) throw error(*coming[i]->why);
+        out.at[i] = far[i]->copy ? far[i]->copy->at : not_in_arena;
+    }
+    held.keep();
+    co_return out;
+}
+
+SKEIN_INLINE task<far_read_reply> far_objects::read(far_objects* self, process_id by,
+                                                    far_read_request what) {
+    const auto found = self->entries_.find(what.which.key());
+    const bool is_held = found != self->entries_.end() && found->second->holds.contains(by);
+    const auto size = what.which.bytes;
+    if (!is_held || what.bytes == 0 || what.bytes > chunk_bytes || what.at > size ||
+        what.bytes > size - what.at)
+        throw error(errc::malformed, "a process reads what it does not hold");
+    auto reaching = self->peers_.reach(what.which.store);
+    const auto home = co_await reaching;
+    if (!home->bytes) throw error(errc::object_lost, "its node does not say where it is");
+    far_read_reply out;
+    out.bytes.resize(static_cast<std::size_t>(what.bytes));
+    auto fetching = home->bytes->fetch(
+        what.which.number, {what.at, what.bytes}, [&](std::uint64_t at, byte_span bytes) {
+            std::memcpy(out.bytes.data() + (at - what.at), bytes.data(), bytes.size());
+        });
+    co_await fetching;
+    co_return out;
+}
+
+SKEIN_INLINE void far_objects::take(process_id by, const far_take_note& what) {
+    std::map<std::uint64_t, take_for_note> notes;
+    for (const auto& name : what.which) {
+        if (name.store == store_.number_) {
+            if (const auto done = store_.book_.take(by, name.number, what.from); !done)
+                throw done.error();
+            continue;
+        }
+        ++hold(by, name)->registered;
+        auto& note = notes[name.store];
+        note.by = by;
+        note.from = what.from;
+        note.which.push_back(name.number);
+    }
+    for (const auto& [home, note] : notes) peers_.at(home)->tell(note);
+}
+
+SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by,
+                                                far_give_request what) {
+    if (!what.to || what.which.size() > most_names)
+        throw error(errc::malformed, "objects are given to nobody, or too many at once");
+    std::map<std::uint64_t, give_for_request> asked;
+    for (const auto& name : what.which) {
+        if (name.store == self->store_.number_) {
+            const auto given = self->store_.book_.give(by, name.number, what.to);
+            if (!given) throw given.error();
+            continue;
+        }
+        const auto one = self->entries_.find(name.key());
+        if (one == self->entries_.end() || !one->second->holds.contains(by))
+            throw error(errc::malformed, "an object is given away that is not held");
+        auto& request = asked[name.store];
+        request.by = by;
+        request.to = what.to;
+        request.which.push_back(name.number);
+    }
+    for (auto& [store, request] : asked) {
+        auto reaching = self->peers_.reach(store);
+        const auto home = co_await reaching;
+        const auto link = home->link;
+        auto asking = link->call<done_reply>(std::move(request));
+        (void)co_await asking;
+    }
+    co_return done_reply();
+}
+
+SKEIN_INLINE void far_objects::release(process_id by, const far_release_note& what) {
+    for (const auto& one : what.all)
+        if (!let_go(by, {one.store, one.which}, one.times))
+            throw error(errc::malformed,
+                        fmt::format("process {:x} releases object {}, which it does not hold",
+                                    by.value(), one.which.value()));
+    store_.changed();
+}
+
+SKEIN_INLINE void far_objects::decline(process_id by, const decline_note& what) {
+    declined_.push_back({by, what.from});
+    peers_.tell_all(declined_.back());
+    if (!what.has_ended) return;
+    ended_.push_back({what.from});
+    peers_.tell_all(ended_.back());
+}
+
+SKEIN_INLINE void far_objects::end(process_id who) {
+    std::vector<std::pair<object_key, std::uint32_t>> held;
+    for (const auto& [key, one] : entries_)
+        if (const auto found = one->holds.find(who); found != one->holds.end())
+            held.emplace_back(key, found->second);
+    for (const auto& [key, times] : held) (void)let_go(who, key, times);
+}
+
+// ---- the table ----------------------------------------------------------------------------------
+
+SKEIN_INLINE far_objects::entry_ptr far_objects::hold(process_id by, const object_name& name) {
+    if (name.store == 0 || name.bytes == 0)
+        throw error(errc::malformed, "the name of an object that says nothing");
+    auto& one = entries_[name.key()];
+    if (!one) {
+        one = std::make_shared<entry>();
+        one->name = name;
+    }
+    ++one->holds[by];
+    ++one->total;
+    return one;
+}
+
+/// False: it is not held so often.
+SKEIN_INLINE bool far_objects::let_go(process_id by, const object_key& which, std::uint32_t times) {
+    if (which.store == store_.number_)
+        return store_.book_.release(by, which.number, times).has_value();
+    const auto found = entries_.find(which);
+    if (found == entries_.end()) return false;
+    auto& holds = found->second->holds;
+    const auto count = holds.find(by);
+    if (count == holds.end() || times == 0 || times > count->second) return false;
+    count->second -= times;
+    if (count->second == 0) holds.erase(count);
+    drop(which, times);
+    return true;
+}
+
+SKEIN_INLINE void far_objects::drop(const object_key& which, std::uint64_t times) {
+    const auto found = entries_.find(which);
+    const auto one = found->second;
+    one->total -= times;
+    if (one->total != 0) return;
+    entries_.erase(found);
+    if (one->coming) one->coming->stop.request();
+    if (one->copy) (void)store_.book_.release(self_, one->copy->number, 1);
+    one->copy.reset();
+    if (const auto n = std::exchange(one->registered, 0); n != 0) {
+        let_go_note note;
+        note.all.push_back({which.number, n, 0});
+        peers_.at(which.store)->tell(note);
+    }
+}
+
+/// Null: it is here.
+SKEIN_INLINE std::shared_ptr<far_objects::attempt> far_objects::want(const entry_ptr& one) {
+    if (one->copy) return nullptr;
+    if (!one->coming) {
+        one->coming = std::make_shared<attempt>();
+        const task_context::use none(nullptr); // it belongs to all that will ask
+        tasks_.spawn(bring(this, one, one->coming));
+    }
+    return one->coming;
+}
+
+SKEIN_INLINE error far_objects::lost_with(const object_name& name, const store_peer& home,
+                                          const error& why) {
+    return error(errc::object_lost,
+                 fmt::format(
+                     "object {} of {} is lost: {}", name.number.value(), binary_bytes(name.bytes),
+                     home.lost ? home.lost->text()
+                               : fmt::format("the store of {} cannot be reached: {}",
+                                             home.where.node.empty() ? "its node" : home.where.node,
+                                             why.text())))
+        .with_hint("it is not computed again: call its function again");
+}
+
+/// Whoever has it does not answer.
+[[nodiscard]] SKEIN_INLINE bool is_way_lost(errc code) noexcept {
+    constexpr errc all[] = {errc::object_lost, errc::refused,           errc::reset,
+                            errc::closed,      errc::peer_lost,         errc::timeout,
+                            errc::corrupt,     errc::permission_denied, errc::mismatch};
+    return std::find(std::begin(all), std::end(all), code) != std::end(all);
+}
+
+SKEIN_INLINE task<void> far_objects::bring(far_objects* self, entry_ptr one,
+                                           std::shared_ptr<attempt> mine) {
+    auto working = as_result(with_cancel(mine->stop.token(), bring_now(self, one)));
+    const auto done = co_await working;
+    if (!done && !mine->why) {
+        const auto home = self->peers_.at(one->name.store);
+        mine->why = home->lost || is_way_lost(done.error().code())
+                        ? lost_with(one->name, *home, done.error())
+                        : done.error();
+    }
+    one->coming.reset();
+    mine->over.set();
+}
+
+SKEIN_INLINE task<void> far_objects::bring_now(far_objects* self, entry_ptr one) {
+    auto reaching = self->peers_.reach(one->name.store);
+    const auto home = co_await reaching;
+    if (one->registered == 0) {
+        auto registering = shield(register_at(self, one, home));
+        co_await registering;
+    }
+    auto copying = copy(self, one, home);
+    co_await copying;
+}
+
+/// To its end: what the home counts must be known.
+SKEIN_INLINE task<void> far_objects::register_at(far_objects* self, entry_ptr one,
+                                                 std::shared_ptr<store_peer> home) {
+    hold_request what;
+    what.which.push_back(one->name.number);
+    const auto link = home->link;
+    if (!link) throw error(*home->lost);
+    auto asking = link->call<hold_reply>(std::move(what));
+    const auto answer = co_await asking;
+    if (answer.bytes.size() != 1 || (answer.bytes[0] != 0 && answer.bytes[0] != one->name.bytes))
+        throw error(errc::malformed, "a store answers for another object than it was asked for");
+    if (answer.bytes[0] == 0)
+        throw error(errc::not_found, fmt::format("object {} is gone: nobody holds it any more",
+                                                 one->name.number.value()));
+    if (one->total != 0) {
+        ++one->registered;
+        co_return;
+    }
+    let_go_note note; // nobody wants it any more
+    note.all.push_back({one->name.number, 1, 0});
+    home->tell(note);
+    throw cancelled_error();
+}
+
+SKEIN_INLINE task<void> far_objects::copy(far_objects* self, entry_ptr one,
+                                          std::shared_ptr<store_peer> home) {
+    auto& of = self->store_;
+    create_request room;
+    room.bytes = one->name.bytes;
+    room.patience_ms = 10'000;
+    net::caller who;
+    who.peer = fmt::format("a copy of object {}", one->name.number.value());
+    auto making = store::create(&of, self->self_, room, std::move(who));
+    const auto made = (co_await making).name;
+    struct grant_back {
+        grant_back(far_objects& f, object_number n) noexcept : far(f), number(n) {}
+        grant_back(const grant_back&) = delete;
+        grant_back& operator=(const grant_back&) = delete;
+        ~grant_back() {
+            if (is_kept) return;
+            (void)far.store_.book_.release(far.self_, number, 1);
+            far.store_.changed();
+        }
+        far_objects& far;
+        object_number number;
+        bool is_kept = false;
+    };
+    grant_back unless(*self, made.number);
+    if (!home->bytes) throw error(errc::object_lost, "its node does not say where it is");
+    auto fetching = home->bytes->fetch(
+        one->name.number, {0, one->name.bytes},
+        [memory = of.memory_, at = made.at](std::uint64_t from, byte_span bytes) {
+            const auto window = memory.write(at + from, bytes.size());
+            std::memcpy(window.bytes().data(), bytes.data(), bytes.size());
+        });
+    co_await fetching;
+    if (one->total == 0) throw cancelled_error();
+    if (const auto sealed = of.book_.seal(self->self_, made.number); !sealed) throw sealed.error();
+    unless.is_kept = true;
+    one->copy = store_book::grant{made.number, made.at};
+    ++self->transfers_;
+    self->bytes_in_ += one->name.bytes;
+    of.show_numbers();
+    detail::brought_counter().add(one->name.bytes);
+    logging::debug("objects", "an object was brought here",
+                   {{"object", one->name.number.value()},
+                    {"bytes", one->name.bytes},
+                    {"from", home->where.node}});
+}
+
+// ---- other stores -------------------------------------------------------------------------------
+
+SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, std::uint64_t from) {
+    service.on_at_once<hold_request, hold_reply>(
+        [this, from](const hold_request& what) { return hold_for(from, what); });
+    service.on_at_once<give_for_request, done_reply>([this, from](const give_for_request& what) {
+        give_for(from, what);
+        return done_reply();
+    });
+    service.on_tell_at_once<take_for_note>(
+        [this, from](const take_for_note& what) { take_for(from, what); });
+    service.on_tell_at_once<let_go_note>(
+        [this, from](const let_go_note& what) { let_go_of(from, what); });
+    service.on_tell_at_once<declined_note>([this](const declined_note& what) {
+        store_.book_.decline(what.by, what.from);
+        store_.changed();
+    });
+    service.on_tell_at_once<ended_note>([this](const ended_note& what) {
+        store_.book_.end_unseen(what.process);
+        store_.changed();
+    });
+}
+
+SKEIN_INLINE void far_objects::peer_came(store_peer& one) {
+    store_.book_.begin(process_id(one.where.store));
+    for (const auto& note : declined_) one.tell(note);
+    for (const auto& note : ended_) one.tell(note);
+}
+
+SKEIN_INLINE void far_objects::peer_lost(store_peer& one) {
+    store_.book_.end(process_id(one.where.store));
+    for (const auto& [key, held] : entries_) {
+        if (key.store != one.where.store) continue;
+        held->registered = 0;
+        if (!held->coming) continue;
+        held->coming->why = lost_with(held->name, one, *one.lost);
+        held->coming->stop.request();
+    }
+    if (!is_closed_) store_.changed();
+}
+
+SKEIN_INLINE bool far_objects::is_needed() const {
+    return peers_.has_hub() && store_.book_.usage().sealed != 0;
+}
+
+SKEIN_INLINE std::optional<held_bytes> far_objects::bytes_of(object_number which) {
+    const auto place = store_.book_.claim(self_, which);
+    if (!place) return std::nullopt;
+    struct hold_of_reader {
+        hold_of_reader(far_objects& f, object_number n) noexcept : far(f), number(n) {}
+        hold_of_reader(const hold_of_reader&) = delete;
+        hold_of_reader& operator=(const hold_of_reader&) = delete;
+        ~hold_of_reader() {
+            (void)far.store_.book_.release(far.self_, number, 1);
+            if (!far.is_closed_) far.store_.changed();
+        }
+        far_objects& far;
+        object_number number;
+    };
+    auto hold = std::make_shared<hold_of_reader>(*this, which);
+    return held_bytes{store_.memory_.view(place->at, place->bytes), std::move(hold)};
+}
+
+SKEIN_INLINE hold_reply far_objects::hold_for(std::uint64_t from, const hold_request& what) {
+    hold_reply out;
+    for (const auto which : what.which) {
+        const auto place = store_.book_.claim(process_id(from), which);
+        out.bytes.push_back(place ? place->bytes : 0);
+    }
+    return out;
+}
+
+/// What it says of a process that has ended meanwhile comes to nothing.
+SKEIN_INLINE void far_objects::take_for(std::uint64_t from, const take_for_note& what) {
+    auto& book = store_.book_;
+    for (const auto which : what.which) {
+        if (!book.take(what.by, which, what.from)) continue;
+        (void)book.claim(process_id(from), which);
+        (void)book.release(what.by, which, 1);
+    }
+}
+
+SKEIN_INLINE void far_objects::let_go_of(std::uint64_t from, const let_go_note& what) {
+    for (const auto& one : what.all)
+        (void)store_.book_.release(process_id(from), one.which, one.times);
+    store_.changed();
+}
+
+SKEIN_INLINE void far_objects::give_for(std::uint64_t from, const give_for_request& what) {
+    if (!what.to) throw error(errc::malformed, "objects are given to nobody");
+    for (const auto which : what.which) {
+        const auto given = store_.book_.give(what.by, which, what.to, process_id(from));
+        if (!given) throw given.error();
+    }
+}
+
+} // namespace skein::objects

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// far_objects: what the processes of one node hold of objects whose home is another node. A part of
+// that node's store, beside its books.
+//
+//     objects::store here(memory, number);
+//     objects::far_objects far(here, network, how);      // before the first process comes
+//     far.listen(net::address::any(0));
+//     far.join(hub);                                     // the store of the driver
+//     ...
+//     co_await far.close();                              // before here.close()
+//
+// The home of an object counts a store once for each time that this has registered, and frees the
+// object when no store and no process of its own holds it. A store registers while a process of its
+// own holds. The bytes come when a process claims the object: once, for all that ask meanwhile and
+// after; they are a copy in the arena here, which the store itself holds in its books. When the last
+// process lets go the copy goes, and so does the registration; who wanted it before it was there stops
+// the transfer so.
+//
+// A gift (see store_book) lies at the home of its object. Who gets it says so to its own store, which
+// tells the home.
+
+#include <skein/core/cancel.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/task.hpp>
+#include <skein/objects/object_name.hpp>
+#include <skein/objects/peer_messages.hpp>
+#include <skein/objects/store.hpp>
+#include <skein/objects/store_peers.hpp>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::objects {
+
+/// Counts since the start.
+struct far_statistics {
+    std::uint64_t transfers = 0, bytes_in = 0; ///< objects that were brought here
+    std::size_t held = 0, copies = 0;          ///< far objects now, and those that are here
+};
+
+/// On the loop of its store.
+class far_objects final : other_nodes, peer_events {
+public:
+    ///   of, via  must outlive this
+    far_objects(store& of, net::network& via, store_peer_options how);
+    ~far_objects();
+
+    void listen(const net::address& at) { peers_.listen(at); }
+    [[nodiscard]] net::address local() const { return peers_.local(); }
+    [[nodiscard]] store_peers& peers() noexcept { return peers_; }
+    /// Of others; listens at all addresses, or on this host alone if the hub does.
+    void join(const net::address& hub);
+    [[nodiscard]] far_statistics statistics() const;
+    /// An object is here, and the program is.
+    [[nodiscard]] bool is_needed() const;
+    [[nodiscard]] task<void> close();
+
+private:
+    struct attempt;
+    struct entry;
+    class claim_holds;
+    using entry_ptr = std::shared_ptr<entry>;
+
+    // of processes
+    void add_to(net::request_service& service, process_id who) override;
+    void decline(process_id by, const decline_note& what) override;
+    void end(process_id who) override;
+    static task<far_claim_reply> claim(far_objects* self, process_id by, far_claim_request what);
+    static task<far_read_reply> read(far_objects* self, process_id by, far_read_request what);
+    static task<done_reply> give(far_objects* self, process_id by, far_give_request what);
+    void take(process_id by, const far_take_note& what);
+    void release(process_id by, const far_release_note& what);
+
+    // the table
+    [[nodiscard]] entry_ptr hold(process_id by, const object_name& name);
+    [[nodiscard]] bool let_go(process_id by, const object_key& which, std::uint32_t times);
+    void drop(const object_key& which, std::uint64_t times);
+    [[nodiscard]] std::shared_ptr<attempt> want(const entry_ptr& one);
+    static task<void> bring(far_objects* self, entry_ptr one, std::shared_ptr<attempt> mine);
+    static task<void> bring_now(far_objects* self, entry_ptr one);
+    static task<void> register_at(far_objects* self, entry_ptr one,
+                                  std::shared_ptr<store_peer> home);
+    static task<void> copy(far_objects* self, entry_ptr one, std::shared_ptr<store_peer> home);
+    [[nodiscard]] static error lost_with(const object_name& name, const store_peer& home,
+                                         const error& why);
+
+    // of other stores
+    void serve_peer(net::request_service& service, std::uint64_t from) override;
+    void peer_came(store_peer& one) override;
+    void peer_lost(store_peer& one) override;
+    [[nodiscard]] std::optional<held_bytes> bytes_of(object_number which) override;
+    [[nodiscard]] hold_reply hold_for(std::uint64_t from, const hold_request& what);
+    void take_for(std::uint64_t from, const take_for_note& what);
+    void let_go_of(std::uint64_t from, const let_go_note& what);
+    void give_for(std::uint64_t from, const give_for_request& what);
+
+    store& store_;
+    process_id self_; ///< as which the store itself holds, in its books
+    net::address listens_at_;
+    store_peers peers_;
+    std::map<object_key, entry_ptr> entries_;
+    std::vector<declined_note> declined_; ///< for stores that come later
+    std::vector<ended_note> ended_;
+    std::uint64_t transfers_ = 0, bytes_in_ = 0;
+    bool is_closed_ = false;
+    scope tasks_;
+};
+
+} // namespace skein::objects
+
+#if SKEIN_HEADER_ONLY
+#include <skein/objects/detail/far_objects.ipp>
+#endif

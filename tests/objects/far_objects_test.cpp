@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stores of several nodes in the simulated world: one transfer for all that ask, who holds, what ends
+// with a process and with a node.
+#include "objects/far_support.hpp"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <catch2/catch_test_macros.hpp>
+
+namespace far_objects_test {
+
+using namespace std::chrono_literals;
+using objects::object_ptr;
+
+constexpr std::uint64_t mebi = std::uint64_t{1} << 20;
+
+TEST_CASE("what one node has another one brings once, for all that ask", "[objects][far][V10]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& home = w.add(16 * mebi);
+        auto& other = w.add(16 * mebi);
+        const auto a = w.join(home), b = w.join(other), c = w.join(other);
+        auto making = make(a, 5 * mebi + 1, 7);
+        auto mine = co_await making;
+        REQUIRE(mine);
+        auto first = b->claim({mine->name()});
+        auto second = c->claim({mine->name()});
+        auto both = all(std::move(first), std::move(second));
+        auto [at_b, at_c] = co_await both;
+        CHECK(is_all(*at_b.at(0), 7));
+        CHECK(at_c.at(0)->bytes().data() == at_b[0]->bytes().data()); // one copy
+        CHECK(other.far->statistics().transfers == 1);
+        CHECK(other.far->statistics().copies == 1);
+
+        mine.reset(); // its maker holds it no more
+        co_await sleep_for(1s);
+        CHECK(home.store->usage().objects == 1);
+        at_b.clear();
+        co_await sleep_for(1s);
+        CHECK(is_all(*at_c[0], 7));
+        at_c.clear();
+        co_await sleep_for(1s);
+        CHECK(home.store->usage().objects == 0);
+        CHECK(other.store->usage().objects == 0);
+        CHECK(other.far->statistics().held == 0);
+    });
+}
+
+TEST_CASE("a gift is taken on another node, passed on, and read on a third", "[objects][far]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& hub = w.add(16 * mebi);
+        auto& second = w.add(16 * mebi);
+        auto& third = w.add(16 * mebi);
+        const auto driver = w.join(hub), maker = w.join(second), reader = w.join(third);
+        auto creating = maker->create(mebi, 0s);
+        auto fresh = co_await creating;
+        REQUIRE(fresh);
+        std::memset(fresh->bytes().data(), 3, mebi);
+        const auto name = fresh->name();
+        auto sealing = maker->seal(std::move(*fresh), driver->self());
+        (void)co_await sealing;
+        auto got = driver->adopt({name}, maker->self());
+        CHECK(!got.at(0)->is_here()); // who passes it on has no copy
+        auto leaving = w.leave(maker);
+        co_await leaving;
+        CHECK(second.store->usage().objects == 1);
+
+        auto giving = driver->give(got, reader->self());
+        co_await giving;
+        got.clear();
+        co_await sleep_for(1s);
+        auto held = reader->adopt({name}, driver->self());
+        {
+            auto bringing = reader->bring(held);
+            co_await bringing;
+        }
+        CHECK(is_all(*held.at(0), 3));
+        CHECK(hub.far->statistics().transfers == 0);
+        CHECK(third.far->statistics().transfers == 1);
+        held.clear();
+        co_await sleep_for(1s);
+        CHECK(second.store->usage().objects == 0);
+    });
+}
+
+TEST_CASE("a gift of a process that has ended is let go of at its home", "[objects][far]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& hub = w.add(16 * mebi);
+        auto& second = w.add(16 * mebi);
+        const auto driver = w.join(hub), maker = w.join(second);
+        driver->open();
+        auto making = make(maker, mebi, 3, driver->self());
+        (void)co_await making; // and dies before it says so
+        auto leaving = w.leave(maker);
+        co_await leaving;
+        CHECK(second.store->usage().objects == 1);
+        driver->lost(maker->self(), true);
+        co_await sleep_for(1s);
+        CHECK(second.store->usage().objects == 0);
+    });
+}
+
+TEST_CASE("who holds a far object and dies lets go of it", "[objects][far]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& home = w.add(16 * mebi);
+        auto& other = w.add(16 * mebi);
+        const auto a = w.join(home), b = w.join(other);
+        auto making = make(a, mebi, 3);
+        auto mine = co_await making;
+        auto claiming = b->claim({mine->name()});
+        const auto theirs = co_await claiming;
+        mine.reset();
+        auto leaving = w.leave(b);
+        co_await leaving;
+        co_await sleep_for(1s);
+        CHECK(home.store->usage().objects == 0);
+        CHECK(other.store->usage().objects == 0);
+    });
+}
+
+TEST_CASE("what comes in pieces goes on after its connections break", "[objects][far]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& home = w.add(64 * mebi);
+        auto& other = w.add(64 * mebi);
+        const auto a = w.join(home), b = w.join(other);
+        auto making = make(a, 40 * mebi, 9);
+        const auto mine = co_await making;
+        auto breaking = [](world* w) -> task<void> {
+            for (int i = 0; i < 20; ++i) {
+                co_await sleep_for(3ms);
+                w->network.reset("n0", "n1");
+            }
+        };
+        scope beside;
+        beside.spawn(breaking(&w));
+        auto claiming = b->claim({mine->name()});
+        const auto theirs = co_await claiming;
+        CHECK(is_all(*theirs.at(0), 9));
+        auto joined = beside.join();
+        co_await joined;
+    });
+}
+
+TEST_CASE("a transfer that nobody wants any more ends", "[objects][far]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& home = w.add(64 * mebi);
+        auto& other = w.add(64 * mebi);
+        const auto a = w.join(home), b = w.join(other);
+        auto making = make(a, 40 * mebi, 9);
+        auto mine = co_await making;
+        b->open();
+        co_await sleep_for(1s);
+        w.network.partition("n0", "n1");
+        auto claiming = as_result(with_timeout(b->claim({mine->name()}), 100ms));
+        const auto none = co_await claiming;
+        CHECK(!none);
+        auto leaving = w.leave(b);
+        co_await leaving;
+        CHECK(other.far->statistics().held == 0);
+        w.network.heal_all();
+        mine.reset();
+        co_await sleep_for(3s);
+        CHECK(home.store->usage().objects == 0);
+        CHECK(other.store->usage().objects == 0);
+    });
+}
+
+TEST_CASE("what has no room on a node is read into memory of the process", "[objects][far]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& home = w.add(16 * mebi);
+        auto& other = w.add(mebi);
+        const auto a = w.join(home), b = w.join(other);
+        auto making = make(a, 3 * mebi + 5, 9);
+        auto mine = co_await making;
+        auto claiming = b->claim({mine->name()});
+        auto theirs = co_await claiming;
+        CHECK(is_all(*theirs.at(0), 9));
+        CHECK(other.far->statistics().copies == 0);
+        mine.reset();
+        co_await sleep_for(1s);
+        CHECK(home.store->usage().objects == 1);
+        theirs.clear();
+        co_await sleep_for(1s);
+        CHECK(home.store->usage().objects == 0);
+    });
+}
+
+TEST_CASE("a node takes its objects along, and copies of them stay", "[objects][far][V11]") {
+    for (const bool loudly : {true, false}) {
+        world w;
+        w.run([loudly](world& w) -> task<void> {
+            auto& hub = w.add(16 * mebi);
+            auto& lost = w.add(16 * mebi);
+            auto& other = w.add(16 * mebi);
+            const auto driver = w.join(hub), maker = w.join(lost), reader = w.join(other);
+            auto making = make(maker, mebi, 4);
+            auto read = co_await making;
+            const auto read_name = read->name();
+            auto making_too = make(maker, mebi, 6, driver->self());
+            (void)co_await making_too;
+            auto holding = make(driver, mebi, 8);
+            auto of_hub = co_await holding;
+            auto claiming_there = maker->claim({of_hub->name()});
+            auto at_lost = co_await claiming_there;
+            auto claiming = reader->claim({read_name});
+            const auto kept = co_await claiming;
+            auto held = driver->adopt({{read_name.store, objects::object_number(2), 0, mebi}},
+                                      maker->self());
+            co_await sleep_for(1s);
+            of_hub.reset();
+            co_await sleep_for(1s);
+            CHECK(hub.store->usage().objects == 1); // the maker's
+            read.reset();
+            at_lost.clear();
+
+            auto killing = w.kill(lost, loudly);
+            co_await killing;
+            auto bringing = as_result(driver->bring(held));
+            const auto brought = co_await bringing;
+            REQUIRE(!brought);
+            INFO(brought.error().what());
+            CHECK(brought.error().code() == errc::object_lost);
+            CHECK(brought.error().text().find("object 2 of 1.0 MiB") != std::string::npos);
+            CHECK(is_all(*kept.at(0), 4));
+            auto again = reader->claim({read_name}); // it is here
+            const auto there = co_await again;
+            CHECK(is_all(*there.at(0), 4));
+            co_await sleep_for(60s);
+            CHECK(hub.store->usage().objects == 0);
+            auto late = as_result(driver->claim({read_name}));
+            const auto none = co_await late;
+            REQUIRE(!none);
+            CHECK(none.error().code() == errc::object_lost);
+        });
+    }
+}
+
+TEST_CASE("an object that nobody holds any more is not found", "[objects][far]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& home = w.add(16 * mebi);
+        auto& other = w.add(16 * mebi);
+        const auto a = w.join(home), b = w.join(other);
+        auto making = make(a, mebi, 1);
+        auto mine = co_await making;
+        const auto name = mine->name();
+        mine.reset();
+        co_await sleep_for(1s);
+        auto claiming = as_result(b->claim({name}));
+        const auto none = co_await claiming;
+        REQUIRE(!none);
+        CHECK(none.error().code() == errc::not_found);
+        CHECK(other.far->statistics().held == 0);
+    });
+}
+
+TEST_CASE("a store that nobody knows is not waited for for ever", "[objects][far]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& home = w.add(16 * mebi);
+        const auto a = w.join(home);
+        auto claiming = as_result(a->claim({{99, objects::object_number(1), 0, mebi}}));
+        const auto none = co_await claiming;
+        REQUIRE(!none);
+        CHECK(none.error().code() == errc::object_lost);
+    });
+}
+
+} // namespace far_objects_test
