@@ -8,7 +8,8 @@
 #     half before those without
 #   4 the torch package of the Python that is on the path (or of Python3_EXECUTABLE)
 #   5 Debian's libtorch-dev
-# Gives LibTorch::cpu, LibTorch::cuda (when libtorch_cuda is beside it), LibTorch_VERSION,
+# Gives LibTorch::cpu, LibTorch::cuda (when libtorch_cuda is beside it), LibTorch::c10_cuda (streams, guards and events of
+# CUDA: when libc10_cuda and the headers of CUDA's runtime are there, which is so without a GPU, too), LibTorch_VERSION,
 # LibTorch_PREFIX (the folder that holds torch/), LibTorch_SOURCE (in words).
 #
 # The two include folders are given with -idirafter: the wheel carries headers of its own fmt, which
@@ -119,6 +120,31 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   target_link_libraries(LibTorch::cpu INTERFACE
     "-Wl,--push-state,--no-as-needed,${_libtorch_lib}/libtorch_cpu.so,${_libtorch_lib}/libc10.so,--pop-state"
     "-Wl,-rpath,${_libtorch_lib}")
+  # CUDA's own headers and its runtime: beside LibTorch, where wheels unpack them, else those of a toolkit.
+  set(LibTorch_CUDA_INCLUDE_DIRS)
+  set(_cudart)
+  foreach(_folder "${LibTorch_PREFIX}/nvidia/cu13" "${LibTorch_PREFIX}/nvidia/cuda_runtime" "$ENV{CUDA_HOME}" "$ENV{CUDA_PATH}" /usr/local/cuda)
+    file(GLOB _runtimes "${_folder}/lib/libcudart.so*" "${_folder}/lib64/libcudart.so*" "${_libtorch_lib}/libcudart*.so*")
+    if(NOT LibTorch_CUDA_INCLUDE_DIRS AND EXISTS "${_folder}/include/cuda_runtime_api.h" AND _runtimes)
+      foreach(_crt "${_folder}" "${LibTorch_PREFIX}/nvidia/cuda_crt" "${LibTorch_PREFIX}/nvidia/cuda_nvcc")
+        if(NOT LibTorch_CUDA_INCLUDE_DIRS AND EXISTS "${_crt}/include/crt/host_defines.h")
+          set(LibTorch_CUDA_INCLUDE_DIRS "${_folder}/include" "${_crt}/include")
+          list(REMOVE_DUPLICATES LibTorch_CUDA_INCLUDE_DIRS)
+          list(GET _runtimes 0 _cudart)
+        endif()
+      endforeach()
+    endif()
+  endforeach()
+  if(LibTorch_CUDA_INCLUDE_DIRS AND EXISTS "${_libtorch_lib}/libc10_cuda.so")
+    set(_after)
+    foreach(_folder IN LISTS LibTorch_CUDA_INCLUDE_DIRS)
+      list(APPEND _after "SHELL:-idirafter ${_folder}")
+    endforeach()
+    add_library(LibTorch::c10_cuda INTERFACE IMPORTED)
+    set_target_properties(LibTorch::c10_cuda PROPERTIES INTERFACE_COMPILE_OPTIONS "${_after}")
+    target_link_libraries(LibTorch::c10_cuda INTERFACE LibTorch::cpu
+      "-Wl,--push-state,--no-as-needed,${_libtorch_lib}/libc10_cuda.so,${_cudart},--pop-state")
+  endif()
   if(EXISTS "${_libtorch_lib}/libtorch_cuda.so")
     add_library(LibTorch::cuda INTERFACE IMPORTED)
     target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu

@@ -68,6 +68,14 @@ if(SKEIN_HAVE_TORCH)
     target_link_libraries(skein_train INTERFACE skein_train_header_only)
   endif()
   list(APPEND skein_components torch train_header_only train)
+  # Streams and arithmetic of devices (torch/cuda.hpp, train/cuda_math.hpp): of its own, so that programs for the CPU load
+  # nothing of it. Bodies are in the headers.
+  if(TARGET LibTorch::c10_cuda)
+    add_library(skein_cuda INTERFACE)
+    target_link_libraries(skein_cuda INTERFACE skein_torch LibTorch::c10_cuda)
+    target_compile_definitions(skein_cuda INTERFACE SKEIN_CUDA)
+    list(APPEND skein_components cuda)
+  endif()
 endif()
 
 # JPEG and PNG: a library of its own, so that programs without pictures need neither.

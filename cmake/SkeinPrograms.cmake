@@ -97,13 +97,15 @@ function(skein_needs_torch out)
 endfunction()
 
 # Parts of skein that need libraries of others, and how their users are known: they include the headers themselves.
-set(skein_parts images etcd http)
+set(skein_parts images etcd http cuda)
 set(skein_include_of_images "^#include <skein/data/decode\\.hpp>")
 set(skein_include_of_etcd "^#include <skein/spmd/(etcd_register|detail/(etcd|curl)_[a-z]+)\\.hpp>")
 set(skein_include_of_http "^#include <skein/(wire/(detail/)?http|net/(detail/)?http_)[a-z_]*\\.hpp>|^#include <apps/skein/page\\.hpp>|^#include \"net/http_support\\.hpp\"")
+set(skein_include_of_cuda "^#include <skein/torch/cuda\\.hpp>")
 set(skein_libraries_of_images "libjpeg and libpng")
 set(skein_libraries_of_etcd "libcurl")
 set(skein_libraries_of_http "the headers of Boost.Beast")
+set(skein_libraries_of_cuda "libc10_cuda.so and the headers of CUDA's runtime beside LibTorch")
 
 # skein_needs_part(OUT PART files...): those of the files that need skein::PART.
 function(skein_needs_part out part)
@@ -140,6 +142,15 @@ function(skein_link_parts target suffix)
       target_link_libraries(${target} PRIVATE skein::${part}${suffix})
     endif()
   endforeach()
+  # Programs that have a use for devices, and do without where LibTorch's half for them cannot be compiled against.
+  if(TARGET skein_cuda)
+    foreach(file IN LISTS ARGN)
+      file(STRINGS "${file}" line REGEX "^#if defined\\(SKEIN_CUDA\\)" LIMIT_COUNT 1)
+      if(line)
+        target_link_libraries(${target} PRIVATE skein::cuda)
+      endif()
+    endforeach()
+  endif()
 endfunction()
 
 # skein_program(NAME FOLDER kind sources...): kind is core, runtime or train. A caller that sets skein_pch_suffix has

@@ -130,7 +130,7 @@ endif()
 add_library(skein_test_one_thread OBJECT EXCLUDE_FROM_ALL tests/support/one_thread.cpp)
 target_link_libraries(skein_test_one_thread PRIVATE skein_developer Catch2::Catch2)
 target_compile_options(skein_test_one_thread PRIVATE ${SKEIN_TEST_OPTIONS})
-foreach(layer core wire goodput net sched proc objects rt spmd cluster program data report metrics torch dist train models elastic tune sim)
+foreach(layer core wire goodput net sched proc objects rt spmd cluster program data report metrics torch dist train cuda models elastic tune sim)
   file(GLOB sources CONFIGURE_DEPENDS tests/${layer}/*_test.cpp)
   skein_drop_parts(sources)
   skein_needs_torch(torch_sources ${sources})
@@ -319,7 +319,7 @@ add_custom_target(skein_headers_alone
 if(SKEIN_HAVE_TORCH)
   add_custom_target(skein_torch_headers_alone
     COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/cmake/headers_alone.py" torch "${CMAKE_CXX_COMPILER}" ${usage_includes}
-            --after ${LibTorch_INCLUDE_DIRS}
+            --after ${LibTorch_INCLUDE_DIRS} ${LibTorch_CUDA_INCLUDE_DIRS}
     USES_TERMINAL COMMENT "each header with LibTorch alone (minutes)")
 endif()
 

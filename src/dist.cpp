@@ -10,6 +10,7 @@
 #endif
 
 #include <skein/dist/bootstrap.hpp>
+#include <skein/dist/call_record.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/dist/communicator.hpp>
 #include <skein/dist/cuda_runtime.hpp>
@@ -39,6 +40,7 @@
 
 #include <skein/dist/detail/abort_body.ipp>
 #include <skein/dist/detail/bootstrap.ipp>
+#include <skein/dist/detail/call_record.ipp>
 #include <skein/dist/detail/collective_signature.ipp>
 #include <skein/dist/detail/comm_thread.ipp>
 #include <skein/dist/detail/communicator.ipp>

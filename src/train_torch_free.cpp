@@ -17,6 +17,7 @@
 #include <skein/train/description.hpp>
 #include <skein/train/detail/shard_names.hpp>
 #include <skein/train/detail/world_word.hpp>
+#include <skein/train/device.hpp>
 #include <skein/train/elastic_place.hpp>
 #include <skein/train/element_values.hpp>
 #include <skein/train/launch.hpp>
@@ -48,6 +49,7 @@
 #include <skein/train/detail/collective.ipp>
 #include <skein/train/detail/context.ipp>
 #include <skein/train/detail/description.ipp>
+#include <skein/train/detail/device.ipp>
 #include <skein/train/detail/elastic_place.ipp>
 #include <skein/train/detail/element_values.ipp>
 #include <skein/train/detail/launch.ipp>

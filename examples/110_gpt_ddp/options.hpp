@@ -98,6 +98,8 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
                                      "(default: by the cores)");
     app.add_option("--max-failures", o.run.failure.max_failures, "restarts after lost workers");
     app.add_option("--communicator", o.run.communicator, "automatic, shm, ring or hierarchical");
+    app.add_option("--device", o.run.device,
+                   "cpu, cuda, or automatic, which says what it takes and why");
     app.add_option("--run", o.run.name, "name of the run's folder");
     app.add_option("--runs", o.run.runs_dir, "folder that holds the runs");
     app.add_flag("--resume", resume, "go on from the run's newest checkpoint");

@@ -40,9 +40,11 @@ void train(skein::train::context& ctx, const program_options& o, const split_tex
         (void)skein::train::offload_activations(
             *model, o.offload == "bf16" ? skein::train::offload_as_bf16()
                                         : skein::train::offload_to_file(o.offload));
-    const auto loss = [](GPT& m, const text_batch& b) {
-        return next_byte_loss(m, b.inputs_BT, b.targets_BT);
+    // [device]
+    const auto loss = [on = trainer.device()](GPT& m, const text_batch& b) {
+        return next_byte_loss(m, b.inputs_BT.to(on), b.targets_BT.to(on));
     };
+    // [/device]
     const auto total = static_cast<std::uint64_t>(o.run.max_steps);
     const auto warmup = std::min<std::uint64_t>(static_cast<std::uint64_t>(o.warmup), total / 2);
     const auto schedule =
@@ -61,6 +63,7 @@ void train(skein::train::context& ctx, const program_options& o, const split_tex
     if (!ctx.is_first()) return;
     auto summary = skein::train::summarize(ctx, o.run, result);
     summary.results.push_back({"bigram", bigram_nats(parts.train, parts.held_out)});
+    if (!trainer.device().is_cpu()) model->to(torch::kCPU); // where it writes
     const bool say = o.run.output != output_mode::quiet;
     const auto written = o.sample_bytes > 0 && say
                              ? printable(sample(model, o.prompt, o.sample_bytes, 0.8, o.run.seed))

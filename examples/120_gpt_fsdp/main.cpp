@@ -4,6 +4,7 @@
 //     120_gpt_fsdp --workers 2 --strategy fsdp
 //     120_gpt_fsdp --workers 2 --strategy fsdp --precision bf16
 //     120_gpt_fsdp --workers 4 --layers 48 --heads 16 --dim 1024 --plan      memory of each, nothing is trained
+//     120_gpt_fsdp --strategy single --device cuda --no-checkpoints          never run on a GPU
 //
 // A strategy is a type: from DDP to FSDP is one line. Run alone it starts its own workers; under srun,
 // mpirun or torchrun it joins their world.
@@ -16,9 +17,15 @@
 #include <skein/train/single.hpp>
 #include <skein/train/zero.hpp>
 
+#if defined(SKEIN_CUDA) // skein::cuda: where LibTorch's half for devices can be compiled against
+#include <skein/dist/nccl_model.hpp>
+#include <skein/train/cuda_math.hpp>
+#endif
+
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 namespace {
@@ -64,6 +71,9 @@ void print_plan(const gpt::program_options& o, int hosts, double bytes_of_a_numb
 } // namespace
 
 int main(int argc, char** argv) {
+#if defined(SKEIN_CUDA)
+    skein::dist::add_nccl_model(std::make_shared<skein::train::cuda_math>());
+#endif
     gpt::program_options options;
     std::string strategy = "fsdp", precision = "f32";
     bool plan = false;

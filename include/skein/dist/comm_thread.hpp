@@ -88,6 +88,7 @@ struct comm_stats {
 /// the group in an orderly way; when it runs because of an exception, it aborts the group.
 class comm_thread {
     friend class ticket;
+    friend std::shared_ptr<const call_record> calls_of(const comm_thread& comm);
 
 public:
     /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back
@@ -188,6 +189,9 @@ private:
     std::condition_variable idle_;           // driving_ became false
     comm_stats stats_;
 };
+
+/// What a rank has called on its communicator, if that compares no calls: communicator::calls().
+[[nodiscard]] std::shared_ptr<const call_record> calls_of(const comm_thread& comm);
 
 } // namespace skein::dist
 

@@ -27,6 +27,8 @@
 
 namespace skein::dist {
 
+class call_record;
+
 /// Limits of one communicator.
 struct collective_options {
     /// From the start of a collective on this rank: a rank that has not done its part by then is
@@ -61,7 +63,7 @@ protected:
 /// A group of ranks that call the same collectives in the same order.
 ///
 /// Laws: every rank calls with the same counts, types, roots and tags, else all of them get
-/// errc::mismatch naming the ranks; sums of bf16 and f16 are made in float32 and rounded once, also
+/// errc::mismatch naming the ranks, or, where the model cannot see it, calls() tells; sums of bf16 and f16 are made in float32 and rounded once, also
 /// between hosts; the same inputs give the same bits on every rank, in every run with the same
 /// world size and model, and N=2 gives the same bits in all models; after any error the group is
 /// unusable and every later call throws that error; one collective at a time per rank. A task has
@@ -122,6 +124,9 @@ public:
     virtual void set_tag(collective_tag tag) = 0;
     /// Null: everything runs on the loop's thread.
     [[nodiscard]] virtual prompt_start* prompt() noexcept { return nullptr; }
+    /// What this rank has called, of a model that does not compare the calls of its ranks; who uses
+    /// it compares them (call_record.hpp). Null: it compares each call. Any thread.
+    [[nodiscard]] virtual std::shared_ptr<const call_record> calls() const;
 
 protected:
     communicator() = default;

@@ -28,6 +28,9 @@ public:
     ///   errors  not_found: the names that were tried, and what the system said of each
     [[nodiscard]] static result<shared_library> find(const std::vector<std::string>& names);
 
+    /// Some part of this process has it. Nothing is loaded.
+    [[nodiscard]] static bool is_loaded(const std::string& name) noexcept;
+
     /// Null when the library has no such function.
     [[nodiscard]] void* symbol(const char* name) const noexcept;
     /// The file it came from, or the name it was found by.

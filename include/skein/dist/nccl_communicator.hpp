@@ -9,10 +9,11 @@
 // (nccl_domain); a task that fails ends when its stream is idle, so that no buffer is released
 // under work.
 //
-// NCCL does not compare calls: unlike ones hang until the deadline, or give wrong numbers. It does
-// not say which rank is missing, either. Sums of halves are made in float32, by device_math.
+// NCCL does not compare calls: unlike ones hang until the deadline, or give wrong numbers, so each
+// is recorded (call_record.hpp) for others to compare. It does not say which rank is missing, either. Sums of halves are made in float32, by device_math.
 
 #include <skein/core/time.hpp>
+#include <skein/dist/call_record.hpp>
 #include <skein/dist/communicator.hpp>
 #include <skein/dist/detail/collective_signature.hpp>
 #include <skein/dist/detail/nccl_runner.hpp>
@@ -30,7 +31,9 @@ namespace skein::dist {
 /// Where a communicator over NCCL works.
 struct nccl_options {
     int device = 0;
-    cuda_stream work = nullptr; ///< of the device; null: its default stream
+    /// Of the device; null: its default stream. Of several communicators each has its own: with one
+    /// for two, ranks that call them in different orders wait in a cycle.
+    cuda_stream work = nullptr;
     /// What errors call the ranks. Empty: 0, 1, ...
     std::vector<int> labels = {};
 };
@@ -70,6 +73,7 @@ public:
     void abort(error why) noexcept override { runner_.abort(why); }
     void set_deadline(time_span limit) override { runner_.set_deadline(limit); }
     void set_tag(collective_tag tag) override { tag_ = tag; }
+    [[nodiscard]] std::shared_ptr<const call_record> calls() const override { return calls_; }
 
 private:
     using put_calls = std::function<nccl_result(const nccl_library&, nccl_comm)>;
@@ -79,6 +83,8 @@ private:
     [[nodiscard]] static std::string name_of(const nccl_options& where, int rank);
 
     task<void> run(detail::signature what, detail::nccl_steps how);
+    task<void> nothing(detail::signature what);
+    void note(detail::signature& what);
     /// The view for the checks that all models share; refuses memory of elsewhere.
     [[nodiscard]] buffer_view own(buffer_view view) const;
     [[nodiscard]] device_math& math(const char* what) const;
@@ -94,6 +100,7 @@ private:
     const int rank_, ranks_;
     collective_tag tag_;
     std::uint64_t sequence_ = 0;
+    const std::shared_ptr<call_record> calls_; // NCCL compares nothing
 };
 
 } // namespace skein::dist

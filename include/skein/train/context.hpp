@@ -26,6 +26,7 @@ namespace skein::spmd {
 class rendezvous;
 }
 namespace skein::dist {
+class call_record;
 class comm_thread;
 struct comm_options;
 } // namespace skein::dist
@@ -123,6 +124,12 @@ public:
     /// every rank when all make theirs in the same order.
     [[nodiscard]] dist::comm_options group_options(const std::string& what) const;
 
+    /// The calls of a communicator that does not compare those of its ranks (communicator::calls())
+    /// are compared in the row of each step from the next one on, before the step is applied, for
+    /// as long as somebody holds the record. Of comm() by itself. All ranks do it alike.
+    void watch_calls(const std::shared_ptr<const dist::call_record>& record) const;
+    [[nodiscard]] std::vector<std::shared_ptr<const dist::call_record>> watched_calls() const;
+
     /// launch() points this at a flag that a signal sets; training then saves and ends in order.
     ///   which  the signal, when there was one; asked after the flag was set
     void watch_stop_flag(const std::atomic<bool>* flag, std::function<int()> which = {}) noexcept {
@@ -169,6 +176,7 @@ private:
     std::function<void(const run_note&)> watch_runs_;
     mutable std::shared_ptr<detail::last_screen> screen_;
     mutable std::vector<std::weak_ptr<std::function<void()>>> before_rebind_;
+    mutable std::vector<std::weak_ptr<const dist::call_record>> calls_;
 };
 
 } // namespace skein::train

@@ -31,8 +31,9 @@ namespace skein::train {
 // P elements of a flat buffer, padding included
 
 /// Zeroed storage straight from the system, given back when the last view is gone. Pages cost
-/// memory when they are first touched.
-[[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type = at::kFloat);
+/// memory when they are first touched. On a device: from LibTorch's allocator for it.
+[[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type = at::kFloat,
+                                          at::Device where = at::kCPU);
 
 /// Lets the heap keep what a step frees, for the next step to take: training allocates the same
 /// large blocks again and again, and giving them back to the system costs a page fault per 4 KiB
@@ -40,8 +41,10 @@ namespace skein::train {
 void keep_freed_memory() noexcept;
 
 /// The sum of the squares, in double and in an order that does not depend on the number of threads.
-///   parts  float32, contiguous, on the CPU; all but the last a multiple of flat_alignment long.
-///          How one long row of numbers is cut into parts makes no difference to the bits
+///   parts  float32, contiguous, on one device; all but the last a multiple of flat_alignment long.
+///          How one long row of numbers is cut into parts makes no difference to the bits on the
+///          CPU; on a device LibTorch's kernels add them, in double, in an order of their own, and
+///          one number comes to the host
 /// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too
 /// small.
 [[nodiscard]] double squared_norm(std::span<const at::Tensor> parts);

@@ -125,6 +125,7 @@ private:
         std::vector<aside> others{};
     };
 
+    void require_works_on(at::Device where) const;
     [[nodiscard]] std::vector<update_effect> make_effects() const;
     [[nodiscard]] std::vector<group> make_groups(std::span<const double> present);
     [[nodiscard]] bool joins_decays() const;

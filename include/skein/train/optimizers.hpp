@@ -50,7 +50,8 @@ struct run_part {
 };
 
 /// Runs of memory that take the same update: neighbouring parameters as one long tensor each. All
-/// are float32, contiguous, on the CPU, begin at a multiple of 64 bytes and are a multiple of 16
+/// are float32, contiguous, on one device (the CPU, unless the optimizer says that it works on
+/// others), begin at a multiple of 64 bytes and are a multiple of 16
 /// elements long; padding between parameters has the value and the gradient zero and must keep the
 /// value.
 struct update_runs {
@@ -58,6 +59,7 @@ struct update_runs {
     std::vector<std::vector<at::Tensor>> states; ///< by state, then by run
 
     /// Calls work with consecutive parts of all runs, on all compute threads.
+    ///   errors  not_supported for runs that are not in the host's memory
     void for_each(const std::function<void(const run_part&)>& work) const;
     /// One more run; of as many states as those before.
     ///   grads  undefined where there are none
@@ -96,7 +98,8 @@ struct squares_mean {
 ///  3. What it leaves in the gradients does not matter.
 /// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made
 /// of; without the second, parameters of fewer than 2 dimensions are not decayed), check(), which
-/// throws errc::usage for settings that make no sense, and `squares_mean mean_of_squares() const`.
+/// throws errc::usage for settings that make no sense, `squares_mean mean_of_squares() const`, and
+/// `static constexpr bool works_on_devices`: update() uses the tensors alone, wherever they are.
 template <class O>
 concept optimizer =
     std::copy_constructible<O> &&
@@ -121,6 +124,7 @@ struct AdamW {
     bool decay_vectors = false; ///< also decay parameters of fewer than 2 dimensions
 
     static constexpr std::string_view name = "adamw";
+    static constexpr bool works_on_devices = true; ///< never run on one: docs/gpu.md
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     [[nodiscard]] train::squares_mean mean_of_squares() const { return {"exp_avg_sq", beta2, eps}; }
     void check() const;
@@ -138,6 +142,7 @@ struct Adam {
     bool decay_vectors = false;
 
     static constexpr std::string_view name = "adam";
+    static constexpr bool works_on_devices = true; ///< never run on one: docs/gpu.md
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     [[nodiscard]] train::squares_mean mean_of_squares() const { return {"exp_avg_sq", beta2, eps}; }
     void check() const;
@@ -154,6 +159,7 @@ struct SGD {
     bool decay_vectors = false;
 
     static constexpr std::string_view name = "sgd";
+    static constexpr bool works_on_devices = true; ///< never run on one: docs/gpu.md
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     void check() const;
     void describe(train::description& to) const;
@@ -222,6 +228,8 @@ public:
     void update(const update_runs& runs, const update_values& values) const {
         held_->update(runs, values);
     }
+    /// What it updates may be on a device.
+    [[nodiscard]] bool works_on_devices() const { return held_->works_on_devices(); }
 
 private:
     struct base {
@@ -233,6 +241,7 @@ private:
         virtual void check() const = 0;
         [[nodiscard]] virtual double weight_decay(std::size_t dims) const = 0;
         virtual void update(const update_runs& runs, const update_values& values) const = 0;
+        [[nodiscard]] virtual bool works_on_devices() const = 0;
     };
     template <class O>
     struct model final : base {
@@ -259,6 +268,10 @@ private:
         }
         void update(const update_runs& runs, const update_values& values) const override {
             how.update(runs, values);
+        }
+        [[nodiscard]] bool works_on_devices() const override {
+            if constexpr (requires { O::works_on_devices; }) return O::works_on_devices;
+            return false;
         }
         O how;
     };

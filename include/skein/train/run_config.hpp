@@ -169,6 +169,9 @@ struct run_config {
     checkpoint_config checkpoint{};
     failure_config failure{};
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
+    /// What the model is trained on: cpu, cuda (the device of the local rank), or automatic, which
+    /// says what it takes and why. Never run on a GPU: see docs/gpu.md.
+    std::string device = "cpu";
 
     // What it says
     output_mode output = output_mode::automatic;

@@ -55,6 +55,7 @@ template <train::precision_setting... Settings>
 class basic_single : public train::detail::single_process {
 public:
     static constexpr std::string_view name = "Single";
+    static constexpr bool works_on_devices = true; ///< never run on one: docs/gpu.md
     [[nodiscard]] static train::precision_policy used_precision() {
         return train::precision_of<Settings...>();
     }

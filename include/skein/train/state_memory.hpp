@@ -19,8 +19,9 @@ namespace skein::train {
 ///           is too small
 [[nodiscard]] at::Tensor make_file_buffer(const std::string& folder, std::int64_t elements);
 
-/// The same in the folder, or ordinary memory when that is empty.
-[[nodiscard]] at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements);
+/// The same in the folder, or ordinary memory, of a device, too, when that is empty.
+[[nodiscard]] at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements,
+                                           at::Device where = at::kCPU);
 
 } // namespace skein::train
 

@@ -79,6 +79,9 @@ public:
         if (const auto text = train::describe(train::detail::precision_used_by<Strategy>());
             !text.empty())
             config_.precision = text;
+        device_ =
+            train::detail::device_of_run(ctx, config_, train::detail::strategy_name_of<Strategy>(),
+                                         train::detail::works_on_devices<Strategy>);
     }
 
     /// What make() returns, a model that may be too large for one rank: under FSDP and Hybrid every
@@ -193,14 +196,19 @@ public:
                                              .rate = std::move(schedule),
                                              .look = train::detail::look_of(callbacks_)};
         return train::session(request, [&] {
-            train::detail::refuse_too_large(train::detail::strategy_name_of<Strategy>(), *model,
-                                            *ctx_, config_, request.options,
-                                            train::detail::precision_used_by<Strategy>());
+            train::detail::move_to_device(*model, device_, request.look);
+            if (device_.is_cpu())
+                train::detail::refuse_too_large(train::detail::strategy_name_of<Strategy>(), *model,
+                                                *ctx_, config_, request.options,
+                                                train::detail::precision_used_by<Strategy>());
             return std::make_unique<parts>(*ctx_, *model, callbacks_);
         });
     }
 
     [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
+    /// What the model is trained on, by run_config::device: fit() and open() move it there, and it
+    /// stays. The loss moves its batch: `batch.images.to(trainer.device())`.
+    [[nodiscard]] at::Device device() const noexcept { return device_; }
     [[nodiscard]] train::context& ctx() noexcept { return *ctx_; }
     template <class C>
     [[nodiscard]] C& callback() noexcept {
@@ -217,6 +225,7 @@ private:
 
     train::context* ctx_;
     train::run_config config_;
+    at::Device device_ = at::kCPU;
     std::tuple<Callbacks...> callbacks_;
     report::settings settings_;
     report::metric_set reported_{train::detail::taken_names};

@@ -322,4 +322,8 @@ SKEIN_INLINE comm_stats comm_thread::stats() const {
     return stats_;
 }
 
+SKEIN_INLINE std::shared_ptr<const call_record> calls_of(const comm_thread& comm) {
+    return comm.comm_->calls();
+}
+
 } // namespace skein::dist

@@ -5,5 +5,6 @@
 namespace skein::dist {
 
 SKEIN_INLINE communicator::~communicator() = default;
+SKEIN_INLINE std::shared_ptr<const call_record> communicator::calls() const { return nullptr; }
 
 } // namespace skein::dist

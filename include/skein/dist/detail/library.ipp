@@ -38,6 +38,12 @@ SKEIN_INLINE result<shared_library> shared_library::find(const std::vector<std::
         .with_cause(fmt::format("{}", fmt::join(said, "; ")));
 }
 
+SKEIN_INLINE bool shared_library::is_loaded(const std::string& name) noexcept {
+    void* const handle = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (handle != nullptr) (void)::dlclose(handle); // the count that this look has added
+    return handle != nullptr;
+}
+
 SKEIN_INLINE void* shared_library::symbol(const char* name) const noexcept {
     return ::dlsym(handle_, name);
 }

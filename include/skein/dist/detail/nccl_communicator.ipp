@@ -23,7 +23,7 @@ SKEIN_INLINE nccl_communicator::nccl_communicator(std::shared_ptr<nccl_domain> d
                                                   int ranks, const nccl_options& where,
                                                   collective_options limits)
     : runner_(std::move(domain), name_of(where, rank), where.device, where.work, limits.deadline),
-      rank_(rank), ranks_(ranks) {}
+      rank_(rank), ranks_(ranks), calls_(std::make_shared<call_record>(name())) {}
 
 SKEIN_INLINE task<std::unique_ptr<nccl_communicator>> nccl_communicator::connect(
     std::shared_ptr<nccl_domain> domain, nccl_unique_id id, int rank, int ranks, nccl_options where,
@@ -49,8 +49,18 @@ SKEIN_INLINE std::string nccl_communicator::name() const { return fmt::format("n
 
 SKEIN_INLINE task<void> nccl_communicator::run(detail::signature what, detail::nccl_steps how) {
     what.sequence = ++sequence_;
-    what.tag = tag_.pack();
+    note(what);
     return runner_.run(detail::describe(what), std::move(how));
+}
+
+SKEIN_INLINE void nccl_communicator::note(detail::signature& what) {
+    what.tag = tag_.pack();
+    if (what.kind != detail::op_kind::message) (void)calls_->add(what);
+}
+
+SKEIN_INLINE task<void> nccl_communicator::nothing(detail::signature what) {
+    note(what);
+    return runner_.nothing();
 }
 
 SKEIN_INLINE task<void> nccl_communicator::close() { return runner_.close(); }
@@ -102,7 +112,7 @@ SKEIN_INLINE buffer_view nccl_communicator::part_of(buffer_view io,
 
 SKEIN_INLINE task<void> nccl_communicator::all_reduce(buffer_view io, reduce_op op) {
     const auto what = detail::all_reduce_call(own(io), op);
-    if (io.count == 0) return runner_.nothing();
+    if (io.count == 0) return nothing(what);
     if (op == reduce_op::mean) (void)math("an average");
     const bool wide = is_wide(io, op);
     if (wide) (void)math("a sum of halves");
@@ -123,7 +133,7 @@ SKEIN_INLINE task<void> nccl_communicator::all_reduce(buffer_view io, reduce_op 
 SKEIN_INLINE task<void> nccl_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                           reduce_op op) {
     const auto what = detail::reduce_scatter_call(own(in), own(out), op, ranks_);
-    if (in.count == 0) return runner_.nothing();
+    if (in.count == 0) return nothing(what);
     if (op == reduce_op::mean) (void)math("an average");
     const bool wide = is_wide(in, op);
     if (wide) (void)math("a sum of halves");
@@ -162,7 +172,7 @@ SKEIN_INLINE task<void> nccl_communicator::reduce_scatter_v(buffer_view io,
                                                             std::span<const std::size_t> counts,
                                                             reduce_op op) {
     const auto what = detail::reduce_scatter_v_call(own(io), counts, op, ranks_);
-    if (io.count == 0) return runner_.nothing();
+    if (io.count == 0) return nothing(what);
     if (op == reduce_op::mean) (void)math("an average");
     const bool wide = is_wide(io, op);
     if (wide) (void)math("a sum of halves");
@@ -183,7 +193,7 @@ SKEIN_INLINE task<void> nccl_communicator::reduce_scatter_v(buffer_view io,
                                                             std::span<const std::size_t> counts,
                                                             buffer_view out, reduce_op op) {
     const auto what = detail::reduce_scatter_v_call(own(io), counts, own(out), op, rank_, ranks_);
-    if (io.count == 0) return runner_.nothing();
+    if (io.count == 0) return nothing(what);
     if (op == reduce_op::mean) (void)math("an average");
     const bool wide = is_half(io.type);
     if (wide) (void)math("a sum of halves into float32");
@@ -198,7 +208,7 @@ SKEIN_INLINE task<void> nccl_communicator::reduce_scatter_v(buffer_view io,
 
 SKEIN_INLINE task<void> nccl_communicator::all_gather(buffer_view in, buffer_view out) {
     const auto what = detail::all_gather_call(own(in), own(out), ranks_);
-    if (out.count == 0) return runner_.nothing();
+    if (out.count == 0) return nothing(what);
     detail::nccl_steps how;
     how.calls = [=, this](const nccl_library& nccl, nccl_comm comm) {
         return nccl.all_gather(in.data, out.data, in.count, nccl_type_of(in.type), comm,
@@ -210,7 +220,7 @@ SKEIN_INLINE task<void> nccl_communicator::all_gather(buffer_view in, buffer_vie
 SKEIN_INLINE task<void> nccl_communicator::all_gather_v(buffer_view in, buffer_view out,
                                                         std::span<const std::size_t> counts) {
     const auto what = detail::all_gather_v_call(own(in), own(out), counts, rank_, ranks_);
-    if (out.count == 0) return runner_.nothing();
+    if (out.count == 0) return nothing(what);
     detail::nccl_steps how;
     how.is_group = true;
     how.calls = [=, this, counts = std::vector<std::size_t>(counts.begin(), counts.end())](
@@ -229,7 +239,7 @@ SKEIN_INLINE task<void> nccl_communicator::all_gather_v(buffer_view in, buffer_v
 
 SKEIN_INLINE task<void> nccl_communicator::broadcast(buffer_view io, int root) {
     const auto what = detail::broadcast_call(own(io), root, ranks_);
-    if (io.count == 0) return runner_.nothing();
+    if (io.count == 0) return nothing(what);
     detail::nccl_steps how;
     how.calls = [=, this](const nccl_library& nccl, nccl_comm comm) {
         return nccl.broadcast(io.data, io.data, io.count, nccl_type_of(io.type), root, comm,
@@ -262,7 +272,7 @@ SKEIN_INLINE task<std::shared_ptr<group_memory>> nccl_communicator::allocate(std
 
 SKEIN_INLINE task<void> nccl_communicator::send(buffer_view io, int to) {
     const auto what = detail::message_call(own(io), to, rank_, ranks_);
-    if (io.count == 0) return runner_.nothing();
+    if (io.count == 0) return nothing(what);
     detail::nccl_steps how;
     how.calls = [=, this](const nccl_library& nccl, nccl_comm comm) {
         return nccl.send(io.data, io.count, nccl_type_of(io.type), to, comm, runner_.stream());
@@ -272,7 +282,7 @@ SKEIN_INLINE task<void> nccl_communicator::send(buffer_view io, int to) {
 
 SKEIN_INLINE task<void> nccl_communicator::recv(buffer_view io, int from) {
     const auto what = detail::message_call(own(io), from, rank_, ranks_);
-    if (io.count == 0) return runner_.nothing();
+    if (io.count == 0) return nothing(what);
     detail::nccl_steps how;
     how.calls = [=, this](const nccl_library& nccl, nccl_comm comm) {
         return nccl.recv(io.data, io.count, nccl_type_of(io.type), from, comm, runner_.stream());

@@ -109,6 +109,7 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
         {"checkpoint.on_stop", text(saves.on_stop)},
         {"resume", text(c.resume == resume_mode::latest)},
         {"communicator", c.communicator},
+        {"device", c.device},
         spmd::build_setting()};
 }
 

@@ -64,6 +64,21 @@ SKEIN_INLINE dist::comm_thread* context::control() const {
     return control_.get();
 }
 
+SKEIN_INLINE void context::watch_calls(
+    const std::shared_ptr<const dist::call_record>& record) const {
+    if (record) calls_.push_back(record);
+}
+
+SKEIN_INLINE std::vector<std::shared_ptr<const dist::call_record>> context::watched_calls() const {
+    std::vector<std::shared_ptr<const dist::call_record>> all;
+    if (comm_ != nullptr)
+        if (auto of_world = dist::calls_of(*comm_)) all.push_back(std::move(of_world));
+    std::erase_if(calls_, [](const auto& each) { return each.expired(); });
+    for (const auto& each : calls_)
+        if (auto held = each.lock()) all.push_back(std::move(held));
+    return all;
+}
+
 SKEIN_INLINE void context::abort(const error& why) const noexcept {
     if (comm_ != nullptr) comm_->abort(why);
     if (control_) control_->abort(why);

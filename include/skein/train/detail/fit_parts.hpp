@@ -14,6 +14,13 @@ template <class Strategy>
         return {};
 }
 
+/// The strategy keeps what it has where the model is.
+template <class Strategy>
+inline constexpr bool works_on_devices = false;
+template <class Strategy>
+    requires requires { requires Strategy::works_on_devices; }
+inline constexpr bool works_on_devices<Strategy> = true;
+
 /// What the strategy computes in; float32 for one that does not say.
 template <class Strategy>
 [[nodiscard]] precision_policy precision_used_by() {

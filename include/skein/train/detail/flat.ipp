@@ -28,7 +28,10 @@
 
 namespace skein::train {
 
-SKEIN_INLINE at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type) {
+SKEIN_INLINE at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type,
+                                         at::Device where) {
+    if (!where.is_cpu())
+        return at::zeros({elements}, at::TensorOptions().dtype(type).device(where));
     const auto bytes =
         static_cast<std::size_t>(elements > 0 ? elements : 1) * c10::elementSize(type);
     void* memory =
@@ -79,6 +82,8 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
     at::NoGradGuard no_grad;
     std::vector<plan_parameter> found;
     collect(module, found);
+    const auto device = segments_.front().parameter.device();
+    detail::require_one_device(segments_, fixed_, options);
     detail::refuse_aliases(segments_, fixed_);
     unit_plan plan{{""}, std::vector<std::size_t>(found.size(), 0)};
     if (options.plan) plan = options.plan(module, found);
@@ -95,8 +100,8 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
     if (options.only_layout) return;
 
     const auto& precision = options.precision;
-    const auto make = [](const auto& from, std::int64_t elements, at::ScalarType type) {
-        return from ? from(elements, type) : make_flat_buffer(elements, type);
+    const auto make = [device](const auto& from, std::int64_t elements, at::ScalarType type) {
+        return from ? from(elements, type) : make_flat_buffer(elements, type, device);
     };
     params_P_ = make(options.parameter_memory, size_, at::kFloat);
     if (precision.is_mixed()) compute_P_ = make(options.parameter_memory, size_, precision.compute);
@@ -104,7 +109,7 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
         if (flat.defined()) detail::store_memory::add(flat);
     grads_P_ = make(options.gradient_memory, grads_size_, precision.reduce);
     if (options.gradient_places > 0 || precision.reduce != at::kFloat)
-        own_grads_ = make_flat_buffer(owned_);
+        own_grads_ = make_flat_buffer(owned_, at::kFloat, device);
     adopt_parameters(options.brings_values);
     detail::forget_cuts(module);
     if (options.gradient_places == 0)
@@ -153,11 +158,11 @@ SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
             fixed_.push_back({item.key(), p, false, p});
             continue;
         }
-        if (p.scalar_type() != at::kFloat || !p.device().is_cpu())
+        if (p.scalar_type() != at::kFloat || !(p.device().is_cpu() || p.device().is_cuda()))
             throw error(errc::not_supported,
                         fmt::format("not supported: trainable parameter {} of type {} on {}",
                                     item.key(), c10::toString(p.scalar_type()), p.device().str()))
-                .with_hint("this version trains float32 parameters on the CPU");
+                .with_hint("train float32 parameters, on the CPU or on a device of CUDA");
         const auto shape = part != cut.end() ? part->second->shape : p.sizes().vec();
         const auto count = c10::multiply_integers(shape);
         const auto [other, first] = memory.emplace(p.const_data_ptr(), item.key());
@@ -371,7 +376,7 @@ SKEIN_INLINE void flat_store::show(const flat_unit& unit, bool visible) {
 
 SKEIN_INLINE void flat_store::leave_shared_memory() {
     at::NoGradGuard no_grad;
-    auto own = make_flat_buffer(size_);
+    auto own = make_flat_buffer(size_, at::kFloat, params_P_.device());
     own.copy_(params_P_);
     params_P_ = std::move(own);
     detail::store_memory::add(params_P_);
@@ -451,7 +456,8 @@ SKEIN_INLINE double flat_store::own_squared_norm() const {
 SKEIN_INLINE void flat_store::move_gradients(
     const std::function<at::Tensor(std::int64_t, at::ScalarType)>& from, bool saved_elsewhere) {
     const auto type = grads_P_.scalar_type();
-    auto next = from ? from(grads_size_, type) : make_flat_buffer(grads_size_, type);
+    auto next =
+        from ? from(grads_size_, type) : make_flat_buffer(grads_size_, type, params_P_.device());
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     norm_.reset(); // it looks into the old ones
     grads_P_ = std::move(next);

@@ -29,7 +29,8 @@
 #include <skein/spmd/settings.hpp>
 #include <skein/spmd/supervisor.hpp>
 #include <skein/train/collective.hpp>
-#include <skein/wire/json.hpp>
+#include <skein/train/detail/say_note.hpp>
+#include <skein/train/device.hpp>
 
 #include <unistd.h>
 
@@ -63,18 +64,6 @@ SKEIN_INLINE void print_error(const run_config& config, std::string_view who, co
     } else {
         write_notice(fmt::format("error: {}: {}\n", who, without_trace(why.what())));
     }
-}
-
-/// A line to a person, to a program in its language, and nothing to nobody.
-SKEIN_INLINE void say_note(const run_config& config, const std::string& text) {
-    if (config.output == output_mode::quiet) return;
-    const bool json = config.output == output_mode::json;
-    const bool live = config.output == output_mode::automatic && ::isatty(STDERR_FILENO) != 0;
-    const auto line = json ? dump_json(ordered_json{{"event", "note"}, {"text", text}}) + "\n"
-                           : (live ? "\r\x1b[K" : "") + text + "\n";
-    auto* to = json ? stdout : stderr;
-    std::fwrite(line.data(), 1, line.size(), to);
-    std::fflush(to);
 }
 
 /// Says that a stop request was heard.
@@ -128,11 +117,19 @@ SKEIN_INLINE std::string comm_model_of(const run_config& config) {
     return *model;
 }
 
+/// A device for each of so many ranks of this host, where devices are asked for: told before any
+/// of them computes.
+SKEIN_INLINE void require_device_here(const run_config& config, int ranks) {
+    if (config.device == "cuda")
+        (void)choose_device(config.device, survey_devices(), std::max(ranks, 1));
+}
+
 SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) {
     const stop_signals stops(second_signal::ends_the_process, hang_up::asks_to_end);
     try {
         validate(config, 1);
         (void)comm_model_of(config); // a mistake also where nobody is to talk to
+        require_device_here(config, 1);
         const stop_notice notice(stops, config);
         auto here = context::single();
         here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
@@ -212,8 +209,12 @@ SKEIN_INLINE program::ranks_on_cluster find_places(const run_config& config) {
     const auto* const roles = program::roles_of_program();
     const auto named = spmd::process_environment()("SKEIN_ADDRESS").value_or("");
     program::ranks_on_cluster where;
-    if (named.empty() || named == "local") {
+    const auto require_here = [&] {
         require_gpus_here(config);
+        require_device_here(config, config.scaling.workers.most);
+    };
+    if (named.empty() || named == "local") {
+        require_here();
         return where;
     }
     const double cpus =
@@ -235,7 +236,7 @@ SKEIN_INLINE program::ranks_on_cluster find_places(const run_config& config) {
                         "<skein/program/program.hpp>, or link skein::runtime";
     if (where.children) return where;
     say_note(config, fmt::format("note: the ranks run on this host: {}", where.why_not));
-    require_gpus_here(config);
+    require_here();
     return where;
 }
 
@@ -414,6 +415,7 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
     return detail::live_as_rank(where, config, stops, world, [&] {
         const auto secret = spmd::group_token();
         validate(config, where.world_size);
+        detail::require_device_here(config, where.local_size);
         spmd::joined_group_options meeting;
         meeting.settings = settings_of(config);
         meeting.stop_fd = stops.fd();

@@ -37,6 +37,8 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
     : options_(std::move(options)), store_(&store) {
     const auto& more = options_.more;
     options_.how.check();
+    const auto where = store.params_P().device();
+    if (!where.is_cpu()) require_works_on(where);
     effects_ = make_effects();
     joins_ = joins_decays();
     for (const auto& state : options_.how.states()) {
@@ -44,7 +46,7 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
             throw error(errc::usage,
                         fmt::format("optimizer {} has a state named '{}'", name(), state.name))
                 .with_hint("use a name without dots, other than ema");
-        states_.emplace_back(state.name, make_state_buffer(more.states_in, store.owned()));
+        states_.emplace_back(state.name, make_state_buffer(more.states_in, store.owned(), where));
         if (state.initial != 0.0) states_.back().second.fill_(state.initial);
     }
     own_states_ = states_.size();
@@ -53,6 +55,18 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
         states_.emplace_back("ema", average_->values());
     }
     groups_ = make_groups({});
+}
+
+/// Refuses by name what reads the host's memory.
+SKEIN_INLINE void flat_optimizer::require_works_on(at::Device where) const {
+    const auto& more = options_.more;
+    const auto what = !options_.how.works_on_devices() ? "optimizer " + name()
+                      : more.average                   ? std::string("an average of the weights")
+                      : !more.states_in.empty()        ? std::string("states in files")
+                                                       : std::string();
+    if (what.empty()) return;
+    throw error(errc::not_supported, fmt::format("not supported: {} on {}", what, where.str()))
+        .with_hint("train on the CPU, or with AdamW, Adam or SGD and without an average and files");
 }
 
 SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
@@ -78,7 +92,10 @@ SKEIN_INLINE void flat_optimizer::rebind() { groups_ = make_groups({}); }
 
 SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_scale,
                                          double clip_value) const {
-    if (clip_value > 0.0) {
+    if (clip_value > 0.0 && !store_->params_P().device().is_cpu()) {
+        const double scale = std::exchange(grad_scale, 1.0);
+        for (auto grads : g.runs.grads) grads.div_(scale).clamp_(-clip_value, clip_value);
+    } else if (clip_value > 0.0) {
         const auto scale = static_cast<float>(std::exchange(grad_scale, 1.0));
         const auto limit = static_cast<float>(clip_value);
         g.runs.for_each([=](const run_part& part) {
@@ -166,7 +183,8 @@ SKEIN_INLINE bool flat_optimizer::joins_decays() const {
     const bool differ = std::ranges::any_of(effects_, [&](const update_effect& e) {
         return e.weight_decay != effects_.front().weight_decay;
     });
-    return differ && store_->trainable() < count * short_parameter;
+    return differ && store_->trainable() < count * short_parameter &&
+           store_->params_P().device().is_cpu();
 }
 
 SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const {

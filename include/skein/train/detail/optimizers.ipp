@@ -30,6 +30,12 @@ SKEIN_INLINE void update_runs::push(at::Tensor params_P, at::Tensor grads_P,
 }
 
 SKEIN_INLINE void update_runs::for_each(const std::function<void(const run_part&)>& work) const {
+    if (!params.empty() && !params.front().device().is_cpu())
+        throw error(errc::not_supported,
+                    fmt::format("not supported: an update by numbers of parameters on {}",
+                                params.front().device().str()))
+            .with_hint("train on the CPU, or with an optimizer that updates tensors: AdamW, Adam, "
+                       "SGD");
     constexpr std::int64_t line = flat_alignment, grain = (1 << 15) / line;
     const auto call = [&](run_part& part, std::size_t run, std::int64_t begin, std::int64_t end) {
         const auto& at = places_[run];
@@ -88,11 +94,17 @@ void describe_adam(const Adams& o, description& to) {
 }
 
 /// What the fused kernels take beside the runs: the number of the step, from 1, once per run, and
-/// the divisor of the gradients.
+/// the divisor of the gradients. Both where the runs are: kernels of a device read them there.
 struct fused_values {
-    explicit fused_values(const update_runs& runs, const update_values& v)
-        : steps(runs.params.size(), at::scalar_tensor(static_cast<double>(v.step), at::kFloat)) {
-        if (v.grad_scale != 1.0) scale = at::scalar_tensor(v.grad_scale, at::kFloat);
+    explicit fused_values(const update_runs& runs, const update_values& v) {
+        const auto where = runs.params.empty() ? at::Device(at::kCPU) : runs.params[0].device();
+        const auto number = [&](double value) {
+            const auto type = at::TensorOptions().dtype(at::kFloat);
+            return where.is_cpu() ? at::scalar_tensor(value, type)
+                                  : at::full({}, value, type.device(where));
+        };
+        steps.assign(runs.params.size(), number(static_cast<double>(v.step)));
+        if (v.grad_scale != 1.0) scale = number(v.grad_scale);
     }
     std::vector<at::Tensor> steps;
     std::optional<at::Tensor> scale;

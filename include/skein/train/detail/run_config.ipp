@@ -5,6 +5,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/this_process.hpp>
 #include <skein/report/summary.hpp>
+#include <skein/train/device.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -187,6 +188,7 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
                         config.global_batch, world_size, config.accumulation),
             "use fewer workers or a larger batch");
     detail::validate_shards(config, world_size);
+    require_device_kind(config.device);
     if (!(config.clip >= 0))
         refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
     if (!(config.clip_value >= 0))

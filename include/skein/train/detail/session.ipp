@@ -5,10 +5,13 @@
 #include <skein/core/error.hpp>
 #include <skein/core/printable.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/detail/say_note.hpp>
 #include <skein/train/detail/session_core.ipp>
 #include <skein/train/detail/session_ends.ipp>
 #include <skein/train/detail/session_worlds.ipp>
+#include <skein/train/device.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -43,6 +46,57 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
     }
     validate(config, place != nullptr ? place->job().most() : ctx.world_size());
     keep_freed_memory();
+}
+
+/// What of a run works on the CPU alone; empty: nothing.
+[[nodiscard]] SKEIN_INLINE std::string only_on_cpu(const context& ctx, const run_config& config,
+                                                   std::string_view strategy, bool fits) {
+    if (ctx.elastic() != nullptr) return "ranks that come and go";
+    if (ctx.world_size() > 1) return fmt::format("{} ranks", ctx.world_size());
+    if (!fits) return fmt::format("strategy {}", strategy);
+    if (config.checkpoint.enabled) return "checkpoints (checkpoint.enabled = false writes none)";
+    if (config.scaling.logical_shards > 0) return "logical shards";
+    return {};
+}
+
+SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& config,
+                                      std::string_view strategy, bool fits) {
+    if (config.device == "cpu") return at::kCPU;
+    auto chosen = choose_device(config.device, survey_devices(), ctx.local_size());
+    if (!chosen.where.is_cpu() && !at::hasCUDA()) { // loaded, and nothing of it is there
+        const std::string why = "LibTorch's half for CUDA is there and says that it has none";
+        if (config.device == "cuda") throw error(errc::usage, "device cuda: " + why);
+        chosen = {dist::device::cpu(), why};
+    }
+    const auto bar = only_on_cpu(ctx, config, strategy, fits);
+    if (!chosen.where.is_cpu() && !bar.empty()) {
+        if (config.device == "cuda")
+            throw error(errc::not_supported, fmt::format("not supported: {} on a device", bar))
+                .with_hint("train there with Single, in one process and without checkpoints, or "
+                           "on the CPU");
+        chosen = {dist::device::cpu(), fmt::format("not supported on a device: {}", bar)};
+    }
+    // gpus of a rank lie side by side in what it sees (docs/jobs.md).
+    const int each = std::max(1, static_cast<int>(config.scaling.gpus));
+    const auto where =
+        chosen.where.is_cpu()
+            ? at::Device(at::kCPU)
+            : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(ctx.local_rank() * each));
+    if (config.device == "automatic" && ctx.is_first())
+        say_note(config, fmt::format("device {}: {}", where.str(), chosen.why));
+    return where;
+}
+
+SKEIN_INLINE void move_to_device(torch::nn::Module& module, at::Device where,
+                                 const gradient_look& look) {
+    if (where.is_cpu()) return;
+    if (look.is_on)
+        throw error(
+            errc::not_supported,
+            fmt::format("not supported: a callback that looks at gradients on {}", where.str()))
+            .with_hint("leave it out, or train on the CPU");
+    module.zero_grad(/*set_to_none=*/true);
+    module.to(where);
 }
 
 } // namespace skein::train::detail

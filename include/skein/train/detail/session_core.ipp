@@ -45,6 +45,7 @@ public:
             throw;
         } catch (...) {
             const auto why = to_error(std::current_exception());
+            tell_unlike(ctx_, why, run_.step + 1, [&](const error& named) { abort(named); });
             abort(why);
             throw;
         }
@@ -512,6 +513,7 @@ private:
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
         row_.exchange(std::move(row), reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
                       run_.decided(), pauses, between_.saves().word(), *run_.parts, now_, clock_);
+        if (!row_.same_calls()) calls_differ(ctx_, run_.step + 1);
         if (run_.look) run_.look->read(row_.values(), scale(), divisor_, now_);
         if (row_.saves() == save_word::failed) between_.saves().fail();
         if (!row_.same_decisions()) plans_differ(ctx_, run_, run_.step + 1);
@@ -567,13 +569,12 @@ private:
     context* const moving_;      // ctx_, which place_ brings into other worlds
     const run_config& config_;
     std::vector<spmd::setting> settings_; // that all ranks must have alike
-    bool has_state_ = false, is_torn_ = false;
+    bool has_state_ = false, is_torn_ = false, weighted_ = false;
     std::string reason_; // the world broke, as it was seen here
     report::settings described_;
     report::metric_set& reported_;
     run_state run_;
     between_steps between_{run_};
-    bool weighted_ = false;
     step_end end_ = step_end::nothing; // of the step that was committed last
     bool ends_epoch_ = false;          // that step
     std::uint64_t told_step_ = 0;      // to the callbacks

@@ -451,6 +451,10 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
     std::vector<at::Tensor> states;
     for (const auto& [name, state] : optimizer.states()) states.push_back(state);
     const auto policy = parts.precision();
+    if (const auto where = parts.store().params_P().device(); !where.is_cpu()) {
+        to.note(fmt::format("computes on {}", where.str()));
+        return; // the rest is about the host's memory and processor
+    }
     const auto shape = shape_of(ctx, config, states_of(optimizer.options()), policy);
     if (const auto text = memory_notice(parts.strategy_name(), parts.store(), states, shape);
         !text.empty())

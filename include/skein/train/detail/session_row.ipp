@@ -3,6 +3,9 @@
 // The one exchange at the end of what a step computes: its row, and what the ranks decide with it.
 // Used by <skein/train/detail/session_core.ipp> alone.
 
+#include <skein/core/error.hpp>
+#include <skein/core/fnv.hpp>
+#include <skein/dist/call_record.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/collective.hpp>
@@ -13,13 +16,76 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/core.h>
 
 namespace skein::train::detail {
+
+/// A hash over the calls of communicators that compare none, as numbers whose largest and least tell
+/// whether all ranks have the same. Nothing where there are no such communicators.
+SKEIN_INLINE void add_calls(const context& ctx, std::vector<double>& to) {
+    const auto watched = ctx.watched_calls();
+    if (watched.empty()) return;
+    fnv1a all;
+    for (const auto& record : watched) all.number(record->mark());
+    for (const auto half : {all.value() >> 32, all.value() & 0xffffffffu}) {
+        to.push_back(static_cast<double>(half));
+        to.push_back(-static_cast<double>(half));
+    }
+}
+
+/// The first call that was another one on some rank, by name. Collective. Nothing: all that is
+/// kept is alike.
+[[nodiscard]] SKEIN_INLINE std::optional<error> first_unlike(const context& ctx,
+                                                             std::uint64_t step) {
+    for (const auto& record : ctx.watched_calls()) {
+        const auto mine = record->last();
+        std::vector<std::vector<dist::detail::signature>> by_rank;
+        for (const auto& theirs : gather_bytes(ctx, std::as_bytes(std::span(mine)))) {
+            auto& calls = by_rank.emplace_back(theirs.size() / sizeof mine[0]);
+            if (!calls.empty())
+                std::memcpy(calls.data(), theirs.data(), calls.size() * sizeof mine[0]);
+        }
+        if (auto why = dist::unlike_calls(by_rank))
+            return std::move(*why).with_where(
+                fmt::format("before step {} is applied, over {}", step, record->name()));
+    }
+    return std::nullopt;
+}
+
+[[noreturn]] SKEIN_INLINE void calls_differ(const context& ctx, std::uint64_t step) {
+    if (const auto why = first_unlike(ctx, step)) throw *why;
+    throw error(errc::mismatch, fmt::format("ranks do not agree: before step {} they have called "
+                                            "unlike collectives, which were too long ago to name",
+                                            step))
+        .with_hint("every rank must call the same collectives with the same counts and tags in the "
+                   "same order");
+}
+
+/// A deadline may have passed because ranks called unlike things, some of which hang; the first whose
+/// deadline it is ends the communicators of all. Then that is told, and thrown. They meet where rows
+/// are exchanged; a rank that is elsewhere fails there.
+template <class Tell>
+void tell_unlike(const context& ctx, const error& why, std::uint64_t step, Tell tell) {
+    const auto code = why.code();
+    const bool may_be = code == errc::timeout || code == errc::peer_lost || code == errc::aborted;
+    if (!may_be || ctx.world_size() == 1 || ctx.watched_calls().empty()) return;
+    std::optional<error> named;
+    try {
+        named = first_unlike(ctx, step);
+    } catch (const error&) { // it stays a deadline
+    }
+    if (!named) return;
+    tell(*named);
+    throw *named;
+}
 
 /// The row of the step, equal on all ranks. Nothing is changed by an exchange.
 class row_exchange {
@@ -40,21 +106,23 @@ public:
                   double stop, bool all_touched, double decided, bool pauses, save_word saves,
                   session_parts& parts, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
-        double control[] = {stop,
-                            all_touched ? 0.0 : 1.0,
-                            now.grad_norm,
-                            -now.grad_norm,
-                            t.data,
-                            t.forward,
-                            t.backward,
-                            t.exposed,
-                            t.optimizer,
-                            -clock.overlap(),
-                            decided,
-                            -decided,
-                            pauses ? 1.0 : 0.0,
-                            static_cast<double>(saves),
-                            t.early};
+        std::vector<double> control{stop,
+                                    all_touched ? 0.0 : 1.0,
+                                    now.grad_norm,
+                                    -now.grad_norm,
+                                    t.data,
+                                    t.forward,
+                                    t.backward,
+                                    t.exposed,
+                                    t.optimizer,
+                                    -clock.overlap(),
+                                    decided,
+                                    -decided,
+                                    pauses ? 1.0 : 0.0,
+                                    static_cast<double>(saves),
+                                    t.early};
+        const auto marks = control.size();
+        add_calls(ctx_, control);
         parts.ask_word(ctx_.is_first(), word_);
         for (std::size_t i = 0; i < word_.size(); ++i)
             own.last(fmt::format("{}{}", word_prefix, i), word_[i]);
@@ -80,6 +148,9 @@ public:
         same_decisions_ = control[10] == -control[11];
         pauses_ = control[12] > 0.0;
         saves_ = static_cast<save_word>(control[13]);
+        same_calls_ = true;
+        for (auto i = marks; i < control.size(); i += 2)
+            same_calls_ = same_calls_ && control[i] == -control[i + 1];
         most_ = control[2];
         least_ = -control[3];
     }
@@ -95,6 +166,8 @@ public:
     [[nodiscard]] double most_norm() const noexcept { return most_; }
     /// All ranks have decided the same.
     [[nodiscard]] bool same_decisions() const noexcept { return same_decisions_; }
+    /// All ranks have called the same, on communicators that do not compare their calls.
+    [[nodiscard]] bool same_calls() const noexcept { return same_calls_; }
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
     /// All ranks pause behind this step.
     [[nodiscard]] bool pauses() const noexcept { return pauses_; }
@@ -122,7 +195,7 @@ private:
     std::vector<report::metric_value> values_;
     std::vector<double> word_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
-    bool some_untouched_ = false, same_decisions_ = true, pauses_ = false;
+    bool some_untouched_ = false, same_decisions_ = true, same_calls_ = true, pauses_ = false;
     save_word saves_ = save_word::none;
 };
 

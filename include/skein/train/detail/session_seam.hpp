@@ -172,4 +172,13 @@ class session_core;
 ///   errors      usage: of an elastic job, and the strategy is not
 void begin_training(const context& ctx, const run_config& config, bool is_elastic);
 
+/// What the run computes on, by run_config::device; rank 0 says it where that is "automatic".
+///   strategy  its name; fits: it works on devices
+///   errors    those of choose_device(); not_supported, by name, for what works on the CPU alone
+[[nodiscard]] at::Device device_of_run(const context& ctx, const run_config& config,
+                                       std::string_view strategy, bool fits);
+/// The whole module is there from now on; its gradients, of a time before the training, are gone.
+///   look    what callbacks want to see of gradients, which is not supported on a device
+void move_to_device(torch::nn::Module& module, at::Device where, const gradient_look& look);
+
 } // namespace skein::train::detail

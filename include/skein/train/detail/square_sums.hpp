@@ -22,10 +22,15 @@ struct square_sums {
     static constexpr std::int64_t piece = 1 << 16, lanes = flat_alignment;
 
     std::vector<const float*> parts;
-    std::vector<std::int64_t> starts; // of the parts, and the end
+    std::vector<std::int64_t> starts;    // of the parts, and the end
+    std::vector<at::Tensor> on_device{}; // in place of both
 
     /// The tensors must outlive it.
     explicit square_sums(std::span<const at::Tensor> all) : starts{0} {
+        if (!all.empty() && !all.front().device().is_cpu()) {
+            on_device.assign(all.begin(), all.end());
+            return;
+        }
         for (const auto& part : all) {
             parts.push_back(static_cast<const float*>(part.const_data_ptr()));
             starts.push_back(starts.back() + part.numel());
@@ -85,6 +90,7 @@ struct square_sums {
     }
 
     [[nodiscard]] double of_all() const {
+        if (!on_device.empty()) return by_tensors(on_device);
         std::vector<double> sums(static_cast<std::size_t>((starts.back() + piece - 1) / piece));
         const bool is_short = starts.back() < std::ssize(parts) * cursor::block;
         at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
@@ -98,6 +104,21 @@ struct square_sums {
         double sum = 0;
         for (const double part : sums) sum += part;
         return sum;
+    }
+
+    /// By LibTorch's kernels, where the numbers are; one of them comes to the host. A sum in double
+    /// makes a copy in double, of so many numbers at a time.
+    [[nodiscard]] static double by_tensors(std::span<const at::Tensor> all) {
+        constexpr std::int64_t most = std::int64_t{1} << 24;
+        const at::NoGradGuard no_grad;
+        std::vector<at::Tensor> norms;
+        for (const auto& part : all)
+            for (std::int64_t at = 0; at < part.numel(); at += most)
+                norms.push_back(at::linalg_vector_norm(
+                    part.narrow(0, at, std::min(most, part.numel() - at)), 2, std::nullopt,
+                    /*keepdim=*/false, at::kDouble));
+        if (norms.empty()) return 0.0;
+        return at::stack(norms).square().sum().item<double>();
     }
 
     static void add(const float* x, std::int64_t count, double* lane, cursor* ahead) {

@@ -82,8 +82,10 @@ SKEIN_INLINE at::Tensor make_file_buffer(const std::string& folder, std::int64_t
         at::TensorOptions().dtype(at::kFloat));
 }
 
-SKEIN_INLINE at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements) {
-    return folder.empty() ? make_flat_buffer(elements) : make_file_buffer(folder, elements);
+SKEIN_INLINE at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements,
+                                          at::Device where) {
+    return folder.empty() ? make_flat_buffer(elements, at::kFloat, where)
+                          : make_file_buffer(folder, elements);
 }
 
 } // namespace skein::train

@@ -184,6 +184,34 @@ inline void refuse_aliases(const std::vector<flat_segment>& segments,
     }
 }
 
+/// A store lies on one device, with all of its module, and does there what it can.
+///   errors  not_supported, by name
+inline void require_one_device(const std::vector<flat_segment>& segments,
+                               const std::vector<fixed_tensor>& fixed,
+                               const store_options& options) {
+    const auto& first = segments.front();
+    const auto where = first.parameter.device();
+    const auto require = [&](const std::string& name, const at::Tensor& tensor) {
+        if (tensor.device() == where) return;
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a model in several places: {} is on {}, {} on {}",
+                                first.name, where.str(), name, tensor.device().str()))
+            .with_hint("move the whole model before fit(): model->to(device)");
+    };
+    for (const auto& s : segments) require(s.name, s.parameter);
+    for (const auto& f : fixed) require(f.name, f.tensor);
+    if (where.is_cpu()) return;
+    const char* const what = options.precision.is_mixed() ? "16 bits for what is computed"
+                             : options.parameter_memory || options.gradient_memory
+                                 ? "memory that ranks share"
+                             : options.shards > 1 || options.gradient_places > 0
+                                 ? "parameters that are cut between ranks"
+                                 : nullptr;
+    if (what == nullptr) return;
+    throw error(errc::not_supported, fmt::format("not supported: {} on {}", what, where.str()))
+        .with_hint("train with Single in float32 there, or on the CPU");
+}
+
 /// LibTorch's norms take statistics and parameters of one type, or a 16-bit input with both in
 /// float32.
 inline void refuse_norm(const torch::nn::Module& module, const std::string& name,
