@@ -22,7 +22,7 @@ from program import Run, find_program, run_cases  # noqa: E402
 
 SECONDS = 240.0
 STEPS = 900
-PROGRAM = ["--logical-shards", 8, "--checkpoint-every", 50, "--plain", "--samples", 1600, "--test", 200]
+PROGRAM = ["--logical-shards", 8, "--checkpoint-every", 150, "--plain", "--samples", 1600, "--test", 200]
 
 
 class Nodes(Cluster):
