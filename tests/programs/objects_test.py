@@ -7,6 +7,7 @@
 # label: runtime
 import pathlib
 import sys
+import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from program import Run, find_program, run_cases  # noqa: E402
@@ -15,7 +16,7 @@ SECONDS = 120.0
 
 
 def expect(lines, *arguments, said="", **variables):
-    with Run([find_program("skein_objects"), *arguments], **variables) as run:
+    with tempfile.TemporaryDirectory() as folder, Run([find_program("skein_objects"), *arguments], cwd=folder, **variables) as run:
         run.check(run.wait(SECONDS) == 0, f"exit code {run.process.returncode}")
         run.check(run.stdout.splitlines() == lines, "other lines")
         run.check(said in run.stderr, f"nothing says: {said}")
@@ -48,6 +49,16 @@ def no_store():
     expect(["0 of 3 in the store", "right"], "full", 3, "--workers", 2, SKEIN_STORE="0")
 
 
+def results_of_long_calls():
+    """Each is there before the plain call behind it has ended."""
+    expect([f"{i} of {1 << 18}" for i in range(4)], "long_calls", "--workers", 1)
+
+
+def calls_of_a_plain_function():
+    """One with a large argument leaves while that runs."""
+    expect(["it ran meanwhile"], "from_plain", "--workers", 2)
+
+
 def a_wrong_size():
     with Run([find_program("skein_objects"), "idle"], SKEIN_STORE="much") as run:
         run.check(run.wait(SECONDS) == 2, f"exit code {run.process.returncode}")
@@ -56,7 +67,9 @@ def a_wrong_size():
 
 CASES = [("nothing before the first object", nothing_before_the_first_object),
          ("three thousand results dropped", three_thousand_results_dropped), ("workers killed", workers_killed),
-         ("a full store", a_full_store), ("no store", no_store), ("a wrong size", a_wrong_size)]
+         ("a full store", a_full_store), ("no store", no_store),
+         ("results of long calls", results_of_long_calls), ("calls of a plain function", calls_of_a_plain_function),
+         ("a wrong size", a_wrong_size)]
 
 if __name__ == "__main__":
     run_cases(CASES, sys.argv[1] if len(sys.argv) > 1 else None)

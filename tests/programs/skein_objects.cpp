@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What objects cost and survive, on real processes: skein_objects idle | drop N | kills N | full N
+// What objects cost and survive, on real processes:
+//   skein_objects idle | drop N | kills N | full N | long_calls | from_plain
 #include <skein/core/awaitable.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/program/run.hpp>
@@ -14,7 +15,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -121,13 +124,66 @@ skein::task<void> full(int n) {
     fmt::print("{}\n", sum == std::uint64_t(n) * (8 << 18) ? "right" : "wrong");
 }
 
+/// Waits for a file, keeping its process to itself; false: it does not come.
+bool see(const std::string& path) {
+    const auto until = std::chrono::steady_clock::now() + 20s;
+    while (!std::filesystem::exists(path)) {
+        if (std::chrono::steady_clock::now() > until) return false;
+        std::this_thread::sleep_for(1ms);
+    }
+    return true;
+}
+void say(const std::string& path) { std::ofstream(path) << "here\n"; }
+
+struct slow {
+    /// Ends when the caller has said so, which knows of the one before by its result.
+    numbers make(std::string path, int number) {
+        const auto name = path + std::to_string(number);
+        if (!see(name + ".go")) throw std::runtime_error(name + " was not let go");
+        std::this_thread::sleep_for(20ms); // longer than calls run in a row
+        return numbers(1 << 18, std::uint32_t(number));
+    }
+};
+
+/// Plain calls that end one after the other, each when the result of the one before is there.
+skein::task<void> long_calls() {
+    const std::string path = "long-call-";
+    auto making = skein::actor<slow>();
+    const auto to = co_await making;
+    say(path + "9.go"); // the store begins
+    auto warming = to.call<&slow::make>(path, 9);
+    (void)co_await warming;
+    std::vector<skein::ref<numbers>> all;
+    for (int i = 0; i < 4; ++i) all.push_back(to.call<&slow::make>(path, i));
+    for (int i = 0; i < 4; ++i) {
+        say(path + std::to_string(i) + ".go");
+        auto looking = skein::view(all[std::size_t(i)]);
+        const auto seen = co_await looking;
+        fmt::print("{} of {}\n", (*seen).front(), (*seen).size());
+    }
+}
+
+void note(numbers all, std::string path) { say(path + std::to_string(all.size())); }
+/// Calls with a large argument, and waits for that to run while it keeps its own process.
+bool call_from_here(std::string path) {
+    const auto noting = skein::remote<&note>(numbers(25'000, 1), path);
+    return see(path + std::to_string(25'000));
+}
+skein::task<void> from_plain() {
+    const auto calling = skein::remote<&call_from_here>(std::string("noted-"));
+    const bool is_seen = co_await calling;
+    fmt::print("{}\n", is_seen ? "it ran meanwhile" : "it waited");
+}
+
 skein::task<int> app(std::vector<std::string> arguments) {
     const auto what = arguments.empty() ? std::string() : arguments[0];
     const int n = arguments.size() > 1 ? std::atoi(arguments[1].c_str()) : 1;
-    auto work = what == "idle"    ? idle()
-                : what == "drop"  ? drop(n)
-                : what == "kills" ? kills(n)
-                                  : full(n);
+    auto work = what == "idle"         ? idle()
+                : what == "drop"       ? drop(n)
+                : what == "kills"      ? kills(n)
+                : what == "long_calls" ? long_calls()
+                : what == "from_plain" ? from_plain()
+                                       : full(n);
     co_await work;
     co_return 0;
 }

@@ -156,13 +156,13 @@ void executor::refuse_objects(peer& from, slot_id id, Form& call) {
 
 SKEIN_INLINE task<void> executor::run_backlog() {
     do {
+        if (auto& leaving = replies_.objects().leaving(); leaving.has_any()) {
+            auto sent = leaving.wait();
+            co_await sent;
+        }
         next_turn next;
         co_await next;
         co_await yield(); // behind the readers that this turn has woken
-        if (auto& leaving = replies_.objects().leaving(); leaving.has_any()) {
-            auto gone = leaving.wait();
-            co_await gone;
-        }
         auto& here = loop::current();
         const auto began = here.coarse_now();
         while (!backlog_.empty() && here.coarse_now() - began < limit::call_turn) {

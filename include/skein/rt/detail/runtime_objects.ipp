@@ -14,12 +14,17 @@
 
 namespace skein::rt {
 
+namespace detail {
+/// So much a link takes at once, without its loop.
+inline constexpr std::size_t leaves_at_once = std::size_t{128} << 10;
+} // namespace detail
+
 /// A constructor's are kept for longer than its call. What a plain function calls leaves while that
-/// keeps the loop, so it cannot wait for the store: unless it fits no message.
+/// keeps the loop, if it can: it does not wait for the store.
 SKEIN_INLINE bool runtime::large_arguments::are(runtime& self, const detail::call_base& call,
                                                 std::size_t bytes) noexcept {
     return bytes >= limit::inline_bytes && call.kind != detail::call_kind::create &&
-           (bytes > limit::frame_bytes || !loop::current().is_occupied()) &&
+           (bytes > detail::leaves_at_once || !loop::current().is_occupied()) &&
            self.state_->replies.objects().takes(bytes) &&
            (!call.queue || call.queue->on == nullptr ||
             call.queue->on->role != detail::peer_role::here);
