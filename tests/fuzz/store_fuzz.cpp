@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process may say to a store, and a process of objects in a call, from any bytes: decoded within
-// bounds or refused; and the books of a store under any order of steps.
+// What a process may say to a store, a store to another one, and a process of objects in a call, from
+// any bytes: decoded within bounds or refused; and the books of a store under any order of steps.
+#include <skein/objects/peer_messages.hpp>
 #include <skein/objects/store_book.hpp>
 #include <skein/objects/store_messages.hpp>
 #include <skein/rt/detail/object_message.hpp>
@@ -21,7 +22,7 @@ void play(const std::uint8_t* data, std::size_t size) {
     for (; size >= 3; data += 3, size -= 3) {
         const process_id by(1 + data[1] % 4), to(1 + data[2] % 4);
         const object_number which(1 + data[2] / 4);
-        switch (data[0] % 9) {
+        switch (data[0] % 10) {
         case 0: (void)book.create(by, 4096u * (data[2] % 16) + 1); break;
         case 1: (void)book.seal(by, which); break;
         case 2: (void)book.give(by, which, to); break;
@@ -30,6 +31,7 @@ void play(const std::uint8_t* data, std::size_t size) {
         case 5: (void)book.take_free_pages(); break;
         case 6: (void)book.take(by, which, to); break;
         case 7: book.decline(by, to); break;
+        case 8: (void)book.give(by, which, to, process_id(1)); break;
         default: book.end_unseen(by);
         }
         const auto now = book.usage();
@@ -47,6 +49,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const skein::byte_span body(reinterpret_cast<const std::byte*>(data + 1), size - 1);
     const auto read = skein::objects::store_messages::check(data[0], body);
     if (!read && read.error().text().empty()) std::abort();
+    const auto of_store = skein::objects::peer_messages::check(data[0], body);
+    if (!of_store && of_store.error().text().empty()) std::abort();
     skein::byte_span rest = body;
     std::vector<skein::rt::detail::object_use> uses;
     if (skein::rt::detail::take_uses(rest, uses)) {

@@ -14,8 +14,9 @@
 // object when no store and no process of its own holds it. A store registers while a process of its
 // own holds. The bytes come when a process claims the object: once, for all that ask meanwhile and
 // after; they are a copy in the arena here, which the store itself holds in its books. When the last
-// process lets go the copy goes, and so does the registration; who wanted it before it was there stops
-// the transfer so.
+// process lets go so does the store, and a transfer stops. A copy that is there stays for a while, or
+// until its room is needed: the next process that claims the object finds it, once the home has said
+// that there is one still.
 //
 // A gift (see store_book) lies at the home of its object. Who gets it says so to its own store, which
 // tells the home.
@@ -25,12 +26,14 @@
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
 #include <skein/objects/object_name.hpp>
 #include <skein/objects/peer_messages.hpp>
 #include <skein/objects/store.hpp>
 #include <skein/objects/store_peers.hpp>
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,6 +46,7 @@ namespace skein::objects {
 /// Counts since the start.
 struct far_statistics {
     std::uint64_t transfers = 0, bytes_in = 0; ///< objects that were brought here
+    std::size_t idle = 0;                      ///< copies that no process holds
     std::size_t held = 0, copies = 0;          ///< far objects now, and those that are here
 };
 
@@ -73,6 +77,7 @@ private:
     void add_to(net::request_service& service, process_id who) override;
     void decline(process_id by, const decline_note& what) override;
     void end(process_id who) override;
+    [[nodiscard]] bool make_room() override;
     static task<far_claim_reply> claim(far_objects* self, process_id by, far_claim_request what);
     static task<far_read_reply> read(far_objects* self, process_id by, far_read_request what);
     static task<done_reply> give(far_objects* self, process_id by, far_give_request what);
@@ -83,6 +88,8 @@ private:
     [[nodiscard]] entry_ptr hold(process_id by, const object_name& name);
     [[nodiscard]] bool let_go(process_id by, const object_key& which, std::uint32_t times);
     void drop(const object_key& which, std::uint64_t times);
+    void give_back(const store_book::grant& copy);
+    static task<void> keep_tidy(far_objects* self);
     [[nodiscard]] std::shared_ptr<attempt> want(const entry_ptr& one);
     static task<void> bring(far_objects* self, entry_ptr one, std::shared_ptr<attempt> mine);
     static task<void> bring_now(far_objects* self, entry_ptr one);
@@ -107,6 +114,14 @@ private:
     net::address listens_at_;
     store_peers peers_;
     std::map<object_key, entry_ptr> entries_;
+    /// A copy that no process holds.
+    struct idle_copy {
+        object_key which;
+        store_book::grant copy;
+        time_point since;
+    };
+    std::list<idle_copy> idle_; ///< the oldest first
+    bool is_tidying_ = false;
     std::vector<declined_note> declined_; ///< for stores that come later
     std::vector<ended_note> ended_;
     std::uint64_t transfers_ = 0, bytes_in_ = 0;

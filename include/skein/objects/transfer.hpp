@@ -32,7 +32,7 @@ namespace skein::objects {
 [[nodiscard]] net::connection_options chunk_connection(const net::token& secret,
                                                        std::uint64_t store);
 
-/// Another store, as one that has objects. Destroyed when nothing is fetched from it any more.
+/// Another store, as one that has objects. close() it when nothing is fetched from it any more.
 class byte_source {
 public:
     /// Where a chunk goes, while it is called.
@@ -51,6 +51,8 @@ public:
     byte_source& operator=(const byte_source&) = delete;
     ~byte_source();
 
+    /// Ends the connections that nothing comes over. Never throws.
+    [[nodiscard]] task<void> close();
     /// Brings a part of an object, or all of it.
     ///   errors  not_found: it has no such object any more; refused, reset, ...: it cannot be
     ///           reached; malformed: it answers something else; what `write` throws; cancelled

@@ -6,6 +6,7 @@
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/metric_registry.hpp>
+#include <skein/core/sleep.hpp>
 #include <skein/core/units.hpp>
 
 #include <algorithm>
@@ -62,7 +63,7 @@ SKEIN_INLINE void far_objects::join(const net::address& hub) {
 }
 
 SKEIN_INLINE far_statistics far_objects::statistics() const {
-    far_statistics now{transfers_, bytes_in_, entries_.size(), 0};
+    far_statistics now{transfers_, bytes_in_, idle_.size(), entries_.size(), 0};
     for (const auto& [key, one] : entries_) now.copies += one->copy.has_value();
     return now;
 }
@@ -121,6 +122,14 @@ private:
     std::vector<object_key> all_;
 };
 
+/// Whoever has it does not answer.
+[[nodiscard]] SKEIN_INLINE bool is_way_lost(errc code) noexcept {
+    constexpr errc all[] = {errc::object_lost, errc::refused,           errc::reset,
+                            errc::closed,      errc::peer_lost,         errc::timeout,
+                            errc::corrupt,     errc::permission_denied, errc::mismatch};
+    return std::find(std::begin(all), std::end(all), code) != std::end(all);
+}
+
 /// Then the process that wants it has a copy of its own.
 [[nodiscard]] SKEIN_INLINE bool is_no_room(const error& why) noexcept {
     return why.code() == errc::exhausted || why.code() == errc::too_large;
@@ -173,16 +182,24 @@ SKEIN_INLINE task<far_read_reply> far_objects::read(far_objects* self, process_i
     if (!is_held || what.bytes == 0 || what.bytes > chunk_bytes || what.at > size ||
         what.bytes > size - what.at)
         throw error(errc::malformed, "a process reads what it does not hold");
-    auto reaching = self->peers_.reach(what.which.store);
-    const auto home = co_await reaching;
-    if (!home->bytes) throw error(errc::object_lost, "its node does not say where it is");
     far_read_reply out;
     out.bytes.resize(static_cast<std::size_t>(what.bytes));
-    auto fetching = home->bytes->fetch(
-        what.which.number, {what.at, what.bytes}, [&](std::uint64_t at, byte_span bytes) {
-            std::memcpy(out.bytes.data() + (at - what.at), bytes.data(), bytes.size());
-        });
-    co_await fetching;
+    std::optional<error> why;
+    try {
+        auto reaching = self->peers_.reach(what.which.store);
+        const auto home = co_await reaching;
+        if (!home->bytes) throw error(errc::object_lost, "its node does not say where it is");
+        auto fetching = home->bytes->fetch(
+            what.which.number, {what.at, what.bytes}, [&](std::uint64_t at, byte_span bytes) {
+                std::memcpy(out.bytes.data() + (at - what.at), bytes.data(), bytes.size());
+            });
+        co_await fetching;
+    } catch (const error& e) {
+        why = e;
+    }
+    if (why && is_way_lost(why->code()))
+        throw lost_with(what.which, *self->peers_.at(what.which.store), *why);
+    if (why) throw *why;
     co_return out;
 }
 
@@ -266,6 +283,13 @@ SKEIN_INLINE far_objects::entry_ptr far_objects::hold(process_id by, const objec
     if (!one) {
         one = std::make_shared<entry>();
         one->name = name;
+        const auto idle = std::find_if(idle_.begin(), idle_.end(), [&](const idle_copy& copy) {
+            return copy.which == name.key();
+        });
+        if (idle != idle_.end()) {
+            one->copy = idle->copy;
+            idle_.erase(idle);
+        }
     }
     ++one->holds[by];
     ++one->total;
@@ -294,7 +318,13 @@ SKEIN_INLINE void far_objects::drop(const object_key& which, std::uint64_t times
     if (one->total != 0) return;
     entries_.erase(found);
     if (one->coming) one->coming->stop.request();
-    if (one->copy) (void)store_.book_.release(self_, one->copy->number, 1);
+    if (one->copy) {
+        idle_.push_back({which, *one->copy, loop::current().now()});
+        // Somebody waits for room.
+        if (!store_.line_.empty()) (void)make_room();
+        if (!idle_.empty() && !is_closed_ && !std::exchange(is_tidying_, true))
+            tasks_.spawn(keep_tidy(this));
+    }
     one->copy.reset();
     if (const auto n = std::exchange(one->registered, 0); n != 0) {
         let_go_note note;
@@ -303,9 +333,34 @@ SKEIN_INLINE void far_objects::drop(const object_key& which, std::uint64_t times
     }
 }
 
-/// Null: it is here.
+SKEIN_INLINE void far_objects::give_back(const store_book::grant& copy) {
+    (void)store_.book_.release(self_, copy.number, 1);
+}
+
+SKEIN_INLINE bool far_objects::make_room() {
+    if (idle_.empty()) return false;
+    give_back(idle_.front().copy);
+    idle_.pop_front();
+    return true;
+}
+
+SKEIN_INLINE task<void> far_objects::keep_tidy(far_objects* self) {
+    while (!self->idle_.empty()) {
+        const auto due = deadline_after(self->idle_.front().since, self->store_.times_.idle_pages);
+        const auto now = loop::current().exact_now();
+        if (now < due) {
+            co_await sleep_for(due - now);
+            continue;
+        }
+        (void)self->make_room();
+        self->store_.changed();
+    }
+    self->is_tidying_ = false;
+}
+
+/// Null: it is here, and held at its home, or that is gone.
 SKEIN_INLINE std::shared_ptr<far_objects::attempt> far_objects::want(const entry_ptr& one) {
-    if (one->copy) return nullptr;
+    if (one->copy && (one->registered != 0 || peers_.at(one->name.store)->lost)) return nullptr;
     if (!one->coming) {
         one->coming = std::make_shared<attempt>();
         const task_context::use none(nullptr); // it belongs to all that will ask
@@ -324,14 +379,6 @@ SKEIN_INLINE error far_objects::lost_with(const object_name& name, const store_p
                                              home.where.node.empty() ? "its node" : home.where.node,
                                              why.text())))
         .with_hint("it is not computed again: call its function again");
-}
-
-/// Whoever has it does not answer.
-[[nodiscard]] SKEIN_INLINE bool is_way_lost(errc code) noexcept {
-    constexpr errc all[] = {errc::object_lost, errc::refused,           errc::reset,
-                            errc::closed,      errc::peer_lost,         errc::timeout,
-                            errc::corrupt,     errc::permission_denied, errc::mismatch};
-    return std::find(std::begin(all), std::end(all), code) != std::end(all);
 }
 
 SKEIN_INLINE task<void> far_objects::bring(far_objects* self, entry_ptr one,
@@ -355,6 +402,7 @@ SKEIN_INLINE task<void> far_objects::bring_now(far_objects* self, entry_ptr one)
         auto registering = shield(register_at(self, one, home));
         co_await registering;
     }
+    if (one->copy) co_return; // from before
     auto copying = copy(self, one, home);
     co_await copying;
 }
@@ -370,6 +418,7 @@ SKEIN_INLINE task<void> far_objects::register_at(far_objects* self, entry_ptr on
     const auto answer = co_await asking;
     if (answer.bytes.size() != 1 || (answer.bytes[0] != 0 && answer.bytes[0] != one->name.bytes))
         throw error(errc::malformed, "a store answers for another object than it was asked for");
+    if (answer.bytes[0] == 0 && one->copy) self->give_back(*std::exchange(one->copy, {}));
     if (answer.bytes[0] == 0)
         throw error(errc::not_found, fmt::format("object {} is gone: nobody holds it any more",
                                                  one->name.number.value()));

@@ -69,7 +69,10 @@ SKEIN_INLINE task<create_reply> store::create(store* self, process_id by, create
                                               net::caller who) {
     if (!self->book_.fits(what.bytes)) throw self->no_room(what.bytes);
     if (self->line_.empty()) {
-        if (const auto made = self->book_.create(by, what.bytes)) {
+        auto made = self->book_.create(by, what.bytes);
+        while (!made && self->far_ != nullptr && self->far_->make_room())
+            made = self->book_.create(by, what.bytes);
+        if (made) {
             self->show_numbers();
             co_return self->name_of(*made, what.bytes);
         }

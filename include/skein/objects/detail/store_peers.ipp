@@ -303,7 +303,12 @@ SKEIN_INLINE task<void> store_peers::close() {
     tasks_.cancel();
     auto joined = as_result(shield(tasks_.join()));
     (void)co_await joined;
-    all_.clear();
+    const auto all = std::exchange(all_, {});
+    for (const auto& [number, one] : all) {
+        if (!one->bytes) continue;
+        auto ending = shield(one->bytes->close());
+        co_await ending;
+    }
     hub_.reset();
     door_.reset();
     bytes_door_.reset();

@@ -75,6 +75,15 @@ SKEIN_INLINE byte_source::~byte_source() {
         wire->abort(error(errc::closed, "no objects are fetched any more"));
 }
 
+SKEIN_INLINE task<void> byte_source::close() {
+    const auto all = std::exchange(idle_, {});
+    for (const auto& wire : all) {
+        wire->abort(error(errc::closed, "no objects are fetched any more"));
+        auto closing = wire->close();
+        co_await closing;
+    }
+}
+
 SKEIN_INLINE task<net::connection::handle> byte_source::connection() {
     while (!idle_.empty()) {
         auto wire = std::move(idle_.back());
