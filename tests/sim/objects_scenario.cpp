@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // objects: values that are put, made by tasks, passed by ref at any depth, kept by actors and read by
-// views, on workers that die, in a store that is often full.
+// views, on workers that die, in a store that is often full, with a disk for what finds no room or without
+// one; that disk may be small, fail, or give back other bytes than it got.
 //
 // Invariants: what is read is what was written, whoever reads it and however often it ran before; what
-// the driver holds is there; each call has an outcome after the calm; when all is let go of nothing is
-// left in the store.
+// the driver holds is there, or an error says which disk has lost it; each call has an outcome after the
+// calm; when all is let go of nothing is left in the store and on the disk.
 #include "sim/scenario.hpp"
 
 #include <tests/support/sim_cluster.hpp>
@@ -89,7 +90,8 @@ struct keeper {
     }
 };
 
-bool is_expected(const error& why) {
+bool is_expected(const error& why, bool disk_fails) {
+    if (why.code() == errc::io || why.code() == errc::corrupt) return disk_fails;
     constexpr errc may_be[] = {errc::worker_lost, errc::cancelled, errc::timeout,
                                errc::closed,      errc::reset,     errc::not_found};
     return std::find(std::begin(may_be), std::end(may_be), why.code()) != std::end(may_be);
@@ -103,7 +105,9 @@ struct held_value {
 
 class game {
 public:
-    game(sim::world& w, test::sim_cluster& c) : w_(w), cluster_(c) {}
+    /// disk: null: it does not fail.
+    game(sim::world& w, test::sim_cluster& c, sim::disk* failing)
+        : w_(w), cluster_(c), failing_(failing) {}
 
     task<void> play() {
         auto making = as_result(with_timeout(actor<keeper>.with({.restarts = -1})(), 30s));
@@ -113,6 +117,7 @@ public:
             auto step = one_step();
             co_await step;
             if (w_.chance(0.4)) co_await sleep_for(std::chrono::milliseconds(w_.below(30)));
+            if (failing_ != nullptr && w_.chance(0.1)) spoil();
             if (w_.chance(0.06))
                 cluster_.kill(static_cast<int>(w_.below(std::uint64_t(cluster_.workers()))));
         }
@@ -125,9 +130,21 @@ public:
         const auto left = cluster_.stored();
         w_.check(left.objects == 0, "an object is left that nobody holds");
         w_.check(left.kept == 0, "pages were not given back");
+        w_.check(left.pinned == 0 && left.away == 0, "what is gone is counted");
+        w_.check(cluster_.stored_in_files().bytes == 0, "a file is left of what is gone");
     }
 
 private:
+    [[nodiscard]] bool is_expected(const error& why) const {
+        return objects_scenario::is_expected(why, failing_ != nullptr);
+    }
+    /// The disk changes a bit of what lies on it.
+    void spoil() {
+        const auto files = failing_->list("spill");
+        if (!files || files->empty()) return;
+        const auto& one = (*files)[w_.below(files->size())];
+        if (one.bytes != 0) (void)failing_->flip_bit("spill/" + one.name, w_.below(8 * one.bytes));
+    }
     [[nodiscard]] std::uint32_t size() {
         return static_cast<std::uint32_t>(4 * (1 + w_.below(w_.chance(0.3) ? 2'000 : 40'000)));
     }
@@ -322,6 +339,7 @@ private:
 
     sim::world& w_;
     test::sim_cluster& cluster_;
+    sim::disk* failing_;
     std::uint32_t last_id_ = 0;
     std::vector<held_value> held_;
     std::map<int, std::vector<std::uint32_t>> places_; ///< what was to be kept there, ever
@@ -331,10 +349,15 @@ private:
 task<void> scenario(sim::world& w) {
     // On one host connections do not break while both processes live.
     w.network.stop_faults();
+    sim::disk_options how;
+    const bool has_disk = w.chance(0.8), fails = has_disk && w.chance(0.25);
+    if (w.chance(0.2)) how.capacity = (1 + w.below(4)) << 20;
+    if (fails) how.io_error = 0.03;
+    sim::disk disk(w.loop.random(), how);
     test::sim_cluster cluster(w.loop, w.network, 1 + static_cast<int>(w.below(3)));
-    cluster.share_store((1 + w.below(4)) << 19);
+    cluster.share_store((1 + w.below(4)) << 19, has_disk ? &disk : nullptr);
     auto body = [&](test::sim_cluster& c) -> task<void> {
-        game g(w, c);
+        game g(w, c, fails ? &disk : nullptr);
         auto playing = g.play();
         co_await playing;
     };

@@ -11,6 +11,8 @@
 //
 // All runtimes share one thread: calls go through the runtime of the task that makes them.
 
+#include <tests/support/sim_volume.hpp>
+
 #include <skein/core/constants.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/net/connection.hpp>
@@ -19,6 +21,7 @@
 #include <skein/rt/actor.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/worker_link.hpp>
+#include <skein/sim/disk.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>
 
@@ -63,11 +66,16 @@ public:
     /// Workers and driver share no memory, as on several hosts; before run().
     void share_no_memory() { shares_memory_ = false; }
     /// All have a store of so many bytes in common, as on one host; before run().
-    void share_store(std::uint64_t bytes) {
+    ///   disk  for what finds no room; must outlive this
+    void share_store(std::uint64_t bytes, sim::disk* disk = nullptr) {
         memory_ = objects::arena::in_memory(bytes);
-        store_.emplace(memory_, loop_.random().next() | 1);
+        std::unique_ptr<objects::spill_volume> files;
+        if (disk != nullptr) files = std::make_unique<sim_volume>(*disk);
+        store_.emplace(memory_, loop_.random().next() | 1, objects::store_times(),
+                       std::move(files));
     }
     [[nodiscard]] objects::store_usage stored() const { return store_->usage(); }
+    [[nodiscard]] objects::spill_usage stored_in_files() const { return store_->files(); }
     /// All calls of workers go through the driver; before run().
     void call_through_driver() { calls_directly_ = false; }
     /// Calls that run as coroutines on workers now.

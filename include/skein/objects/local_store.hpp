@@ -18,6 +18,7 @@
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/token.hpp>
 #include <skein/objects/arena.hpp>
+#include <skein/objects/spill.hpp>
 #include <skein/objects/store_client.hpp>
 
 #include <cstdint>
@@ -50,8 +51,9 @@ struct child_link {
 /// On the driver's loop; start() may come from there alone.
 class local_store {
 public:
+    ///   files   where objects go when there is no room; null: nowhere
     ///   errors  exhausted: the system allows no such memory
-    explicit local_store(std::uint64_t bytes);
+    explicit local_store(std::uint64_t bytes, std::unique_ptr<spill_volume> files = nullptr);
     local_store(const local_store&) = delete;
     local_store& operator=(const local_store&) = delete;
     /// All clients have been closed, or their processes are gone.
@@ -74,6 +76,7 @@ private:
     void take(unique_fd socket);
 
     arena memory_;
+    std::unique_ptr<spill_volume> files_;   ///< until the start
     std::shared_ptr<const unique_fd> file_; ///< the arena's, once more, for children
     net::token secret_;
     std::vector<unique_fd> early_; ///< sockets from before the start

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -73,6 +74,7 @@ namespace detail {
     net::connection_options how;
     how.secret = secret;
     how.self.name = self ? "process" : "store";
+    how.self.pid = ::getpid();
     how.self.build_id = proc::build_id();
     how.self.purpose = "skein-objects-1";
     if (self) how.self.extra = wire::encode(store_hello{self});
@@ -101,7 +103,8 @@ namespace detail {
 } // namespace detail
 
 struct local_store::server {
-    server(arena memory, std::uint64_t number) : books(std::move(memory), number) {}
+    server(arena memory, std::uint64_t number, std::unique_ptr<spill_volume> files)
+        : books(std::move(memory), number, {}, std::move(files)) {}
     store books;
     scope serving;
 
@@ -126,8 +129,8 @@ struct local_store::server {
     }
 };
 
-SKEIN_INLINE local_store::local_store(std::uint64_t bytes)
-    : memory_(arena::create(bytes)), secret_(net::token::generate()) {
+SKEIN_INLINE local_store::local_store(std::uint64_t bytes, std::unique_ptr<spill_volume> files)
+    : memory_(arena::create(bytes)), files_(std::move(files)), secret_(net::token::generate()) {
     file_ = std::make_shared<const unique_fd>(::fcntl(memory_.fd(), F_DUPFD_CLOEXEC, 0));
     if (!*file_) throw error(errc::exhausted, "no descriptor for the memory of objects");
     (void)memory_.view(0, 0); // where addresses are limited it is said now
@@ -171,7 +174,7 @@ SKEIN_INLINE void local_store::start() {
     if (thread_) return;
     thread_ = std::make_unique<net::loop_thread>("skein-objects");
     thread_->run([this]() -> task<void> {
-        server_ = std::make_unique<server>(memory_, system_random().next() | 1);
+        server_ = std::make_unique<server>(memory_, system_random().next() | 1, std::move(files_));
         co_return;
     });
     for (auto& socket : std::exchange(early_, {})) take(std::move(socket));

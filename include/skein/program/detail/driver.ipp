@@ -272,8 +272,9 @@ SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked)
     const auto bytes =
         asked.empty() ? objects::default_store_bytes() : objects::parse_store_bytes(asked);
     if (bytes == 0) return;
+    auto files = objects::default_spill_volume();
     try {
-        store_ = std::make_shared<objects::local_store>(bytes);
+        store_ = std::make_shared<objects::local_store>(bytes, std::move(files));
     } catch (const error& e) {
         logging::at(asked.empty() ? logging::level::debug : logging::level::warn, "objects",
                     "there is no store",
