@@ -96,7 +96,8 @@ TEST_CASE("what is read stays where it is, whoever wants room", "[objects][spill
         auto reading_third = objects::read(third);
         auto its = co_await reading_third;
         auto in_vain = make(a.get(), 2 * mebi, 4);
-        CHECK(!co_await in_vain); // both are read
+        const auto late = co_await in_vain;
+        CHECK(!late); // both are read
         its.reset();
         auto making_at_last = make(a.get(), 2 * mebi, 5);
         const auto fifth = co_await making_at_last;
@@ -166,7 +167,8 @@ TEST_CASE("a disk that fails to read is an error, and one that fails to write no
         const auto first = co_await making;
         w.disk.set_read_only(true);
         auto in_vain = make(a.get(), 3 * mebi, 2, 3s);
-        CHECK(!co_await in_vain);
+        const auto late = co_await in_vain;
+        CHECK(!late);
         w.disk.set_read_only(false);
         auto making_too = make(a.get(), 3 * mebi, 2, 3s);
         const auto second = co_await making_too;
@@ -198,7 +200,8 @@ TEST_CASE("five percent of a volume stay free, and room on it is used again", "[
         CHECK(w.store->files().bytes == 9 * mebi);
         all.erase(all.begin(), all.begin() + 4);
         auto making = make(a.get(), 2 * mebi, 99, 5s);
-        CHECK(co_await making);
+        const auto made = co_await making;
+        CHECK(made);
     });
 }
 
@@ -217,11 +220,13 @@ TEST_CASE("a process that does not answer keeps what it holds", "[objects][spill
         auto claiming = link->call<objects::claim_reply>(what);
         (void)co_await claiming;
         auto in_vain = make(a.get(), 3 * mebi, 2, 5s);
-        CHECK(!co_await in_vain);
+        const auto late = co_await in_vain;
+        CHECK(!late);
         auto closing = link->close();
         co_await closing;
         auto making_too = make(a.get(), 3 * mebi, 2, 5s);
-        CHECK(co_await making_too);
+        const auto made = co_await making_too;
+        CHECK(made);
     });
 }
 

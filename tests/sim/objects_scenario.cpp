@@ -123,6 +123,8 @@ public:
         }
         auto checked = check_all();
         co_await checked;
+        check_views();
+        views_.clear();
         held_.clear();
         keeper_ = {};
         co_await sleep_for(100s);
@@ -165,7 +167,7 @@ private:
     }
 
     task<void> one_step() {
-        const auto kind = held_.empty() ? 0 : w_.below(14);
+        const auto kind = held_.empty() ? 0 : w_.below(19);
         const auto id = next_id();
         switch (kind) {
         case 0: {
@@ -234,7 +236,30 @@ private:
             co_await checked;
             break;
         }
-        default: held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(w_.below(held_.size())));
+        case 13:
+        case 14: {
+            const auto one = any();
+            auto looking = as_result(with_timeout(keep_view(one.value), 1000s));
+            const auto seen = co_await looking;
+            if (seen)
+                views_.emplace_back(one.id, *seen);
+            else
+                w_.check(is_expected(seen.error()), seen.error().what());
+            break;
+        }
+        case 15:
+            check_views();
+            if (w_.chance(0.5)) views_.clear();
+            break;
+        case 16:
+        case 17: {
+            auto all = many_at_once();
+            co_await all;
+            break;
+        }
+        default:
+            if (keeps_much_ && w_.chance(0.7)) break;
+            held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(w_.below(held_.size())));
         }
     }
 
@@ -316,6 +341,31 @@ private:
         const auto& all = places_[place];
         return std::find(all.begin(), all.end(), id) != all.end();
     }
+    /// Values are made while others are read.
+    task<void> many_at_once() {
+        std::vector<std::pair<std::uint32_t, ref<std::uint32_t>>> said;
+        for (std::uint64_t n = 2 + w_.below(8); n > 0; --n) {
+            if (w_.chance(0.4)) {
+                const auto id = next_id();
+                held_.push_back({id, remote<&make>.with({.retries = 100})(id, size())});
+            }
+            const auto one = any();
+            said.emplace_back(one.id,
+                              remote<&look_twice>(one.value, static_cast<int>(w_.below(20))));
+        }
+        for (const auto& [id, one] : said) {
+            auto checked = expect(one, id, "one of many views changes");
+            co_await checked;
+        }
+    }
+    static task<view<numbers>> keep_view(ref<numbers> at) {
+        auto looking = view(at);
+        co_return co_await looking;
+    }
+    void check_views() {
+        for (const auto& [id, one] : views_)
+            w_.check(id_of(*one) == id, "a view that the driver keeps has changed");
+    }
     static task<std::uint32_t> look_here(ref<numbers> at) {
         auto looking = view(at);
         const auto seen = co_await looking;
@@ -323,6 +373,8 @@ private:
     }
 
     task<void> check_all() {
+        check_views();
+        if (w_.chance(0.5)) views_.clear();
         for (const auto& one : held_) {
             auto looking = as_result(with_timeout(look_here(one.value), 1000s));
             const auto seen = co_await looking;
@@ -340,8 +392,10 @@ private:
     sim::world& w_;
     test::sim_cluster& cluster_;
     sim::disk* failing_;
+    const bool keeps_much_ = w_.chance(0.5);
     std::uint32_t last_id_ = 0;
     std::vector<held_value> held_;
+    std::vector<std::pair<std::uint32_t, view<numbers>>> views_; ///< and which values they are
     std::map<int, std::vector<std::uint32_t>> places_; ///< what was to be kept there, ever
     actor_handle<keeper> keeper_;
 };
@@ -353,9 +407,10 @@ task<void> scenario(sim::world& w) {
     const bool has_disk = w.chance(0.8), fails = has_disk && w.chance(0.25);
     if (w.chance(0.2)) how.capacity = (1 + w.below(4)) << 20;
     if (fails) how.io_error = 0.03;
-    sim::disk disk(w.loop.random(), how);
+    sim::disk disk(w.loop.random(), how, &w.network.counts());
     test::sim_cluster cluster(w.loop, w.network, 1 + static_cast<int>(w.below(3)));
-    cluster.share_store((1 + w.below(4)) << 19, has_disk ? &disk : nullptr);
+    const auto least = has_disk && w.chance(0.5) ? 18 : 19;
+    cluster.share_store((1 + w.below(4)) << least, has_disk ? &disk : nullptr);
     auto body = [&](test::sim_cluster& c) -> task<void> {
         game g(w, c, fails ? &disk : nullptr);
         auto playing = g.play();
