@@ -13,6 +13,7 @@
 #include <skein/objects/far_objects.hpp>
 #include <skein/objects/local_store.hpp>
 #include <skein/objects/object.hpp>
+#include <skein/objects/spill.hpp>
 #include <skein/objects/store.hpp>
 #include <skein/objects/store_book.hpp>
 #include <skein/objects/store_client.hpp>
@@ -23,6 +24,7 @@
 #include <skein/objects/detail/far_objects.ipp>
 #include <skein/objects/detail/local_store.ipp>
 #include <skein/objects/detail/object.ipp>
+#include <skein/objects/detail/spill.ipp>
 #include <skein/objects/detail/store.ipp>
 #include <skein/objects/detail/store_book.ipp>
 #include <skein/objects/detail/store_client.ipp>

@@ -248,4 +248,92 @@ TEST_CASE("over many steps a book says what a model says", "[objects][store_book
     }
 }
 
+constexpr std::uint64_t leaf = 4096;
+
+TEST_CASE("what goes is a row, and the one that was not used for longest", "[objects][book]") {
+    store_book book(8 * leaf);
+    const process_id a(1);
+    book.begin(a);
+    std::vector<object_number> all;
+    for (int i = 0; i < 8; ++i) {
+        all.push_back(book.create(a, leaf)->number);
+        REQUIRE(book.seal(a, all.back()));
+    }
+    CHECK(book.least_used(2 * leaf) == std::vector{all[0], all[1]});
+    (void)book.pin(a, all[1]);
+    CHECK(book.least_used(2 * leaf) == std::vector{all[2], all[3]});
+    CHECK(book.least_used(leaf) == std::vector{all[0]});
+    CHECK(book.least_used(7 * leaf).empty()); // the pin is in the way
+    REQUIRE(book.unpin(a, all[1], 1));
+    CHECK(book.least_used(8 * leaf).size() == 8);
+    REQUIRE(book.release(a, all[4], 1)); // a free place is a part of a row
+    CHECK(book.least_used(2 * leaf) == std::vector{all[3]});
+    const auto used = book.claim(a, all[3]);
+    CHECK(used);
+    CHECK(book.least_used(2 * leaf) == std::vector{all[5]});
+}
+
+TEST_CASE("what is away has no place, and is given another one", "[objects][book]") {
+    store_book book(4 * leaf);
+    const process_id a(1), b(2);
+    book.begin(a);
+    book.begin(b);
+    const auto first = book.create(a, 2 * leaf)->number;
+    REQUIRE(book.seal(a, first));
+    CHECK(!book.send_away(first)); // there is no file with it
+    book.set_copy(first, true);
+    REQUIRE(book.send_away(first));
+    CHECK(book.find(a, first) == store_book::presence::away);
+    CHECK(book.find(b, first) == store_book::presence::gone);
+    CHECK(book.usage().away == 2 * leaf);
+    CHECK(book.usage().sealed == 0);
+    CHECK(book.claim(b, first)); // it can be held
+    const auto all = book.create(a, 4 * leaf);
+    REQUIRE(all);
+    book.keep(first);
+    CHECK(!book.place(first));
+    REQUIRE(book.release(a, all->number, 1));
+    REQUIRE(book.place(first));
+    REQUIRE(book.release(a, first, 1));
+    REQUIRE(book.release(b, first, 1)); // while it is read back
+    CHECK(!book.claim(a, first));
+    book.placed(first, true);
+    CHECK(book.take_gone().empty());
+    book.let(first);
+    CHECK(book.take_gone() == std::vector{first});
+    CHECK(book.usage().objects == 0);
+    CHECK(book.usage().sealed == 0);
+    CHECK(book.usage().away == 0);
+    CHECK(book.create(a, 4 * leaf));
+}
+
+TEST_CASE("who reads freely has all pinned that it holds, until it says what it reads",
+          "[objects][book]") {
+    store_book book(4 * leaf);
+    const process_id a(1), b(2);
+    book.begin(a);
+    book.begin(b);
+    book.read_freely(a);
+    const auto first = book.create(a, 2 * leaf)->number, second = book.create(a, 2 * leaf)->number;
+    REQUIRE(book.seal(a, first));
+    REQUIRE(book.seal(a, second));
+    CHECK(book.usage().pinned == 4 * leaf);
+    CHECK(book.most_pinned() == std::vector{std::pair{4 * leaf, a}});
+    REQUIRE(book.give(a, first, b));
+    CHECK(book.least_used(leaf).empty());
+    CHECK(!book.read_only_what_is_pinned(a, {{object_number(9), 1, 0}}));
+    REQUIRE(book.read_only_what_is_pinned(a, {{second, 2, 0}}));
+    CHECK(book.usage().pinned == 2 * leaf);
+    CHECK(book.least_used(leaf) == std::vector{first});
+    CHECK(!book.unpin(a, first, 1));
+    REQUIRE(book.unpin(a, second, 2));
+    CHECK(!book.unpin(a, second, 1));
+    CHECK(book.usage().pinned == 0);
+    (void)book.pin(b, first);
+    book.end(b);
+    CHECK(book.usage().pinned == 0);
+    book.end(a);
+    CHECK(book.usage().objects == 0);
+}
+
 } // namespace store_book_test

@@ -2,6 +2,8 @@
 #pragma once
 // A store on a simulated host, and processes on others that use it.
 
+#include <tests/support/sim_volume.hpp>
+
 #include <skein/core/awaitable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
@@ -9,6 +11,7 @@
 #include <skein/net/connection.hpp>
 #include <skein/objects/store.hpp>
 #include <skein/objects/store_client.hpp>
+#include <skein/sim/disk.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>
 #include <skein/wire/encode.hpp>
@@ -30,10 +33,15 @@ struct user {
 
 struct world {
     explicit world(std::uint64_t bytes) : memory(skein::objects::arena::in_memory(bytes)) {}
+    /// The same with a disk for what finds no room.
+    world(std::uint64_t bytes, skein::sim::disk_options how)
+        : memory(skein::objects::arena::in_memory(bytes)), disk(how), has_disk(true) {}
 
     skein::sim::loop loop{7};
     skein::sim::network network{loop, skein::sim::faults()};
     skein::objects::arena memory;
+    skein::sim::disk disk;
+    bool has_disk = false;
     std::optional<skein::objects::store> store;
     std::vector<std::shared_ptr<user>> users;
     std::uint64_t last_process = 0;
@@ -90,7 +98,9 @@ private:
         }
     }
     static skein::task<void> whole(world* w, std::function<skein::task<void>(world&)>* work) {
-        w->store.emplace(w->memory, 4711);
+        std::unique_ptr<skein::objects::spill_volume> files;
+        if (w->has_disk) files = std::make_unique<skein::test::sim_volume>(w->disk);
+        w->store.emplace(w->memory, 4711, skein::objects::store_times(), std::move(files));
         const auto door = w->network.host("store").listen(skein::net::address::sim("store", 1));
         skein::scope serving;
         serving.spawn(accept(w, door.get(), &serving));

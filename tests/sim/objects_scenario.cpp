@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // objects: values that are put, made by tasks, passed by ref at any depth, kept by actors and read by
-// views, on workers that die, in a store that is often full; on one host, or on nodes with a store each,
-// whose links break and are cut, and which die.
+// views, on workers that die, in a store that is often full; on one host, with a disk for what finds no
+// room or without one, which may be small, fail, or give back other bytes than it got; or on nodes with a
+// store each, whose links break and are cut, and which die.
 //
 // Invariants: what is read is what was written, whoever reads it and however often it ran before; what
-// the driver holds is there, unless its node has died; each call has an outcome after the calm; when all is let go of nothing is
-// left in the store.
+// the driver holds is there, unless its node has died, or an error says which disk has lost it; each call
+// has an outcome after the calm; when all is let go of nothing is left in the stores and on the disk.
 #include "sim/scenario.hpp"
 
 #include <tests/support/sim_cluster.hpp>
@@ -91,7 +92,8 @@ struct keeper {
     }
 };
 
-bool is_expected(const error& why) {
+bool is_expected(const error& why, bool disk_fails) {
+    if (why.code() == errc::io || why.code() == errc::corrupt) return disk_fails;
     constexpr errc may_be[] = {errc::worker_lost, errc::cancelled, errc::timeout,    errc::closed,
                                errc::reset,       errc::not_found, errc::object_lost};
     return std::find(std::begin(may_be), std::end(may_be), why.code()) != std::end(may_be);
@@ -105,7 +107,9 @@ struct held_value {
 
 class game {
 public:
-    game(sim::world& w, test::sim_cluster& c) : w_(w), cluster_(c) {}
+    /// disk: null: it does not fail.
+    game(sim::world& w, test::sim_cluster& c, sim::disk* failing)
+        : w_(w), cluster_(c), failing_(failing) {}
 
     task<void> play() {
         auto making = as_result(with_timeout(actor<keeper>.with({.restarts = -1})(), 30s));
@@ -119,6 +123,7 @@ public:
                 auto shaking = shake_nodes();
                 co_await shaking;
             }
+            if (failing_ != nullptr && w_.chance(0.1)) spoil();
             if (w_.chance(0.06))
                 cluster_.kill(static_cast<int>(w_.below(std::uint64_t(cluster_.workers()))));
         }
@@ -126,6 +131,8 @@ public:
         co_await healed;
         auto checked = check_all();
         co_await checked;
+        check_views();
+        views_.clear();
         held_.clear();
         keeper_ = {};
         co_await sleep_for(100s);
@@ -134,6 +141,8 @@ public:
         w_.check(left.objects == 0,
                  "an object is left that nobody holds" + cluster_.describe_stores());
         w_.check(left.kept == 0, "pages were not given back");
+        w_.check(left.pinned == 0 && left.away == 0, "what is gone is counted");
+        w_.check(cluster_.stored_in_files().bytes == 0, "a file is left of what is gone");
     }
 
 private:
@@ -162,8 +171,15 @@ private:
     [[nodiscard]] bool is_expected(const error& why) const {
         // Who is cut off for long is taken for lost, too.
         const bool may_be_lost = cluster_.nodes() != 0;
-        return objects_scenario::is_expected(why) &&
+        return objects_scenario::is_expected(why, failing_ != nullptr) &&
                (may_be_lost || why.code() != errc::object_lost);
+    }
+    /// The disk changes a bit of what lies on it.
+    void spoil() {
+        const auto files = failing_->list("spill");
+        if (!files || files->empty()) return;
+        const auto& one = (*files)[w_.below(files->size())];
+        if (one.bytes != 0) (void)failing_->flip_bit("spill/" + one.name, w_.below(8 * one.bytes));
     }
     [[nodiscard]] std::uint32_t size() {
         return static_cast<std::uint32_t>(4 * (1 + w_.below(w_.chance(0.3) ? 2'000 : 40'000)));
@@ -185,7 +201,7 @@ private:
     }
 
     task<void> one_step() {
-        const auto kind = held_.empty() ? 0 : w_.below(14);
+        const auto kind = held_.empty() ? 0 : w_.below(19);
         const auto id = next_id();
         switch (kind) {
         case 0: {
@@ -256,7 +272,30 @@ private:
             co_await checked;
             break;
         }
-        default: held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(w_.below(held_.size())));
+        case 13:
+        case 14: {
+            const auto one = any();
+            auto looking = as_result(with_timeout(keep_view(one.value), 1000s));
+            const auto seen = co_await looking;
+            if (seen)
+                views_.emplace_back(one.id, *seen);
+            else
+                w_.check(is_expected(seen.error()), seen.error().what());
+            break;
+        }
+        case 15:
+            check_views();
+            if (w_.chance(0.5)) views_.clear();
+            break;
+        case 16:
+        case 17: {
+            auto all = many_at_once();
+            co_await all;
+            break;
+        }
+        default:
+            if (keeps_much_ && w_.chance(0.7)) break;
+            held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(w_.below(held_.size())));
         }
     }
 
@@ -338,6 +377,31 @@ private:
         const auto& all = places_[place];
         return std::find(all.begin(), all.end(), id) != all.end();
     }
+    /// Values are made while others are read.
+    task<void> many_at_once() {
+        std::vector<std::pair<std::uint32_t, ref<std::uint32_t>>> said;
+        for (std::uint64_t n = 2 + w_.below(8); n > 0; --n) {
+            if (w_.chance(0.4)) {
+                const auto id = next_id();
+                held_.push_back({id, remote<&make>.with({.retries = 100})(id, size())});
+            }
+            const auto one = any();
+            said.emplace_back(one.id,
+                              remote<&look_twice>(one.value, static_cast<int>(w_.below(20))));
+        }
+        for (const auto& [id, one] : said) {
+            auto checked = expect(one, id, "one of many views changes");
+            co_await checked;
+        }
+    }
+    static task<view<numbers>> keep_view(ref<numbers> at) {
+        auto looking = view(at);
+        co_return co_await looking;
+    }
+    void check_views() {
+        for (const auto& [id, one] : views_)
+            w_.check(id_of(*one) == id, "a view that the driver keeps has changed");
+    }
     static task<std::uint32_t> look_here(ref<numbers> at) {
         auto looking = view(at);
         const auto seen = co_await looking;
@@ -345,6 +409,8 @@ private:
     }
 
     task<void> check_all() {
+        check_views();
+        if (w_.chance(0.5)) views_.clear();
         for (const auto& one : held_) {
             auto looking = as_result(with_timeout(look_here(one.value), 1000s));
             const auto seen = co_await looking;
@@ -361,8 +427,11 @@ private:
 
     sim::world& w_;
     test::sim_cluster& cluster_;
+    sim::disk* failing_;
+    const bool keeps_much_ = w_.chance(0.5);
     std::uint32_t last_id_ = 0;
     std::vector<held_value> held_;
+    std::vector<std::pair<std::uint32_t, view<numbers>>> views_; ///< and which values they are
     std::map<int, std::vector<std::uint32_t>> places_; ///< what was to be kept there, ever
     actor_handle<keeper> keeper_;
     scope cuts_;
@@ -371,14 +440,20 @@ private:
 task<void> scenario(sim::world& w) {
     // On one host connections do not break while both processes live.
     w.network.stop_faults();
+    sim::disk_options how;
+    const bool has_disk = w.chance(0.8), fails = has_disk && w.chance(0.25);
+    if (w.chance(0.2)) how.capacity = (1 + w.below(4)) << 20;
+    if (fails) how.io_error = 0.03;
+    sim::disk disk(w.loop.random(), how, &w.network.counts());
     test::sim_cluster cluster(w.loop, w.network, 1 + static_cast<int>(w.below(3)));
-    const auto bytes = (1 + w.below(4)) << 19;
+    const auto least = has_disk && w.chance(0.5) ? 18 : 19;
+    const auto bytes = (1 + w.below(4)) << least;
     if (w.chance(0.5))
         cluster.share_stores(bytes, 1 + static_cast<int>(w.below(3)));
     else
-        cluster.share_store(bytes);
+        cluster.share_store(bytes, has_disk ? &disk : nullptr);
     auto body = [&](test::sim_cluster& c) -> task<void> {
-        game g(w, c);
+        game g(w, c, fails ? &disk : nullptr);
         auto playing = g.play();
         co_await playing;
     };

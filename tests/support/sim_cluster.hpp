@@ -11,6 +11,8 @@
 //
 // All runtimes share one thread: calls go through the runtime of the task that makes them.
 
+#include <tests/support/sim_volume.hpp>
+
 #include <skein/core/constants.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/net/connection.hpp>
@@ -20,6 +22,7 @@
 #include <skein/rt/actor.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/worker_link.hpp>
+#include <skein/sim/disk.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>
 
@@ -67,9 +70,13 @@ public:
     /// Workers and driver share no memory, as on several hosts; before run().
     void share_no_memory() { shares_memory_ = false; }
     /// All have a store of so many bytes in common, as on one host; before run().
-    void share_store(std::uint64_t bytes) {
+    ///   disk  for what finds no room; must outlive this
+    void share_store(std::uint64_t bytes, sim::disk* disk = nullptr) {
         memory_ = objects::arena::in_memory(bytes);
-        store_.emplace(memory_, loop_.random().next() | 1);
+        std::unique_ptr<objects::spill_volume> files;
+        if (disk != nullptr) files = std::make_unique<sim_volume>(*disk);
+        store_.emplace(memory_, loop_.random().next() | 1, objects::store_times(),
+                       std::move(files));
     }
     /// The driver and so many nodes with workers have stores of so many bytes each, as on a cluster;
     /// worker i is on node 1 + i % nodes. Before run().
@@ -85,6 +92,9 @@ public:
     [[nodiscard]] objects::far_objects* far_of(int node) {
         return nodes_[std::size_t(node)] ? &*nodes_[std::size_t(node)]->far : nullptr;
     }
+    [[nodiscard]] objects::spill_usage stored_in_files() const {
+        return store_ ? store_->files() : objects::spill_usage();
+    }
     [[nodiscard]] objects::store_usage stored() const {
         if (nodes_.empty()) return store_->usage();
         objects::store_usage sum;
@@ -93,6 +103,8 @@ public:
             const auto its = one->store.usage();
             sum.objects += its.objects;
             sum.kept += its.kept;
+            sum.pinned += its.pinned;
+            sum.away += its.away;
         }
         return sum;
     }

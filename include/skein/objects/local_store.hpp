@@ -19,6 +19,7 @@
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/token.hpp>
 #include <skein/objects/arena.hpp>
+#include <skein/objects/spill.hpp>
 #include <skein/objects/store_client.hpp>
 
 #include <cstdint>
@@ -64,8 +65,10 @@ struct store_on_node {
 class local_store {
 public:
     ///   among   it has others beside it; nothing: all processes are of this host
+    ///   files   where objects go when there is no room; null: nowhere. Not beside others
     ///   errors  exhausted: the system allows no such memory
-    explicit local_store(std::uint64_t bytes, std::optional<store_on_node> among = {});
+    explicit local_store(std::uint64_t bytes, std::optional<store_on_node> among = {},
+                         std::unique_ptr<spill_volume> files = nullptr);
     local_store(const local_store&) = delete;
     local_store& operator=(const local_store&) = delete;
     /// All clients have been closed, or their processes are gone.
@@ -98,6 +101,7 @@ private:
     arena memory_;
     std::optional<store_on_node> among_;
     std::string door_;                      ///< once it is open
+    std::unique_ptr<spill_volume> files_;   ///< until the start
     std::shared_ptr<const unique_fd> file_; ///< the arena's, once more, for children
     net::token secret_;
     std::vector<unique_fd> early_; ///< sockets from before the start

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How an object is named in messages: where it was made, which one it is, and where its bytes are in
+// How an object is named in messages: where it was made, which one it is, and where its bytes were in
 // the arena of that store.
 
 #include <skein/core/ids.hpp>
@@ -29,11 +29,13 @@ struct object_key {
 struct object_name {
     std::uint64_t store = 0; ///< which store has it; never 0, and never that of another program
     object_number number;
-    std::uint64_t at = 0; ///< in the arena
+    std::uint64_t at = 0; ///< in the arena, when it was named: it may have moved since
     std::uint64_t bytes = 0;
 
     [[nodiscard]] object_key key() const noexcept { return {store, number}; }
-    friend bool operator==(const object_name&, const object_name&) = default;
+    friend bool operator==(const object_name& a, const object_name& b) noexcept {
+        return a.store == b.store && a.number == b.number && a.bytes == b.bytes;
+    }
 };
 
 } // namespace skein::objects

@@ -9,6 +9,13 @@
 //
 // Who asks for room when there is none waits, in order. A process holds what it holds until its end:
 // that of its link, or, if what came over it could not be, what others say of its end.
+//
+// With a volume for files, what was not read for longest goes there to make room, and comes back when
+// somebody reads it. So from the first shortage on processes ask before they read:
+//
+//     roomy   all that processes hold stays where it is; they read without asking
+//     tight   what nobody has pinned may go away. A process that has not answered yet that it knows
+//             still has all pinned that it holds
 
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
@@ -19,13 +26,17 @@
 #include <skein/net/connection.hpp>
 #include <skein/net/requests.hpp>
 #include <skein/objects/arena.hpp>
+#include <skein/objects/spill.hpp>
 #include <skein/objects/store_book.hpp>
 #include <skein/objects/store_messages.hpp>
 
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <string>
+#include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 namespace skein::objects {
 
@@ -52,13 +63,17 @@ protected:
 struct store_times {
     time_span say_that_it_waits = std::chrono::seconds(1); ///< for room, until a line says for what
     time_span idle_pages = std::chrono::seconds(10);       ///< after the last change
+    time_span read_back = std::chrono::seconds(2);     ///< for room, until bytes are sent instead
+    time_span after_failure = std::chrono::seconds(1); ///< of a disk, until it is tried again
 };
 
 /// On one loop, which should run no user code.
 class store {
 public:
     ///   number  of this store: never 0, and no other one's
-    store(arena memory, std::uint64_t number, store_times times = {});
+    ///   files   where objects go when there is no room; null: nowhere
+    store(arena memory, std::uint64_t number, store_times times = {},
+          std::unique_ptr<spill_volume> files = nullptr);
     store(const store&) = delete;
     store& operator=(const store&) = delete;
     ~store();
@@ -69,6 +84,9 @@ public:
     [[nodiscard]] task<void> close();
 
     [[nodiscard]] store_usage usage() const noexcept { return book_.usage(); }
+    [[nodiscard]] spill_usage files() const noexcept {
+        return files_ ? files_->usage() : spill_usage();
+    }
     /// Who waits for room.
     [[nodiscard]] std::size_t waiting() const noexcept { return line_.size(); }
 
@@ -81,6 +99,19 @@ private:
                                      net::caller who);
     void seal(process_id by, const seal_request& what);
     void give(process_id by, const give_request& what);
+    struct reading_back;
+    struct work_on;
+    static task<pin_reply> pin(store* self, process_id by, pin_request what);
+    static task<fetch_reply> fetch(store* self, process_id by, fetch_request what);
+    [[nodiscard]] std::shared_ptr<reading_back> read_back(object_number which);
+    static task<void> read_back_now(store* self, std::shared_ptr<reading_back> what);
+    void make_room(std::uint64_t bytes);
+    static task<void> write_away(store* self, std::vector<object_number> which);
+    void disk_failed(const error& why);
+    static task<void> try_again(store* self);
+    void serve_line();
+    void serve_readers();
+    void drop_files();
     [[nodiscard]] claim_reply claim(process_id by, const claim_request& what);
     void release(process_id by, const release_note& what);
     void take(process_id by, const take_note& what);
@@ -100,9 +131,22 @@ private:
     store_book book_;
     other_nodes* far_ = nullptr; ///< null: there are none
     std::list<waiting_create*> line_;
-    std::vector<net::requests::handle> links_;
     std::unordered_set<process_id> cut_off_; ///< they live, and have no link any more
     std::uint64_t refused_ = 0;
+    std::unique_ptr<spill> files_; ///< null: none
+    std::unordered_map<object_number, std::shared_ptr<reading_back>> reading_;
+    std::list<reading_back*> readers_; ///< that wait for room
+    bool is_tight_ = false, is_writing_ = false, is_full_ = false;
+    time_point write_again_at_{};
+    struct served {
+        net::requests::handle link;
+        process_id who;
+        std::string name;
+    };
+    void let_read(served& one);
+    void be_tight();
+    [[nodiscard]] std::string who_reads() const;
+    std::vector<served> links_;
     bool is_closed_ = false, is_tidying_ = false;
     time_point changed_at_{};
     scope tasks_;

@@ -6,6 +6,8 @@
 //
 //     granted   made by one process, which writes it
 //     sealed    it never changes again; each process that holds it is counted for itself
+//     pinned    somebody reads it, or may: it stays where it is
+//     away      its bytes are in a file alone; a place is found for them before they are read
 //     gone      nobody holds it: its bytes may be granted again
 //
 //     objects::store_book book(1 << 30);
@@ -29,6 +31,7 @@
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace skein::objects {
@@ -39,13 +42,21 @@ struct extent {
     friend bool operator==(const extent&, const extent&) = default;
 };
 
+/// How often a process reads an object.
+struct object_pins {
+    object_number which;
+    std::uint32_t times = 0, unused = 0;
+};
+
 /// What a store holds.
 struct store_usage {
     std::uint64_t bytes = 0;   ///< of all that can be granted
     std::uint64_t granted = 0; ///< being written
     std::uint64_t sealed = 0;  ///< to be read
     std::uint64_t kept = 0;    ///< free, but its pages are not given back yet
-    std::uint64_t objects = 0; ///< granted and sealed
+    std::uint64_t pinned = 0;  ///< of those sealed
+    std::uint64_t away = 0;    ///< of objects whose bytes are in files alone
+    std::uint64_t objects = 0; ///< granted, sealed and away
     std::size_t processes = 0; ///< that are there
 };
 
@@ -88,6 +99,45 @@ public:
     /// Gives back what was held so often; an object that is not sealed was not made.
     [[nodiscard]] result<void> release(process_id by, object_number which, std::uint32_t times);
 
+    // Who reads. A process that reads freely has all pinned that it holds; others pin what they
+    // read.
+
+    void read_freely(process_id who);
+    /// It reads these alone from now on, so often; more follow if this is not the last.
+    [[nodiscard]] result<void> read_only_what_is_pinned(process_id who,
+                                                        const std::vector<object_pins>& these,
+                                                        bool is_last = true);
+    enum class presence : std::uint8_t { gone, here, away };
+    /// gone: that process does not hold it.
+    [[nodiscard]] presence find(process_id by, object_number which) const;
+    /// Of one that is here: where.
+    [[nodiscard]] extent pin(process_id by, object_number which);
+    [[nodiscard]] result<void> unpin(process_id by, object_number which, std::uint32_t times);
+    /// Who has most pinned, at most three: bytes and processes.
+    [[nodiscard]] std::vector<std::pair<std::uint64_t, process_id>> most_pinned() const;
+
+    // What a store does with files. Between keep() and let() it is not chosen, and its place stays.
+
+    void keep(object_number which);
+    void let(object_number which);
+    /// Those that were not used for longest and lie, with what is free, in a row of so many bytes.
+    /// Empty: there is no such row without something that is pinned.
+    [[nodiscard]] std::vector<object_number> least_used(std::uint64_t bytes) const;
+    [[nodiscard]] extent where(object_number which) const;
+    [[nodiscard]] bool has_copy(object_number which) const;
+    /// There is a file with its bytes, or none any more.
+    void set_copy(object_number which, bool is_there);
+    /// Frees the place of one that has a copy. False: it is pinned, or gone.
+    bool send_away(object_number which);
+    /// A place for one that is away, which it has from now on; nothing: there is none.
+    [[nodiscard]] std::optional<std::uint64_t> place(object_number which);
+    /// Its bytes are there, or could not be read.
+    void placed(object_number which, bool is_read);
+    /// Those with a copy that have gone since this was asked last.
+    [[nodiscard]] std::vector<object_number> take_gone() { return std::exchange(gone_, {}); }
+    /// Those that are here and have a copy all the same.
+    [[nodiscard]] std::vector<object_number> copies() const;
+
     /// A process has ended, as others say, that may never have come. Of one that has, its own link says
     /// so.
     void end_unseen(process_id who);
@@ -103,22 +153,34 @@ private:
         std::uint64_t at = 0, bytes = 0, whole = 0; ///< whole: with what it is rounded up by
         bool is_sealed = false;
         process_id maker;
-        std::uint64_t holds = 0; ///< of all processes
+        std::uint64_t holds = 0;    ///< of all processes
+        std::uint64_t pins = 0;     ///< of all processes, and of the store while it works with it
+        std::uint64_t last_use = 0; ///< greater is later
+        std::uint32_t work = 0;     ///< of the store: it stays while there is some
+        bool is_here = true, has_place = true, has_copy = false;
     };
     struct process {
-        bool is_seen = false;
-        std::unordered_map<object_number, std::uint32_t> holds;
+        bool is_seen = false, reads_freely = false;
+        std::unordered_map<object_number, std::uint32_t> holds, pins;
         /// That it has not taken yet, by who gave them.
         std::unordered_map<process_id, std::unordered_map<object_number, std::uint32_t>> gifts;
     };
 
+    struct block;
+    [[nodiscard]] std::optional<std::uint64_t> take_place(object_number which, std::uint64_t whole);
     void hold(process_id by, object_number which, entry& of);
     void drop(object_number which, entry& of, std::uint64_t times);
+    void change_pins(entry& of, std::uint64_t more, std::uint64_t less);
+    void free_place(entry& of);
+    void forget(object_number which, entry& of);
     void free(std::uint64_t at, std::uint64_t bytes);
 
     std::uint64_t bytes_, used_ = 0, granted_ = 0, last_ = 0;
     std::uint64_t touched_ = 0; ///< pages behind it were never written
+    std::uint64_t pinned_ = 0, away_ = 0, uses_ = 0;
     std::map<std::uint64_t, std::uint64_t> free_;
+    std::map<std::uint64_t, object_number> placed_; ///< by where
+    std::vector<object_number> gone_;
     std::unordered_map<object_number, entry> objects_;
     std::unordered_map<process_id, process> processes_;
     std::unordered_set<process_id> ended_;

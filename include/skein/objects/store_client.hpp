@@ -10,6 +10,7 @@
 //         objects::object_ptr o = co_await sealing;
 //     }
 //     auto claiming = mine->claim({name});                     // that another process has told
+//     auto reading = mine->read({o});                          // stays where it is while it is read
 //
 // It connects when it is first used. A store that cannot be reached has no room for anything; what
 // this process holds of it can still be read.
@@ -17,6 +18,7 @@
 #include <skein/core/bytes.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/function.hpp>
+#include <skein/core/result.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/semaphore.hpp>
 #include <skein/core/task.hpp>
@@ -96,6 +98,15 @@ public:
     ///   errors  those of the link; mismatch: objects of another program; of other nodes also
     ///           not_found, object_lost, exhausted (no room for a copy); cancelled
     [[nodiscard]] task<std::vector<object_ptr>> claim(std::vector<object_name> names);
+    /// Reads what is held here, in the same order. What is in a file comes back first; where there is no
+    /// room for that, this process gets a copy of its own.
+    ///   errors  io, corrupt: a file cannot be read; not_found; those of the link; cancelled
+    [[nodiscard]] task<std::vector<reading_ptr>> read(std::vector<object_ptr> which);
+    /// The same at once; null: it is to be asked for.
+    [[nodiscard]] reading_ptr read_now(const object_ptr& which);
+    /// Reads one for somebody who is called when that is over, on this loop: perhaps at once.
+    using reader = unique_function<void(result<reading_ptr>)>;
+    void read_then(object_ptr which, reader then);
     /// The objects that a process has given to this one, and told of.
     ///   errors  mismatch, malformed: they are none of this store
     [[nodiscard]] std::vector<object_ptr> adopt(const std::vector<object_name>& names,
@@ -130,6 +141,8 @@ private:
     store_client(loop& on, arena memory, process_id self, connector connect, bool has_peers);
     struct creation;
     struct far_claim;
+    struct pinning;
+    struct turn;
     static task<void> create_for(store_client* self, std::shared_ptr<creation> asked,
                                  std::uint64_t bytes, time_span patience);
     [[nodiscard]] task<std::optional<fresh_object>> create_alone(std::uint64_t bytes,
@@ -146,6 +159,11 @@ private:
     [[nodiscard]] task<void> give_far(std::vector<object_ptr> all, process_id to);
     template <class Note>
     void send_back(const std::vector<far_let_go>& all);
+    [[nodiscard]] reading_ptr pinned(const object_ptr& which, std::uint64_t at);
+    static task<void> pin_for(store_client* self, std::shared_ptr<pinning> asked);
+    static task<void> read_for(std::shared_ptr<store_client> self, object_ptr which, reader then);
+    static task<reading_ptr> fetch(store_client* self, object_ptr which);
+    void set_roomy(bool is_roomy);
     void want_link();
     void send_back();
     void refuse_others(const object_name& name);
@@ -159,8 +177,11 @@ private:
     std::optional<error> lost_;
     unique_function<void(const error&)> when_lost_;
     bool has_peers_, is_connecting_ = false, is_closed_ = false;
-    event settled_; ///< there is a link, or never will be
-    semaphore creating_;
+    bool is_roomy_ = false; ///< what is held stays where it is
+    event settled_;         ///< there is a link, or never will be
+    semaphore creating_, pinning_;
+    semaphore fetching_; ///< copies of what there is no room for
+    std::shared_ptr<net::request_service> news_;
     std::unordered_map<object_key, std::weak_ptr<object>> known_;
     std::shared_ptr<detail::let_go_box> back_;
     scope tasks_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What processes and the store of their node say to each other, over a link of each process with it.
-// They come in order; create alone may wait.
+// They come in order; create and pin alone may wait.
 
 #include <skein/core/bytes.hpp>
 #include <skein/net/message.hpp>
@@ -56,10 +56,10 @@ struct claim_reply {
     static constexpr std::uint16_t number = 7;
     std::vector<extent> where; ///< in the order of the question; no bytes: it is gone
 };
-/// How often one object is not held any more.
+/// How often one object is not held any more, and how often not read.
 struct let_go {
     object_number which;
-    std::uint32_t times = 0, unused = 0;
+    std::uint32_t times = 0, pins = 0;
 };
 /// It has heard of what was given to it. At most most_names.
 struct take_note {
@@ -78,6 +78,47 @@ struct release_note {
     static constexpr std::uint16_t number = 8;
     std::vector<let_go> all;
 };
+
+/// Reads what it holds: where it is it stays until it is unpinned. What is away is read back first,
+/// which waits for room, but not for ever. At most most_names.
+///   errors  io, corrupt: what is away cannot be read
+struct pin_request {
+    static constexpr std::uint16_t number = 11;
+    std::vector<object_number> which;
+};
+struct pin_reply {
+    static constexpr std::uint16_t number = 12;
+    /// In the order of the question; no bytes: it is not held; at `away`: there is no room for it, and
+    /// it is to be fetched.
+    std::vector<extent> where;
+    static constexpr std::uint64_t away = ~std::uint64_t{0};
+};
+/// Bytes of an object for which there is no room: a piece of file_piece bytes, or less at the end.
+///   errors  not_found: it is not held, or not away; io, corrupt
+struct fetch_request {
+    static constexpr std::uint16_t number = 13;
+    object_number which;
+    std::uint32_t piece = 0, unused = 0;
+};
+struct fetch_reply {
+    static constexpr std::uint16_t number = 14;
+    byte_buffer bytes;
+};
+/// The store says whether all that this process holds stays where it is, so that it need not ask
+/// before it reads. At the start it must.
+struct roomy_note {
+    static constexpr std::uint16_t number = 15;
+    bool is_roomy = false;
+};
+/// From now on it asks, and reads these. At most most_names, but the last one alone counts.
+struct reads_note {
+    static constexpr std::uint16_t number = 16;
+    std::vector<object_pins> these;
+    bool is_last = true;
+};
+
+/// What is read at once of a file, and has a checksum of its own.
+inline constexpr std::uint64_t file_piece = std::uint64_t{1} << 20;
 
 // ---- of processes whose store has others beside it: objects of any of them ----------------------
 
@@ -124,7 +165,7 @@ struct far_give_request {
 struct far_let_go {
     std::uint64_t store = 0;
     object_number which;
-    std::uint32_t times = 0, unused = 0;
+    std::uint32_t times = 0, pins = 0; ///< pins: of the process's own node, on one host
 };
 /// At most most_names.
 struct far_release_note {
@@ -143,6 +184,7 @@ inline constexpr std::size_t most_names = 2048;
 using store_messages =
     net::message_table<create_request, create_reply, seal_request, give_request, done_reply,
                        claim_request, claim_reply, release_note, take_note, decline_note,
+                       pin_request, pin_reply, fetch_request, fetch_reply, roomy_note, reads_note,
                        far_claim_request, far_claim_reply, far_read_request, far_read_reply,
                        far_take_note, far_give_request, far_release_note, hub_note>;
 

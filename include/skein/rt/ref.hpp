@@ -76,9 +76,13 @@ public:
         requires(!std::is_void_v<T>)
     {
         auto copy = wire::detail::fresh<stored>();
-        if (auto read = read_stored(rare->object->bytes(), copy); !read) throw read.error();
-        objects::count_copied_out(rare->object->bytes().size());
+        const auto reading = bytes_of_object();
+        if (auto read = read_stored(reading->bytes(), copy); !read) throw read.error();
+        objects::count_copied_out(reading->bytes().size());
         return copy;
+    }
+    [[nodiscard]] bool has_value() const noexcept override {
+        return value || (rare && rare->shared);
     }
     /// The value for views, which threads may share: it is moved there, and stays.
     [[nodiscard]] std::shared_ptr<const T> share()
@@ -138,16 +142,19 @@ void cancel_call(call_base& call, bool by_force) noexcept;
 /// Throws not_supported for methods.
 void check_force(const function_record& fn);
 
-/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
+/// Suspends until the call is done, and its value can be read. Cancelling the awaiting task ends the
+/// wait, not the call.
 template <class T>
-class ref_waiter : public waiter {
+class ref_waiter : public value_waiter {
 public:
     explicit ref_waiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
-    bool await_ready() const noexcept { return state_->is_done(); }
+    bool await_ready() const noexcept { return state_->is_done() && !state_->must_be_read(); }
     template <skein::detail::promise_with_context Promise>
     bool await_suspend(std::coroutine_handle<Promise> h) {
         if (!arm(h)) return false;
         state_->waiters.push_back(*this);
+        if (state_->is_done()) [[unlikely]]
+            state_->read_value();
         return true;
     }
 
@@ -155,7 +162,7 @@ protected:
     /// What it has waited for; throws what it has failed with.
     [[nodiscard]] ref_state<T>& settled() const {
         // A value that is there is delivered even to a cancelled task.
-        if (!state_->is_done()) throw_if_cancelled();
+        if (!state_->is_done() || state_->must_be_read()) throw_if_cancelled();
         if (state_->failed()) state_->why().raise();
         return *state_;
     }
@@ -274,6 +281,9 @@ struct skein::wire::codec<skein::ref<T>> {
         auto& state = *r.state();
         if (!state.is_done()) return d::note_pending(to, state);
         if (state.failed()) return d::encode_ref_failure(to, state.why());
+        if (const auto* const all = d::pending_refs::current();
+            all != nullptr && all->copies() && state.is_unread())
+            return d::note_pending(to, state);
         if (state.object() && d::encode_object(to, state.object())) return;
         to.fixed(d::ref_tag::value);
         if constexpr (std::is_void_v<T>) {

@@ -46,6 +46,8 @@ struct function_record {
     const std::type_info* actor = nullptr; ///< of a method or constructor: whose
     bool is_coroutine = false;             ///< starts from the run queue, in order
     bool is_stream = false;                ///< gives items, see rt/stream.hpp
+    bool reads_views = false;              ///< there is a view of an object in its arguments
+    bool gives_views = false;              ///< the same in its result
     std::uint16_t group = 0;               ///< of a method: see group_number()
     std::string_view group_name;
     void (*invoke)(detail::incoming_call&) = nullptr; ///< decodes, calls, replies

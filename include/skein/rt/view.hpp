@@ -51,7 +51,7 @@ public:
     [[nodiscard]] reads operator*() const {
         SKEIN_CHECK(*this, "a skein::view is read that is empty or was not awaited");
         if constexpr (rt::detail::is_flat<T>) {
-            if (object_) return rt::detail::flat_view<T>(object_->bytes());
+            if (object_) return rt::detail::flat_view<T>(bytes_->bytes());
             return reads(*value_);
         } else {
             return *value_;
@@ -76,20 +76,22 @@ public:
     /// What it keeps; null: the value is in the memory of this process alone.
     [[nodiscard]] const objects::object_ptr& object() const noexcept { return object_; }
 
-    /// Of an object, or of a value of this process.
+    /// Of an object that is being read, or of a value of this process.
     ///   errors  malformed
-    [[nodiscard]] static view of_object(objects::object_ptr object) {
+    [[nodiscard]] static view of_object(objects::reading_ptr bytes) {
         view made;
-        if constexpr (!rt::detail::is_flat<T>) {
-            made.value_ = object->template decoded<T>([&] {
+        made.object_ = bytes->of();
+        if constexpr (rt::detail::is_flat<T>) {
+            made.bytes_ = std::move(bytes); // it stays where it is
+        } else {
+            made.value_ = made.object_->template decoded<T>([&] {
                 auto value = std::make_shared<T>(wire::detail::fresh<T>());
-                if (auto read = rt::detail::read_stored(object->bytes(), *value); !read)
+                if (auto read = rt::detail::read_stored(bytes->bytes(), *value); !read)
                     throw read.error();
-                objects::count_copied_out(object->bytes().size());
+                objects::count_copied_out(bytes->bytes().size());
                 return std::shared_ptr<const T>(std::move(value));
             });
         }
-        made.object_ = std::move(object);
         return made;
     }
     [[nodiscard]] static view of_value(std::shared_ptr<const T> value) noexcept {
@@ -104,13 +106,14 @@ private:
         using rt::detail::ref_waiter<T>::ref_waiter;
         view await_resume() {
             auto& state = this->settled();
-            if (state.object()) return of_object(state.object());
+            if (state.object()) return of_object(state.bytes_of_object());
             return of_value(state.share());
         }
     };
 
     ref<T> of_;
     objects::object_ptr object_;
+    objects::reading_ptr bytes_; ///< of what is read in place
     std::shared_ptr<const T> value_;
 };
 
@@ -149,7 +152,7 @@ struct skein::wire::codec<skein::view<T>> {
             into = skein::view<T>::of_value(std::move(value));
         } else if (what == d::ref_tag::object) {
             try {
-                into = skein::view<T>::of_object(std::move(object));
+                into = skein::view<T>::of_object(d::bytes_of(object));
             } catch (const skein::error& e) {
                 return e;
             }

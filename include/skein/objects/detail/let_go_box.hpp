@@ -25,15 +25,17 @@ struct let_go_box : std::enable_shared_from_this<let_go_box> {
     void (*send)(store_client&) = nullptr;
 
     /// Any thread.
-    void put(object_key which, std::uint32_t times) noexcept {
+    void put(const far_let_go& one) noexcept {
         const std::lock_guard lock(mutex);
         if (where == nullptr) return;
-        all.push_back({which.store, which.number, times, 0});
+        all.push_back(one);
         if (all.size() > 1) return; // who put the first has told the loop
         where->post_from_any_thread([self = shared_from_this()] {
             if (const auto client = self->to.lock()) self->send(*client);
         });
     }
+    /// Null: it has ended.
+    [[nodiscard]] std::shared_ptr<store_client> client() const { return to.lock(); }
     [[nodiscard]] std::vector<far_let_go> take() {
         const std::lock_guard lock(mutex);
         return std::exchange(all, {});

@@ -23,6 +23,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -81,6 +82,7 @@ namespace detail {
     net::connection_options how;
     how.secret = secret;
     how.self.name = self ? "process" : "store";
+    how.self.pid = ::getpid();
     how.self.build_id = proc::build_id();
     how.self.purpose = "skein-objects-1";
     if (self) how.self.extra = wire::encode(store_hello{self});
@@ -122,8 +124,8 @@ struct life_line {
 
 struct local_store::server {
     server(net::real_loop& on, arena memory, std::uint64_t number,
-           const std::optional<store_on_node>& among)
-        : network(on), books(std::move(memory), number) {
+           const std::optional<store_on_node>& among, std::unique_ptr<spill_volume> files)
+        : network(on), books(std::move(memory), number, {}, std::move(files)) {
         if (!among) return;
         store_peer_options how;
         how.secret = among->secret;
@@ -160,8 +162,12 @@ struct local_store::server {
     }
 };
 
-SKEIN_INLINE local_store::local_store(std::uint64_t bytes, std::optional<store_on_node> among)
-    : memory_(arena::create(bytes)), among_(std::move(among)), secret_(net::token::generate()) {
+SKEIN_INLINE local_store::local_store(std::uint64_t bytes, std::optional<store_on_node> among,
+                                      std::unique_ptr<spill_volume> files)
+    : memory_(arena::create(bytes)), among_(std::move(among)), files_(std::move(files)),
+      secret_(net::token::generate()) {
+    if (among_ && files_)
+        throw error(errc::not_supported, "not supported: files beside stores of other nodes");
     file_ = std::make_shared<const unique_fd>(::fcntl(memory_.fd(), F_DUPFD_CLOEXEC, 0));
     if (!*file_) throw error(errc::exhausted, "no descriptor for the memory of objects");
     (void)memory_.view(0, 0); // where addresses are limited it is said now
@@ -205,8 +211,8 @@ SKEIN_INLINE void local_store::start() {
     if (thread_) return;
     thread_ = std::make_unique<net::loop_thread>("skein-objects");
     thread_->run([this]() -> task<void> {
-        server_ =
-            std::make_unique<server>(thread_->loop(), memory_, system_random().next() | 1, among_);
+        server_ = std::make_unique<server>(thread_->loop(), memory_, system_random().next() | 1,
+                                           among_, std::move(files_));
         co_return;
     });
     for (auto& socket : std::exchange(early_, {})) take(std::move(socket));

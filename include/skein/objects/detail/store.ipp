@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -43,12 +44,29 @@ struct store::place_in_line {
     }
 };
 
-SKEIN_INLINE store::store(arena memory, std::uint64_t number, store_times times)
-    : memory_(std::move(memory)), number_(number), times_(times), book_(memory_.bytes()) {}
+SKEIN_INLINE store::store(arena memory, std::uint64_t number, store_times times,
+                          std::unique_ptr<spill_volume> files)
+    : memory_(std::move(memory)), number_(number), times_(times), book_(memory_.bytes()),
+      files_(files ? std::make_unique<spill>(std::move(files)) : nullptr) {}
 SKEIN_INLINE store::~store() = default;
 
 SKEIN_INLINE create_reply store::name_of(const store_book::grant& made, std::uint64_t bytes) const {
     return {{number_, made.number, made.at, bytes}};
+}
+
+/// What cannot go to a file, and whose it is.
+SKEIN_INLINE std::string store::who_reads() const {
+    if (!files_) return {};
+    const auto now = book_.usage();
+    auto out = fmt::format(", {} are being written and {} read", binary_bytes(now.granted),
+                           binary_bytes(now.pinned));
+    for (const auto& [bytes, who] : book_.most_pinned()) {
+        const auto link = std::find_if(links_.begin(), links_.end(),
+                                       [&](const served& one) { return one.who == who; });
+        if (link == links_.end()) continue;
+        out += fmt::format(", {} by {}", binary_bytes(bytes), link->name);
+    }
+    return out;
 }
 
 SKEIN_INLINE error store::no_room(std::uint64_t bytes) const {
@@ -59,9 +77,9 @@ SKEIN_INLINE error store::no_room(std::uint64_t bytes) const {
                                  binary_bytes(bytes), binary_bytes(now.bytes)))
             .with_hint("SKEIN_STORE=4GiB makes it larger");
     return error(errc::exhausted,
-                 fmt::format("no room for an object of {}: {} of the {} of the store are held",
+                 fmt::format("no room for an object of {}: {} of the {} of the store are held{}",
                              binary_bytes(bytes), binary_bytes(now.sealed + now.granted),
-                             binary_bytes(now.bytes)))
+                             binary_bytes(now.bytes), who_reads()))
         .with_hint("drop refs and views that are not needed, or make it larger: SKEIN_STORE=4GiB");
 }
 
@@ -84,6 +102,7 @@ SKEIN_INLINE task<create_reply> store::create(store* self, process_id by, create
     const auto end = deadline_after(loop::current().exact_now(),
                                     time_span(std::chrono::milliseconds(what.patience_ms)));
     const place_in_line place(*self, mine);
+    self->changed(); // perhaps files make room
     const auto first = deadline_after(loop::current().exact_now(), self->times_.say_that_it_waits);
     auto soon = mine.served.wait_until(std::min(first, end));
     if (!co_await soon && first < end) {
@@ -133,8 +152,13 @@ SKEIN_INLINE void store::refuse(const error& why) {
 }
 
 SKEIN_INLINE void store::release(process_id by, const release_note& what) {
-    for (const auto& one : what.all)
-        if (const auto done = book_.release(by, one.which, one.times); !done) refuse(done.error());
+    for (const auto& one : what.all) {
+        if (one.pins != 0)
+            if (const auto done = book_.unpin(by, one.which, one.pins); !done) refuse(done.error());
+        if (one.times != 0 || one.pins == 0)
+            if (const auto done = book_.release(by, one.which, one.times); !done)
+                refuse(done.error());
+    }
     changed();
 }
 
@@ -169,16 +193,23 @@ namespace detail {
 
 } // namespace detail
 
-SKEIN_INLINE void store::changed() {
+/// Who has been served leaves the line by itself.
+SKEIN_INLINE void store::serve_line() {
     while (!line_.empty()) {
-        // Who has been served leaves the line by itself.
         const auto next = std::find_if(line_.begin(), line_.end(),
                                        [](const waiting_create* one) { return !one->granted; });
         if (next == line_.end()) break;
         (*next)->granted = book_.create((*next)->by, (*next)->bytes);
-        if (!(*next)->granted) break;
+        if (!(*next)->granted) return make_room((*next)->bytes);
         (*next)->served.set();
     }
+    // Calls that run make objects, and end; those that read back begin. So the first go before.
+    serve_readers();
+}
+
+SKEIN_INLINE void store::changed() {
+    drop_files();
+    serve_line();
     show_numbers();
     changed_at_ = loop::current().now();
     if (std::exchange(is_tidying_, true) || is_closed_) return;
@@ -209,6 +240,11 @@ SKEIN_INLINE void store::show_numbers() const {
     writing.set(static_cast<std::int64_t>(now.granted));
     reading.set(static_cast<std::int64_t>(now.sealed));
     free.set(static_cast<std::int64_t>(now.bytes - now.granted - now.sealed));
+    if (!files_) return;
+    static auto& pinned = all.gauge(name, help, {{"state", "pinned"}});
+    static auto& away = all.gauge(name, help, {{"state", "spilled"}});
+    pinned.set(static_cast<std::int64_t>(now.pinned));
+    away.set(static_cast<std::int64_t>(files_->usage().bytes));
 }
 
 SKEIN_INLINE std::shared_ptr<net::request_service> store::service_for(process_id who) {
@@ -231,6 +267,16 @@ SKEIN_INLINE std::shared_ptr<net::request_service> store::service_for(process_id
     service->on_tell_at_once<take_note>([this, who](const take_note& what) { take(who, what); });
     service->on_tell_at_once<decline_note>(
         [this, who](const decline_note& what) { decline(who, what); });
+    service->on<pin_request, pin_reply>([this, who](pin_request what, const net::caller&) {
+        return pin(this, who, std::move(what));
+    });
+    service->on<fetch_request, fetch_reply>(
+        [this, who](fetch_request what, const net::caller&) { return fetch(this, who, what); });
+    service->on_tell_at_once<reads_note>([this, who](const reads_note& what) {
+        if (const auto done = book_.read_only_what_is_pinned(who, what.these, what.is_last); !done)
+            throw done.error();
+        if (what.is_last) changed();
+    });
     if (far_ != nullptr) far_->add_to(*service, who);
     return service;
 }
@@ -243,6 +289,7 @@ SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
         co_return;
     }
     const auto who = hello->process;
+    const auto name = fmt::format("{} {}", wire->peer().name, wire->peer().pid);
     book_.begin(who);
     auto service = service_for(who);
     event ended;
@@ -254,14 +301,15 @@ SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
             if (!is_over) refuse(*why);
             ended.set();
         });
-        links_.push_back(link);
+        links_.push_back({link, who, name});
+        let_read(links_.back());
         bool is_cancelled = false;
         try {
             co_await ended.wait();
         } catch (const error&) {
             is_cancelled = true;
         }
-        std::erase(links_, link);
+        std::erase_if(links_, [&](const served& one) { return one.link == link; });
         if (is_over)
             end(who);
         else
@@ -277,11 +325,223 @@ SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
 
 SKEIN_INLINE task<void> store::close() {
     is_closed_ = true;
-    for (const auto& link : std::vector(links_))
-        link->abort(error(errc::closed, "the store has ended"));
+    for (const auto& one : std::vector(links_))
+        one.link->abort(error(errc::closed, "the store has ended"));
     tasks_.cancel();
     auto joined = as_result(shield(tasks_.join()));
     (void)co_await joined;
+    if (!files_) co_return;
+    auto closing = files_->close();
+    co_await closing;
+}
+
+// ---- files -------------------------------------------------------------------------------------
+
+/// Nothing goes away as long as there is room: then nobody need ask before it reads.
+SKEIN_INLINE void store::let_read(served& one) {
+    if (is_tight_) return;
+    if (files_) book_.read_freely(one.who);
+    roomy_note what;
+    what.is_roomy = true;
+    try {
+        one.link->tell(what);
+    } catch (const error&) { // it ends
+    }
+}
+
+SKEIN_INLINE void store::be_tight() {
+    if (std::exchange(is_tight_, true)) return;
+    for (const auto& one : std::vector(links_)) {
+        try {
+            one.link->tell(roomy_note());
+        } catch (const error&) { // it ends
+        }
+    }
+}
+
+SKEIN_INLINE void store::drop_files() {
+    for (const auto which : book_.take_gone()) files_->drop(which);
+}
+
+/// Something is to go away for so many bytes; what waits for them is served when it has.
+SKEIN_INLINE void store::make_room(std::uint64_t bytes) {
+    if (!files_ || is_closed_ || is_writing_) return;
+    be_tight();
+    if (loop::current().exact_now() < write_again_at_) return;
+    auto which = book_.least_used(bytes);
+    if (which.empty()) return;
+    is_writing_ = true;
+    for (const auto one : which) book_.keep(one);
+    const task_context::use none(nullptr);
+    tasks_.spawn(write_away(this, std::move(which)));
+}
+
+SKEIN_INLINE task<void> store::write_away(store* self, std::vector<object_number> which) {
+    bool is_well = true;
+    for (const auto one : which) {
+        if (is_well && !self->book_.has_copy(one)) {
+            auto writing = self->files_->write(one, self->memory_, self->book_.where(one));
+            const auto written = co_await writing;
+            if (written)
+                self->book_.set_copy(one, true);
+            else
+                self->disk_failed(written.error());
+            is_well = written.has_value();
+        }
+        self->book_.let(one);
+        (void)self->book_.send_away(one); // unless somebody reads it again
+    }
+    self->is_writing_ = false;
+    self->is_full_ = self->is_full_ && !is_well;
+    self->changed();
+}
+
+/// Copies of what is here give their room first. Then nothing goes away for a while.
+SKEIN_INLINE void store::disk_failed(const error& why) {
+    const auto copies = book_.copies();
+    if (why.code() == errc::disk_full && !copies.empty()) {
+        for (const auto one : copies) {
+            book_.set_copy(one, false);
+            files_->drop(one);
+        }
+        return;
+    }
+    write_again_at_ = deadline_after(loop::current().exact_now(), times_.after_failure);
+    if (!is_closed_) tasks_.spawn(try_again(this));
+    if (std::exchange(is_full_, true)) return;
+    logging::warn("objects", "objects are not written to disk any more",
+                  {{"why", why.text()}, {"then", "what finds no room travels in messages"}});
+}
+
+SKEIN_INLINE task<void> store::try_again(store* self) {
+    co_await sleep_for(self->times_.after_failure);
+    self->changed();
+}
+
+/// The store is at work with an object: it stays.
+struct store::work_on {
+    store& of;
+    object_number which;
+    work_on(store& s, object_number w) : of(s), which(w) { of.book_.keep(which); }
+    work_on(const work_on&) = delete;
+    work_on& operator=(const work_on&) = delete;
+    ~work_on() { of.book_.let(which); }
+};
+
+/// An object that is away, on its way back.
+struct store::reading_back {
+    object_number which;
+    std::optional<work_on> stays{}; ///< until it is over
+    bool has_place = false;
+    event served; ///< it has a place, or is not wanted any more
+    event is_over;
+    std::optional<error> why; ///< it cannot be read
+};
+
+SKEIN_INLINE void store::serve_readers() {
+    while (!readers_.empty()) {
+        auto& next = *readers_.front();
+        if (!book_.place(next.which)) return make_room(book_.where(next.which).bytes);
+        next.has_place = true;
+        readers_.pop_front();
+        next.served.set();
+    }
+}
+
+SKEIN_INLINE std::shared_ptr<store::reading_back> store::read_back(object_number which) {
+    auto& known = reading_[which];
+    if (known) return known;
+    known = std::make_shared<reading_back>();
+    known->which = which;
+    known->stays.emplace(*this, which);
+    const task_context::use none(nullptr);
+    tasks_.spawn(read_back_now(this, known));
+    return known;
+}
+
+SKEIN_INLINE task<void> store::read_back_now(store* self, std::shared_ptr<reading_back> what) {
+    self->readers_.push_back(what.get());
+    self->changed();
+    auto waiting = as_result(what->served.wait_for(self->times_.read_back));
+    (void)co_await waiting;
+    self->readers_.remove(what.get());
+    if (what->has_place) {
+        auto reading =
+            self->files_->read(what->which, self->memory_, self->book_.where(what->which));
+        const auto read = co_await reading;
+        self->book_.placed(what->which, read.has_value());
+        if (!read) what->why = read.error();
+    }
+    self->reading_.erase(what->which);
+    what->is_over.set();
+    what->stays.reset();
+    self->changed();
+}
+
+SKEIN_INLINE task<pin_reply> store::pin(store* self, process_id by, pin_request what) {
+    if (what.which.size() > most_names)
+        throw error(errc::malformed, "too many objects are pinned at once");
+    // What it has pinned it does not keep if it hears nothing of it.
+    struct unheard {
+        store& of;
+        process_id by;
+        std::vector<object_number> all{};
+        ~unheard() {
+            for (const auto which : all) (void)of.book_.unpin(by, which, 1);
+            of.changed();
+        }
+    } mine{*self, by};
+    using presence = store_book::presence;
+    pin_reply out;
+    out.where.resize(what.which.size());
+    std::vector<std::pair<std::size_t, std::shared_ptr<reading_back>>> missing;
+    std::deque<work_on> kept;
+    for (std::size_t i = 0; i < what.which.size(); ++i) {
+        const auto which = what.which[i];
+        const auto now = self->book_.find(by, which);
+        if (now == presence::here) {
+            out.where[i] = self->book_.pin(by, which);
+            mine.all.push_back(which);
+        } else if (now == presence::away) {
+            kept.emplace_back(*self, which);
+            missing.emplace_back(i, self->read_back(which));
+        }
+    }
+    for (const auto& [i, back] : missing) {
+        co_await back->is_over.wait();
+        if (back->why) throw *back->why;
+        const auto now = self->book_.find(by, back->which);
+        if (now == presence::here) {
+            out.where[i] = self->book_.pin(by, back->which);
+            mine.all.push_back(back->which);
+        } else if (now == presence::away) {
+            out.where[i] = {pin_reply::away, self->book_.where(back->which).bytes};
+        }
+    }
+    mine.all.clear();
+    co_return out;
+}
+
+SKEIN_INLINE task<fetch_reply> store::fetch(store* self, process_id by, fetch_request what) {
+    fetch_reply out;
+    const auto now = self->book_.find(by, what.which);
+    if (now == store_book::presence::here) { // it has come back meanwhile
+        const auto [at, bytes] = self->book_.where(what.which);
+        const auto begin = what.piece * file_piece;
+        if (begin < bytes) {
+            out.bytes =
+                to_buffer(self->memory_.view(at + begin, std::min(file_piece, bytes - begin)));
+            co_return out;
+        }
+    } else if (now == store_book::presence::away) {
+        auto reading = self->files_->read_piece(what.which, what.piece);
+        auto got = co_await reading;
+        if (!got) throw got.error();
+        out.bytes = std::move(*got);
+        co_return out;
+    }
+    throw error(errc::not_found,
+                fmt::format("object {} is not held, or has no such piece", what.which.value()));
 }
 
 } // namespace skein::objects

@@ -20,7 +20,7 @@
 namespace skein::objects {
 
 SKEIN_INLINE fresh_object::~fresh_object() {
-    if (back_) back_->put(name_.key(), 1);
+    if (back_) back_->put({name_.store, name_.number, 1, 0});
 }
 
 SKEIN_INLINE std::shared_ptr<store_client> store_client::make(loop& on, arena memory,
@@ -36,9 +36,12 @@ SKEIN_INLINE store_client::store_client(loop& on, arena memory, process_id self,
                                         bool has_peers)
     : memory_(std::move(memory)), self_(self), connect_(std::move(connect)), has_peers_(has_peers),
       creating_(64), // others wait here: a store takes so many of one process
+      pinning_(256), fetching_(2), news_(std::make_shared<net::request_service>()),
       back_(std::make_shared<detail::let_go_box>()) {
     back_->where = &on;
     back_->send = [](store_client& to) { to.send_back(); };
+    news_->on_tell_at_once<roomy_note>(
+        [this](const roomy_note& what) { set_roomy(what.is_roomy); });
 }
 SKEIN_INLINE store_client::~store_client() { back_->close(); }
 
@@ -54,7 +57,7 @@ SKEIN_INLINE task<void> store_client::connect(store_client* self) {
     try {
         auto connecting = self->connect_();
         auto wire = co_await connecting;
-        self->link_ = net::requests::over(std::move(wire));
+        self->link_ = net::requests::over(std::move(wire), self->news_);
         self->link_->set_closed_handler([self](const error* why) {
             self->link_is_lost(why != nullptr ? *why : error(errc::closed, "the store has ended"));
         });
@@ -94,9 +97,11 @@ SKEIN_INLINE task<void> store_client::close() {
     tasks_.cancel();
     auto joined = as_result(shield(tasks_.join()));
     (void)co_await joined;
-    const auto last = std::exchange(link_, {});
-    if (!last) co_return;
-    auto closing = last->close();
+    if (const auto last = std::exchange(link_, {})) {
+        auto closing = last->close();
+        co_await closing;
+    }
+    auto closing = news_->close();
     co_await closing;
 }
 
@@ -134,6 +139,14 @@ SKEIN_INLINE task<void> store_client::create_for(store_client* self,
     asked->is_over.set();
 }
 
+struct store_client::turn {
+    explicit turn(semaphore& s) noexcept : of(s) {}
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+    ~turn() { of.release(); }
+    semaphore& of;
+};
+
 [[nodiscard]] inline task<void> acquired(semaphore* turns) { co_await turns->acquire(); }
 
 /// All waiting together takes no longer than the patience.
@@ -146,13 +159,6 @@ SKEIN_INLINE task<std::optional<fresh_object>> store_client::create_alone(std::u
         if (!mine && mine.error().code() == errc::timeout) co_return std::nullopt;
         if (!mine) throw mine.error();
     }
-    struct turn {
-        explicit turn(semaphore& s) noexcept : of(s) {}
-        turn(const turn&) = delete;
-        turn& operator=(const turn&) = delete;
-        ~turn() { of.release(); }
-        semaphore& of;
-    };
     const turn mine(creating_);
     std::optional<fresh_object> made;
     try {
@@ -395,6 +401,169 @@ SKEIN_INLINE void store_client::tell_hub(const std::string& door) {
     tell_in_order(what);
 }
 
+// ---- reading -----------------------------------------------------------------------------------
+
+/// Where it is now it stays.
+SKEIN_INLINE reading_ptr store_client::pinned(const object_ptr& which, std::uint64_t at) {
+    if (const auto there = which->read_.lock(); there && !there->own_) {
+        ++there->times_;
+        return there;
+    }
+    auto made = std::make_shared<reading>(which, memory_.view(at, which->bytes()), arena(), 1);
+    which->read_ = made;
+    return made;
+}
+
+SKEIN_INLINE reading_ptr store_client::read_now(const object_ptr& which) {
+    if (auto there = which->read_.lock()) return there;
+    if (has_peers_ ? !which->is_here() : !is_roomy_) return nullptr;
+    auto made = std::make_shared<reading>(which, which->here_, arena(), 0);
+    which->read_ = made;
+    return made;
+}
+
+/// Who reads without having asked is to say what, and asks from now on.
+SKEIN_INLINE void store_client::set_roomy(bool is_roomy) {
+    if (!std::exchange(is_roomy_, is_roomy) || is_roomy) return;
+    reads_note what;
+    std::vector<std::shared_ptr<reading>> all; // none of them ends meanwhile
+    for (const auto& [key, known] : known_) {
+        const auto one = known.lock();
+        if (!one) continue;
+        auto being_read = one->read_.lock();
+        if (!being_read || being_read->own_ || being_read->times_ != 0) continue;
+        being_read->times_ = 1;
+        all.push_back(std::move(being_read));
+        what.these.push_back({key.number, 1, 0});
+        if (what.these.size() < most_names) continue;
+        what.is_last = false;
+        tell_in_order(what);
+        what.is_last = true;
+        what.these.clear();
+    }
+    tell_in_order(what);
+}
+
+/// What is asked for by somebody who may not wait for it.
+struct store_client::pinning {
+    std::vector<object_ptr> which;
+    std::vector<reading_ptr> got;
+    std::optional<error> why;
+    event is_over;
+};
+
+SKEIN_INLINE task<std::vector<reading_ptr>> store_client::read(std::vector<object_ptr> which) {
+    const auto self = shared_from_this();
+    std::vector<reading_ptr> out;
+    out.reserve(which.size());
+    std::vector<std::size_t> missing;
+    const auto asked = std::make_shared<pinning>();
+    for (const auto& one : which) {
+        out.push_back(read_now(one));
+        if (out.back()) continue;
+        missing.push_back(out.size() - 1);
+        asked->which.push_back(one);
+    }
+    if (missing.empty()) co_return out;
+    if (is_closed_) throw error(errc::closed, "the store's client has ended");
+    if (has_peers_) { // nothing of theirs is ever away
+        auto bringing = bring(asked->which);
+        co_await bringing;
+        for (std::size_t i = 0; i < missing.size(); ++i)
+            out[missing[i]] = read_now(asked->which[i]);
+        co_return out;
+    }
+    {
+        const task_context::use none(nullptr);
+        tasks_.spawn(pin_for(this, asked));
+    }
+    co_await asked->is_over.wait();
+    if (asked->why) throw *asked->why;
+    for (std::size_t i = 0; i < missing.size(); ++i) out[missing[i]] = std::move(asked->got[i]);
+    co_return out;
+}
+
+SKEIN_INLINE void store_client::read_then(object_ptr which, reader then) {
+    if (is_closed_) return then(error(errc::closed, "the store's client has ended"));
+    const task_context::use none(nullptr);
+    tasks_.spawn(read_for(shared_from_this(), std::move(which), std::move(then)));
+}
+
+SKEIN_INLINE task<void> store_client::read_for(std::shared_ptr<store_client> self, object_ptr which,
+                                               reader then) {
+    std::vector<object_ptr> one;
+    one.push_back(std::move(which));
+    auto reading = as_result(self->read(std::move(one)));
+    auto got = co_await reading;
+    if (got)
+        then(std::move(got->front()));
+    else
+        then(got.error());
+}
+
+SKEIN_INLINE task<void> store_client::pin_for(store_client* self, std::shared_ptr<pinning> asked) {
+    try {
+        co_await self->pinning_.acquire();
+        const turn mine(self->pinning_);
+        auto linking = self->link();
+        const auto over = co_await linking;
+        for (std::size_t from = 0; from < asked->which.size(); from += most_names) {
+            const auto many = std::min(most_names, asked->which.size() - from);
+            pin_request what;
+            for (std::size_t i = 0; i < many; ++i)
+                what.which.push_back(asked->which[from + i]->name().number);
+            auto asking = over->call<pin_reply>(std::move(what));
+            const auto answer = co_await asking;
+            if (answer.where.size() != many)
+                throw error(errc::malformed,
+                            "the store answers for other objects than were asked for");
+            for (std::size_t i = 0; i < many; ++i) {
+                const auto& one = asked->which[from + i];
+                const auto& where = answer.where[i];
+                if (where.bytes != one->bytes())
+                    throw error(errc::not_found,
+                                fmt::format("object {} is gone", one->name().number.value()));
+                asked->got.push_back(where.at == pin_reply::away ? nullptr
+                                                                 : self->pinned(one, where.at));
+            }
+        }
+        for (std::size_t i = 0; i < asked->got.size(); ++i) {
+            if (asked->got[i]) continue;
+            auto fetching = fetch(self, asked->which[i]);
+            asked->got[i] = co_await fetching;
+        }
+    } catch (const error& e) {
+        asked->why = e;
+    }
+    asked->is_over.set();
+}
+
+/// A copy in the memory of this process: the store has no room for it, and may have none for long.
+SKEIN_INLINE task<reading_ptr> store_client::fetch(store_client* self, object_ptr which) {
+    co_await self->fetching_.acquire();
+    const turn mine(self->fetching_);
+    if (auto there = which->read_.lock()) co_return there;
+    auto linking = self->link();
+    const auto over = co_await linking;
+    auto own = arena::in_memory(which->bytes());
+    const auto place = own.write(0, which->bytes());
+    for (std::uint64_t at = 0; at < which->bytes(); at += file_piece) {
+        fetch_request what;
+        what.which = which->name().number;
+        what.piece = static_cast<std::uint32_t>(at / file_piece);
+        auto asking = over->call<fetch_reply>(what);
+        const auto got = co_await asking;
+        if (got.bytes.size() != std::min(file_piece, which->bytes() - at))
+            throw error(errc::malformed, "the store sends more of an object, or less, than it has");
+        std::copy(got.bytes.begin(), got.bytes.end(),
+                  place.bytes().begin() + static_cast<std::ptrdiff_t>(at));
+    }
+    const auto all = own.view(0, which->bytes());
+    auto made = std::make_shared<reading>(which, all, std::move(own), 0);
+    which->read_ = made;
+    co_return made;
+}
+
 SKEIN_INLINE task<void> store_client::give(std::vector<object_ptr> all, process_id to) {
     const auto self = shared_from_this();
     if (has_peers_) {
@@ -430,7 +599,7 @@ SKEIN_INLINE task<void> store_client::give_far(std::vector<object_ptr> all, proc
 namespace detail {
 
 inline void add_let_go(release_note& to, const far_let_go& one) {
-    to.all.push_back({one.which, one.times, 0});
+    to.all.push_back({one.which, one.times, one.pins});
 }
 inline void add_let_go(far_release_note& to, const far_let_go& one) { to.all.push_back(one); }
 
@@ -445,7 +614,7 @@ void store_client::send_back(const std::vector<far_let_go>& all) {
             const auto& one = all[from + i];
             detail::add_let_go(what, one);
             const auto known = known_.find({one.store, one.which});
-            if (known != known_.end() && known->second.expired()) known_.erase(known);
+            if (one.times != 0 && known != known_.end() && known->second.expired()) known_.erase(known);
         }
         try {
             link_->tell(what);

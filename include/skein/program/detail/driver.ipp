@@ -272,8 +272,10 @@ SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked,
                                      std::optional<objects::store_on_node> among) {
     const auto bytes = objects::store_bytes_for(asked);
     if (bytes == 0) return;
+    // What other nodes read lies in memory.
+    auto files = among ? nullptr : objects::default_spill_volume();
     try {
-        store_ = std::make_shared<objects::local_store>(bytes, std::move(among));
+        store_ = std::make_shared<objects::local_store>(bytes, std::move(among), std::move(files));
     } catch (const error& e) {
         logging::at(asked.empty() ? logging::level::debug : logging::level::warn, "objects",
                     "there is no store",

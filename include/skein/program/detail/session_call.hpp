@@ -135,6 +135,15 @@ protected:
         if (!lent_ && to_->readers.load(std::memory_order_relaxed) == 0) this->watchers_ = 0;
     }
     void on_finished() override {
+        if (this->is_unread()) return this->read_value(); // then on_read()
+        deliver();
+    }
+    void on_read() override {
+        if (to_->call == this) deliver();
+    }
+
+private:
+    void deliver() {
         to_->call = nullptr;
         if (this->failed()) return to_->fail(this->why());
         try {
@@ -154,7 +163,6 @@ protected:
         }
     }
 
-private:
     const pending_writer<shared> to_;
     bool lent_ = false;
 };

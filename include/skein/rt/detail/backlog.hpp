@@ -33,10 +33,13 @@ public:
     void push(arrival one);
     /// The first one.
     [[nodiscard]] arrival take();
-    /// The objects that it names; null: it names none.
-    [[nodiscard]] std::shared_ptr<arrived_objects> first_objects() const {
-        return waiting_.front().objects;
+    [[nodiscard]] std::size_t size() const noexcept { return waiting_.size(); }
+    /// The objects that one of them names; null: it names none.
+    [[nodiscard]] const std::shared_ptr<arrived_objects>& objects_of(std::size_t i) const {
+        return waiting_[i].objects;
     }
+    /// So many calls have their objects read: while one runs those of the next come back from files.
+    static constexpr std::size_t read_ahead = 2;
     /// Reads again from those callers that were paused, if there is room.
     void read_on(const std::vector<peer*>& callers);
     /// All that waited has run.

@@ -44,7 +44,8 @@ struct frame_view;
 }
 namespace skein::objects {
 class object;
-}
+class reading;
+} // namespace skein::objects
 
 namespace skein::rt {
 
@@ -83,6 +84,12 @@ enum class call_kind : std::uint8_t { task, method, create };
 
 class actor_queue;
 
+/// Suspended until a call is done and its value can be read.
+class value_waiter : public waiter {
+public:
+    std::shared_ptr<const objects::reading> bytes; ///< of a value that is an object
+};
+
 /// Arguments of a call that cannot be encoded yet because some are pending refs.
 class deferred_arguments {
 public:
@@ -90,6 +97,8 @@ public:
     virtual void encode(wire::writer& to) = 0;
     /// The failure of a ref among them, if one failed.
     [[nodiscard]] virtual const failure* failed() const noexcept = 0;
+    /// Those that are objects, which must be read before they are encoded.
+    virtual void unread(const call_base& call, std::vector<counted_ptr<call_base>>& into) const = 0;
 };
 
 /// Credit: calls that were sent and have not begun, and their bytes. Used in runtime_credits.ipp.
@@ -163,6 +172,20 @@ public:
     /// It runs once more: what has come of it so far is nothing.
     virtual void begin_again() {}
 
+    // A value that is an object lies in the store, perhaps in a file, until somebody reads it.
+
+    /// It must be read before it can be copied, which has not failed yet.
+    [[nodiscard]] bool is_unread() const noexcept;
+    /// The same, also if that has failed before.
+    [[nodiscard]] bool must_be_read() const noexcept {
+        return rare != nullptr && object_must_be_read();
+    }
+    /// Reads it for those who wait for it, and for calls that take it.
+    void read_value();
+    /// Its bytes.
+    ///   errors  why they cannot be read
+    [[nodiscard]] std::shared_ptr<const objects::reading> bytes_of_object() const;
+
     rarities& extra();
     /// A handle that must live until the call is done.
     void keep(std::shared_ptr<void> handle);
@@ -207,6 +230,10 @@ protected:
     virtual result<void> take_value(byte_span value) = 0;
     virtual result<void> take_object(const std::shared_ptr<const objects::object>& value);
     virtual void take_failure(const failure&) {}
+    /// It is there itself, not in an object alone.
+    [[nodiscard]] virtual bool has_value() const noexcept { return false; }
+    /// read_value() has ended.
+    virtual void on_read() {}
     virtual void on_finished() {}
     void finished();
     std::uint32_t watchers_ = 0; ///< refs and awaiters: those who may look at the outcome
@@ -214,6 +241,9 @@ protected:
 private:
     void tell_unseen() const noexcept;
     void release_dependents();
+    [[nodiscard]] bool object_must_be_read() const noexcept;
+    void wake_waiters();
+    void value_was_read(result<std::shared_ptr<const objects::reading>> got);
 
     std::uint32_t uses_ = 0;
     std::unique_ptr<failure> failure_;

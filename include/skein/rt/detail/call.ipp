@@ -55,7 +55,76 @@ SKEIN_INLINE void call_base::finish_with_object(const objects::object_ptr& value
 
 /// Of a call that knows nothing of objects: it copies the value.
 SKEIN_INLINE result<void> call_base::take_object(const objects::object_ptr& value) {
-    return take_value(value->bytes());
+    const auto bytes = objects::read_now(value);
+    if (!bytes) return error(errc::malformed, "an object where a value was expected");
+    return take_value(bytes->bytes());
+}
+
+SKEIN_INLINE bool call_base::object_must_be_read() const noexcept {
+    return rare->object != nullptr && !has_value() && objects::read_now(rare->object) == nullptr;
+}
+
+SKEIN_INLINE bool call_base::is_unread() const noexcept {
+    return must_be_read() && !rare->unreadable;
+}
+
+SKEIN_INLINE objects::reading_ptr call_base::bytes_of_object() const {
+    if (auto now = objects::read_now(rare->object)) return now;
+    if (rare->unreadable) throw *rare->unreadable;
+    throw error(errc::not_supported,
+                fmt::format("not supported: object {}, which may be in a file, is copied where "
+                            "nothing can wait for it: into a saved state",
+                            rare->object->name().number.value()))
+        .with_hint("keep a skein::view of it");
+}
+
+SKEIN_INLINE void call_base::read_value() {
+    if (std::exchange(extra().is_reading, true)) return;
+    objects::read_then(rare->object,
+                       [self = counted_ptr<call_base>(this)](result<objects::reading_ptr> got) {
+                           self->value_was_read(std::move(got));
+                       });
+}
+
+SKEIN_INLINE void call_base::value_was_read(result<objects::reading_ptr> got) {
+    rare->is_reading = false;
+    rare->unreadable.reset();
+    if (got)
+        rare->bytes = std::move(*got);
+    else
+        rare->unreadable = got.error();
+    wake_waiters();
+    for (const auto& call : std::exchange(rare->dependents, {})) {
+        if (rare->bytes)
+            call->keep(std::const_pointer_cast<objects::reading>(rare->bytes)); // until it has left
+        if (call->owner != nullptr) call->owner->argument_ready(*call);
+    }
+    on_read();
+    rare->bytes.reset();
+}
+
+/// Those who want the value of an object wait until that is read.
+SKEIN_INLINE void call_base::wake_waiters() {
+    if (!rare || !rare->object || failed()) {
+        while (!waiters.empty()) waiters.front().wake();
+        return;
+    }
+    const bool has_bytes = !must_be_read() || rare->unreadable;
+    const auto bytes = has_bytes && !has_value() ? objects::read_now(rare->object) : nullptr;
+    std::vector<waiter*> wait_on;
+    while (!waiters.empty()) {
+        auto& one = waiters.front();
+        auto* const reads = dynamic_cast<value_waiter*>(&one);
+        if (reads == nullptr || has_bytes) {
+            if (reads != nullptr) reads->bytes = bytes;
+            one.wake();
+        } else {
+            one.unlink();
+            wait_on.push_back(&one);
+        }
+    }
+    for (auto* const one : wait_on) waiters.push_back(*one);
+    if (!wait_on.empty()) read_value();
 }
 
 SKEIN_INLINE void call_base::fail(failure why) {
@@ -99,7 +168,7 @@ SKEIN_INLINE void call_base::finished() {
     list_node<call_base>::unlink();
     parent = {};
     on_finished();
-    while (!waiters.empty()) waiters.front().wake();
+    wake_waiters();
     if (rare && !rare->dependents.empty()) release_dependents();
 }
 

@@ -31,7 +31,10 @@ struct call_base::rarities {
     std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
     std::vector<object_use> objects;                ///< among the arguments; `kept` holds them
     objects::object_ptr object;                     ///< its value is this one
-    std::shared_ptr<const void> shared;             ///< its value, which views have, too
+    objects::reading_ptr bytes;                     ///< of the object, while they are handed out
+    std::optional<error> unreadable;                ///< why they are not
+    bool is_reading = false;
+    std::shared_ptr<const void> shared; ///< its value, which views have, too
     struct timer : timer_node {
         timer(call_base& of, void (*then)(call_base&)) noexcept
             : timer_node([](timer_node& t) {

@@ -91,12 +91,17 @@ SKEIN_INLINE void executor::arrived_with_objects(const std::shared_ptr<peer>& fr
         throw error(errc::malformed,
                     fmt::format("a call whose objects cannot be read from {}", from->who));
     arrival one{from, slot_id(f.id), to_buffer(body), false, loop::current().now(), {}};
-    one.objects = replies_.objects().claim(std::move(uses));
+    wire::reader head_of(body);
+    call_head head;
+    const auto& fn = read_head(head_of, head, *from, one.came);
+    const auto objects = replies_.objects().claim(std::move(uses), fn.reads_views);
+    one.objects = objects;
     if (!backlog_.is_open()) {
         backlog_.open();
         calls_.spawn(run_backlog());
     }
     backlog_.push(std::move(one));
+    if (backlog_.size() <= backlog::read_ahead) replies_.objects().read(objects);
 }
 
 SKEIN_INLINE void executor::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
@@ -166,7 +171,9 @@ SKEIN_INLINE task<void> executor::run_backlog() {
         auto& here = loop::current();
         const auto began = here.coarse_now();
         while (!backlog_.empty() && here.coarse_now() - began < limit::call_turn) {
-            if (const auto objects = backlog_.first_objects();
+            for (std::size_t i = 0; i < std::min(backlog_.size(), backlog::read_ahead); ++i)
+                if (const auto soon = backlog_.objects_of(i)) replies_.objects().read(soon);
+            if (const auto objects = backlog_.objects_of(0);
                 objects != nullptr && !objects->ready.is_set()) {
                 co_await objects->ready.wait();
                 continue; // who sent it may have gone meanwhile

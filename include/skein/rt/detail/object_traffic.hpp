@@ -43,14 +43,21 @@ inline constexpr time_span room_patience = std::chrono::seconds(10);
 /// The objects of a call that has come.
 struct arrived_objects {
     std::vector<object_use> uses;
-    std::vector<objects::object_ptr> held; ///< in the same order, once `ready` is set
-    std::optional<error> why;              ///< they are not there
+    bool reads_inside = false; ///< there are views in the arguments
+    bool is_next = false;      ///< its call is about to run
+    bool is_claimed = false;
+    std::vector<objects::object_ptr> held;   ///< in the same order, once `ready` is set
+    std::vector<objects::reading_ptr> bytes; ///< the same of those that are read; null: it is not
+    std::optional<error> why;                ///< they are not there
     event ready;
 
+    [[nodiscard]] bool reads(const object_use& one) const noexcept {
+        return reads_inside || one.place != named_inside;
+    }
     /// The one that is an argument; null: that stands in the message.
-    [[nodiscard]] const objects::object* at(std::uint32_t place) const noexcept {
-        for (std::size_t i = 0; i < held.size(); ++i)
-            if (uses[i].place == place) return held[i].get();
+    [[nodiscard]] const objects::reading* at(std::uint32_t place) const noexcept {
+        for (std::size_t i = 0; i < bytes.size(); ++i)
+            if (uses[i].place == place) return bytes[i].get();
         return nullptr;
     }
     [[nodiscard]] bool are_arguments() const noexcept {
@@ -95,8 +102,12 @@ public:
         return store_ != nullptr && bytes > limit::inline_bytes;
     }
 
-    /// Holds the objects of a call that has come.
-    [[nodiscard]] std::shared_ptr<arrived_objects> claim(std::vector<object_use> uses);
+    /// Holds the objects of a call that has come, and reads those whose bytes need not be asked for.
+    ///   reads_views  the function has views in its arguments
+    [[nodiscard]] std::shared_ptr<arrived_objects> claim(std::vector<object_use> uses,
+                                                         bool reads_views);
+    /// The call is about to run: what it reads is read. Until then it may be in files.
+    void read(const std::shared_ptr<arrived_objects>& all);
     /// The objects of a reply of that process, which has given them to this one; the body is without
     /// their list then.
     ///   errors  malformed, mismatch, not_supported

@@ -74,6 +74,39 @@ SKEIN_INLINE task<void> object_traffic::close() {
     (void)co_await joined;
 }
 
+/// What the call reads stays where it is until it has ended.
+SKEIN_INLINE task<void> read_for(std::shared_ptr<objects::store_client> store,
+                                 std::shared_ptr<arrived_objects> all) {
+    std::vector<objects::object_ptr> which;
+    for (std::size_t i = 0; i < all->held.size(); ++i)
+        if (all->reads(all->uses[i])) which.push_back(all->held[i]);
+    auto reading = as_result(store->read(std::move(which)));
+    auto got = co_await reading;
+    all->bytes.resize(all->held.size());
+    if (got) {
+        auto next = got->begin();
+        for (std::size_t i = 0; i < all->held.size(); ++i)
+            if (all->reads(all->uses[i])) all->bytes[i] = std::move(*next++);
+    } else {
+        all->why = got.error();
+    }
+    all->ready.set();
+}
+
+/// Nobody need be asked for the bytes.
+SKEIN_INLINE bool read_at_once(objects::store_client& store, arrived_objects& all) {
+    all.bytes.resize(all.held.size());
+    for (std::size_t i = 0; i < all.held.size(); ++i) {
+        if (!all.reads(all.uses[i])) continue;
+        all.bytes[i] = store.read_now(all.held[i]);
+        if (!all.bytes[i]) {
+            all.bytes.clear(); // calls that wait behind others pin nothing
+            return false;
+        }
+    }
+    return true;
+}
+
 /// Until it has an answer, whatever becomes of the call.
 SKEIN_INLINE task<void> claim_for(std::shared_ptr<objects::store_client> store,
                                   std::shared_ptr<arrived_objects> all) {
@@ -92,12 +125,25 @@ SKEIN_INLINE task<void> claim_for(std::shared_ptr<objects::store_client> store,
     } else {
         all->why = held.error();
     }
-    all->ready.set();
+    all->is_claimed = true;
+    if (all->why || read_at_once(*store, *all)) {
+        all->ready.set();
+    } else if (all->is_next) {
+        auto reading = read_for(store, all);
+        co_await reading;
+    }
 }
 
-SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(std::vector<object_use> uses) {
+SKEIN_INLINE void object_traffic::read(const std::shared_ptr<arrived_objects>& all) {
+    if (std::exchange(all->is_next, true) || !all->is_claimed || all->ready.is_set()) return;
+    spawn(read_for(store_, all));
+}
+
+SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(std::vector<object_use> uses,
+                                                                    bool reads_views) {
     auto all = std::make_shared<arrived_objects>();
     all->uses = std::move(uses);
+    all->reads_inside = reads_views;
     if (store_ == nullptr) {
         all->why =
             error(errc::not_supported, "not supported: an object of another host's store in a call")

@@ -18,16 +18,21 @@ namespace skein::rt::detail {
 /// waits for them, and what was encoded is thrown away.
 class pending_refs {
 public:
-    pending_refs() noexcept : before_(std::exchange(current_, this)) {}
+    ///   copies  values that are objects are copied into the message: those that must be read first
+    ///           are collected, too
+    explicit pending_refs(bool copies = false) noexcept
+        : copies_(copies), before_(std::exchange(current_, this)) {}
     pending_refs(const pending_refs&) = delete;
     pending_refs& operator=(const pending_refs&) = delete;
     ~pending_refs() { current_ = before_; }
     [[nodiscard]] static pending_refs* current() noexcept { return current_; }
+    [[nodiscard]] bool copies() const noexcept { return copies_; }
 
     std::vector<counted_ptr<call_base>> all;
 
 private:
     static inline constinit thread_local pending_refs* current_ = nullptr;
+    bool copies_;
     pending_refs* before_;
 };
 
@@ -41,6 +46,9 @@ void encode_ref_failure(wire::writer& to, const failure& why);
 /// What comes before a value. False: it cannot be read.
 [[nodiscard]] bool decode_ref_head(wire::reader& from, ref_tag& what, failure& why,
                                    objects::object_ptr& object);
+/// The bytes of an object that came along, which were read before.
+///   errors  malformed: they were not
+[[nodiscard]] objects::reading_ptr bytes_of(const objects::object_ptr& object);
 /// An argument is an object, which goes along. False: who runs the call would not find it.
 [[nodiscard]] bool place_object(const objects::object_ptr& object, std::uint32_t place);
 /// The value has views in this process, and cannot be copied.

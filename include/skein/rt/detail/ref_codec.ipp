@@ -12,6 +12,8 @@
 
 #include <memory>
 
+#include <fmt/format.h>
+
 namespace skein::rt::detail {
 
 SKEIN_INLINE void note_pending(wire::writer& to, call_base& call) {
@@ -88,6 +90,12 @@ SKEIN_INLINE bool decode_ref_head(wire::reader& from, ref_tag& what, failure& wh
     object = here->answers().objects().store().find(name.key());
     if (object && object->name() == name && object->is_here()) return true;
     return from.fail(error(errc::not_found, "an object is named that was not sent along"));
+}
+
+SKEIN_INLINE objects::reading_ptr bytes_of(const objects::object_ptr& object) {
+    if (auto now = objects::read_now(object)) return now;
+    throw error(errc::malformed, fmt::format("a view of object {}, which nobody has read",
+                                             object->name().number.value()));
 }
 
 SKEIN_INLINE void refuse_shared_value() {

@@ -67,6 +67,8 @@ struct record {
             else
                 r.invoke = &invoke<F, T>;
             r.is_stream = traits::is_generator;
+            r.reads_views = holds_any<object_views, typename traits::arguments>();
+            r.gives_views = holds_any<object_views, typename traits::result>();
             r.is_coroutine = traits::is_coroutine || is_blocking<F, T>();
             r.signature_hash = &signature_hash;
             r.signature_text = &signature_text;
@@ -130,6 +132,27 @@ void look_at_failure(const A& a, const failure*& found) {
         if (found == nullptr && a && a.ready() && a.state()->failed()) found = &a.state()->why();
 }
 
+/// An argument for a parameter of type P whose value is in an object is copied out of it.
+template <class P, class T>
+[[nodiscard]] bool copies_object(const call_base& call, bool may_be_given) noexcept {
+    if (call.kind == call_kind::create) return true;
+    if constexpr (unwrap_ref<P>::is_ref)
+        return false;
+    else
+        return may_be_given || !takes_object<P, T>();
+}
+
+/// Whether such an argument must be read first.
+template <class P, class A>
+void look_for_unread(const call_base& call, const A& a, std::vector<counted_ptr<call_base>>& into,
+                     bool may_be_given) {
+    if constexpr (unwrap_ref<A>::is_ref) {
+        using given = typename unwrap_ref<A>::type;
+        if (a && a.ready() && a.state()->is_unread() && copies_object<P, given>(call, may_be_given))
+            into.emplace_back(a.state().get());
+    }
+}
+
 /// There is a ref or view in it.
 template <class A>
 inline constexpr bool may_hold_refs = false;
@@ -155,6 +178,22 @@ public:
         const failure* found = nullptr;
         std::apply([&](const auto&... a) { (look_at_failure<P>(a, found), ...); }, held_);
         return found;
+    }
+    void unread(const call_base& call, std::vector<counted_ptr<call_base>>& into) const override {
+        const auto look = [&]<class Parameter>(const Parameter*, const auto& a) {
+            using given = std::remove_cvref_t<decltype(a)>;
+            if constexpr (!unwrap_ref<given>::is_ref && may_hold_refs<given>) {
+                if (call.kind != call_kind::create) return;
+                pending_refs inside(true);
+                wire::writer unused;
+                encode_argument<Parameter>(unused, a);
+                into.insert(into.end(), inside.all.begin(), inside.all.end());
+            } else {
+                look_for_unread<Parameter>(call, a, into, false);
+            }
+        };
+        std::apply([&](const auto&... a) { (look(static_cast<const P*>(nullptr), a), ...); },
+                   held_);
     }
 
 private:
@@ -186,6 +225,8 @@ struct submission<F, T, std::tuple<P...>, A...> {
          (may_hold_refs<std::remove_cvref_t<A>> &&
           (!unwrap_ref<std::remove_cvref_t<A>>::is_ref || unwrap_ref<P>::is_ref)));
 
+    static constexpr bool may_be_given = can_be_given<std::tuple<P...>> && !std::is_void_v<T>;
+
     static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
         if constexpr (any_ref || any_inside) {
             std::vector<counted_ptr<call_base>> pending;
@@ -194,8 +235,9 @@ struct submission<F, T, std::tuple<P...>, A...> {
                 using given = std::remove_cvref_t<decltype(a)>;
                 if constexpr (unwrap_ref<given>::is_ref) {
                     if (a && !a.ready()) pending.emplace_back(a.state().get());
+                    look_for_unread<Parameter>(*call, a, pending, may_be_given);
                 } else if constexpr (may_hold_refs<given>) {
-                    pending_refs inside;
+                    pending_refs inside(call->kind == call_kind::create);
                     wire::writer unused;
                     encode_argument<Parameter>(unused, a);
                     pending.insert(pending.end(), inside.all.begin(), inside.all.end());
@@ -210,7 +252,7 @@ struct submission<F, T, std::tuple<P...>, A...> {
             std::uint32_t place = 0;
             (encode_argument<P>(to, args, place++), ...);
         };
-        if constexpr (can_be_given<std::tuple<P...>> && !std::is_void_v<T>) {
+        if constexpr (may_be_given) {
             const auto give = [&]() -> std::unique_ptr<given_call> {
                 (keep_handles<P>(args), ...);
                 return std::make_unique<given_method<F, T, P...>>(std::in_place,
@@ -230,6 +272,8 @@ struct submission<F, T, std::tuple<P...>, A...> {
         // One more than the refs that are waited for: the call is looked at once at the end.
         by.submit_deferred(call, pending.size() + 1,
                            std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...));
+        for (const auto& one : pending)
+            if (one->is_done()) one->read_value();
         by.argument_ready(*call);
     }
 };

@@ -360,6 +360,14 @@ SKEIN_INLINE void runtime::argument_ready(detail::call_base& call) {
 /// All refs among a call's arguments have an outcome: it is sent, or fails with one of them.
 SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& call) {
     const auto queue = call->queue;
+    std::vector<counted_ptr<detail::call_base>> unread;
+    call->rare->arguments->unread(*call, unread);
+    if (!unread.empty()) [[unlikely]] {
+        call->rare->pending = unread.size();
+        for (const auto& one : unread) one->add_dependent(call);
+        for (const auto& one : unread) one->read_value();
+        return;
+    }
     if (const auto* bad = call->rare->arguments->failed()) {
         // A chain of failures names its ends, not all that lies between.
         constexpr std::string_view because = "did not run: its argument failed: ";

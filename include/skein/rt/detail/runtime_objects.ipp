@@ -7,6 +7,9 @@
 #include <skein/rt/detail/object_message.hpp>
 #include <skein/rt/detail/runtime_state.hpp>
 
+#include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -149,13 +152,42 @@ SKEIN_INLINE void runtime::object_replies::finish(runtime& self, peer& from,
             for (const auto id : parts.actors) self.state_->actors.hold(passed.origin().number, id);
         return passed.pass_refs(f.flags, f.body, std::move(all));
     }
+    if (call.fn != nullptr && call.fn->gives_views &&
+        !std::all_of(all.begin(), all.end(),
+                     [](const auto& one) { return objects::read_now(one) != nullptr; })) {
+        const counted_ptr<detail::call_base> kept(&call);
+        return self.state_->replies.objects().spawn(read_and_take(
+            &self, from.shared_from_this(), kept, f.flags, to_buffer(body), std::move(all)));
+    }
+    take_read(self, from, call, f.flags, body);
+}
+
+SKEIN_INLINE void runtime::object_replies::take_read(runtime& self, peer& from,
+                                                     detail::call_base& call, std::uint16_t flags,
+                                                     byte_span body) {
     const detail::executing_mark by(&self);
-    if ((f.flags & detail::reply_lends) == 0) return call.finish_with_bytes(body);
+    if ((flags & detail::reply_lends) == 0) return call.finish_with_bytes(body);
     net::frame_view inner;
-    inner.id = f.id;
     inner.flags = detail::reply_lends;
     inner.body = body;
     self.take_reply(from, call, inner);
+}
+
+/// There are views in the value, of objects that may be in files.
+SKEIN_INLINE task<void> runtime::object_replies::read_and_take(
+    runtime* self, std::shared_ptr<peer> from, counted_ptr<detail::call_base> call,
+    std::uint16_t flags, byte_buffer body, std::vector<objects::object_ptr> all) {
+    auto reading = as_result(self->state_->replies.objects().store().read(std::move(all)));
+    const auto read = co_await reading;
+    if (call->is_done()) co_return;
+    std::optional<error> why;
+    try {
+        if (!read) throw read.error();
+        take_read(*self, *from, *call, flags, body);
+    } catch (const error& e) {
+        why = e;
+    }
+    if (why && !call->is_done()) call->fail({std::move(*why), nullptr});
 }
 
 } // namespace skein::rt

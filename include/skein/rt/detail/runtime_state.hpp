@@ -314,6 +314,11 @@ struct runtime::object_replies {
                             std::vector<counted_ptr<detail::actor_queue>> lent);
     static void finish(runtime& self, peer& from, detail::call_base& call, const net::frame_view& f,
                        byte_span body, std::vector<objects::object_ptr> all);
+    static void take_read(runtime& self, peer& from, detail::call_base& call, std::uint16_t flags,
+                          byte_span body);
+    static task<void> read_and_take(runtime* self, std::shared_ptr<peer> from,
+                                    counted_ptr<detail::call_base> call, std::uint16_t flags,
+                                    byte_buffer body, std::vector<objects::object_ptr> all);
 };
 
 /// What the options of a call say of its place. Functions of runtime, in runtime_dispatch.ipp.
