@@ -86,10 +86,9 @@ private:
 task<result<byte_buffer>> all_of(objects::byte_source* from, object_number which,
                                  objects::extent part) {
     byte_buffer got(static_cast<std::size_t>(part.bytes));
-    auto fetching = as_result(
-        from->fetch(which, part, [&](std::uint64_t at, byte_span bytes) {
-            std::memcpy(got.data() + (at - part.at), bytes.data(), bytes.size());
-        }));
+    auto fetching = as_result(from->fetch(which, part, [&](std::uint64_t at, byte_span bytes) {
+        std::memcpy(got.data() + (at - part.at), bytes.data(), bytes.size());
+    }));
     const auto done = co_await fetching;
     if (!done) co_return done.error();
     co_return got;

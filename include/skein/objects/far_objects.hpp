@@ -108,6 +108,7 @@ private:
     void take_for(std::uint64_t from, const take_for_note& what);
     void let_go_of(std::uint64_t from, const let_go_note& what);
     void give_for(std::uint64_t from, const give_for_request& what);
+    void take_back(const give_back_note& what);
 
     store& store_;
     process_id self_; ///< as which the store itself holds, in its books

@@ -58,6 +58,12 @@ struct give_for_request {
     std::vector<object_number> which;
     process_id by, to;
 };
+/// These gifts are none after all: their process will not hear of them.
+struct give_back_note {
+    static constexpr std::uint16_t number = 58;
+    std::vector<object_number> which;
+    process_id by, to;
+};
 /// `by` hears of no more gifts of `from`.
 struct declined_note {
     static constexpr std::uint16_t number = 56;
@@ -71,7 +77,7 @@ struct ended_note {
 
 using peer_messages =
     net::message_table<stores_note, hold_request, hold_reply, take_for_note, let_go_note,
-                       give_for_request, declined_note, ended_note, done_reply>;
+                       give_for_request, give_back_note, declined_note, ended_note, done_reply>;
 
 /// Who asks for bytes, in identity::extra.
 struct chunk_hello {

@@ -224,27 +224,45 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
                                                 far_give_request what) {
     if (!what.to || what.which.size() > most_names)
         throw error(errc::malformed, "objects are given to nobody, or too many at once");
+    const auto own = self->store_.number_;
     std::map<std::uint64_t, give_for_request> asked;
     for (const auto& name : what.which) {
-        if (name.store == self->store_.number_) {
-            const auto given = self->store_.book_.give(by, name.number, what.to);
-            if (!given) throw given.error();
-            continue;
-        }
         const auto one = self->entries_.find(name.key());
-        if (one == self->entries_.end() || !one->second->holds.contains(by))
+        if (name.store != own && (one == self->entries_.end() || !one->second->holds.contains(by)))
             throw error(errc::malformed, "an object is given away that is not held");
         auto& request = asked[name.store];
         request.by = by;
         request.to = what.to;
         request.which.push_back(name.number);
     }
-    for (auto& [store, request] : asked) {
-        auto reaching = self->peers_.reach(store);
-        const auto home = co_await reaching;
-        const auto link = home->link;
-        auto asking = link->call<done_reply>(std::move(request));
-        (void)co_await asking;
+    give_back_note undo;
+    undo.by = by;
+    undo.to = what.to;
+    for (const auto& [store, request] : asked) {
+        std::optional<error> why;
+        try {
+            if (store == own) {
+                self->give_for(by.value(), request);
+                continue;
+            }
+            auto reaching = self->peers_.reach(store);
+            const auto home = co_await reaching;
+            const auto link = home->link;
+            auto asking = link->call<done_reply>(request);
+            (void)co_await asking;
+        } catch (const error& e) {
+            why = e;
+        }
+        if (!why) continue;
+        for (const auto& [given, which] : asked) { // none of them are told of
+            if (given == store) break;
+            undo.which = which.which;
+            if (given == own)
+                self->take_back(undo);
+            else
+                self->peers_.at(given)->tell(undo);
+        }
+        throw *why;
     }
     co_return done_reply();
 }
@@ -491,6 +509,8 @@ SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, std::ui
         [this, from](const take_for_note& what) { take_for(from, what); });
     service.on_tell_at_once<let_go_note>(
         [this, from](const let_go_note& what) { let_go_of(from, what); });
+    service.on_tell_at_once<give_back_note>(
+        [this](const give_back_note& what) { take_back(what); });
     service.on_tell_at_once<declined_note>([this](const declined_note& what) {
         store_.book_.decline(what.by, what.from);
         store_.changed();
@@ -572,6 +592,13 @@ SKEIN_INLINE void far_objects::give_for(std::uint64_t from, const give_for_reque
         const auto given = store_.book_.give(what.by, which, what.to, process_id(from));
         if (!given) throw given.error();
     }
+}
+
+SKEIN_INLINE void far_objects::take_back(const give_back_note& what) {
+    for (const auto which : what.which)
+        if (store_.book_.take(what.to, which, what.by))
+            (void)store_.book_.release(what.to, which, 1);
+    store_.changed();
 }
 
 } // namespace skein::objects
