@@ -65,7 +65,7 @@ namespace detail {
 /// Runs after each parameter's gradient has been accumulated. The only hook on its node, so that
 /// what has to follow (when_final) does not depend on the order in which hooks were registered.
 struct settle_hook : torch::autograd::FunctionPostHook {
-    settle_hook(flat_store& store, std::size_t segment) : store(&store), segment(segment) {}
+    settle_hook(flat_store& of, std::size_t number) : store(&of), segment(number) {}
     torch::autograd::variable_list operator()(
         const torch::autograd::variable_list& outputs,
         const torch::autograd::variable_list& gradients) override {

@@ -112,10 +112,10 @@ public:
         if (shards_) require_shardable(*run_.input);
         auto data = data_settings(*run_.input, between_.evaluations());
         if (ctx_.world_size() > 1 || place_ != nullptr) {
-            auto& input = *run_.input;
-            const auto count = input.is_stream() ? 0 : input.size();
+            auto& from = *run_.input;
+            const auto count = from.is_stream() ? 0 : from.size();
             data.push_back(some_samples(
-                "training", {count, [&](const auto& ids) { return input.sum_of(ids); }}));
+                "training", {count, [&](const auto& ids) { return from.sum_of(ids); }}));
             between_.compare_samples(data);
         }
         require_same(ctx_, data);

@@ -35,7 +35,8 @@ struct run_state {
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
     std::optional<step_look> look{}; ///< when a callback looks at gradients
-    std::optional<feeder> feeder{};
+    std::optional<detail::feeder>
+        feeder{};                      // in full: g++ takes the name for the member from here on
     std::optional<loss_scale> scale{}; ///< in float16
     std::optional<training_stage> training{};
     epoch_sums sums{};          ///< of the steps that are committed

@@ -308,8 +308,8 @@ SKEIN_INLINE sharded_parallel::~sharded_parallel() {
 // ---- a step -------------------------------------------------------------------------------------
 
 SKEIN_INLINE dist::collective_tag sharded_parallel::tag(std::size_t unit,
-                                                        dist::tag_phase phase) const noexcept {
-    return {static_cast<std::uint32_t>(unit), phase, step_};
+                                                        dist::tag_phase part) const noexcept {
+    return {static_cast<std::uint32_t>(unit), part, step_};
 }
 
 SKEIN_INLINE void sharded_parallel::begin_step() {
