@@ -154,9 +154,7 @@ private:
     void tell_in_order(const Note& what);
     [[nodiscard]] object_ptr keep(const object_name& name, std::optional<std::uint64_t> at);
     [[nodiscard]] task<std::vector<object_ptr>> claim_far(std::vector<object_name> names);
-    static task<void> read_alone(store_client* self, object_ptr one);
     static task<void> claim_far_for(store_client* self, std::shared_ptr<far_claim> asked);
-    [[nodiscard]] task<void> give_far(std::vector<object_ptr> all, process_id to);
     template <class Note>
     void send_back(const std::vector<far_let_go>& all);
     [[nodiscard]] reading_ptr pinned(const object_ptr& which, std::uint64_t at);

@@ -8,10 +8,11 @@
 #include <skein/core/semaphore.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/objects/detail/let_go_box.hpp>
+#include <skein/objects/detail/own_copy.hpp>
+#include <skein/objects/detail/whose_objects.hpp>
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -330,27 +331,6 @@ SKEIN_INLINE task<std::vector<object_ptr>> store_client::claim_far(std::vector<o
     co_return std::move(asked->held);
 }
 
-/// There is no room for it in the store of this node.
-SKEIN_INLINE task<void> store_client::read_alone(store_client* self, object_ptr one) {
-    const auto& name = one->name();
-    auto own = arena::in_memory(name.bytes);
-    auto linking = self->link();
-    const auto over = co_await linking;
-    for (std::uint64_t at = 0; at < name.bytes; at += chunk_bytes) {
-        far_read_request what;
-        what.which = name;
-        what.at = at;
-        what.bytes = std::min(chunk_bytes, name.bytes - at);
-        auto asking = over->call<far_read_reply>(what);
-        const auto part = co_await asking;
-        if (part.bytes.size() != what.bytes)
-            throw error(errc::malformed, "the store gives other bytes than were asked for");
-        const auto window = own.write(at, what.bytes);
-        std::memcpy(window.bytes().data(), part.bytes.data(), part.bytes.size());
-    }
-    if (!one->is_here()) std::const_pointer_cast<object>(one)->settle(std::move(own), 0);
-}
-
 SKEIN_INLINE task<void> store_client::claim_far_for(store_client* self,
                                                     std::shared_ptr<far_claim> asked) {
     const auto& names = asked->names;
@@ -374,8 +354,9 @@ SKEIN_INLINE task<void> store_client::claim_far_for(store_client* self,
         }
         for (const auto& one : held) {
             if (one->is_here()) continue;
-            auto reading = read_alone(self, one);
-            co_await reading;
+            auto copying = detail::copy_of_far(over, one->name());
+            auto own = co_await copying;
+            if (!one->is_here()) std::const_pointer_cast<object>(one)->settle(std::move(own), 0);
         }
         asked->held = std::move(held);
     } catch (const error& e) {
@@ -545,19 +526,8 @@ SKEIN_INLINE task<reading_ptr> store_client::fetch(store_client* self, object_pt
     if (auto there = which->read_.lock()) co_return there;
     auto linking = self->link();
     const auto over = co_await linking;
-    auto own = arena::in_memory(which->bytes());
-    const auto place = own.write(0, which->bytes());
-    for (std::uint64_t at = 0; at < which->bytes(); at += file_piece) {
-        fetch_request what;
-        what.which = which->name().number;
-        what.piece = static_cast<std::uint32_t>(at / file_piece);
-        auto asking = over->call<fetch_reply>(what);
-        const auto got = co_await asking;
-        if (got.bytes.size() != std::min(file_piece, which->bytes() - at))
-            throw error(errc::malformed, "the store sends more of an object, or less, than it has");
-        std::copy(got.bytes.begin(), got.bytes.end(),
-                  place.bytes().begin() + static_cast<std::ptrdiff_t>(at));
-    }
+    auto copying = detail::copy_of_away(over, which->name());
+    auto own = co_await copying;
     const auto all = own.view(0, which->bytes());
     auto made = std::make_shared<reading>(which, all, std::move(own), 0);
     which->read_ = made;
@@ -566,44 +536,15 @@ SKEIN_INLINE task<reading_ptr> store_client::fetch(store_client* self, object_pt
 
 SKEIN_INLINE task<void> store_client::give(std::vector<object_ptr> all, process_id to) {
     const auto self = shared_from_this();
-    if (has_peers_) {
-        auto giving = give_far(std::move(all), to);
-        co_await giving;
-        co_return;
-    }
     auto linking = link();
     const auto over = co_await linking;
-    for (std::size_t from = 0; from < all.size(); from += most_names) {
-        const auto many = std::min(most_names, all.size() - from);
-        give_request what;
-        what.to = to;
-        for (std::size_t i = 0; i < many; ++i) what.which.push_back(all[from + i]->name().number);
-        auto asking = shield(over->call<done_reply>(std::move(what)));
-        (void)co_await asking;
-    }
+    std::vector<object_name> names;
+    names.reserve(all.size());
+    for (const auto& one : all) names.push_back(one->name());
+    auto giving = has_peers_ ? detail::give_by<far_give_request>(over, std::move(names), to)
+                             : detail::give_by<give_request>(over, std::move(names), to);
+    co_await giving;
 }
-
-SKEIN_INLINE task<void> store_client::give_far(std::vector<object_ptr> all, process_id to) {
-    auto linking = link();
-    const auto over = co_await linking;
-    for (std::size_t from = 0; from < all.size(); from += most_names) {
-        const auto many = std::min(most_names, all.size() - from);
-        far_give_request what;
-        what.to = to;
-        for (std::size_t i = 0; i < many; ++i) what.which.push_back(all[from + i]->name());
-        auto asking = shield(over->call<done_reply>(std::move(what)));
-        (void)co_await asking;
-    }
-}
-
-namespace detail {
-
-inline void add_let_go(release_note& to, const far_let_go& one) {
-    to.all.push_back({one.which, one.times, one.pins});
-}
-inline void add_let_go(far_release_note& to, const far_let_go& one) { to.all.push_back(one); }
-
-} // namespace detail
 
 template <class Note>
 void store_client::send_back(const std::vector<far_let_go>& all) {
@@ -614,7 +555,8 @@ void store_client::send_back(const std::vector<far_let_go>& all) {
             const auto& one = all[from + i];
             detail::add_let_go(what, one);
             const auto known = known_.find({one.store, one.which});
-            if (one.times != 0 && known != known_.end() && known->second.expired()) known_.erase(known);
+            if (one.times != 0 && known != known_.end() && known->second.expired())
+                known_.erase(known);
         }
         try {
             link_->tell(what);
