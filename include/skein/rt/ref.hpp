@@ -59,15 +59,7 @@ public:
         static const objects::object_ptr none;
         return rare ? rare->object : none;
     }
-    /// Has the value in this process as a T: of one that is an object, a copy.
-    ///   errors  malformed
-    void fetch()
-        requires(!std::is_void_v<T>)
-    {
-        if (value || failed() || !rare || rare->shared || !rare->object) return;
-        value.emplace(copy_of_object());
-    }
-    /// The value; fetch() first.
+    /// The value, where it is no object.
     [[nodiscard]] const stored& get() const noexcept {
         if (value || !rare || !rare->shared) return *value;
         return *static_cast<const stored*>(rare->shared.get());
@@ -75,10 +67,7 @@ public:
     [[nodiscard]] stored copy_of_object() const
         requires(!std::is_void_v<T>)
     {
-        auto copy = wire::detail::fresh<stored>();
-        if (auto read = read_stored(rare->object->bytes(), copy); !read) throw read.error();
-        objects::count_copied_out(rare->object->bytes().size());
-        return copy;
+        return copy_out<stored>(*rare->object);
     }
     /// The value for views, which threads may share: it is moved there, and stays.
     [[nodiscard]] std::shared_ptr<const T> share()

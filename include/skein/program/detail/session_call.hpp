@@ -11,6 +11,7 @@
 #include <skein/program/pending.hpp>
 #include <skein/rt/detail/actor.hpp>
 #include <skein/rt/detail/loops_own.hpp>
+#include <skein/rt/put.hpp>
 
 #include <concepts>
 #include <exception>
@@ -138,7 +139,8 @@ protected:
         to_->call = nullptr;
         if (this->failed()) return to_->fail(this->why());
         try {
-            if constexpr (!std::is_void_v<R>) this->fetch();
+            if constexpr (rt::detail::storable<R>)
+                if (this->object()) return to_->succeed_with(this->object());
             if constexpr (std::is_void_v<R>) {
                 to_->succeed({});
             } else if constexpr (rt::detail::is_of_a_loop<R>) {
@@ -171,6 +173,8 @@ ref<R> ref_of(const pending_state<V>& from, const session_door& here) {
                   "skein: not supported: a pending as an argument whose value cannot be copied");
     if (from.door.get() != &here) refuse_other_session("a pending");
     if (from.call != nullptr) return static_cast<session_call<R>*>(from.call)->lend();
+    if constexpr (rt::detail::storable<R>)
+        if (from.object) return ref<R>(rt::detail::ref_state<R>::of_object(from.object));
     counted_ptr<rt::detail::ref_state<R>> done(new rt::detail::ref_state<R>);
     if (const auto* why = from.failed()) {
         done->fail(*why);
@@ -268,6 +272,18 @@ auto submit_from_thread(const std::shared_ptr<session_door>& door, kept_options<
     } else {
         return pending<shared>(); // a static_assert has said why
     }
+}
+
+/// A value that a session has stored, and that needs no call.
+template <class T, class V>
+[[nodiscard]] pending<T> put_from_thread(const std::shared_ptr<session_door>& door,
+                                         objects::object_ptr object, V&& value) {
+    auto state = std::make_shared<pending_state<T>>(door, nullptr);
+    if (object)
+        state->succeed_with(std::move(object));
+    else
+        state->succeed(T(std::forward<V>(value)));
+    return pending<T>(std::move(state));
 }
 
 } // namespace program::detail
