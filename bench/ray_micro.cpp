@@ -8,6 +8,7 @@
 // "recorded".
 #include "bench.hpp"
 #include "echo_peer.hpp"
+#include "ray_side.hpp"
 
 #include <skein/core/scope.hpp>
 #include <skein/core/unique_fd.hpp>
@@ -27,19 +28,12 @@
 #include <utility>
 #include <vector>
 
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#ifndef SKEIN_BENCH_SOURCE_DIR // the build says where its scripts are
-#define SKEIN_BENCH_SOURCE_DIR "bench"
-#endif
-
 namespace {
 
 using namespace skein;
 
 constexpr std::size_t batch = 1000;
+constexpr const char* script = "/ray_micro_ray.py";
 
 /// How long the rounds are.
 struct effort {
@@ -118,17 +112,6 @@ task<int> first_result() {
 
 // ---- Ray ----------------------------------------------------------------------------------------
 
-/// Reads a line; empty: the other side has ended.
-std::string read_line(int fd) {
-    std::string line;
-    for (char c = 0;;) {
-        ::pollfd readable{fd, POLLIN, 0};
-        (void)::poll(&readable, 1, -1);
-        if (::read(fd, &c, 1) <= 0 || c == '\n') return line;
-        line += c;
-    }
-}
-
 /// Seconds from the start of a program to its first line; none: it has said nothing.
 std::optional<double> seconds_to_first(proc::process_options how) {
     auto [ours, theirs] = make_pipe();
@@ -136,59 +119,11 @@ std::optional<double> seconds_to_first(proc::process_options how) {
     const bench::stopwatch watch;
     auto child = proc::child_process::spawn(how);
     theirs.reset();
-    const auto said = read_line(ours.get());
+    const auto said = bench::read_line(ours.get());
     const double took = watch.ns() / 1e9;
     child.wait_blocking();
     return said == "first" ? std::optional(took) : std::nullopt;
 }
-
-proc::process_options ray_program(const char* python, std::vector<std::string> arguments) {
-    proc::process_options how;
-    how.argv = {python, SKEIN_BENCH_SOURCE_DIR "/ray_micro_ray.py"};
-    how.argv.insert(how.argv.end(), arguments.begin(), arguments.end());
-    how.env = {{"RAY_USAGE_STATS_ENABLED", "0"}, {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"}};
-    how.unset_env = {"RAY_ADDRESS"};
-    how.die_with_parent = false; // it ends when its socket does, and takes its daemons along
-    return how;
-}
-
-/// A Ray driver that measures on request.
-class ray_side {
-public:
-    /// nullptr: SKEIN_PYTHON names no Python with ray.
-    static std::unique_ptr<ray_side> start(const char* python) {
-        if (python == nullptr) return nullptr;
-        int ends[2];
-        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
-        unique_fd ours(ends[0]), theirs(ends[1]);
-        auto how = ray_program(python, {"--serve", "5"});
-        how.fds = {{theirs.get(), 5}};
-        std::unique_ptr<ray_side> side(new ray_side);
-        side->process_ = proc::child_process::spawn(how);
-        side->way_ = std::move(ours);
-        theirs.reset();
-        side->version_ = read_line(side->way_.get());
-        return side->version_.empty() ? nullptr : std::move(side);
-    }
-    ray_side(const ray_side&) = delete;
-    ray_side& operator=(const ray_side&) = delete;
-    ~ray_side() {
-        way_.reset();
-        process_.wait_blocking();
-    }
-    [[nodiscard]] const std::string& version() const noexcept { return version_; }
-    double rate(std::string_view shape, double seconds) {
-        const auto line = fmt::format("{} {}\n", shape, seconds);
-        if (::write(way_.get(), line.data(), line.size()) < 0) std::abort();
-        return std::strtod(read_line(way_.get()).c_str(), nullptr);
-    }
-
-private:
-    ray_side() = default;
-    proc::child_process process_;
-    unique_fd way_;
-    std::string version_;
-};
 
 // ---- both ---------------------------------------------------------------------------------------
 
@@ -206,7 +141,7 @@ constexpr double recorded_start = 3;
 
 bool rates(const char* python, const effort& e) {
     driver_here ours;
-    const auto ray = ray_side::start(python);
+    const auto ray = bench::ray_side::start(python, script);
     bool ok = true;
     for (const auto& s : shapes) {
         (void)our_rate(ours, s.name, e.warm_up);
@@ -237,8 +172,9 @@ bool cluster_start(const char* python, const effort& e) {
     bool is_recorded = python == nullptr;
     for (int round = 0; round < e.rounds; ++round) {
         ours.push_back(seconds_to_first(how).value_or(0));
-        const auto took =
-            is_recorded ? std::nullopt : seconds_to_first(ray_program(python, {"--start"}));
+        const auto took = is_recorded
+                              ? std::nullopt
+                              : seconds_to_first(bench::ray_program(python, script, {"--start"}));
         is_recorded = is_recorded || !took;
         theirs.push_back(took.value_or(recorded_start));
     }
@@ -257,7 +193,7 @@ int main(int argc, char** argv) {
     effort e;
     if (argc > 1 && std::string_view(argv[1]) == "--quick") e = {1, 0.05, 0.1};
     const char* python = std::getenv("SKEIN_PYTHON");
-    if (python != nullptr && !ray_side::start(python)) {
+    if (python != nullptr && !bench::ray_side::start(python, script)) {
         fmt::print(stderr, "bench ray_micro: {} has no ray; its figures are recorded ones\n",
                    python);
         python = nullptr;

@@ -13,8 +13,12 @@
 
 #include <csignal>
 #include <fstream>
+#include <numeric>
 #include <optional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -52,6 +56,43 @@ TEST_CASE("a plain main calls tasks and actors, and its worker never gets behind
     CHECK(r.code == 0);
     CHECK(r.out == "[in.txt][-v]57 false\n");
     CHECK(r.err == "main\nmain\n"); // the driver's, and the worker's
+}
+
+std::vector<int> make_numbers(int n) { return std::vector<int>(std::size_t(n), 3); }
+long add_numbers(skein::view<std::vector<int>> of) {
+    return std::accumulate((*of).begin(), (*of).end(), long{0});
+}
+std::string make_text(int n) { return std::string(std::size_t(n), 'x'); }
+
+TEST_CASE("what a session has stored is an argument of many calls, and read where it lies",
+          "[T16][rt][session][objects]") {
+    std::optional<skein::view<std::vector<int>>> kept;
+    {
+        session s(with_workers(2));
+        const auto numbers = make_numbers(100'000);
+        const auto stored = s.put(numbers);
+        CHECK(stored.ready());
+        const auto before = objects::copied();
+        const auto first = s.submit<&add_numbers>(stored), second = s.submit<&add_numbers>(stored);
+        CHECK(first.get() + second.get() == 600'000);
+        const auto made = s.submit<&make_numbers>(100'000);
+        const auto seen = made.view();
+        CHECK(seen.object());
+        CHECK((*seen).size() == 100'000);
+        CHECK(s.submit<&add_numbers>(made).get() == 300'000);
+        kept = stored.view();
+        CHECK(objects::copied().out == before.out);
+        CHECK(made.get() == numbers);
+        CHECK(objects::copied().out == before.out + 400'000);
+        // Small values are in the memory of the program, and a view keeps them.
+        auto small = s.put(std::string("small"));
+        const auto text = small.view();
+        CHECK(!text.object());
+        CHECK(std::move(small).get() == "small");
+        CHECK(*text == "small");
+        CHECK(s.submit<&make_text>(3).view().object() == nullptr);
+    }
+    CHECK(std::accumulate((**kept).begin(), (**kept).end(), long{0}) == 300'000);
 }
 
 TEST_CASE("a wrong command line is an error of the constructor", "[T1][rt][session]") {

@@ -4,14 +4,17 @@
 //
 //     auto p = cluster.submit<&square>(7);      // on any thread
 //     if (p.wait_for(10ms)) use(p.get());       // blocks this thread, not the loop
+//     const auto v = big.view();                // the value where it lies: *v is a std::span, say
 //
 // Copies stand for the same call. It is an argument of other calls, as a ref is. The call runs
 // whether or not anybody looks: dropping a pending does not cancel it. It may outlive its session:
 // then it has its outcome, or errc::closed.
 
 #include <skein/core/time.hpp>
+#include <skein/objects/object.hpp>
 #include <skein/program/detail/session_door.hpp>
 #include <skein/rt/remote_error.hpp>
+#include <skein/rt/view.hpp>
 
 #include <atomic>
 #include <condition_variable>
@@ -26,8 +29,6 @@
 
 namespace skein {
 
-template <class T>
-class ref;
 template <class T>
 class actor_handle;
 template <class T>
@@ -94,7 +95,13 @@ public:
         value.emplace(std::move(v));
         finish();
     }
+    /// With a value that is read where it is.
+    void succeed_with(objects::reading_ptr held) {
+        object = std::move(held);
+        finish();
+    }
     std::optional<stored> value;
+    objects::reading_ptr object; ///< the value is this one, and not in `value`
 };
 
 /// The one who owes an outcome. Without one it ends with `closed`.
@@ -172,6 +179,18 @@ public:
         return take();
     }
 
+    /// Blocks this thread until there is an outcome; gives the value where it lies, to be read by any
+    /// thread: see skein::view. Nothing is copied.
+    ///   errors  those of get()
+    [[nodiscard]] skein::view<T> view() const {
+        auto& all = here();
+        all.wait();
+        if (const auto* why = all.failed()) why->raise();
+        if (all.object) return skein::view<T>::of_object(all.object);
+        const auto keep = std::make_shared<const pending>(*this); // nobody takes it out meanwhile
+        return skein::view<T>::of_value(std::shared_ptr<const T>(keep, &*all.value));
+    }
+
     /// Asks the call to end, as ref::cancel() does. Nothing happens if it has ended.
     void cancel() const { here().cancel(false); }
     /// The same as ref::cancel_by_force().
@@ -201,12 +220,16 @@ private:
         static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
                       "skein: this result cannot be copied: std::move(pending).get() takes it out");
         if (const auto* why = state_->failed()) why->raise();
+        if constexpr (rt::detail::storable<T>)
+            if (state_->object) return rt::detail::copy_out<T>(*state_->object);
         if constexpr (!std::is_void_v<T>) return *state_->value;
     }
     T take() {
         const pending mine(std::move(*this));
         auto& all = *mine.state_;
         if (const auto* why = all.failed()) why->raise();
+        if constexpr (rt::detail::storable<T>)
+            if (all.object) return rt::detail::copy_out<T>(*all.object);
         if constexpr (!std::is_void_v<T>) {
             // Who had a copy has read what it wanted before it let go.
             const bool is_last = all.readers.load(std::memory_order_acquire) == 1;

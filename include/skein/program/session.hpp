@@ -10,6 +10,7 @@
 //         auto c = cluster.actor<counter>(10);
 //         auto q = c.call<&counter::add>(5);
 //         int n = cluster.get(p) + cluster.get(q);
+//         auto w = cluster.put(weights);                   // an argument of many calls
 //         // a task on the driver's loop, which may do all that run()'s may
 //         cluster.run([] { return app(); });
 //     }                                                    // workers leave
@@ -139,6 +140,21 @@ public:
         out.reserve(many.size());
         for (auto& one : many) out.push_back(std::move(one).get());
         return out;
+    }
+
+    /// Stores a value for many calls, as skein::put does; blocks until it is there. The pending is an
+    /// argument, and done.
+    ///   errors  those of skein::put; closed; invalid_argument: on the session's own thread
+    template <class V>
+    [[nodiscard]] pending<std::remove_cvref_t<V>> put(V&& value) {
+        using T = std::remove_cvref_t<V>;
+        if constexpr (rt::detail::check_put<T>()) {
+            auto object = run([&value] {
+                return program::detail::put_to_read<T>(&rt::runtime::current(), &value);
+            });
+            return program::detail::put_from_thread<T>(door_, std::move(object),
+                                                       std::forward<V>(value));
+        }
     }
 
     /// Makes an actor; blocks until its constructor has returned. Errors as of skein::actor<T>, and

@@ -59,15 +59,7 @@ public:
         static const objects::object_ptr none;
         return rare ? rare->object : none;
     }
-    /// Has the value in this process as a T: of one that is an object, a copy.
-    ///   errors  malformed
-    void fetch()
-        requires(!std::is_void_v<T>)
-    {
-        if (value || failed() || !rare || rare->shared || !rare->object) return;
-        value.emplace(copy_of_object());
-    }
-    /// The value; fetch() first.
+    /// The value, where it is no object.
     [[nodiscard]] const stored& get() const noexcept {
         if (value || !rare || !rare->shared) return *value;
         return *static_cast<const stored*>(rare->shared.get());
@@ -75,11 +67,7 @@ public:
     [[nodiscard]] stored copy_of_object() const
         requires(!std::is_void_v<T>)
     {
-        auto copy = wire::detail::fresh<stored>();
-        const auto reading = bytes_of_object();
-        if (auto read = read_stored(reading->bytes(), copy); !read) throw read.error();
-        objects::count_copied_out(reading->bytes().size());
-        return copy;
+        return copy_out<stored>(*bytes_of_object());
     }
     [[nodiscard]] bool has_value() const noexcept override {
         return value || (rare && rare->shared);

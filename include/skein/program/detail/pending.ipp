@@ -40,7 +40,7 @@ SKEIN_INLINE void pending_base::wait_within(duration limit) const {
 }
 
 SKEIN_INLINE void pending_base::cancel(bool by_force) {
-    if (by_force) rt::detail::check_force(*fn);
+    if (by_force && fn != nullptr) rt::detail::check_force(*fn);
     if (is_done()) return;
     // Behind its own submission. What is refused ends with its session.
     (void)door->post([self = shared_from_this(), by_force] {

@@ -11,6 +11,7 @@
 #include <skein/program/pending.hpp>
 #include <skein/rt/detail/actor.hpp>
 #include <skein/rt/detail/loops_own.hpp>
+#include <skein/rt/put.hpp>
 
 #include <concepts>
 #include <exception>
@@ -147,7 +148,8 @@ private:
         to_->call = nullptr;
         if (this->failed()) return to_->fail(this->why());
         try {
-            if constexpr (!std::is_void_v<R>) this->fetch();
+            if constexpr (rt::detail::storable<R>)
+                if (this->object()) return to_->succeed_with(this->bytes_of_object());
             if constexpr (std::is_void_v<R>) {
                 to_->succeed({});
             } else if constexpr (rt::detail::is_of_a_loop<R>) {
@@ -179,6 +181,8 @@ ref<R> ref_of(const pending_state<V>& from, const session_door& here) {
                   "skein: not supported: a pending as an argument whose value cannot be copied");
     if (from.door.get() != &here) refuse_other_session("a pending");
     if (from.call != nullptr) return static_cast<session_call<R>*>(from.call)->lend();
+    if constexpr (rt::detail::storable<R>)
+        if (from.object) return ref<R>(rt::detail::ref_state<R>::of_object(from.object->of()));
     counted_ptr<rt::detail::ref_state<R>> done(new rt::detail::ref_state<R>);
     if (const auto* why = from.failed()) {
         done->fail(*why);
@@ -276,6 +280,28 @@ auto submit_from_thread(const std::shared_ptr<session_door>& door, kept_options<
     } else {
         return pending<shared>(); // a static_assert has said why
     }
+}
+
+/// Null: it is no object.
+template <class T>
+[[nodiscard]] task<objects::reading_ptr> put_to_read(rt::runtime* by, const T* value) {
+    auto making = rt::detail::make_object<T>(by, value);
+    auto object = co_await making;
+    if (!object) co_return nullptr;
+    auto reading = objects::read(std::move(object));
+    co_return co_await reading;
+}
+
+/// A value that a session has stored, and that needs no call.
+template <class T, class V>
+[[nodiscard]] pending<T> put_from_thread(const std::shared_ptr<session_door>& door,
+                                         objects::reading_ptr object, V&& value) {
+    auto state = std::make_shared<pending_state<T>>(door, nullptr);
+    if (object)
+        state->succeed_with(std::move(object));
+    else
+        state->succeed(T(std::forward<V>(value)));
+    return pending<T>(std::move(state));
 }
 
 } // namespace program::detail

@@ -8,6 +8,7 @@
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/result.hpp>
+#include <skein/objects/object.hpp>
 #include <skein/rt/detail/loops_own.hpp>
 #include <skein/rt/detail/signature.hpp>
 #include <skein/wire/decode.hpp>
@@ -88,6 +89,16 @@ template <class T>
     } else {
         return wire::decode(bytes, into);
     }
+}
+
+/// The value of an object that is being read, copied out of it. Any thread.
+///   errors  malformed
+template <class T>
+[[nodiscard]] T copy_out(const objects::reading& from) {
+    auto copy = wire::detail::fresh<T>();
+    if (auto read = read_stored(from.bytes(), copy); !read) throw read.error();
+    objects::count_copied_out(from.bytes().size());
+    return copy;
 }
 
 // An object of a T in the place of a parameter of type P.
