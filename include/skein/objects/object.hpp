@@ -115,5 +115,4 @@ void count_copied_out(std::uint64_t bytes) noexcept;
 
 #if SKEIN_HEADER_ONLY
 #include <skein/objects/detail/object.ipp>
-#include <skein/objects/store_client.hpp> // whose bodies have read_now() and read()
 #endif
