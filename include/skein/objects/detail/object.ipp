@@ -4,10 +4,8 @@
 
 #include <skein/core/metric_registry.hpp>
 #include <skein/objects/detail/let_go_box.hpp>
-#include <skein/objects/store_client.hpp>
 
 #include <utility>
-#include <vector>
 
 namespace skein::objects {
 
@@ -25,27 +23,6 @@ SKEIN_INLINE reading::reading(object_ptr of, byte_span bytes, arena own, std::ui
 SKEIN_INLINE reading::~reading() {
     if (times_ != 0 && of_->back_)
         of_->back_->put({of_->name().store, of_->name().number, 0, times_});
-}
-
-SKEIN_INLINE reading_ptr read_now(const object_ptr& which) {
-    const auto client = which->back_->client();
-    return client ? client->read_now(which) : nullptr;
-}
-
-SKEIN_INLINE task<reading_ptr> read(object_ptr which) {
-    const auto client = which->back_->client();
-    if (!client) throw error(errc::closed, "an object is read after the end of its program");
-    std::vector<object_ptr> one;
-    one.push_back(std::move(which));
-    auto reading = client->read(std::move(one));
-    const auto got = co_await reading;
-    co_return got.front();
-}
-
-SKEIN_INLINE void read_then(object_ptr which, unique_function<void(result<reading_ptr>)> then) {
-    if (const auto client = which->back_->client())
-        return client->read_then(std::move(which), std::move(then));
-    then(error(errc::closed, "an object is read after the end of its program"));
 }
 
 namespace detail {

@@ -112,10 +112,11 @@ SKEIN_INLINE std::unique_ptr<spill_volume> default_spill_volume() {
         return open_spill_folder(said);
     }
     const char* const own = std::getenv("TMPDIR");
+    std::vector<std::string> fit;
+    if (own != nullptr && *own != '\0') fit.emplace_back(own);
+    fit.emplace_back("/var/tmp");
     std::string why;
-    for (const std::string& path :
-         {std::string(own != nullptr ? own : ""), std::string("/var/tmp")}) {
-        if (path.empty()) continue;
+    for (const auto& path : fit) {
         try {
             return open_spill_folder(path);
         } catch (const error& e) {

@@ -384,6 +384,27 @@ SKEIN_INLINE void store_client::tell_hub(const std::string& door) {
 
 // ---- reading -----------------------------------------------------------------------------------
 
+SKEIN_INLINE reading_ptr read_now(const object_ptr& which) {
+    const auto client = which->back_->client();
+    return client ? client->read_now(which) : nullptr;
+}
+
+SKEIN_INLINE task<reading_ptr> read(object_ptr which) {
+    const auto client = which->back_->client();
+    if (!client) throw error(errc::closed, "an object is read after the end of its program");
+    std::vector<object_ptr> one;
+    one.push_back(std::move(which));
+    auto reading = client->read(std::move(one));
+    const auto got = co_await reading;
+    co_return got.front();
+}
+
+SKEIN_INLINE void read_then(object_ptr which, unique_function<void(result<reading_ptr>)> then) {
+    if (const auto client = which->back_->client())
+        return client->read_then(std::move(which), std::move(then));
+    then(error(errc::closed, "an object is read after the end of its program"));
+}
+
 /// Where it is now it stays.
 SKEIN_INLINE reading_ptr store_client::pinned(const object_ptr& which, std::uint64_t at) {
     if (const auto there = which->read_.lock(); there && !there->own_) {

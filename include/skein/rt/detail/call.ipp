@@ -4,6 +4,7 @@
 
 #include <skein/core/check.hpp>
 #include <skein/core/log.hpp>
+#include <skein/objects/store_client.hpp>
 #include <skein/rt/detail/runtime_state.hpp>
 
 #include <algorithm>
