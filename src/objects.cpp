@@ -22,6 +22,7 @@
 
 #include <skein/objects/detail/arena.ipp>
 #include <skein/objects/detail/far_objects.ipp>
+#include <skein/objects/detail/far_peers.ipp>
 #include <skein/objects/detail/local_store.ipp>
 #include <skein/objects/detail/object.ipp>
 #include <skein/objects/detail/own_copy.ipp>

@@ -11,7 +11,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from cluster_test import Cluster  # noqa: E402
-from program import run_cases  # noqa: E402
+from program import find_program, run_cases  # noqa: E402
 
 SECONDS = 120.0
 LARGE = 64 << 20
@@ -28,14 +28,10 @@ class Stores(Cluster):
         super().join(name, *arguments, SKEIN_LOG_LEVEL="debug", **env)
 
     def expect(self, lines, *arguments, **env):
-        run = self.run(self.program_path("skein_far_objects"), "--address", self.address, *arguments, **env)
+        run = self.run(find_program("skein_far_objects"), "--address", self.address, *arguments, **env)
         run.check(run.wait(SECONDS) == 0, f"exit code {run.process.returncode}")
         run.check(run.stdout.splitlines() == lines, "other lines")
         return run
-
-    def program_path(self, name):
-        from program import find_program
-        return find_program(name)
 
     def brought(self, name):
         """Bytes of the objects that a node got, one after the other."""

@@ -134,4 +134,5 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/objects/detail/far_objects.ipp>
+#include <skein/objects/detail/far_peers.ipp>
 #endif

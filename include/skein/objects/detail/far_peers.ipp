@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of objects/far_objects.hpp: what other stores ask for, and their ends.
+
+#include <skein/core/error.hpp>
+#include <skein/core/units.hpp>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, std::uint64_t from) {
+    service.on_at_once<hold_request, hold_reply>(
+        [this, from](const hold_request& what) { return hold_for(from, what); });
+    service.on_at_once<give_for_request, done_reply>([this, from](const give_for_request& what) {
+        give_for(from, what);
+        return done_reply();
+    });
+    service.on_tell_at_once<take_for_note>(
+        [this, from](const take_for_note& what) { take_for(from, what); });
+    service.on_tell_at_once<let_go_note>(
+        [this, from](const let_go_note& what) { let_go_of(from, what); });
+    service.on_tell_at_once<give_back_note>(
+        [this](const give_back_note& what) { take_back(what); });
+    service.on_tell_at_once<declined_note>([this](const declined_note& what) {
+        store_.book_.decline(what.by, what.from);
+        store_.changed();
+    });
+    service.on_tell_at_once<ended_note>([this](const ended_note& what) {
+        store_.book_.end_unseen(what.process);
+        store_.changed();
+    });
+}
+
+SKEIN_INLINE void far_objects::peer_came(store_peer& one) {
+    store_.book_.begin(process_id(one.where.store));
+    for (const auto& note : declined_) one.tell(note);
+    for (const auto& note : ended_) one.tell(note);
+}
+
+SKEIN_INLINE error far_objects::lost_with(const object_name& name, const store_peer& home,
+                                          const error& why) {
+    return error(errc::object_lost,
+                 fmt::format(
+                     "object {} of {} is lost: {}", name.number.value(), binary_bytes(name.bytes),
+                     home.lost ? home.lost->text()
+                               : fmt::format("the store of {} cannot be reached: {}",
+                                             home.where.node.empty() ? "its node" : home.where.node,
+                                             why.text())))
+        .with_hint("it is not computed again: call its function again");
+}
+
+SKEIN_INLINE void far_objects::peer_lost(store_peer& one) {
+    store_.book_.end(process_id(one.where.store));
+    for (const auto& [key, held] : entries_) {
+        if (key.store != one.where.store) continue;
+        held->registered = 0;
+        if (!held->coming) continue;
+        held->coming->why = lost_with(held->name, one, *one.lost);
+        held->coming->stop.request();
+    }
+    if (!is_closed_) store_.changed();
+}
+
+SKEIN_INLINE bool far_objects::is_needed() const {
+    return peers_.has_hub() && store_.book_.usage().sealed != 0;
+}
+
+SKEIN_INLINE std::optional<held_bytes> far_objects::bytes_of(object_number which) {
+    const auto place = store_.book_.claim(self_, which);
+    if (!place) return std::nullopt;
+    struct hold_of_reader {
+        hold_of_reader(far_objects& f, object_number n) noexcept : far(f), number(n) {}
+        hold_of_reader(const hold_of_reader&) = delete;
+        hold_of_reader& operator=(const hold_of_reader&) = delete;
+        ~hold_of_reader() {
+            (void)far.store_.book_.release(far.self_, number, 1);
+            if (!far.is_closed_) far.store_.changed();
+        }
+        far_objects& far;
+        object_number number;
+    };
+    auto hold = std::make_shared<hold_of_reader>(*this, which);
+    return held_bytes{store_.memory_.view(place->at, place->bytes), std::move(hold)};
+}
+
+SKEIN_INLINE hold_reply far_objects::hold_for(std::uint64_t from, const hold_request& what) {
+    hold_reply out;
+    for (const auto which : what.which) {
+        const auto place = store_.book_.claim(process_id(from), which);
+        out.bytes.push_back(place ? place->bytes : 0);
+    }
+    return out;
+}
+
+/// What it says of a process that has ended meanwhile comes to nothing.
+SKEIN_INLINE void far_objects::take_for(std::uint64_t from, const take_for_note& what) {
+    auto& book = store_.book_;
+    for (const auto which : what.which) {
+        if (!book.take(what.by, which, what.from)) continue;
+        (void)book.claim(process_id(from), which);
+        (void)book.release(what.by, which, 1);
+    }
+}
+
+SKEIN_INLINE void far_objects::let_go_of(std::uint64_t from, const let_go_note& what) {
+    for (const auto& one : what.all)
+        (void)store_.book_.release(process_id(from), one.which, one.times);
+    store_.changed();
+}
+
+SKEIN_INLINE void far_objects::give_for(std::uint64_t from, const give_for_request& what) {
+    if (!what.to) throw error(errc::malformed, "objects are given to nobody");
+    for (const auto which : what.which) {
+        const auto given = store_.book_.give(what.by, which, what.to, process_id(from));
+        if (!given) throw given.error();
+    }
+}
+
+SKEIN_INLINE void far_objects::take_back(const give_back_note& what) {
+    for (const auto which : what.which)
+        if (store_.book_.take(what.to, which, what.by))
+            (void)store_.book_.release(what.to, which, 1);
+    store_.changed();
+}
+
+} // namespace skein::objects
