@@ -138,6 +138,7 @@ struct taker {
             co_await sleep_for(10us);
         }
         const auto got = co_await giving;
+        co_await sleep_for(100ms); // the driver has heard of what was let go of
         const auto asked = got.who.call<&leaf::number>();
         co_return co_await asked;
     }
