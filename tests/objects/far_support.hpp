@@ -69,7 +69,7 @@ struct world {
         if (nodes.empty())
             n.far->listen(net::address::sim(n.host, 2));
         else
-            n.far->join(nodes[0]->far->local());
+            n.far->join(nodes[0]->far->local(), false);
         nodes.push_back(std::move(made));
         return n;
     }

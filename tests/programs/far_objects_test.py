@@ -28,6 +28,7 @@ class Stores(Cluster):
         super().join(name, *arguments, SKEIN_LOG_LEVEL="debug", **env)
 
     def expect(self, lines, *arguments, **env):
+        env.setdefault("SKEIN_STORE", "256MiB")
         run = self.run(find_program("skein_far_objects"), "--address", self.address, *arguments, **env)
         run.check(run.wait(SECONDS) == 0, f"exit code {run.process.returncode}")
         run.check(run.stdout.splitlines() == lines, "other lines")
@@ -74,6 +75,7 @@ def without_stores():
     with Stores("0") as c:
         c.expect(["right"], "share")
         c.expect(["right", "whole in memory"], "pass", SKEIN_STORE="0")
+        c.expect(["right", "whole in memory"], "pass", SKEIN_STORE="")    # nobody has asked for it
         assert not c.brought("n1") and not c.brought("n2")
         c.end()
 

@@ -336,7 +336,7 @@ private:
         if (node == 0)
             made->far->listen(net::address::sim(host, 0));
         else
-            made->far->join(nodes_[0]->far->local());
+            made->far->join(nodes_[0]->far->local(), false);
         nodes_[std::size_t(node)] = std::move(made);
     }
     task<void> end_node(int node) {

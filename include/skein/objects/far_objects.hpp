@@ -61,7 +61,7 @@ public:
     [[nodiscard]] net::address local() const { return peers_.local(); }
     [[nodiscard]] store_peers& peers() noexcept { return peers_; }
     /// Of others; listens at all addresses, or on this host alone if the hub does.
-    void join(const net::address& hub);
+    void join(const net::address& hub, bool is_for_hosts);
     [[nodiscard]] far_statistics statistics() const;
     /// An object is here, and the program is.
     [[nodiscard]] bool is_needed() const;

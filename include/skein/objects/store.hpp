@@ -117,6 +117,7 @@ private:
     void take(process_id by, const take_note& what);
     void decline(process_id by, const decline_note& what);
     void end(process_id who);
+    void ended(process_id who);
     void refuse(const error& why);
     [[nodiscard]] create_reply name_of(const store_book::grant& made, std::uint64_t bytes) const;
     [[nodiscard]] error no_room(std::uint64_t bytes) const;

@@ -115,7 +115,7 @@ public:
     ///   errors  as claim()
     [[nodiscard]] task<void> bring(std::vector<object_ptr> all);
     /// Where the store of the driver is, for that of this node.
-    void tell_hub(const std::string& door);
+    void tell_hub(const std::string& door, bool is_for_hosts);
     [[nodiscard]] bool has_peers() const noexcept { return has_peers_; }
     /// That process has ended, and tells of nothing more: what it has given and not told of goes.
     ///   has_ended  this is the driver, which knows that it has ended

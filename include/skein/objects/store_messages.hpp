@@ -176,10 +176,11 @@ struct far_release_note {
 struct hub_note {
     static constexpr std::uint16_t number = 35;
     std::string door;
+    bool is_for_hosts = false; ///< it listens at all addresses
 };
 
 /// So many names one message has at most: longer ones would be overtaken.
-inline constexpr std::size_t most_names = 2048;
+inline constexpr std::size_t most_names = 1024;
 
 using store_messages =
     net::message_table<create_request, create_reply, seal_request, give_request, done_reply,

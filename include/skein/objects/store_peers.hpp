@@ -52,7 +52,8 @@ struct store_peer_options {
 
 /// Another store.
 struct store_peer {
-    store_place where;
+    store_place where;          ///< from here
+    store_place told{};         ///< as it has said itself
     net::requests::handle link; ///< null: not yet, or no more
     net::link::handle below;    ///< the same
     std::shared_ptr<net::request_service> service;
@@ -136,6 +137,7 @@ private:
                                                    const std::shared_ptr<event>& ended);
     void hear(const stores_note& what);
     void introduce(const store_peer& fresh);
+    [[nodiscard]] static store_place as_others_see(const store_peer& one);
     void lose(store_peer& one, error why);
     static task<void> dial(store_peers* self, net::address to, std::uint64_t expect, bool is_hub);
     static task<void> serve(store_peers* self, net::link::handle link, bool is_hub);

@@ -44,6 +44,7 @@ private:
         std::unique_ptr<objects::local_store> store;
         std::size_t processes = 0;
     };
+    [[nodiscard]] std::unique_ptr<objects::local_store> open(const net::token& secret) const;
     static task<void> end_unused(agent_stores* self, std::uint64_t driver, event* stopping);
 
     std::optional<std::uint64_t> bytes_;

@@ -11,14 +11,28 @@
 
 namespace skein::cluster::detail {
 
+/// Without room for its objects a program reads those of other nodes, and makes none here.
+SKEIN_INLINE std::unique_ptr<objects::local_store> agent_stores::open(
+    const net::token& secret) const {
+    constexpr auto least = objects::arena::page;
+    const objects::store_on_node among{secret, node_};
+    try {
+        return std::make_unique<objects::local_store>(std::max(*bytes_, least), among);
+    } catch (const error& e) {
+        if (*bytes_ <= least) throw;
+        logging::warn("agent", "there is no memory for the objects of a program",
+                      {{"why", e.what()}, {"then", "its large values travel in messages"}});
+        return std::make_unique<objects::local_store>(least, among);
+    }
+}
+
 SKEIN_INLINE byte_buffer agent_stores::join(std::uint64_t driver, const net::token& secret,
                                             proc::child_options& child, objects::child_link& link) {
     if (!bytes_) return {};
     try {
         auto& of = programs_[driver];
         if (!of.store) {
-            auto store = std::make_unique<objects::local_store>(
-                std::max(*bytes_, objects::arena::page), objects::store_on_node{secret, node_});
+            auto store = open(secret);
             store->start();
             of.store = std::move(store);
         }

@@ -53,12 +53,13 @@ SKEIN_INLINE far_objects::far_objects(store& of, net::network& via, store_peer_o
 }
 SKEIN_INLINE far_objects::~far_objects() { store_.far_ = nullptr; }
 
-SKEIN_INLINE void far_objects::join(const net::address& hub) {
+SKEIN_INLINE void far_objects::join(const net::address& hub, bool is_for_hosts) {
     if (is_closed_ || peers_.listens()) return;
     if (!listens_at_.host.empty())
         listen(listens_at_);
     else
-        listen(hub.is_loopback() ? net::address::tcp(hub.host, 0) : net::address::any(0));
+        listen(hub.is_loopback() && !is_for_hosts ? net::address::tcp(hub.host, 0)
+                                                  : net::address::any(0));
     peers_.join(hub);
 }
 
@@ -97,9 +98,13 @@ SKEIN_INLINE void far_objects::add_to(net::request_service& service, process_id 
     service.on_tell_at_once<far_release_note>(
         [this, who](const far_release_note& what) { release(who, what); });
     service.on_tell_at_once<hub_note>([this](const hub_note& what) {
-        const auto at = net::address::parse(what.door);
-        if (!at) throw at.error();
-        join(*at);
+        try {
+            join(net::address::parse(what.door).value(), what.is_for_hosts);
+        } catch (const error& e) {
+            logging::warn(
+                "objects", "no store of another node can be met",
+                {{"why", e.what()}, {"then", "what other nodes have cannot be read here"}});
+        }
     });
 }
 
@@ -159,6 +164,8 @@ SKEIN_INLINE task<far_claim_reply> far_objects::claim(far_objects* self, process
             throw error(errc::not_found, fmt::format("object {} is gone: nobody holds it any more",
                                                      name.number.value()));
         held.add(name.key());
+        if (place->bytes != name.bytes)
+            throw error(errc::malformed, "an object is named with a size that it has not");
         out.at[i] = place->at;
     }
     for (std::size_t i = 0; i < far.size(); ++i) {
@@ -208,7 +215,7 @@ SKEIN_INLINE void far_objects::take(process_id by, const far_take_note& what) {
     for (const auto& name : what.which) {
         if (name.store == store_.number_) {
             if (const auto done = store_.book_.take(by, name.number, what.from); !done)
-                throw done.error();
+                store_.refuse(done.error());
             continue;
         }
         ++hold(by, name)->registered;
@@ -270,9 +277,10 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
 SKEIN_INLINE void far_objects::release(process_id by, const far_release_note& what) {
     for (const auto& one : what.all)
         if (!let_go(by, {one.store, one.which}, one.times))
-            throw error(errc::malformed,
-                        fmt::format("process {:x} releases object {}, which it does not hold",
-                                    by.value(), one.which.value()));
+            store_.refuse(
+                error(errc::malformed,
+                      fmt::format("process {:x} releases object {}, which it does not hold",
+                                  by.value(), one.which.value())));
     store_.changed();
 }
 
@@ -297,6 +305,9 @@ SKEIN_INLINE void far_objects::end(process_id who) {
 SKEIN_INLINE far_objects::entry_ptr far_objects::hold(process_id by, const object_name& name) {
     if (name.store == 0 || name.bytes == 0)
         throw error(errc::malformed, "the name of an object that says nothing");
+    const auto known = entries_.find(name.key());
+    if (known != entries_.end() && known->second->name.bytes != name.bytes)
+        throw error(errc::malformed, "an object is named with a size that it has not");
     auto& one = entries_[name.key()];
     if (!one) {
         one = std::make_shared<entry>();

@@ -31,7 +31,7 @@ SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, std::ui
         store_.changed();
     });
     service.on_tell_at_once<ended_note>([this](const ended_note& what) {
-        store_.book_.end_unseen(what.process);
+        store_.ended(what.process);
         store_.changed();
     });
 }

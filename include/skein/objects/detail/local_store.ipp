@@ -23,6 +23,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -68,6 +69,10 @@ SKEIN_INLINE std::uint64_t parse_store_bytes(std::string_view text) {
     throw refuse();
 }
 
+SKEIN_INLINE bool is_store_asked(std::string_view asked) noexcept {
+    const char* const said = std::getenv("SKEIN_STORE");
+    return !asked.empty() || (said != nullptr && *said != '\0');
+}
 SKEIN_INLINE std::uint64_t store_bytes_for(std::string_view asked) {
     if (const char* said = std::getenv("SKEIN_STORE"); said != nullptr && *said != '\0')
         asked = said;
@@ -137,7 +142,20 @@ struct local_store::server {
     std::optional<far_objects> far;
     scope serving;
 
+    /// Another process has this end of the socket, too: who is served hears of the end only if that is said.
+    struct last_word {
+        explicit last_word(const unique_fd& socket)
+            : fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0)), unforked(fd.get()) {}
+        last_word(const last_word&) = delete;
+        last_word& operator=(const last_word&) = delete;
+        ~last_word() {
+            if (fd) ::shutdown(fd.get(), SHUT_RDWR);
+        }
+        unique_fd fd;
+        fork_guard unforked;
+    };
     static task<void> serve(server* self, unique_fd socket, net::token secret) {
+        const last_word end(socket);
         try {
             auto stream = net::adopt_unix_stream(static_cast<net::real_loop&>(loop::current()),
                                                  socket.release(), "a process of this program");

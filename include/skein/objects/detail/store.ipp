@@ -169,14 +169,17 @@ SKEIN_INLINE void store::take(process_id by, const take_note& what) {
 
 SKEIN_INLINE void store::decline(process_id by, const decline_note& what) {
     book_.decline(by, what.from);
-    if (what.has_ended) {
-        if (cut_off_.erase(what.from) > 0)
-            end(what.from);
-        else
-            book_.end_unseen(what.from);
-    }
+    if (what.has_ended) ended(what.from);
     if (far_ != nullptr) far_->decline(by, what);
     changed();
+}
+
+/// As somebody says who knows: who has a link is known by that.
+SKEIN_INLINE void store::ended(process_id who) {
+    if (cut_off_.erase(who) > 0)
+        end(who);
+    else
+        book_.end_unseen(who);
 }
 
 SKEIN_INLINE void store::end(process_id who) {

@@ -336,6 +336,8 @@ SKEIN_INLINE task<void> store_client::claim_far_for(store_client* self,
     const auto& names = asked->names;
     std::vector<object_ptr> held;
     try {
+        co_await self->pinning_.acquire(); // others wait here: a store takes so many of one process
+        const turn mine(self->pinning_);
         auto linking = self->link();
         const auto over = co_await linking;
         for (std::size_t from = 0; from < names.size(); from += most_names) {
@@ -375,10 +377,11 @@ SKEIN_INLINE task<void> store_client::bring(std::vector<object_ptr> all) {
     (void)co_await claiming; // it settles those that are known
 }
 
-SKEIN_INLINE void store_client::tell_hub(const std::string& door) {
+SKEIN_INLINE void store_client::tell_hub(const std::string& door, bool is_for_hosts) {
     if (!has_peers_) return;
     hub_note what;
     what.door = door;
+    what.is_for_hosts = is_for_hosts;
     tell_in_order(what);
 }
 

@@ -128,7 +128,7 @@ SKEIN_INLINE std::shared_ptr<store_peer> store_peers::take(const net::link::hand
     if (!place || place->store == 0 || place->store == self_ || is_closed_) return nullptr;
     const auto one = at(place->store);
     if (one->link || one->lost) return nullptr;
-    one->where = *place;
+    one->where = one->told = *place;
     one->where.door = detail::seen_from_outside(place->door, link->peer_host());
     one->where.bytes = detail::seen_from_outside(place->bytes, link->peer_host());
     if (const auto from = net::address::parse(one->where.bytes))
@@ -157,13 +157,19 @@ SKEIN_INLINE std::shared_ptr<store_peer> store_peers::take(const net::link::hand
     return one;
 }
 
+/// As others dial it. One on the hub's own host is where the hub is for them.
+SKEIN_INLINE store_place store_peers::as_others_see(const store_peer& one) {
+    const bool is_beside = net::address::tcp(one.below->peer_host(), 0).is_loopback();
+    return is_beside ? one.told : one.where;
+}
+
 /// Of the hub: those that there are, and the new one, hear of each other.
 SKEIN_INLINE void store_peers::introduce(const store_peer& fresh) {
     stores_note others, news;
-    news.all.push_back(fresh.where);
+    news.all.push_back(as_others_see(fresh));
     for (const auto& [number, one] : all_) {
         if (!one->link || number == fresh.where.store) continue;
-        others.all.push_back(one->where);
+        others.all.push_back(as_others_see(*one));
         one->tell(news);
     }
     if (!others.all.empty()) at(fresh.where.store)->tell(others);
@@ -174,9 +180,10 @@ SKEIN_INLINE void store_peers::hear(const stores_note& what) {
         if (place.store == 0 || place.store == self_) continue;
         const auto one = at(place.store);
         if (one->link || one->lost || std::exchange(one->is_dialled, true)) continue;
-        one->where = place;
+        one->where = one->told = place;
         if (self_ > place.store) continue; // that one dials
-        if (const auto to = net::address::parse(place.door))
+        const auto hub = hub_ && hub_->below ? hub_->below->peer_host() : std::string();
+        if (const auto to = net::address::parse(detail::seen_from_outside(place.door, hub)))
             tasks_.spawn(dial(this, *to, place.store, false));
     }
 }

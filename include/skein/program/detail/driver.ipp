@@ -243,6 +243,19 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
     return plan;
 }
 
+/// Where the stores of nodes reach the driver's; empty: nowhere.
+SKEIN_INLINE std::string open_door(objects::local_store& store, const net::address& at) {
+    try {
+        // A path is the driver's own door.
+        return store.open_door(at.kind == net::scheme::unix_path ? net::address::tcp("127.0.0.1", 0)
+                                                                 : at);
+    } catch (const error& e) {
+        logging::warn("objects", "the stores of nodes cannot reach that of the driver",
+                      {{"why", e.what()}, {"then", "objects of other nodes cannot be read"}});
+        return {};
+    }
+}
+
 SKEIN_INLINE rt::runtime_options this_process() {
     rt::runtime_options who;
     who.host = proc::host_name();
@@ -254,7 +267,8 @@ SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const r
     : self_(this_process()), current_(self_), network_(on), children_(on) {
     if (!plan.head.empty()) {
         workers_ = roles_of_program()->workers(on, network_, self_, plan.cluster);
-        if (const auto meeting = workers_->stores())
+        const auto meeting = workers_->stores();
+        if (meeting && objects::is_store_asked(how.store))
             open_store(on, how.store, objects::store_on_node{meeting->secret, "the driver"});
         return;
     }
@@ -284,9 +298,9 @@ SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked,
     }
     objects_ = store_->client(on, objects::process_id(self_.incarnation()));
     rt::use_store(self_, objects_, [this] {
-        if (const auto meeting = workers_->stores()) return store_->open_door(meeting->at);
-        store_->start();
-        return std::string();
+        const auto meeting = workers_->stores();
+        if (!meeting) store_->start();
+        return meeting ? open_door(*store_, meeting->at) : std::string();
     });
 }
 

@@ -34,8 +34,9 @@ SKEIN_INLINE std::string object_traffic::start() {
 SKEIN_INLINE void object_traffic::hear_hub(std::string_view door, const std::string& host) {
     auto at = net::address::parse(door);
     if (!at) throw at.error();
-    if (at->kind == net::scheme::tcp && at->host == "*") at->host = host;
-    if (store_ != nullptr) store_->tell_hub(to_string(*at));
+    const bool is_for_hosts = at->kind == net::scheme::tcp && at->host == "*";
+    if (is_for_hosts) at->host = host;
+    if (store_ != nullptr) store_->tell_hub(to_string(*at), is_for_hosts);
 }
 
 SKEIN_INLINE bool object_traffic::are_here(const std::vector<objects::object_ptr>& all) noexcept {
