@@ -168,8 +168,10 @@ inline task<objects::object_ptr> make(std::shared_ptr<objects::store_client> by,
     auto sealing = by->seal(std::move(*made), to);
     co_return co_await sealing;
 }
-inline bool is_all(const objects::object& one, int what) {
-    const auto bytes = one.bytes();
+inline bool is_all(const objects::object_ptr& one, int what) {
+    const auto reading = objects::read_now(one);
+    if (!reading) return false;
+    const auto bytes = reading->bytes();
     return std::all_of(bytes.begin(), bytes.end(),
                        [&](std::byte b) { return b == static_cast<std::byte>(what); });
 }

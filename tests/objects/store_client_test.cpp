@@ -297,7 +297,7 @@ TEST_CASE("a process is told when it has lost the store, and what it holds stays
         co_await sleep_for(1s);
         CHECK(times == 1);
         CHECK(a->client->is_lost());
-        CHECK(mine->bytes()[mebi - 1] == std::byte{3});
+        CHECK(bytes_of(mine)[mebi - 1] == std::byte{3});
         auto in_vain = make(a.get(), mebi, 4, 1s);
         const auto none = co_await in_vain;
         CHECK(!none);
