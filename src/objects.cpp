@@ -25,7 +25,6 @@
 #include <skein/objects/detail/far_peers.ipp>
 #include <skein/objects/detail/local_store.ipp>
 #include <skein/objects/detail/object.ipp>
-#include <skein/objects/detail/own_copy.ipp>
 #include <skein/objects/detail/spill.ipp>
 #include <skein/objects/detail/store.ipp>
 #include <skein/objects/detail/store_book.ipp>

@@ -9,6 +9,7 @@
 #include <skein/objects/object.hpp>
 #include <skein/objects/object_name.hpp>
 #include <skein/objects/peer_messages.hpp>
+#include <skein/objects/spill.hpp>
 #include <skein/objects/store.hpp>
 #include <skein/objects/store_book.hpp>
 #include <skein/objects/store_client.hpp>

@@ -271,6 +271,7 @@ enum class errc : std::uint16_t {
     exhausted = 23,        ///< a bound (queue, retries, memory) is used up
     aborted = 24,          ///< a collective or a group was aborted; the text names the culprit
     internal = 25,         ///< a broken invariant inside skein
+    object_lost = 26,      ///< the node that had an object is gone; the text names both
 };
 
 /// The name of a code in messages, e.g. "peer_lost".
@@ -301,6 +302,7 @@ enum class errc : std::uint16_t {
     case errc::exhausted: return "exhausted";
     case errc::aborted: return "aborted";
     case errc::internal: return "internal";
+    case errc::object_lost: return "object_lost";
     }
     return "unknown";
 }
@@ -5425,6 +5427,13 @@ private:
 
 namespace skein {
 
+namespace detail {
+
+/// A path as it is written: absolute, without ".", "..", empty names and a slash at the end.
+[[nodiscard]] std::string absolute_path(const std::string& path);
+
+} // namespace detail
+
 /// Made before other threads use files, and ends after they have.
 class mounted_folder {
 public:
@@ -5482,8 +5491,7 @@ namespace detail {
     return path.size() == folder.size() || path[folder.size()] == '/';
 }
 
-/// As it is written: absolute, without ".", "..", empty names and a slash at the end.
-[[nodiscard]] SKEIN_INLINE std::string absolute_path(const std::string& path) {
+SKEIN_INLINE std::string absolute_path(const std::string& path) {
     const bool is_plain = path.starts_with('/') && path.find("/.") == path.npos &&
                           path.find("//") == path.npos && (path.size() == 1 || path.back() != '/');
     if (is_plain) return path;
@@ -11486,6 +11494,9 @@ struct socket_pair {
 /// Puts an end behind the last byte that has arrived: what the other side has sent can still be
 /// read, then the stream ends, whichever process still holds the other end. False: it is no socket.
 bool end_input(int socket) noexcept;
+/// The same, and an end behind the last byte that was sent: the other side hears it, whichever process
+/// still holds this end.
+bool end_both_ways(int socket) noexcept;
 
 /// A network of one stream that is connected already: the first connect() gives it, whatever the
 /// address.
@@ -11525,6 +11536,7 @@ SKEIN_INLINE socket_pair make_socket_pair() {
 }
 
 SKEIN_INLINE bool end_input(int socket) noexcept { return ::shutdown(socket, SHUT_RD) == 0; }
+SKEIN_INLINE bool end_both_ways(int socket) noexcept { return ::shutdown(socket, SHUT_RDWR) == 0; }
 
 SKEIN_INLINE task<std::unique_ptr<stream>> connected_network::connect(address) {
     if (!stream_) throw error(errc::closed, "the inherited stream has been taken already");
@@ -36776,47 +36788,38 @@ SKEIN_INLINE arena::window::~window() {
 
 } // namespace skein::objects
 
-// ======== skein/objects/local_store.hpp
-// local_store: the store of a program whose processes are all of this host. It lives on a thread of
-// the driver, which has a loop without user code, from the first object on.
+// ======== skein/objects/far_objects.hpp
+// far_objects: what the processes of one node hold of objects whose home is another node. A part of
+// that node's store, beside its books.
 //
-//     objects::local_store store(std::uint64_t{1} << 30);
-//     auto link = store.link_for_child();
-//     how.files = link.files;                               // the child: objects::inherited_client()
-//     auto own = store.client(loop, incarnation);           // for the driver itself
+//     objects::store here(memory, number);
+//     objects::far_objects far(here, network, how);      // before the first process comes
+//     far.listen(net::address::any(0));
+//     far.join(hub, false);                              // the store of the driver
 //     ...
-//     co_await own->close();
+//     co_await far.close();                              // before here.close()
 //
-// Before the first object there are two descriptors for each child, no thread and no memory.
-
-
-// ======== skein/objects/store_client.hpp
-// store_client: how one process makes, holds and shares the objects of its node.
+// The home of an object counts a store once for each time that this has registered, and frees the
+// object when no store and no process of its own holds it. A store registers while a process of its
+// own holds. The bytes come when a process claims the object: once, for all that ask meanwhile and
+// after; they are a copy in the arena here, which the store itself holds in its books. When the last
+// process lets go so does the store, and a transfer stops. A copy that is there stays for a while, or
+// until its room is needed: the next process that claims the object finds it, once the home has said
+// that there is one still.
 //
-//     auto mine = objects::store_client::make(loop, memory, incarnation, connect);
-//     auto asking = mine->create(70'000, 1s);
-//     if (auto made = co_await asking) {                       // else there is no room
-//         std::memcpy(made->bytes().data(), from, 70'000);
-//         auto sealing = mine->seal(std::move(*made));
-//         objects::object_ptr o = co_await sealing;
-//     }
-//     auto claiming = mine->claim({name});                     // that another process has told
-//
-// It connects when it is first used. A store that cannot be reached has no room for anything; what
-// this process holds of it can still be read.
-
-
-// ======== skein/objects/object.hpp
-// object: bytes in the store of a node that this process holds. They never change, and stay where they
-// are as long as one copy of the pointer lives, on whichever thread.
+// A gift (see store_book) lies at the home of its object. Who gets it says so to its own store, which
+// tells the home.
 
 
 // ======== skein/objects/object_name.hpp
-// How an object is named in messages: where it was made, which one it is, and where its bytes are in
+// How an object is named in messages: where it was made, which one it is, and where its bytes were in
 // the arena of that store.
 
 
+#include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 
 namespace skein::objects {
 
@@ -36825,94 +36828,51 @@ using process_id = strong_id<struct store_process_tag>;
 /// An object of one store, never used again.
 using object_number = strong_id<struct object_number_tag>;
 
-/// What processes of one node tell each other of an object.
+/// Which object of which store.
+struct object_key {
+    std::uint64_t store = 0;
+    object_number number;
+    friend auto operator<=>(const object_key&, const object_key&) = default;
+};
+
+/// What processes tell each other of an object. The store is that of the node where it was made, its
+/// home; on other nodes a copy lies somewhere else.
 struct object_name {
     std::uint64_t store = 0; ///< which store has it; never 0, and never that of another program
     object_number number;
-    std::uint64_t at = 0; ///< in the arena
+    std::uint64_t at = 0; ///< in the arena, when it was named: it may have moved since
     std::uint64_t bytes = 0;
 
-    friend bool operator==(const object_name&, const object_name&) = default;
-};
-
-} // namespace skein::objects
-
-
-// ======== skein/objects/object.hpp, continued
-#include <cstdint>
-#include <memory>
-#include <mutex>
-#include <typeinfo>
-#include <utility>
-
-namespace skein::objects {
-
-namespace detail {
-struct let_go_box;
-}
-
-/// Made by a store_client alone. Dropping the last pointer to it lets the object go; any thread, also
-/// after the end of the client's loop.
-class object {
-public:
-    object(object_name name, arena memory, std::shared_ptr<detail::let_go_box> back);
-    object(const object&) = delete;
-    object& operator=(const object&) = delete;
-    ~object();
-
-    [[nodiscard]] const object_name& name() const noexcept { return name_; }
-    [[nodiscard]] byte_span bytes() const noexcept { return bytes_; }
-
-    /// What the bytes are as a value: made by the first who asks, shared by all of this process.
-    ///   make  gives a std::shared_ptr<const T>
-    ///   thread any
-    template <class T, class F>
-    [[nodiscard]] std::shared_ptr<const T> decoded(F make) const {
-        const std::lock_guard lock(mutex_);
-        if (decoded_ == nullptr || *type_ != typeid(T)) {
-            decoded_ = make();
-            type_ = &typeid(T);
-        }
-        return std::static_pointer_cast<const T>(decoded_);
+    [[nodiscard]] object_key key() const noexcept { return {store, number}; }
+    friend bool operator==(const object_name& a, const object_name& b) noexcept {
+        return a.store == b.store && a.number == b.number && a.bytes == b.bytes;
     }
-
-private:
-    friend class store_client;
-    object_name name_;
-    arena memory_; // keeps it mapped
-    byte_span bytes_;
-    std::shared_ptr<detail::let_go_box> back_;
-    std::uint32_t times_ = 1; ///< so often the store counts it for this process; the loop's thread
-
-    mutable std::mutex mutex_; // of all below
-    mutable std::shared_ptr<const void> decoded_;
-    mutable const std::type_info* type_ = nullptr;
 };
-
-using object_ptr = std::shared_ptr<const object>;
-
-/// Bytes that this process has copied into objects and out of them, since its start.
-struct copied_bytes {
-    std::uint64_t in = 0, out = 0;
-};
-[[nodiscard]] copied_bytes copied() noexcept;
-void count_copied_in(std::uint64_t bytes) noexcept;
-void count_copied_out(std::uint64_t bytes) noexcept;
 
 } // namespace skein::objects
 
+template <>
+struct std::hash<skein::objects::object_key> {
+    std::size_t operator()(const skein::objects::object_key& k) const noexcept {
+        return std::hash<std::uint64_t>()(k.store * 0x9e3779b97f4a7c15U + k.number.value());
+    }
+};
 
-// ======== skein/objects/detail/object.ipp
-// The bodies of objects/object.hpp.
-
-
-// ======== skein/objects/detail/let_go_box.hpp
-// What threads have let go of, for the loop of a store_client to tell the store.
+// ======== skein/objects/peer_messages.hpp
+// What the stores of a program's nodes say to each other: over a link of each two who holds what, and
+// over connections of their own the bytes.
+//
+//     store_place, in identity::extra    who it is, and where it listens
+//     hold, take_for, let_go             a store holds an object of the other one, for its processes
+//     give_for                           ... and has its home hold it for a process of any node
+//     declined, ended                    what becomes of gifts that nobody comes for
+//
+// Over a connection for bytes: frames of chunk_kind, whose id is the chunk's number.
 
 
 // ======== skein/objects/store_messages.hpp
 // What processes and the store of their node say to each other, over a link of each process with it.
-// They come in order; create alone may wait.
+// They come in order; create and pin alone may wait.
 
 
 // ======== skein/objects/store_book.hpp
@@ -36922,6 +36882,8 @@ void count_copied_out(std::uint64_t bytes) noexcept;
 //
 //     granted   made by one process, which writes it
 //     sealed    it never changes again; each process that holds it is counted for itself
+//     pinned    somebody reads it, or may: it stays where it is
+//     away      its bytes are in a file alone; a place is found for them before they are read
 //     gone      nobody holds it: its bytes may be granted again
 //
 //     objects::store_book book(1 << 30);
@@ -36942,6 +36904,7 @@ void count_copied_out(std::uint64_t bytes) noexcept;
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace skein::objects {
@@ -36952,13 +36915,21 @@ struct extent {
     friend bool operator==(const extent&, const extent&) = default;
 };
 
+/// How often a process reads an object.
+struct object_pins {
+    object_number which;
+    std::uint32_t times = 0, unused = 0;
+};
+
 /// What a store holds.
 struct store_usage {
     std::uint64_t bytes = 0;   ///< of all that can be granted
     std::uint64_t granted = 0; ///< being written
     std::uint64_t sealed = 0;  ///< to be read
     std::uint64_t kept = 0;    ///< free, but its pages are not given back yet
-    std::uint64_t objects = 0; ///< granted and sealed
+    std::uint64_t pinned = 0;  ///< of those sealed
+    std::uint64_t away = 0;    ///< of objects whose bytes are in files alone
+    std::uint64_t objects = 0; ///< granted, sealed and away
     std::size_t processes = 0; ///< that are there
 };
 
@@ -36988,7 +36959,9 @@ public:
     [[nodiscard]] result<void> seal(process_id by, object_number which);
     /// Once more for another process, which will hear of it from who gives it: a gift, until it is
     /// taken.
-    [[nodiscard]] result<void> give(process_id by, object_number which, process_id to);
+    ///   holder  who holds it meanwhile, if that is not the giver: the store of its node
+    [[nodiscard]] result<void> give(process_id by, object_number which, process_id to,
+                                    process_id holder = {});
     /// Who was given it has heard of it.
     [[nodiscard]] result<void> take(process_id by, object_number which, process_id from);
     /// It hears of no more gifts of that process, which has ended: those that are left were lost with
@@ -36998,6 +36971,45 @@ public:
     [[nodiscard]] std::optional<extent> claim(process_id by, object_number which);
     /// Gives back what was held so often; an object that is not sealed was not made.
     [[nodiscard]] result<void> release(process_id by, object_number which, std::uint32_t times);
+
+    // Who reads. A process that reads freely has all pinned that it holds; others pin what they
+    // read.
+
+    void read_freely(process_id who);
+    /// It reads these alone from now on, so often; more follow if this is not the last.
+    [[nodiscard]] result<void> read_only_what_is_pinned(process_id who,
+                                                        const std::vector<object_pins>& these,
+                                                        bool is_last = true);
+    enum class presence : std::uint8_t { gone, here, away };
+    /// gone: that process does not hold it.
+    [[nodiscard]] presence find(process_id by, object_number which) const;
+    /// Of one that is here: where.
+    [[nodiscard]] extent pin(process_id by, object_number which);
+    [[nodiscard]] result<void> unpin(process_id by, object_number which, std::uint32_t times);
+    /// Who has most pinned, at most three: bytes and processes.
+    [[nodiscard]] std::vector<std::pair<std::uint64_t, process_id>> most_pinned() const;
+
+    // What a store does with files. Between keep() and let() it is not chosen, and its place stays.
+
+    void keep(object_number which);
+    void let(object_number which);
+    /// Those that were not used for longest and lie, with what is free, in a row of so many bytes.
+    /// Empty: there is no such row without something that is pinned.
+    [[nodiscard]] std::vector<object_number> least_used(std::uint64_t bytes) const;
+    [[nodiscard]] extent where(object_number which) const;
+    [[nodiscard]] bool has_copy(object_number which) const;
+    /// There is a file with its bytes, or none any more.
+    void set_copy(object_number which, bool is_there);
+    /// Frees the place of one that has a copy. False: it is pinned, or gone.
+    bool send_away(object_number which);
+    /// A place for one that is away, which it has from now on; nothing: there is none.
+    [[nodiscard]] std::optional<std::uint64_t> place(object_number which);
+    /// Its bytes are there, or could not be read.
+    void placed(object_number which, bool is_read);
+    /// Those with a copy that have gone since this was asked last.
+    [[nodiscard]] std::vector<object_number> take_gone() { return std::exchange(gone_, {}); }
+    /// Those that are here and have a copy all the same.
+    [[nodiscard]] std::vector<object_number> copies() const;
 
     /// A process has ended, as others say, that may never have come. Of one that has, its own link says
     /// so.
@@ -37014,22 +37026,34 @@ private:
         std::uint64_t at = 0, bytes = 0, whole = 0; ///< whole: with what it is rounded up by
         bool is_sealed = false;
         process_id maker;
-        std::uint64_t holds = 0; ///< of all processes
+        std::uint64_t holds = 0;    ///< of all processes
+        std::uint64_t pins = 0;     ///< of all processes, and of the store while it works with it
+        std::uint64_t last_use = 0; ///< greater is later
+        std::uint32_t work = 0;     ///< of the store: it stays while there is some
+        bool is_here = true, has_place = true, has_copy = false;
     };
     struct process {
-        bool is_seen = false;
-        std::unordered_map<object_number, std::uint32_t> holds;
+        bool is_seen = false, reads_freely = false;
+        std::unordered_map<object_number, std::uint32_t> holds, pins;
         /// That it has not taken yet, by who gave them.
         std::unordered_map<process_id, std::unordered_map<object_number, std::uint32_t>> gifts;
     };
 
+    struct block;
+    [[nodiscard]] std::optional<std::uint64_t> take_place(object_number which, std::uint64_t whole);
     void hold(process_id by, object_number which, entry& of);
     void drop(object_number which, entry& of, std::uint64_t times);
+    void change_pins(entry& of, std::uint64_t more, std::uint64_t less);
+    void free_place(entry& of);
+    void forget(object_number which, entry& of);
     void free(std::uint64_t at, std::uint64_t bytes);
 
     std::uint64_t bytes_, used_ = 0, granted_ = 0, last_ = 0;
     std::uint64_t touched_ = 0; ///< pages behind it were never written
+    std::uint64_t pinned_ = 0, away_ = 0, uses_ = 0;
     std::map<std::uint64_t, std::uint64_t> free_;
+    std::map<std::uint64_t, object_number> placed_; ///< by where
+    std::vector<object_number> gone_;
     std::unordered_map<object_number, entry> objects_;
     std::unordered_map<process_id, process> processes_;
     std::unordered_set<process_id> ended_;
@@ -37043,6 +37067,8 @@ private:
 
 
 #include <algorithm>
+#include <deque>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -37077,11 +37103,17 @@ SKEIN_INLINE void store_book::end(process_id who) {
     ended_.insert(who);
     const auto found = processes_.find(who);
     if (found == processes_.end()) return;
-    const auto holds = std::move(found->second.holds);
+    const auto gone = std::move(found->second);
     processes_.erase(found);
-    for (const auto& [which, times] : holds)
+    for (const auto& [which, times] : gone.pins)
         if (const auto of = objects_.find(which); of != objects_.end())
-            drop(which, of->second, times);
+            change_pins(of->second, 0, times);
+    for (const auto& [which, times] : gone.holds) {
+        const auto of = objects_.find(which);
+        if (of == objects_.end()) continue;
+        if (gone.reads_freely) change_pins(of->second, 0, times);
+        drop(which, of->second, times);
+    }
 }
 
 SKEIN_INLINE bool store_book::fits(std::uint64_t bytes) const noexcept {
@@ -37092,6 +37124,21 @@ SKEIN_INLINE std::optional<store_book::grant> store_book::create(process_id by,
                                                                  std::uint64_t bytes) {
     if (!fits(bytes) || has_ended(by)) return std::nullopt;
     const auto whole = detail::whole_pages(bytes);
+    const auto at = take_place(object_number(last_ + 1), whole);
+    if (!at) return std::nullopt;
+    granted_ += whole;
+    const object_number number(++last_);
+    auto& made = objects_[number];
+    made.at = *at;
+    made.bytes = bytes;
+    made.whole = whole;
+    made.maker = by;
+    hold(by, number, made);
+    return grant{number, *at};
+}
+
+SKEIN_INLINE std::optional<std::uint64_t> store_book::take_place(object_number which,
+                                                                 std::uint64_t whole) {
     // The first that is large enough: low places are used again, and their pages are there.
     const auto place = std::find_if(free_.begin(), free_.end(),
                                     [&](const auto& range) { return range.second >= whole; });
@@ -37101,12 +37148,8 @@ SKEIN_INLINE std::optional<store_book::grant> store_book::create(process_id by,
     if (free_bytes > whole) free_.emplace(at + whole, free_bytes - whole);
     touched_ = std::max(touched_, at + whole);
     used_ += whole;
-    granted_ += whole;
-    const object_number number(++last_);
-    auto& made = objects_[number];
-    made = {at, bytes, whole, false, by, 0};
-    hold(by, number, made);
-    return grant{number, at};
+    placed_.emplace(at, which);
+    return at;
 }
 
 SKEIN_INLINE result<void> store_book::seal(process_id by, object_number which) {
@@ -37115,12 +37158,16 @@ SKEIN_INLINE result<void> store_book::seal(process_id by, object_number which) {
         return detail::not_known(by, which, "seals");
     found->second.is_sealed = true;
     granted_ -= found->second.whole;
+    if (found->second.pins != 0) pinned_ += found->second.whole;
+    found->second.last_use = ++uses_;
     return {};
 }
 
-SKEIN_INLINE result<void> store_book::give(process_id by, object_number which, process_id to) {
+SKEIN_INLINE result<void> store_book::give(process_id by, object_number which, process_id to,
+                                           process_id holder) {
     const auto found = objects_.find(which);
-    if (found == objects_.end() || !found->second.is_sealed || held(by, which) == 0)
+    if (found == objects_.end() || !found->second.is_sealed ||
+        held(holder ? holder : by, which) == 0)
         return detail::not_known(by, which, "gives away");
     if (has_ended(to)) return {};
     auto& gifts = processes_[to].gifts[by];
@@ -37145,17 +37192,19 @@ SKEIN_INLINE result<void> store_book::take(process_id by, object_number which, p
 }
 
 SKEIN_INLINE void store_book::decline(process_id by, process_id from) {
-    const auto whose = processes_.find(by);
-    if (whose == processes_.end()) return;
-    const auto left = std::exchange(whose->second.gifts[from], {{detail::declined, 1}});
+    if (has_ended(by)) return;
+    const auto left = std::exchange(processes_[by].gifts[from], {{detail::declined, 1}});
     for (const auto& [which, times] : left)
         if (which != detail::declined) (void)release(by, which, times);
 }
 
 SKEIN_INLINE std::optional<extent> store_book::claim(process_id by, object_number which) {
     const auto found = objects_.find(which);
-    if (found == objects_.end() || !found->second.is_sealed || has_ended(by)) return std::nullopt;
+    if (found == objects_.end() || !found->second.is_sealed || has_ended(by) ||
+        found->second.holds == 0)
+        return std::nullopt;
     hold(by, which, found->second);
+    found->second.last_use = ++uses_;
     return extent{found->second.at, found->second.bytes};
 }
 
@@ -37166,9 +37215,17 @@ SKEIN_INLINE result<void> store_book::release(process_id by, object_number which
     const auto count = whose->second.holds.find(which);
     if (count == whose->second.holds.end() || times == 0 || times > count->second)
         return detail::not_known(by, which, "releases");
+    auto& of = objects_.at(which);
+    if (whose->second.reads_freely) change_pins(of, 0, times);
     count->second -= times;
-    if (count->second == 0) whose->second.holds.erase(count);
-    drop(which, objects_.at(which), times);
+    if (count->second == 0) {
+        whose->second.holds.erase(count);
+        if (const auto pins = whose->second.pins.find(which); pins != whose->second.pins.end()) {
+            change_pins(of, 0, pins->second); // who holds nothing reads nothing
+            whose->second.pins.erase(pins);
+        }
+    }
+    drop(which, of, times);
     return {};
 }
 
@@ -37191,6 +37248,8 @@ SKEIN_INLINE store_usage store_book::usage() const noexcept {
     now.granted = granted_;
     now.sealed = used_ - granted_;
     now.kept = touched_ > used_ ? touched_ - used_ : 0;
+    now.pinned = pinned_;
+    now.away = away_;
     now.objects = objects_.size();
     for (const auto& [who, of] : processes_) now.processes += of.is_seen;
     return now;
@@ -37204,16 +37263,41 @@ SKEIN_INLINE std::uint32_t store_book::held(process_id by, object_number which) 
 }
 
 SKEIN_INLINE void store_book::hold(process_id by, object_number which, entry& of) {
-    ++processes_[by].holds[which];
+    auto& who = processes_[by];
+    ++who.holds[which];
     ++of.holds;
+    if (who.reads_freely) change_pins(of, 1, 0);
 }
 
 SKEIN_INLINE void store_book::drop(object_number which, entry& of, std::uint64_t times) {
     of.holds -= times;
-    if (of.holds != 0) return;
+    if (of.holds == 0 && of.work == 0) forget(which, of);
+}
+
+SKEIN_INLINE void store_book::change_pins(entry& of, std::uint64_t more, std::uint64_t less) {
+    const bool was = of.pins != 0;
+    of.pins += more;
+    of.pins -= less;
+    if (!of.is_sealed || was == (of.pins != 0)) return;
+    if (was)
+        pinned_ -= of.whole;
+    else
+        pinned_ += of.whole;
+}
+
+SKEIN_INLINE void store_book::free_place(entry& of) {
     used_ -= of.whole;
-    if (!of.is_sealed) granted_ -= of.whole;
+    placed_.erase(of.at);
     free(of.at, of.whole);
+    of.has_place = of.is_here = false;
+}
+
+SKEIN_INLINE void store_book::forget(object_number which, entry& of) {
+    change_pins(of, 0, of.pins);
+    if (!of.is_sealed) granted_ -= of.whole;
+    if (!of.is_here) away_ -= of.bytes;
+    if (of.has_place) free_place(of);
+    if (of.has_copy) gone_.push_back(which);
     objects_.erase(which);
 }
 
@@ -37234,12 +37318,189 @@ SKEIN_INLINE void store_book::free(std::uint64_t at, std::uint64_t bytes) {
     free_.emplace(at, bytes);
 }
 
+// ---- who reads ---------------------------------------------------------------------------------
+
+SKEIN_INLINE void store_book::read_freely(process_id who) {
+    auto& whose = processes_[who];
+    if (std::exchange(whose.reads_freely, true)) return;
+    for (const auto& [which, times] : whose.holds) change_pins(objects_.at(which), times, 0);
+}
+
+SKEIN_INLINE result<void> store_book::read_only_what_is_pinned(
+    process_id who, const std::vector<object_pins>& these, bool is_last) {
+    const auto found = processes_.find(who);
+    if (found == processes_.end()) return {};
+    auto& whose = found->second;
+    for (const auto& one : these) {
+        if (!whose.holds.contains(one.which) || one.times == 0)
+            return detail::not_known(who, one.which, "reads");
+        whose.pins[one.which] += one.times;
+        change_pins(objects_.at(one.which), one.times, 0);
+    }
+    if (is_last && std::exchange(whose.reads_freely, false))
+        for (const auto& [which, times] : whose.holds) change_pins(objects_.at(which), 0, times);
+    return {};
+}
+
+SKEIN_INLINE store_book::presence store_book::find(process_id by, object_number which) const {
+    const auto found = objects_.find(which);
+    if (found == objects_.end() || !found->second.is_sealed || held(by, which) == 0)
+        return presence::gone;
+    return found->second.is_here ? presence::here : presence::away;
+}
+
+SKEIN_INLINE extent store_book::pin(process_id by, object_number which) {
+    auto& of = objects_.at(which);
+    ++processes_[by].pins[which];
+    change_pins(of, 1, 0);
+    of.last_use = ++uses_;
+    return {of.at, of.bytes};
+}
+
+SKEIN_INLINE result<void> store_book::unpin(process_id by, object_number which,
+                                            std::uint32_t times) {
+    const auto whose = processes_.find(by);
+    if (whose == processes_.end()) return detail::not_known(by, which, "unpins");
+    const auto count = whose->second.pins.find(which);
+    if (count == whose->second.pins.end() || times == 0 || times > count->second)
+        return detail::not_known(by, which, "unpins");
+    count->second -= times;
+    if (count->second == 0) whose->second.pins.erase(count);
+    auto& of = objects_.at(which);
+    of.last_use = ++uses_;
+    change_pins(of, 0, times);
+    return {};
+}
+
+SKEIN_INLINE std::vector<std::pair<std::uint64_t, process_id>> store_book::most_pinned() const {
+    std::vector<std::pair<std::uint64_t, process_id>> all;
+    for (const auto& [who, of] : processes_) {
+        std::uint64_t sum = 0;
+        for (const auto& [which, times] : of.reads_freely ? of.holds : of.pins)
+            sum += objects_.at(which).whole;
+        if (sum != 0) all.emplace_back(sum, who);
+    }
+    std::sort(all.begin(), all.end(), std::greater<>());
+    if (all.size() > 3) all.resize(3);
+    return all;
+}
+
+// ---- files -------------------------------------------------------------------------------------
+
+SKEIN_INLINE void store_book::keep(object_number which) {
+    auto& of = objects_.at(which);
+    ++of.work;
+    change_pins(of, 1, 0);
+}
+
+SKEIN_INLINE void store_book::let(object_number which) {
+    auto& of = objects_.at(which);
+    change_pins(of, 0, 1);
+    if (--of.work == 0 && of.holds == 0) forget(which, of);
+}
+
+/// A part of the arena: free (then without a number), or of an object.
+struct store_book::block {
+    std::uint64_t bytes = 0, last_use = 0;
+    object_number number;
+};
+
+SKEIN_INLINE std::vector<object_number> store_book::least_used(std::uint64_t bytes) const {
+    const auto whole = detail::whole_pages(bytes);
+    std::deque<block> row;
+    std::deque<std::uint64_t> newest;     ///< last uses that no later one in the row exceeds
+    std::uint64_t in_row = 0, in_use = 0; ///< bytes, and those of objects
+    auto best = std::pair(~std::uint64_t{0}, std::uint64_t{0});
+    std::vector<object_number> chosen;
+    const auto cut = [&] {
+        if (!newest.empty() && newest.front() == row.front().last_use) newest.pop_front();
+        in_row -= row.front().bytes;
+        if (row.front().number) in_use -= row.front().bytes;
+        row.pop_front();
+    };
+    const auto add = [&](const block& one) {
+        row.push_back(one);
+        in_row += one.bytes;
+        if (one.number) in_use += one.bytes;
+        while (!newest.empty() && newest.back() < one.last_use) newest.pop_back();
+        newest.push_back(one.last_use);
+        while (in_row - row.front().bytes >= whole) cut();
+        if (in_row < whole || std::pair(newest.front(), in_use) >= best) return;
+        best = {newest.front(), in_use};
+        chosen.clear();
+        for (const auto& part : row)
+            if (part.number) chosen.push_back(part.number);
+    };
+    auto free = free_.begin();
+    for (const auto& [at, number] : placed_) {
+        for (; free != free_.end() && free->first < at; ++free) add({free->second, 0, {}});
+        const auto& of = objects_.at(number);
+        if (of.is_sealed && of.is_here && of.pins == 0) {
+            add({of.whole, of.last_use, number});
+        } else {
+            row.clear();
+            newest.clear();
+            in_row = in_use = 0;
+        }
+    }
+    for (; free != free_.end(); ++free) add({free->second, 0, {}});
+    return chosen;
+}
+
+SKEIN_INLINE extent store_book::where(object_number which) const {
+    const auto& of = objects_.at(which);
+    return {of.at, of.bytes};
+}
+
+SKEIN_INLINE bool store_book::has_copy(object_number which) const {
+    return objects_.at(which).has_copy;
+}
+
+SKEIN_INLINE void store_book::set_copy(object_number which, bool is_there) {
+    objects_.at(which).has_copy = is_there;
+}
+
+SKEIN_INLINE bool store_book::send_away(object_number which) {
+    const auto found = objects_.find(which);
+    if (found == objects_.end()) return false;
+    auto& of = found->second;
+    if (of.pins != 0 || !of.is_here || !of.has_copy) return false;
+    free_place(of);
+    away_ += of.bytes;
+    return true;
+}
+
+SKEIN_INLINE std::optional<std::uint64_t> store_book::place(object_number which) {
+    auto& of = objects_.at(which);
+    const auto at = take_place(which, of.whole);
+    if (!at) return std::nullopt;
+    of.at = *at;
+    of.has_place = true;
+    return at;
+}
+
+SKEIN_INLINE void store_book::placed(object_number which, bool is_read) {
+    auto& of = objects_.at(which);
+    if (!is_read) return free_place(of);
+    of.is_here = true;
+    away_ -= of.bytes;
+    of.last_use = ++uses_;
+}
+
+SKEIN_INLINE std::vector<object_number> store_book::copies() const {
+    std::vector<object_number> all;
+    for (const auto& [which, of] : objects_)
+        if (of.has_copy && of.is_here) all.push_back(which);
+    return all;
+}
+
 } // namespace skein::objects
 
 
 // ======== skein/objects/store_messages.hpp, continued
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace skein::objects {
@@ -37285,10 +37546,10 @@ struct claim_reply {
     static constexpr std::uint16_t number = 7;
     std::vector<extent> where; ///< in the order of the question; no bytes: it is gone
 };
-/// How often one object is not held any more.
+/// How often one object is not held any more, and how often not read.
 struct let_go {
     object_number which;
-    std::uint32_t times = 0, unused = 0;
+    std::uint32_t times = 0, pins = 0;
 };
 /// It has heard of what was given to it. At most most_names.
 struct take_note {
@@ -37308,603 +37569,202 @@ struct release_note {
     std::vector<let_go> all;
 };
 
+/// Reads what it holds: where it is it stays until it is unpinned. What is away is read back first,
+/// which waits for room, but not for ever. At most most_names.
+///   errors  io, corrupt: what is away cannot be read
+struct pin_request {
+    static constexpr std::uint16_t number = 11;
+    std::vector<object_number> which;
+};
+struct pin_reply {
+    static constexpr std::uint16_t number = 12;
+    /// In the order of the question; no bytes: it is not held; at `away`: there is no room for it, and
+    /// it is to be fetched.
+    std::vector<extent> where;
+    static constexpr std::uint64_t away = ~std::uint64_t{0};
+};
+/// Bytes of an object for which there is no room: a piece of file_piece bytes, or less at the end.
+///   errors  not_found: it is not held, or not away; io, corrupt
+struct fetch_request {
+    static constexpr std::uint16_t number = 13;
+    object_number which;
+    std::uint32_t piece = 0, unused = 0;
+};
+struct fetch_reply {
+    static constexpr std::uint16_t number = 14;
+    byte_buffer bytes;
+};
+/// The store says whether all that this process holds stays where it is, so that it need not ask
+/// before it reads. At the start it must.
+struct roomy_note {
+    static constexpr std::uint16_t number = 15;
+    bool is_roomy = false;
+};
+/// From now on it asks, and reads these. At most most_names, but the last one alone counts.
+struct reads_note {
+    static constexpr std::uint16_t number = 16;
+    std::vector<object_pins> these;
+    bool is_last = true;
+};
+
+/// What is read at once of a file, and has a checksum of its own.
+inline constexpr std::uint64_t file_piece = std::uint64_t{1} << 20;
+
+// ---- of processes whose store has others beside it: objects of any of them ----------------------
+
+/// Held by who asks, too, and brought to its node. At most most_names.
+///   errors  not_found: nobody holds one of them any more; object_lost: the node that had it is
+///           gone; exhausted: no room for a copy
+struct far_claim_request {
+    static constexpr std::uint16_t number = 30;
+    std::vector<object_name> which;
+};
+struct far_claim_reply {
+    static constexpr std::uint16_t number = 31;
+    /// In the arena of this node, in the order of the question; not_in_arena: there was no room
+    /// there, the process reads it into memory of its own.
+    std::vector<std::uint64_t> at;
+};
+inline constexpr std::uint64_t not_in_arena = ~std::uint64_t{0};
+/// Bytes of an object that the process holds, and for which there was no room here; chunk_bytes at
+/// most.
+///   errors  those of far_claim_request
+struct far_read_request {
+    static constexpr std::uint16_t number = 36;
+    object_name which;
+    std::uint64_t at = 0, bytes = 0;
+};
+struct far_read_reply {
+    static constexpr std::uint16_t number = 37;
+    byte_buffer bytes;
+};
+inline constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 20;
+/// It has heard of what was given to it, wherever that is. At most most_names.
+struct far_take_note {
+    static constexpr std::uint16_t number = 32;
+    std::vector<object_name> which;
+    process_id from;
+};
+/// Held for another process, too. At most most_names.
+struct far_give_request {
+    static constexpr std::uint16_t number = 33;
+    std::vector<object_name> which;
+    process_id to;
+};
+/// How often one object is not held any more.
+struct far_let_go {
+    std::uint64_t store = 0;
+    object_number which;
+    std::uint32_t times = 0, pins = 0; ///< pins: of the process's own node, on one host
+};
+/// At most most_names.
+struct far_release_note {
+    static constexpr std::uint16_t number = 34;
+    std::vector<far_let_go> all;
+};
+/// Where the store of the program's driver is.
+struct hub_note {
+    static constexpr std::uint16_t number = 35;
+    std::string door;
+    bool is_for_hosts = false; ///< it listens at all addresses
+};
+
 /// So many names one message has at most: longer ones would be overtaken.
-inline constexpr std::size_t most_names = 2048;
+inline constexpr std::size_t most_names = 1024;
 
 using store_messages =
     net::message_table<create_request, create_reply, seal_request, give_request, done_reply,
-                       claim_request, claim_reply, release_note, take_note, decline_note>;
+                       claim_request, claim_reply, release_note, take_note, decline_note,
+                       pin_request, pin_reply, fetch_request, fetch_reply, roomy_note, reads_note,
+                       far_claim_request, far_claim_reply, far_read_request, far_read_reply,
+                       far_take_note, far_give_request, far_release_note, hub_note>;
 
 } // namespace skein::objects
 
 
-// ======== skein/objects/detail/let_go_box.hpp, continued
-#include <memory>
-#include <mutex>
-#include <utility>
+// ======== skein/objects/peer_messages.hpp, continued
+#include <cstdint>
+#include <string>
 #include <vector>
 
 namespace skein::objects {
-class store_client;
-}
 
-namespace skein::objects::detail {
+/// Which store, and where others reach it.
+struct store_place {
+    std::uint64_t store = 0;
+    std::string node;  ///< for people
+    std::string door;  ///< for links; tcp:*:port: at the host from which it has come
+    std::string bytes; ///< the same, for connections that carry bytes
+};
 
-struct let_go_box : std::enable_shared_from_this<let_go_box> {
-    std::mutex mutex;      // of all
-    loop* where = nullptr; ///< null: it has ended
-    std::weak_ptr<store_client> to;
+/// From the driver's store: who else there is.
+struct stores_note {
+    static constexpr std::uint16_t number = 50;
+    std::vector<store_place> all;
+};
+/// Objects that the asked store has, from now on held for the store that asks.
+struct hold_request {
+    static constexpr std::uint16_t number = 51;
+    std::vector<object_number> which;
+};
+struct hold_reply {
+    static constexpr std::uint16_t number = 52;
+    std::vector<std::uint64_t> bytes; ///< 0: it is gone
+};
+/// A process has heard of gifts: they are held for its store now.
+struct take_for_note {
+    static constexpr std::uint16_t number = 53;
+    std::vector<object_number> which;
+    process_id by, from;
+};
+struct let_go_note {
+    static constexpr std::uint16_t number = 54;
     std::vector<let_go> all;
-    void (*send)(store_client&) = nullptr;
-
-    /// Any thread.
-    void put(object_number which, std::uint32_t times) noexcept {
-        const std::lock_guard lock(mutex);
-        if (where == nullptr) return;
-        all.push_back({which, times, 0});
-        if (all.size() > 1) return; // who put the first has told the loop
-        where->post_from_any_thread([self = shared_from_this()] {
-            if (const auto client = self->to.lock()) self->send(*client);
-        });
-    }
-    [[nodiscard]] std::vector<let_go> take() {
-        const std::lock_guard lock(mutex);
-        return std::exchange(all, {});
-    }
-    void close() {
-        const std::lock_guard lock(mutex);
-        where = nullptr;
-        all.clear();
-    }
+};
+/// Objects that the store which asks holds, from a process of its own to any other.
+struct give_for_request {
+    static constexpr std::uint16_t number = 55;
+    std::vector<object_number> which;
+    process_id by, to;
+};
+/// These gifts are none after all: their process will not hear of them.
+struct give_back_note {
+    static constexpr std::uint16_t number = 58;
+    std::vector<object_number> which;
+    process_id by, to;
+};
+/// `by` hears of no more gifts of `from`.
+struct declined_note {
+    static constexpr std::uint16_t number = 56;
+    process_id by, from;
+};
+/// Its driver says so.
+struct ended_note {
+    static constexpr std::uint16_t number = 57;
+    process_id process;
 };
 
-} // namespace skein::objects::detail
+using peer_messages =
+    net::message_table<stores_note, hold_request, hold_reply, take_for_note, let_go_note,
+                       give_for_request, give_back_note, declined_note, ended_note, done_reply>;
 
-
-// ======== skein/objects/detail/object.ipp, continued
-namespace skein::objects {
-
-SKEIN_INLINE object::object(object_name name, arena memory,
-                            std::shared_ptr<detail::let_go_box> back)
-    : name_(name), memory_(std::move(memory)), bytes_(memory_.view(name.at, name.bytes)),
-      back_(std::move(back)) {}
-SKEIN_INLINE object::~object() {
-    if (back_) back_->put(name_.number, times_);
-}
-
-namespace detail {
-
-[[nodiscard]] SKEIN_INLINE metric_counter& copied_counter(bool out) {
-    static constexpr const char* name = "skein_store_copied_bytes_total";
-    static constexpr const char* help = "Bytes copied into objects, and out of them.";
-    static auto& in_ = metric_registry::process().counter(name, help, {{"way", "in"}});
-    static auto& out_ = metric_registry::process().counter(name, help, {{"way", "out"}});
-    return out ? out_ : in_;
-}
-
-} // namespace detail
-
-SKEIN_INLINE void count_copied_in(std::uint64_t bytes) noexcept {
-    detail::copied_counter(false).add(bytes);
-}
-SKEIN_INLINE void count_copied_out(std::uint64_t bytes) noexcept {
-    detail::copied_counter(true).add(bytes);
-}
-SKEIN_INLINE copied_bytes copied() noexcept {
-    return {detail::copied_counter(false).value(), detail::copied_counter(true).value()};
-}
-
-} // namespace skein::objects
-
-
-// ======== skein/objects/store_client.hpp, continued
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <unordered_map>
-#include <utility>
-#include <vector>
-
-namespace skein::objects {
-
-class store_client;
-
-/// Room for an object that is being written. Dropped without store_client::seal() it goes back.
-class fresh_object {
-public:
-    fresh_object(fresh_object&& other) noexcept = default;
-    fresh_object& operator=(fresh_object&& other) noexcept {
-        std::swap(name_, other.name_);
-        std::swap(window_, other.window_);
-        std::swap(back_, other.back_);
-        return *this;
-    }
-    ~fresh_object();
-    /// To write into. Not the right size for more.
-    [[nodiscard]] mut_byte_span bytes() const noexcept { return window_.bytes(); }
-    [[nodiscard]] const object_name& name() const noexcept { return name_; }
-
-private:
-    friend class store_client;
-    fresh_object(object_name name, arena::window window,
-                 std::shared_ptr<detail::let_go_box> back) noexcept
-        : name_(name), window_(std::move(window)), back_(std::move(back)) {}
-    object_name name_;
-    arena::window window_;
-    std::shared_ptr<detail::let_go_box> back_; ///< null: moved from, or sealed
+/// Who asks for bytes, in identity::extra.
+struct chunk_hello {
+    std::uint64_t store = 0;
 };
-
-/// On one loop. What it gives may be used on any thread.
-class store_client : public std::enable_shared_from_this<store_client> {
-public:
-    using connector = unique_function<task<net::connection::handle>()>;
-
-    ///   on       whose tasks use it; it need not run yet
-    ///   self     of this process, never used again
-    ///   connect  asked once, when the first object is made or held here; gives a connection with
-    ///            store_hello as its identity::extra
-    [[nodiscard]] static std::shared_ptr<store_client> make(loop& on, arena memory, process_id self,
-                                                            connector connect);
-    store_client(const store_client&) = delete;
-    store_client& operator=(const store_client&) = delete;
-    /// close() first.
-    ~store_client();
-
-    [[nodiscard]] process_id self() const noexcept { return self_; }
-
-    /// Room for an object; nothing: there is none for so long, or ever, or no store.
-    ///   errors  cancelled
-    [[nodiscard]] task<std::optional<fresh_object>> create(std::uint64_t bytes, time_span patience);
-    /// Nobody writes it any more. to: who holds it from now on, instead of this process, which gets
-    /// null then.
-    ///   errors  those of the link; cancelled
-    [[nodiscard]] task<object_ptr> seal(fresh_object made, process_id to = {});
-    /// Holds objects that other processes have told of and hold; null for those that are gone.
-    ///   errors  those of the link; mismatch: objects of another program; cancelled
-    [[nodiscard]] task<std::vector<object_ptr>> claim(std::vector<object_name> names);
-    /// The objects that a process has given to this one, and told of.
-    ///   errors  mismatch, malformed: they are none of this store
-    [[nodiscard]] std::vector<object_ptr> adopt(const std::vector<object_name>& names,
-                                                process_id from);
-    /// That process has ended, and tells of nothing more: what it has given and not told of goes.
-    ///   has_ended  this is the driver, which knows that it has ended
-    void lost(process_id from, bool has_ended);
-    /// Dials the store now: by itself it does when it needs that.
-    void open() { want_link(); }
-    /// Has another process hold these, too.
-    ///   errors  those of the link; cancelled
-    [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to);
-    /// One that is held here; null: it is not.
-    [[nodiscard]] object_ptr find(object_number which) const;
-
-    /// Says goodbye; what is held here is let go of, but can be read as long as there is a pointer.
-    [[nodiscard]] task<void> close();
-
-private:
-    store_client(loop& on, arena memory, process_id self, connector connect);
-    struct creation;
-    static task<void> create_for(store_client* self, std::shared_ptr<creation> asked,
-                                 std::uint64_t bytes, time_span patience);
-    [[nodiscard]] task<std::optional<fresh_object>> create_alone(std::uint64_t bytes,
-                                                                 time_span patience);
-    [[nodiscard]] task<net::requests::handle> link();
-    static task<void> connect(store_client* self);
-    void link_is_lost(const error& why);
-    template <class Note>
-    void tell_in_order(const Note& what);
-    [[nodiscard]] object_ptr keep(const object_name& name);
-    void want_link();
-    void send_back();
-    void refuse_others(const object_name& name);
-
-    arena memory_;
-    process_id self_;
-    connector connect_;
-    std::uint64_t store_ = 0; ///< its number, once it is known
-    net::requests::handle link_;
-    std::vector<unique_function<void()>> early_; ///< what is told when there is a link
-    std::optional<error> lost_;
-    bool is_connecting_ = false, is_closed_ = false;
-    event settled_; ///< there is a link, or never will be
-    semaphore creating_;
-    std::unordered_map<object_number, std::weak_ptr<object>> known_;
-    std::shared_ptr<detail::let_go_box> back_;
-    scope tasks_;
+/// Frames of a connection that carries bytes.
+enum class chunk_kind : std::uint16_t {
+    ask = 1,   ///< body: chunk_ask
+    piece = 2, ///< body: the bytes
+    none = 3,  ///< body: why there are none, as text
+};
+/// Bytes of an object.
+struct chunk_ask {
+    object_number which;
+    std::uint64_t at = 0, bytes = 0; ///< within the object
 };
 
 } // namespace skein::objects
-
-
-// ======== skein/objects/detail/store_client.ipp
-// The bodies of objects/store_client.hpp.
-
-
-#include <algorithm>
-#include <chrono>
-#include <exception>
-#include <utility>
-
-#include <fmt/format.h>
-
-namespace skein::objects {
-
-SKEIN_INLINE fresh_object::~fresh_object() {
-    if (back_) back_->put(name_.number, 1);
-}
-
-SKEIN_INLINE std::shared_ptr<store_client> store_client::make(loop& on, arena memory,
-                                                              process_id self, connector connect) {
-    std::shared_ptr<store_client> made(
-        new store_client(on, std::move(memory), self, std::move(connect)));
-    made->back_->to = made;
-    return made;
-}
-
-SKEIN_INLINE store_client::store_client(loop& on, arena memory, process_id self, connector connect)
-    : memory_(std::move(memory)), self_(self), connect_(std::move(connect)),
-      creating_(64), // others wait here: a store takes so many of one process
-      back_(std::make_shared<detail::let_go_box>()) {
-    back_->where = &on;
-    back_->send = [](store_client& to) { to.send_back(); };
-}
-SKEIN_INLINE store_client::~store_client() { back_->close(); }
-
-// ---- the link ----------------------------------------------------------------------------------
-
-SKEIN_INLINE void store_client::want_link() {
-    if (std::exchange(is_connecting_, true)) return;
-    const task_context::use none(nullptr); // it does not belong to the call that came first
-    tasks_.spawn(connect(this));
-}
-
-SKEIN_INLINE task<void> store_client::connect(store_client* self) {
-    try {
-        auto connecting = self->connect_();
-        auto wire = co_await connecting;
-        self->link_ = net::requests::over(std::move(wire));
-        self->link_->set_closed_handler([self](const error* why) {
-            self->link_is_lost(why != nullptr ? *why : error(errc::closed, "the store has ended"));
-        });
-    } catch (const error& e) {
-        self->link_is_lost(e);
-        co_return;
-    }
-    for (auto& one : std::exchange(self->early_, {})) one();
-    self->settled_.set();
-    self->send_back();
-}
-
-SKEIN_INLINE void store_client::link_is_lost(const error& why) {
-    if (!lost_) lost_ = why;
-    settled_.set();
-    if (is_closed_ || why.code() == errc::closed || why.code() == errc::cancelled) return;
-    logging::warn("objects", "the store of this node is lost",
-                  {{"why", why.what()}, {"then", "large values travel in messages"}});
-}
-
-SKEIN_INLINE task<net::requests::handle> store_client::link() {
-    want_link();
-    co_await settled_.wait();
-    if (lost_) throw *lost_;
-    co_return link_;
-}
-
-SKEIN_INLINE task<void> store_client::close() {
-    is_closed_ = true;
-    back_->close();
-    if (!lost_) lost_ = error(errc::closed, "the store's client has ended");
-    settled_.set();
-    early_.clear();
-    tasks_.cancel();
-    auto joined = as_result(shield(tasks_.join()));
-    (void)co_await joined;
-    const auto last = std::exchange(link_, {});
-    if (!last) co_return;
-    auto closing = last->close();
-    co_await closing;
-}
-
-// ---- objects -----------------------------------------------------------------------------------
-
-/// What is asked for by somebody who may not wait for it: then it goes back.
-struct store_client::creation {
-    std::optional<fresh_object> made;
-    std::optional<error> why;
-    event is_over;
-};
-
-SKEIN_INLINE task<std::optional<fresh_object>> store_client::create(std::uint64_t bytes,
-                                                                    time_span patience) {
-    const auto self = shared_from_this();
-    const auto asked = std::make_shared<creation>();
-    {
-        const task_context::use none(nullptr);
-        tasks_.spawn(create_for(this, asked, bytes, patience));
-    }
-    co_await asked->is_over.wait();
-    if (asked->why) throw *asked->why;
-    co_return std::move(asked->made);
-}
-
-SKEIN_INLINE task<void> store_client::create_for(store_client* self,
-                                                 std::shared_ptr<creation> asked,
-                                                 std::uint64_t bytes, time_span patience) {
-    auto creating = as_result(self->create_alone(bytes, patience));
-    auto made = co_await creating;
-    if (made)
-        asked->made = std::move(*made);
-    else
-        asked->why = made.error();
-    asked->is_over.set();
-}
-
-[[nodiscard]] inline task<void> acquired(semaphore* turns) { co_await turns->acquire(); }
-
-/// All waiting together takes no longer than the patience.
-SKEIN_INLINE task<std::optional<fresh_object>> store_client::create_alone(std::uint64_t bytes,
-                                                                          time_span patience) {
-    const auto until = deadline_after(loop::current().now(), duration(patience));
-    if (!creating_.try_acquire()) {
-        auto acquiring = as_result(with_timeout(acquired(&creating_), patience));
-        const auto mine = co_await acquiring;
-        if (!mine && mine.error().code() == errc::timeout) co_return std::nullopt;
-        if (!mine) throw mine.error();
-    }
-    struct turn {
-        explicit turn(semaphore& s) noexcept : of(s) {}
-        turn(const turn&) = delete;
-        turn& operator=(const turn&) = delete;
-        ~turn() { of.release(); }
-        semaphore& of;
-    };
-    const turn mine(creating_);
-    std::optional<fresh_object> made;
-    try {
-        auto linking = link();
-        const auto to = co_await linking;
-        create_request what;
-        what.bytes = bytes;
-        const auto left = std::max(until - loop::current().now(), duration(0));
-        what.patience_ms = static_cast<std::uint32_t>(
-            std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
-        auto asking = to->call<create_reply>(what);
-        const auto name = (co_await asking).name;
-        if (name.store == 0 || name.bytes != bytes)
-            throw error(errc::malformed, "the store gives something else than was asked for");
-        store_ = name.store;
-        made.emplace(fresh_object(name, {}, back_)); // from here on it goes back by itself
-        made->window_ = memory_.write(name.at, name.bytes);
-    } catch (const error& e) {
-        made.reset();
-        if (e.code() == errc::cancelled && !is_closed_) throw;
-        const bool is_expected =
-            e.code() == errc::exhausted || e.code() == errc::too_large || lost_;
-        logging::at(is_expected ? logging::level::debug : logging::level::warn, "objects",
-                    "no object was made", {{"why", e.what()}});
-    }
-    co_return made;
-}
-
-SKEIN_INLINE task<object_ptr> store_client::seal(fresh_object made, process_id to) {
-    const auto self = shared_from_this();
-    auto name = made.name();
-    { const auto unmapped = std::move(made.window_); }
-    count_copied_in(name.bytes);
-    auto linking = link();
-    const auto over = co_await linking;
-    seal_request what;
-    what.which = name.number;
-    what.to = to;
-    auto asking = shield(over->call<done_reply>(what)); // its answer must be heard
-    (void)co_await asking;
-    const bool is_own = !to || to == self_;
-    auto kept = is_own ? keep(name) : nullptr;
-    made.back_.reset(); // the store counts it as an object now
-    co_return kept;
-}
-
-SKEIN_INLINE void store_client::refuse_others(const object_name& name) {
-    if (name.store != 0 && (store_ == 0 || name.store == store_)) {
-        store_ = name.store;
-        return;
-    }
-    throw error(errc::mismatch, fmt::format("object {} is of another program", name.number.value()))
-        .with_hint("give the value instead of its ref");
-}
-
-SKEIN_INLINE object_ptr store_client::keep(const object_name& name) {
-    auto& known = known_[name.number];
-    if (auto there = known.lock()) {
-        ++there->times_;
-        return there;
-    }
-    auto made = std::make_shared<object>(name, memory_, back_);
-    known = made;
-    return made;
-}
-
-/// Behind what was told before.
-template <class Note>
-void store_client::tell_in_order(const Note& what) {
-    if (lost_ || is_closed_) return;
-    if (!link_) return early_.push_back([this, what] { tell_in_order(what); });
-    try {
-        link_->tell(what);
-    } catch (const error&) { // its end follows, and the store forgets all
-    }
-}
-
-SKEIN_INLINE std::vector<object_ptr> store_client::adopt(const std::vector<object_name>& names,
-                                                         process_id from) {
-    want_link();
-    std::vector<object_ptr> all;
-    all.reserve(names.size());
-    take_note what;
-    what.from = from;
-    for (const auto& name : names) {
-        refuse_others(name);
-        what.which.push_back(name.number);
-        if (what.which.size() == most_names) {
-            tell_in_order(what);
-            what.which.clear();
-        }
-        all.push_back(keep(name));
-    }
-    if (!what.which.empty()) tell_in_order(what);
-    return all;
-}
-
-/// Who has not used the store yet tells it when it does.
-SKEIN_INLINE void store_client::lost(process_id from, bool has_ended) {
-    decline_note what;
-    what.from = from;
-    what.has_ended = has_ended;
-    tell_in_order(what);
-}
-
-SKEIN_INLINE object_ptr store_client::find(object_number which) const {
-    const auto found = known_.find(which);
-    return found != known_.end() ? found->second.lock() : nullptr;
-}
-
-SKEIN_INLINE task<std::vector<object_ptr>> store_client::claim(std::vector<object_name> names) {
-    const auto self = shared_from_this();
-    for (const auto& name : names) refuse_others(name);
-    auto linking = link();
-    const auto over = co_await linking;
-    std::vector<object_ptr> out;
-    out.reserve(names.size());
-    for (std::size_t from = 0; from < names.size(); from += most_names) {
-        const auto many = std::min(most_names, names.size() - from);
-        claim_request what;
-        for (std::size_t i = 0; i < many; ++i) what.which.push_back(names[from + i].number);
-        auto asking = shield(over->call<claim_reply>(std::move(what)));
-        const auto answer = co_await asking;
-        if (answer.where.size() != many)
-            throw error(errc::malformed, "the store answers for other objects than were asked for");
-        for (std::size_t i = 0; i < many; ++i) {
-            auto name = names[from + i];
-            name.at = answer.where[i].at;
-            name.bytes = answer.where[i].bytes;
-            out.push_back(name.bytes != 0 ? keep(name) : nullptr);
-        }
-    }
-    co_return out;
-}
-
-SKEIN_INLINE task<void> store_client::give(std::vector<object_ptr> all, process_id to) {
-    const auto self = shared_from_this();
-    auto linking = link();
-    const auto over = co_await linking;
-    for (std::size_t from = 0; from < all.size(); from += most_names) {
-        const auto many = std::min(most_names, all.size() - from);
-        give_request what;
-        what.to = to;
-        for (std::size_t i = 0; i < many; ++i) what.which.push_back(all[from + i]->name().number);
-        auto asking = shield(over->call<done_reply>(std::move(what)));
-        (void)co_await asking;
-    }
-}
-
-SKEIN_INLINE void store_client::send_back() {
-    if (!link_ || lost_) return;
-    const auto all = back_->take();
-    for (std::size_t from = 0; from < all.size(); from += most_names) {
-        release_note what;
-        const auto many = std::min(most_names, all.size() - from);
-        what.all.assign(all.begin() + static_cast<std::ptrdiff_t>(from),
-                        all.begin() + static_cast<std::ptrdiff_t>(from + many));
-        for (const auto& one : what.all)
-            if (const auto known = known_.find(one.which);
-                known != known_.end() && known->second.expired())
-                known_.erase(known);
-        try {
-            link_->tell(what);
-        } catch (const error&) {
-            return; // its end follows, and the store forgets all
-        }
-    }
-}
-
-} // namespace skein::objects
-
-
-// ======== skein/objects/local_store.hpp, continued
-#include <cstdint>
-#include <memory>
-#include <string_view>
-#include <vector>
-
-namespace skein::net {
-class real_loop;
-}
-
-namespace skein::objects {
-
-/// What a store has by default: 30 % of the memory that this process may use; 0: nobody tells.
-[[nodiscard]] std::uint64_t default_store_bytes();
-/// "2GiB", "500MB", "0" (no store).
-///   errors  usage
-[[nodiscard]] std::uint64_t parse_store_bytes(std::string_view text);
-
-/// What a child inherits of the store, for it alone, and our end of its socket once more.
-struct child_link {
-    std::vector<std::shared_ptr<const unique_fd>> files;
-    unique_fd ours;
-    fork_guard unforked;
-
-    /// Its holds end now, also if somebody that it has left behind has its end of the socket.
-    void has_ended() noexcept;
-};
-
-/// On the driver's loop; start() may come from there alone.
-class local_store {
-public:
-    ///   errors  exhausted: the system allows no such memory
-    explicit local_store(std::uint64_t bytes);
-    local_store(const local_store&) = delete;
-    local_store& operator=(const local_store&) = delete;
-    /// All clients have been closed, or their processes are gone.
-    ~local_store();
-
-    [[nodiscard]] std::uint64_t bytes() const noexcept { return memory_.bytes(); }
-    /// The memory, and a socket.
-    [[nodiscard]] child_link link_for_child();
-    /// For its boot message.
-    [[nodiscard]] const net::token& secret() const noexcept { return secret_; }
-
-    /// Somebody is about to make or hold an object. Returns at once.
-    void start();
-    [[nodiscard]] bool has_started() const noexcept { return thread_ != nullptr; }
-    /// That of the driver; `self`: its incarnation. `on` is the loop that runs now.
-    [[nodiscard]] std::shared_ptr<store_client> client(net::real_loop& on, process_id self);
-
-private:
-    struct server; // on the thread
-    void take(unique_fd socket);
-
-    arena memory_;
-    std::shared_ptr<const unique_fd> file_; ///< the arena's, once more, for children
-    net::token secret_;
-    std::vector<unique_fd> early_; ///< sockets from before the start
-    std::unique_ptr<server> server_;
-    std::unique_ptr<net::loop_thread> thread_;
-};
-
-/// The client of a child that has inherited such files. want: asks the driver to start its store;
-/// called once, before the first use.
-///   errors  malformed: they are something else
-[[nodiscard]] std::shared_ptr<store_client> inherited_client(net::real_loop& on,
-                                                             std::vector<unique_fd> files,
-                                                             net::token secret, process_id self,
-                                                             unique_function<void()> want);
-
-} // namespace skein::objects
-
-
-// ======== skein/objects/detail/local_store.ipp
-// The bodies of objects/local_store.hpp.
-
 
 // ======== skein/objects/store.hpp
 // store: serves the objects of one node to the processes of one program there. It owns the books;
@@ -37914,27 +37774,427 @@ private:
 //     all.spawn(here.serve(std::move(connection)));        // one task for each process
 //     co_await here.close();
 //
-// Who asks for room when there is none waits, in order. A process holds what it holds until its link
-// ends.
+// Who asks for room when there is none waits, in order. A process holds what it holds until its end:
+// that of its link, or, if what came over it could not be, what others say of its end.
+//
+// With a volume for files, what was not read for longest goes there to make room, and comes back when
+// somebody reads it. So from the first shortage on processes ask before they read:
+//
+//     roomy   all that processes hold stays where it is; they read without asking
+//     tight   what nobody has pinned may go away. A process that has not answered yet that it knows
+//             still has all pinned that it holds
+
+
+// ======== skein/objects/spill.hpp
+// spill: objects in files, when the memory for them is full. Each one is a file without a name, which
+// is gone with its process, however that ends.
+//
+//     auto on = objects::open_spill_folder("/var/tmp");        // refuses what is memory itself
+//     objects::spill files(std::move(on));
+//     auto writing = files.write(number, memory, where);       // on a thread
+//     auto written = co_await writing;                         // disk_full at 95 % of the volume
+//     auto reading = files.read(number, memory, other_place);  // checked
+//     files.drop(number);                                      // its room is there again
+//
+// A checksum is kept here for each MiB: what a disk gives back wrong is an error, and never bytes.
 
 
 #include <cstdint>
-#include <list>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
 
 namespace skein::objects {
+
+/// Where files of objects are. Its functions are called on threads, one at a time.
+class spill_volume {
+public:
+    virtual ~spill_volume() = default;
+    /// Which one, for people: "/var/tmp (ext4)".
+    [[nodiscard]] virtual const std::string& name() const noexcept = 0;
+    /// A file that nobody else finds and that ends with its object.
+    [[nodiscard]] virtual result<std::unique_ptr<file>> make() = 0;
+    struct room {
+        std::uint64_t bytes = 0, free = 0;
+    };
+    [[nodiscard]] virtual result<room> left() = 0;
+};
+
+/// A folder on a file system of this host.
+///   errors  usage: there is none, nothing can be written there, or it is memory (tmpfs)
+[[nodiscard]] std::unique_ptr<spill_volume> open_spill_folder(const std::string& path);
+/// The same by what the environment says: SKEIN_SPILL (a folder; "0": null), else $TMPDIR and
+/// /var/tmp; null if neither of these two is fit, which a line says.
+///   errors  usage: SKEIN_SPILL is not fit
+[[nodiscard]] std::unique_ptr<spill_volume> default_spill_volume();
+
+/// What files have and have had.
+struct spill_usage {
+    std::uint64_t bytes = 0, written = 0, read = 0;
+};
+
+/// On the loop of its store. Work on files is on a thread; one piece of work at a time waits for the
+/// disk.
+class spill {
+public:
+    explicit spill(std::unique_ptr<spill_volume> on);
+    spill(const spill&) = delete;
+    spill& operator=(const spill&) = delete;
+    /// close() first.
+    ~spill();
+
+    /// Writes the bytes of an object, which must stay until the task has ended.
+    ///   errors  disk_full: also of a volume that is full to 95 %; io and others of the disk; all
+    ///           name the volume
+    [[nodiscard]] task<result<void>> write(object_number which, arena memory, extent from);
+    /// Reads them back, all of them.
+    ///   errors  corrupt: the disk gives other bytes than it got; io and others of the disk; all
+    ///           name the object and the volume
+    [[nodiscard]] task<result<void>> read(object_number which, arena memory, extent to);
+    /// One piece of them, of file_piece bytes.
+    [[nodiscard]] task<result<byte_buffer>> read_piece(object_number which, std::uint64_t piece);
+    /// Its file goes, at once or when it has been read.
+    void drop(object_number which);
+
+    [[nodiscard]] const spill_usage& usage() const noexcept { return usage_; }
+    [[nodiscard]] const std::string& volume() const noexcept;
+    /// Waits for what is being dropped. Never throws.
+    [[nodiscard]] task<void> close();
+
+private:
+    struct stored;
+    struct shared;
+    std::shared_ptr<shared> held_; ///< for threads, too
+    std::unordered_map<object_number, std::shared_ptr<stored>> files_;
+    spill_usage usage_;
+    scope tasks_;
+};
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/spill.ipp
+// The bodies of objects/spill.hpp.
+
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+namespace detail {
+
+/// The kinds of file systems that a host of ours has; others are told by their number.
+[[nodiscard]] SKEIN_INLINE std::string file_system_name(std::uint64_t magic) {
+    switch (magic) {
+    case 0xef53: return "ext4";
+    case 0x58465342: return "xfs";
+    case 0x9123683e: return "btrfs";
+    case 0x794c7630: return "overlay";
+    case 0x6969: return "nfs";
+    case 0x2fc12fc1: return "zfs";
+    case 0x01021994: return "tmpfs";
+    case 0x858458f6: return "ramfs";
+    default: return fmt::format("file system {:#x}", magic);
+    }
+}
+
+SKEIN_INLINE void count_spilled(std::uint64_t bytes) noexcept {
+    static auto& all = metric_registry::process().counter(
+        "skein_store_spilled_bytes_total", "Bytes of objects written to files for want of room.");
+    all.add(bytes);
+}
+SKEIN_INLINE void count_read_back(std::uint64_t bytes) noexcept {
+    static auto& all = metric_registry::process().counter("skein_store_restored_bytes_total",
+                                                          "Bytes of objects read back from files.");
+    all.add(bytes);
+}
+
+class spill_folder final : public spill_volume {
+public:
+    explicit spill_folder(std::string path) : path_(std::move(path)), name_(path_) {
+        struct statfs info{};
+        const auto refuse = [&](std::string why) {
+            return error(errc::usage,
+                         fmt::format("objects cannot be written to {}: {}", path_, why))
+                .with_hint("SKEIN_SPILL=FOLDER names one on a disk; SKEIN_SPILL=0: none");
+        };
+        if (skein::detail::retry_eintr([&] { return ::statfs(path_.c_str(), &info); }) != 0)
+            throw refuse(errno_text(errno));
+        const auto magic = static_cast<std::uint64_t>(info.f_type) & 0xffffffff;
+        const auto kind = file_system_name(magic);
+        if (kind == "tmpfs" || kind == "ramfs")
+            throw refuse(fmt::format("it is a {}, so memory itself", kind));
+        name_ = fmt::format("{} ({})", path_, kind);
+        if (const auto tried = make(); !tried) throw refuse(tried.error().text());
+    }
+    [[nodiscard]] const std::string& name() const noexcept override { return name_; }
+
+    [[nodiscard]] result<std::unique_ptr<file>> make() override {
+        unique_fd made(::open(path_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+        if (!made && (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT)) {
+            auto named = join_path(path_, "skein-spill-XXXXXX");
+            made = unique_fd(::mkostemp(named.data(), O_CLOEXEC));
+            if (made) (void)::unlink(named.c_str());
+        }
+        if (!made) return errno_error(errno, "make a file in", path_);
+        // The same file as one of the disk's.
+        return posix_disk().open(fmt::format("/proc/self/fd/{}", made.get()), open_mode::write);
+    }
+    [[nodiscard]] result<room> left() override {
+        struct statvfs info{};
+        if (skein::detail::retry_eintr([&] { return ::statvfs(path_.c_str(), &info); }) != 0)
+            return errno_error(errno, "look at", path_);
+        // As df counts it: what root alone may use is no part of the volume.
+        const auto used = info.f_blocks - info.f_bfree;
+        return room{(used + info.f_bavail) * info.f_frsize, info.f_bavail * info.f_frsize};
+    }
+
+private:
+    std::string path_, name_;
+};
+
+} // namespace detail
+
+SKEIN_INLINE std::unique_ptr<spill_volume> open_spill_folder(const std::string& path) {
+    return std::make_unique<detail::spill_folder>(path);
+}
+
+SKEIN_INLINE std::unique_ptr<spill_volume> default_spill_volume() {
+    if (const char* said = std::getenv("SKEIN_SPILL"); said != nullptr && *said != '\0') {
+        if (std::string_view(said) == "0") return nullptr;
+        return open_spill_folder(said);
+    }
+    const char* const own = std::getenv("TMPDIR");
+    std::vector<std::string> fit;
+    if (own != nullptr && *own != '\0') fit.emplace_back(own);
+    fit.emplace_back("/var/tmp");
+    std::string why;
+    for (const auto& path : fit) {
+        try {
+            return open_spill_folder(path);
+        } catch (const error& e) {
+            why = e.text();
+        }
+    }
+    logging::debug("objects", "what finds no room in the store is not written to disk",
+                   {{"why", why}});
+    return nullptr;
+}
+
+/// The file of one object.
+struct spill::stored {
+    std::unique_ptr<skein::file> file;
+    std::uint64_t bytes = 0;
+    std::vector<std::uint32_t> sums; ///< of its pieces
+};
+
+/// What threads use.
+struct spill::shared {
+    std::unique_ptr<spill_volume> on;
+    std::unique_ptr<net::offload_pool> thread; ///< one: more would make a disk seek
+
+    explicit shared(std::unique_ptr<spill_volume> volume) : on(std::move(volume)) {}
+
+    /// From the first file on.
+    [[nodiscard]] net::offload_pool* pool() {
+        if (!thread) thread = std::make_unique<net::offload_pool>(1);
+        return thread.get();
+    }
+
+    [[nodiscard]] error told(const error& why, object_number which, const char* what) const {
+        return {why.code(),
+                fmt::format("object {} {} {}: {}", which.value(), what, on->name(), why.text())};
+    }
+    /// A volume that is full stops others than this program, too.
+    [[nodiscard]] result<void> check_room(std::uint64_t bytes) const {
+        const auto left = on->left();
+        if (!left) return left.error();
+        if (left->free < bytes || left->free - bytes < left->bytes / 20)
+            return error(errc::disk_full,
+                         fmt::format("{} of {} are free, and 5 % stay so", binary_bytes(left->free),
+                                     binary_bytes(left->bytes)));
+        return {};
+    }
+    [[nodiscard]] result<std::shared_ptr<stored>> write(byte_span all) const {
+        if (const auto room = check_room(all.size()); !room) return room.error();
+        auto made = on->make();
+        if (!made) return made.error();
+        auto out = std::make_shared<stored>();
+        out->file = std::move(*made);
+        out->bytes = all.size();
+        for (std::size_t at = 0; at < all.size(); at += file_piece) {
+            const auto piece = all.subspan(at, std::min<std::size_t>(file_piece, all.size() - at));
+            if (const auto written = out->file->write_at(at, piece); !written)
+                return written.error();
+            out->sums.push_back(crc32c(piece));
+        }
+        return out;
+    }
+    [[nodiscard]] static result<void> read_piece(const stored& from, std::uint64_t piece,
+                                                 mut_byte_span into) {
+        const auto got = from.file->read_at(piece * file_piece, into);
+        if (!got) return got.error();
+        if (*got != into.size())
+            return error(errc::io, fmt::format("the file ends after {} bytes of {}",
+                                               piece * file_piece + *got, from.bytes));
+        if (crc32c(into) != from.sums[piece])
+            return error(errc::corrupt,
+                         fmt::format("wrong checksum of its bytes from {} on", piece * file_piece));
+        return {};
+    }
+};
+
+SKEIN_INLINE spill::spill(std::unique_ptr<spill_volume> on)
+    : held_(std::make_shared<shared>(std::move(on))) {}
+SKEIN_INLINE spill::~spill() = default;
+SKEIN_INLINE const std::string& spill::volume() const noexcept { return held_->on->name(); }
+
+SKEIN_INLINE task<result<void>> spill::write(object_number which, arena memory, extent from) {
+    const auto held = held_;
+    auto working = net::offload(
+        [held, memory = std::move(memory), from]() -> result<std::shared_ptr<stored>> {
+            try {
+                return held->write(memory.view(from.at, from.bytes));
+            } catch (const error& e) { // it cannot be mapped
+                return e;
+            }
+        },
+        held->pool());
+    auto made = co_await working;
+    if (!made) co_return held->told(made.error(), which, "cannot be written to");
+    usage_.bytes += from.bytes;
+    usage_.written += from.bytes;
+    detail::count_spilled(from.bytes);
+    files_[which] = std::move(*made);
+    co_return result<void>();
+}
+
+SKEIN_INLINE task<result<void>> spill::read(object_number which, arena memory, extent to) {
+    const auto held = held_;
+    const auto from = files_.at(which);
+    auto working = net::offload(
+        [from, memory = std::move(memory), to]() -> result<void> {
+            try {
+                const auto place = memory.write(to.at, to.bytes);
+                const auto all = place.bytes();
+                for (std::uint64_t at = 0; at < to.bytes; at += file_piece)
+                    if (auto read = shared::read_piece(
+                            *from, at / file_piece,
+                            all.subspan(at, std::min<std::size_t>(file_piece, to.bytes - at)));
+                        !read)
+                        return read;
+                return {};
+            } catch (const error& e) { // it cannot be mapped
+                return e;
+            }
+        },
+        held->pool());
+    const auto done = co_await working;
+    if (!done) co_return held->told(done.error(), which, "cannot be read back from");
+    usage_.read += to.bytes;
+    detail::count_read_back(to.bytes);
+    co_return result<void>();
+}
+
+SKEIN_INLINE task<result<byte_buffer>> spill::read_piece(object_number which, std::uint64_t piece) {
+    const auto held = held_;
+    const auto found = files_.find(which);
+    if (found == files_.end() || piece >= found->second->sums.size())
+        co_return error(errc::not_found, fmt::format("object {} has no such piece in a file of {}",
+                                                     which.value(), volume()));
+    const auto from = found->second;
+    auto working = net::offload(
+        [from, piece]() -> result<byte_buffer> {
+            byte_buffer out;
+            out.resize(std::min<std::size_t>(file_piece, from->bytes - piece * file_piece));
+            if (const auto read = shared::read_piece(*from, piece, out); !read) return read.error();
+            return out;
+        },
+        held->pool());
+    auto got = co_await working;
+    if (!got) co_return held->told(got.error(), which, "cannot be read back from");
+    usage_.read += got->size();
+    detail::count_read_back(got->size());
+    co_return std::move(*got);
+}
+
+SKEIN_INLINE void spill::drop(object_number which) {
+    const auto found = files_.find(which);
+    if (found == files_.end()) return;
+    usage_.bytes -= found->second->bytes;
+    auto gone = std::move(found->second);
+    files_.erase(found);
+    // The end of a large file takes its time.
+    tasks_.spawn(net::offload([gone = std::move(gone)]() mutable { gone.reset(); }, held_->pool()));
+}
+
+SKEIN_INLINE task<void> spill::close() {
+    auto joined = as_result(shield(tasks_.join()));
+    (void)co_await joined;
+    files_.clear();
+}
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/store.hpp, continued
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace skein::objects {
+
+class far_objects;
+
+/// What a store has besides where there are others: see far_objects.
+class other_nodes {
+public:
+    other_nodes() = default;
+    other_nodes(const other_nodes&) = delete;
+    other_nodes& operator=(const other_nodes&) = delete;
+    /// A process has come: what it may ask for.
+    virtual void add_to(net::request_service& service, process_id who) = 0;
+    virtual void decline(process_id by, const decline_note& what) = 0;
+    virtual void end(process_id who) = 0;
+    /// Gives back some bytes that nobody holds; false: there are none.
+    [[nodiscard]] virtual bool make_room() = 0;
+
+protected:
+    ~other_nodes() = default;
+};
 
 /// How long a store takes for what.
 struct store_times {
     time_span say_that_it_waits = std::chrono::seconds(1); ///< for room, until a line says for what
     time_span idle_pages = std::chrono::seconds(10);       ///< after the last change
+    time_span read_back = std::chrono::seconds(2);     ///< for room, until bytes are sent instead
+    time_span after_failure = std::chrono::seconds(1); ///< of a disk, until it is tried again
 };
 
 /// On one loop, which should run no user code.
 class store {
 public:
     ///   number  of this store: never 0, and no other one's
-    store(arena memory, std::uint64_t number, store_times times = {});
+    ///   files   where objects go when there is no room; null: nowhere
+    store(arena memory, std::uint64_t number, store_times times = {},
+          std::unique_ptr<spill_volume> files = nullptr);
     store(const store&) = delete;
     store& operator=(const store&) = delete;
     ~store();
@@ -37945,10 +38205,14 @@ public:
     [[nodiscard]] task<void> close();
 
     [[nodiscard]] store_usage usage() const noexcept { return book_.usage(); }
+    [[nodiscard]] spill_usage files() const noexcept {
+        return files_ ? files_->usage() : spill_usage();
+    }
     /// Who waits for room.
     [[nodiscard]] std::size_t waiting() const noexcept { return line_.size(); }
 
 private:
+    friend class far_objects;
     struct waiting_create;
     struct place_in_line;
     [[nodiscard]] std::shared_ptr<net::request_service> service_for(process_id who);
@@ -37956,9 +38220,26 @@ private:
                                      net::caller who);
     void seal(process_id by, const seal_request& what);
     void give(process_id by, const give_request& what);
+    struct reading_back;
+    struct work_on;
+    static task<pin_reply> pin(store* self, process_id by, pin_request what);
+    static task<fetch_reply> fetch(store* self, process_id by, fetch_request what);
+    [[nodiscard]] std::shared_ptr<reading_back> read_back(object_number which);
+    static task<void> read_back_now(store* self, std::shared_ptr<reading_back> what);
+    void make_room(std::uint64_t bytes);
+    static task<void> write_away(store* self, std::vector<object_number> which);
+    void disk_failed(const error& why);
+    static task<void> try_again(store* self);
+    void serve_line();
+    void serve_readers();
+    void drop_files();
     [[nodiscard]] claim_reply claim(process_id by, const claim_request& what);
     void release(process_id by, const release_note& what);
     void take(process_id by, const take_note& what);
+    void decline(process_id by, const decline_note& what);
+    void end(process_id who);
+    void ended(process_id who);
+    void refuse(const error& why);
     [[nodiscard]] create_reply name_of(const store_book::grant& made, std::uint64_t bytes) const;
     [[nodiscard]] error no_room(std::uint64_t bytes) const;
     /// Something may be free now.
@@ -37970,8 +38251,24 @@ private:
     std::uint64_t number_;
     store_times times_;
     store_book book_;
+    other_nodes* far_ = nullptr; ///< null: there are none
     std::list<waiting_create*> line_;
-    std::vector<net::requests::handle> links_;
+    std::unordered_set<process_id> cut_off_; ///< they live, and have no link any more
+    std::uint64_t refused_ = 0;
+    std::unique_ptr<spill> files_; ///< null: none
+    std::unordered_map<object_number, std::shared_ptr<reading_back>> reading_;
+    std::list<reading_back*> readers_; ///< that wait for room
+    bool is_tight_ = false, is_writing_ = false, is_full_ = false;
+    time_point write_again_at_{};
+    struct served {
+        net::requests::handle link;
+        process_id who;
+        std::string name;
+    };
+    void let_read(served& one);
+    void be_tight();
+    [[nodiscard]] std::string who_reads() const;
+    std::vector<served> links_;
     bool is_closed_ = false, is_tidying_ = false;
     time_point changed_at_{};
     scope tasks_;
@@ -37985,6 +38282,8 @@ private:
 
 
 #include <algorithm>
+#include <bit>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -38016,12 +38315,29 @@ struct store::place_in_line {
     }
 };
 
-SKEIN_INLINE store::store(arena memory, std::uint64_t number, store_times times)
-    : memory_(std::move(memory)), number_(number), times_(times), book_(memory_.bytes()) {}
+SKEIN_INLINE store::store(arena memory, std::uint64_t number, store_times times,
+                          std::unique_ptr<spill_volume> files)
+    : memory_(std::move(memory)), number_(number), times_(times), book_(memory_.bytes()),
+      files_(files ? std::make_unique<spill>(std::move(files)) : nullptr) {}
 SKEIN_INLINE store::~store() = default;
 
 SKEIN_INLINE create_reply store::name_of(const store_book::grant& made, std::uint64_t bytes) const {
     return {{number_, made.number, made.at, bytes}};
+}
+
+/// What cannot go to a file, and whose it is.
+SKEIN_INLINE std::string store::who_reads() const {
+    if (!files_) return {};
+    const auto now = book_.usage();
+    auto out = fmt::format(", {} are being written and {} read", binary_bytes(now.granted),
+                           binary_bytes(now.pinned));
+    for (const auto& [bytes, who] : book_.most_pinned()) {
+        const auto link = std::find_if(links_.begin(), links_.end(),
+                                       [&](const served& one) { return one.who == who; });
+        if (link == links_.end()) continue;
+        out += fmt::format(", {} by {}", binary_bytes(bytes), link->name);
+    }
+    return out;
 }
 
 SKEIN_INLINE error store::no_room(std::uint64_t bytes) const {
@@ -38032,9 +38348,9 @@ SKEIN_INLINE error store::no_room(std::uint64_t bytes) const {
                                  binary_bytes(bytes), binary_bytes(now.bytes)))
             .with_hint("SKEIN_STORE=4GiB makes it larger");
     return error(errc::exhausted,
-                 fmt::format("no room for an object of {}: {} of the {} of the store are held",
+                 fmt::format("no room for an object of {}: {} of the {} of the store are held{}",
                              binary_bytes(bytes), binary_bytes(now.sealed + now.granted),
-                             binary_bytes(now.bytes)))
+                             binary_bytes(now.bytes), who_reads()))
         .with_hint("drop refs and views that are not needed, or make it larger: SKEIN_STORE=4GiB");
 }
 
@@ -38042,7 +38358,10 @@ SKEIN_INLINE task<create_reply> store::create(store* self, process_id by, create
                                               net::caller who) {
     if (!self->book_.fits(what.bytes)) throw self->no_room(what.bytes);
     if (self->line_.empty()) {
-        if (const auto made = self->book_.create(by, what.bytes)) {
+        auto made = self->book_.create(by, what.bytes);
+        while (!made && self->far_ != nullptr && self->far_->make_room())
+            made = self->book_.create(by, what.bytes);
+        if (made) {
             self->show_numbers();
             co_return self->name_of(*made, what.bytes);
         }
@@ -38054,6 +38373,7 @@ SKEIN_INLINE task<create_reply> store::create(store* self, process_id by, create
     const auto end = deadline_after(loop::current().exact_now(),
                                     time_span(std::chrono::milliseconds(what.patience_ms)));
     const place_in_line place(*self, mine);
+    self->changed(); // perhaps files make room
     const auto first = deadline_after(loop::current().exact_now(), self->times_.say_that_it_waits);
     auto soon = mine.served.wait_until(std::min(first, end));
     if (!co_await soon && first < end) {
@@ -38093,27 +38413,77 @@ SKEIN_INLINE claim_reply store::claim(process_id by, const claim_request& what) 
     return out;
 }
 
+/// A process that says what it cannot know goes on with what it holds: to forget that would give
+/// others the bytes that it reads.
+SKEIN_INLINE void store::refuse(const error& why) {
+    constexpr std::uint64_t all_of_the_first = 8;
+    if (++refused_ > all_of_the_first && !std::has_single_bit(refused_)) return;
+    logging::warn("objects", "a process says of an object what cannot be",
+                  {{"why", why.text()}, {"so_far", refused_}});
+}
+
 SKEIN_INLINE void store::release(process_id by, const release_note& what) {
-    for (const auto& one : what.all)
-        if (const auto done = book_.release(by, one.which, one.times); !done) throw done.error();
+    for (const auto& one : what.all) {
+        if (one.pins != 0)
+            if (const auto done = book_.unpin(by, one.which, one.pins); !done) refuse(done.error());
+        if (one.times != 0 || one.pins == 0)
+            if (const auto done = book_.release(by, one.which, one.times); !done)
+                refuse(done.error());
+    }
     changed();
 }
 
 SKEIN_INLINE void store::take(process_id by, const take_note& what) {
     for (const auto which : what.which)
-        if (const auto done = book_.take(by, which, what.from); !done) throw done.error();
+        if (const auto done = book_.take(by, which, what.from); !done) refuse(done.error());
 }
 
-SKEIN_INLINE void store::changed() {
+SKEIN_INLINE void store::decline(process_id by, const decline_note& what) {
+    book_.decline(by, what.from);
+    if (what.has_ended) ended(what.from);
+    if (far_ != nullptr) far_->decline(by, what);
+    changed();
+}
+
+/// As somebody says who knows: who has a link is known by that.
+SKEIN_INLINE void store::ended(process_id who) {
+    if (cut_off_.erase(who) > 0)
+        end(who);
+    else
+        book_.end_unseen(who);
+}
+
+SKEIN_INLINE void store::end(process_id who) {
+    book_.end(who);
+    if (far_ != nullptr) far_->end(who);
+}
+
+namespace detail {
+
+/// Whether a link has ended with its process: not because what came over it could not be.
+[[nodiscard]] inline bool is_end_of_process(const error* why) noexcept {
+    return why == nullptr || why->code() == errc::reset || why->code() == errc::closed;
+}
+
+} // namespace detail
+
+/// Who has been served leaves the line by itself.
+SKEIN_INLINE void store::serve_line() {
     while (!line_.empty()) {
-        // Who has been served leaves the line by itself.
         const auto next = std::find_if(line_.begin(), line_.end(),
                                        [](const waiting_create* one) { return !one->granted; });
         if (next == line_.end()) break;
         (*next)->granted = book_.create((*next)->by, (*next)->bytes);
-        if (!(*next)->granted) break;
+        if (!(*next)->granted) return make_room((*next)->bytes);
         (*next)->served.set();
     }
+    // Calls that run make objects, and end; those that read back begin. So the first go before.
+    serve_readers();
+}
+
+SKEIN_INLINE void store::changed() {
+    drop_files();
+    serve_line();
     show_numbers();
     changed_at_ = loop::current().now();
     if (std::exchange(is_tidying_, true) || is_closed_) return;
@@ -38144,6 +38514,11 @@ SKEIN_INLINE void store::show_numbers() const {
     writing.set(static_cast<std::int64_t>(now.granted));
     reading.set(static_cast<std::int64_t>(now.sealed));
     free.set(static_cast<std::int64_t>(now.bytes - now.granted - now.sealed));
+    if (!files_) return;
+    static auto& pinned = all.gauge(name, help, {{"state", "pinned"}});
+    static auto& away = all.gauge(name, help, {{"state", "spilled"}});
+    pinned.set(static_cast<std::int64_t>(now.pinned));
+    away.set(static_cast<std::int64_t>(files_->usage().bytes));
 }
 
 SKEIN_INLINE std::shared_ptr<net::request_service> store::service_for(process_id who) {
@@ -38164,36 +38539,55 @@ SKEIN_INLINE std::shared_ptr<net::request_service> store::service_for(process_id
     service->on_tell_at_once<release_note>(
         [this, who](const release_note& what) { release(who, what); });
     service->on_tell_at_once<take_note>([this, who](const take_note& what) { take(who, what); });
-    service->on_tell_at_once<decline_note>([this, who](const decline_note& what) {
-        book_.decline(who, what.from);
-        if (what.has_ended) book_.end_unseen(what.from);
-        changed();
+    service->on_tell_at_once<decline_note>(
+        [this, who](const decline_note& what) { decline(who, what); });
+    service->on<pin_request, pin_reply>([this, who](pin_request what, const net::caller&) {
+        return pin(this, who, std::move(what));
     });
+    service->on<fetch_request, fetch_reply>(
+        [this, who](fetch_request what, const net::caller&) { return fetch(this, who, what); });
+    service->on_tell_at_once<reads_note>([this, who](const reads_note& what) {
+        if (const auto done = book_.read_only_what_is_pinned(who, what.these, what.is_last); !done)
+            throw done.error();
+        if (what.is_last) changed();
+    });
+    if (far_ != nullptr) far_->add_to(*service, who);
     return service;
 }
 
 SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
     const auto hello = wire::decode<store_hello>(wire->peer().extra);
-    if (!hello || !hello->process || book_.has_ended(hello->process) || is_closed_) {
+    if (!hello || !hello->process || book_.has_ended(hello->process) ||
+        cut_off_.contains(hello->process) || is_closed_) {
         wire->abort(error(errc::malformed, "a process that does not say who it is, or has ended"));
         co_return;
     }
     const auto who = hello->process;
+    const auto name = fmt::format("{} {}", wire->peer().name, wire->peer().pid);
     book_.begin(who);
     auto service = service_for(who);
     event ended;
+    bool is_over = true;
     {
         auto link = net::requests::over(std::move(wire), service);
-        link->set_closed_handler([&ended](const error*) { ended.set(); });
-        links_.push_back(link);
+        link->set_closed_handler([&](const error* why) {
+            is_over = detail::is_end_of_process(why);
+            if (!is_over) refuse(*why);
+            ended.set();
+        });
+        links_.push_back({link, who, name});
+        let_read(links_.back());
         bool is_cancelled = false;
         try {
             co_await ended.wait();
         } catch (const error&) {
             is_cancelled = true;
         }
-        std::erase(links_, link);
-        book_.end(who);
+        std::erase_if(links_, [&](const served& one) { return one.link == link; });
+        if (is_over)
+            end(who);
+        else
+            cut_off_.insert(who);
         changed();
         if (is_cancelled) link->abort(error(errc::closed, "the store has ended"));
         auto closing = shield(link->close());
@@ -38205,14 +38599,645 @@ SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
 
 SKEIN_INLINE task<void> store::close() {
     is_closed_ = true;
-    for (const auto& link : std::vector(links_))
-        link->abort(error(errc::closed, "the store has ended"));
+    for (const auto& one : std::vector(links_))
+        one.link->abort(error(errc::closed, "the store has ended"));
     tasks_.cancel();
     auto joined = as_result(shield(tasks_.join()));
     (void)co_await joined;
+    if (!files_) co_return;
+    auto closing = files_->close();
+    co_await closing;
+}
+
+// ---- files -------------------------------------------------------------------------------------
+
+/// Nothing goes away as long as there is room: then nobody need ask before it reads.
+SKEIN_INLINE void store::let_read(served& one) {
+    if (is_tight_) return;
+    if (files_) book_.read_freely(one.who);
+    roomy_note what;
+    what.is_roomy = true;
+    try {
+        one.link->tell(what);
+    } catch (const error&) { // it ends
+    }
+}
+
+SKEIN_INLINE void store::be_tight() {
+    if (std::exchange(is_tight_, true)) return;
+    for (const auto& one : std::vector(links_)) {
+        try {
+            one.link->tell(roomy_note());
+        } catch (const error&) { // it ends
+        }
+    }
+}
+
+SKEIN_INLINE void store::drop_files() {
+    for (const auto which : book_.take_gone()) files_->drop(which);
+}
+
+/// Something is to go away for so many bytes; what waits for them is served when it has.
+SKEIN_INLINE void store::make_room(std::uint64_t bytes) {
+    if (!files_ || is_closed_ || is_writing_) return;
+    be_tight();
+    if (loop::current().exact_now() < write_again_at_) return;
+    auto which = book_.least_used(bytes);
+    if (which.empty()) return;
+    is_writing_ = true;
+    for (const auto one : which) book_.keep(one);
+    const task_context::use none(nullptr);
+    tasks_.spawn(write_away(this, std::move(which)));
+}
+
+SKEIN_INLINE task<void> store::write_away(store* self, std::vector<object_number> which) {
+    bool is_well = true;
+    for (const auto one : which) {
+        if (is_well && !self->book_.has_copy(one)) {
+            auto writing = self->files_->write(one, self->memory_, self->book_.where(one));
+            const auto written = co_await writing;
+            if (written)
+                self->book_.set_copy(one, true);
+            else
+                self->disk_failed(written.error());
+            is_well = written.has_value();
+        }
+        self->book_.let(one);
+        (void)self->book_.send_away(one); // unless somebody reads it again
+    }
+    self->is_writing_ = false;
+    self->is_full_ = self->is_full_ && !is_well;
+    self->changed();
+}
+
+/// Copies of what is here give their room first. Then nothing goes away for a while.
+SKEIN_INLINE void store::disk_failed(const error& why) {
+    const auto copies = book_.copies();
+    if (why.code() == errc::disk_full && !copies.empty()) {
+        for (const auto one : copies) {
+            book_.set_copy(one, false);
+            files_->drop(one);
+        }
+        return;
+    }
+    write_again_at_ = deadline_after(loop::current().exact_now(), times_.after_failure);
+    if (!is_closed_) tasks_.spawn(try_again(this));
+    if (std::exchange(is_full_, true)) return;
+    logging::warn("objects", "objects are not written to disk any more",
+                  {{"why", why.text()}, {"then", "what finds no room travels in messages"}});
+}
+
+SKEIN_INLINE task<void> store::try_again(store* self) {
+    co_await sleep_for(self->times_.after_failure);
+    self->changed();
+}
+
+/// The store is at work with an object: it stays.
+struct store::work_on {
+    store& of;
+    object_number which;
+    work_on(store& s, object_number w) : of(s), which(w) { of.book_.keep(which); }
+    work_on(const work_on&) = delete;
+    work_on& operator=(const work_on&) = delete;
+    ~work_on() { of.book_.let(which); }
+};
+
+/// An object that is away, on its way back.
+struct store::reading_back {
+    object_number which;
+    std::optional<work_on> stays{}; ///< until it is over
+    bool has_place = false;
+    event served; ///< it has a place, or is not wanted any more
+    event is_over;
+    std::optional<error> why; ///< it cannot be read
+};
+
+SKEIN_INLINE void store::serve_readers() {
+    while (!readers_.empty()) {
+        auto& next = *readers_.front();
+        if (!book_.place(next.which)) return make_room(book_.where(next.which).bytes);
+        next.has_place = true;
+        readers_.pop_front();
+        next.served.set();
+    }
+}
+
+SKEIN_INLINE std::shared_ptr<store::reading_back> store::read_back(object_number which) {
+    auto& known = reading_[which];
+    if (known) return known;
+    known = std::make_shared<reading_back>();
+    known->which = which;
+    known->stays.emplace(*this, which);
+    const task_context::use none(nullptr);
+    tasks_.spawn(read_back_now(this, known));
+    return known;
+}
+
+SKEIN_INLINE task<void> store::read_back_now(store* self, std::shared_ptr<reading_back> what) {
+    self->readers_.push_back(what.get());
+    self->changed();
+    auto waiting = as_result(what->served.wait_for(self->times_.read_back));
+    (void)co_await waiting;
+    self->readers_.remove(what.get());
+    if (what->has_place) {
+        auto reading =
+            self->files_->read(what->which, self->memory_, self->book_.where(what->which));
+        const auto read = co_await reading;
+        self->book_.placed(what->which, read.has_value());
+        if (!read) what->why = read.error();
+    }
+    self->reading_.erase(what->which);
+    what->is_over.set();
+    what->stays.reset();
+    self->changed();
+}
+
+SKEIN_INLINE task<pin_reply> store::pin(store* self, process_id by, pin_request what) {
+    if (what.which.size() > most_names)
+        throw error(errc::malformed, "too many objects are pinned at once");
+    // What it has pinned it does not keep if it hears nothing of it.
+    struct unheard {
+        store& of;
+        process_id by;
+        std::vector<object_number> all{};
+        ~unheard() {
+            for (const auto which : all) (void)of.book_.unpin(by, which, 1);
+            of.changed();
+        }
+    } mine{*self, by};
+    using presence = store_book::presence;
+    pin_reply out;
+    out.where.resize(what.which.size());
+    std::vector<std::pair<std::size_t, std::shared_ptr<reading_back>>> missing;
+    std::deque<work_on> kept;
+    for (std::size_t i = 0; i < what.which.size(); ++i) {
+        const auto which = what.which[i];
+        const auto now = self->book_.find(by, which);
+        if (now == presence::here) {
+            out.where[i] = self->book_.pin(by, which);
+            mine.all.push_back(which);
+        } else if (now == presence::away) {
+            kept.emplace_back(*self, which);
+            missing.emplace_back(i, self->read_back(which));
+        }
+    }
+    for (const auto& [i, back] : missing) {
+        co_await back->is_over.wait();
+        if (back->why) throw *back->why;
+        const auto now = self->book_.find(by, back->which);
+        if (now == presence::here) {
+            out.where[i] = self->book_.pin(by, back->which);
+            mine.all.push_back(back->which);
+        } else if (now == presence::away) {
+            out.where[i] = {pin_reply::away, self->book_.where(back->which).bytes};
+        }
+    }
+    mine.all.clear();
+    co_return out;
+}
+
+SKEIN_INLINE task<fetch_reply> store::fetch(store* self, process_id by, fetch_request what) {
+    fetch_reply out;
+    const auto now = self->book_.find(by, what.which);
+    if (now == store_book::presence::here) { // it has come back meanwhile
+        const auto [at, bytes] = self->book_.where(what.which);
+        const auto begin = what.piece * file_piece;
+        if (begin < bytes) {
+            out.bytes =
+                to_buffer(self->memory_.view(at + begin, std::min(file_piece, bytes - begin)));
+            co_return out;
+        }
+    } else if (now == store_book::presence::away) {
+        auto reading = self->files_->read_piece(what.which, what.piece);
+        auto got = co_await reading;
+        if (!got) throw got.error();
+        out.bytes = std::move(*got);
+        co_return out;
+    }
+    throw error(errc::not_found,
+                fmt::format("object {} is not held, or has no such piece", what.which.value()));
 }
 
 } // namespace skein::objects
+
+// ======== skein/objects/store_peers.hpp
+// store_peers: the links of one store with those of the program's other nodes. Each dials the hub, the
+// store of the driver, and hears there of the others; of each two that with the smaller number dials.
+//
+//     objects::store_peers peers(network, number, how, events);
+//     peers.listen(net::address::any(0));
+//     peers.join(hub);                                   // none of the hub itself
+//     auto looking = peers.reach(number);
+//     const auto there = co_await looking;               // there->link->call<...>(...)
+//     co_await peers.close();
+//
+// A link outlives broken connections. It ends, and its store counts as lost for good, when nobody
+// listens there any more, or nothing was heard for store_peer_options::lost_after.
+
+
+// ======== skein/objects/transfer.hpp
+// How the bytes of an object come from the store that has it to another one: in chunks, which the
+// store that wants them asks for, a few at a time, over a connection that has nothing else to carry.
+//
+//     objects::byte_source from(network, place, how, own);     // of one other store
+//     auto fetching = from.fetch(number, {0, bytes}, write);   // write(at, bytes) for each chunk
+//     co_await fetching;
+//
+// Frames carry a CRC32C. When a connection breaks, another one brings what is missing. Who wants it no
+// longer cancels the task. Memory: some chunks for each object on its way, on either side.
+
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace skein::objects {
+
+/// Of one side of connections that carry bytes.
+[[nodiscard]] net::connection_options chunk_connection(const net::token& secret,
+                                                       std::uint64_t store);
+
+/// Another store, as one that has objects. close() it when nothing is fetched from it any more.
+class byte_source {
+public:
+    /// Where a chunk goes, while it is called.
+    using writer = unique_function<void(std::uint64_t at, byte_span bytes)>;
+    /// so many objects come at a time
+    static constexpr std::size_t most_at_once = 4;
+    /// so many chunks of each are on their way
+    static constexpr std::size_t most_asked = 4;
+    /// nobody answers there for so long: it is gone
+    static constexpr time_span gone_after = std::chrono::seconds(5);
+
+    ///   via   must outlive this
+    ///   self  the store that asks
+    byte_source(net::network& via, net::address at, net::token secret, std::uint64_t self);
+    byte_source(const byte_source&) = delete;
+    byte_source& operator=(const byte_source&) = delete;
+    ~byte_source();
+
+    /// Ends the connections that nothing comes over. Never throws.
+    [[nodiscard]] task<void> close();
+    /// Brings a part of an object, or all of it.
+    ///   errors  not_found: it has no such object any more; refused, reset, ...: it cannot be
+    ///           reached; malformed: it answers something else; what `write` throws; cancelled
+    [[nodiscard]] task<void> fetch(object_number which, extent part, writer write);
+
+private:
+    class missing_chunks;
+    static task<void> fetch_over(net::connection* wire, object_number which,
+                                 missing_chunks* missing, writer* write);
+    [[nodiscard]] task<net::connection::handle> connection();
+    void keep(net::connection::handle wire);
+
+    net::network& via_;
+    net::address at_;
+    net::token secret_;
+    std::uint64_t self_;
+    semaphore turns_;
+    std::vector<net::connection::handle> idle_;
+};
+
+/// Where the store that is asked finds the bytes: they stay until the hold is dropped.
+struct held_bytes {
+    byte_span bytes;
+    std::shared_ptr<const void> hold;
+};
+/// Gives the bytes of objects over one connection until that ends. Never throws but for cancellation.
+///   find  nothing: there is no such object
+[[nodiscard]] task<void> serve_chunks(net::connection::handle wire,
+                                      std::function<std::optional<held_bytes>(object_number)> find);
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/transfer.ipp
+// The bodies of objects/transfer.hpp.
+
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+SKEIN_INLINE net::connection_options chunk_connection(const net::token& secret,
+                                                      std::uint64_t store) {
+    net::connection_options how;
+    how.secret = secret;
+    how.self.name = "store";
+    how.self.purpose = "skein-object-bytes-1";
+    how.self.extra = wire::encode(chunk_hello{store});
+    how.bounds.max_frame = std::size_t{2} * chunk_bytes;
+    return how;
+}
+
+/// Which parts of an object have not come.
+class byte_source::missing_chunks {
+public:
+    explicit missing_chunks(extent part) : part_(part) {
+        const auto many = (part.bytes + chunk_bytes - 1) / chunk_bytes;
+        for (std::uint64_t n = 0; n < many; ++n) left_.push_back(many - 1 - n);
+    }
+    [[nodiscard]] bool empty() const noexcept { return left_.empty() && asked_.empty(); }
+    [[nodiscard]] bool may_ask() const noexcept {
+        return !left_.empty() && asked_.size() < most_asked;
+    }
+    [[nodiscard]] std::uint64_t ask() {
+        const auto n = left_.back();
+        left_.pop_back();
+        asked_.push_back(n);
+        return n;
+    }
+    /// False: it was not asked for.
+    [[nodiscard]] bool came(std::uint64_t n) { return std::erase(asked_, n) == 1; }
+    /// The connection has broken.
+    void ask_again() {
+        left_.insert(left_.end(), asked_.rbegin(), asked_.rend());
+        asked_.clear();
+    }
+    [[nodiscard]] std::uint64_t size_of(std::uint64_t n) const noexcept {
+        return std::min(chunk_bytes, part_.bytes - n * chunk_bytes);
+    }
+    /// In the object.
+    [[nodiscard]] std::uint64_t place_of(std::uint64_t n) const noexcept {
+        return part_.at + n * chunk_bytes;
+    }
+
+private:
+    extent part_;
+    std::vector<std::uint64_t> left_, asked_; // the next one is the last of left_
+};
+
+SKEIN_INLINE byte_source::byte_source(net::network& via, net::address at, net::token secret,
+                                      std::uint64_t self)
+    : via_(via), at_(std::move(at)), secret_(std::move(secret)), self_(self), turns_(most_at_once) {
+}
+SKEIN_INLINE byte_source::~byte_source() {
+    for (const auto& wire : idle_)
+        wire->abort(error(errc::closed, "no objects are fetched any more"));
+}
+
+SKEIN_INLINE task<void> byte_source::close() {
+    const auto all = std::exchange(idle_, {});
+    for (const auto& wire : all) {
+        wire->abort(error(errc::closed, "no objects are fetched any more"));
+        auto closing = wire->close();
+        co_await closing;
+    }
+}
+
+SKEIN_INLINE task<net::connection::handle> byte_source::connection() {
+    while (!idle_.empty()) {
+        auto wire = std::move(idle_.back());
+        idle_.pop_back();
+        if (wire->is_open()) co_return wire;
+    }
+    net::reconnect_policy how;
+    how.max_tries = 0;
+    how.until = deadline_after(loop::current().exact_now(), duration(gone_after));
+    auto connecting =
+        net::connect_patiently(via_, at_, chunk_connection(secret_, self_), std::move(how));
+    co_return co_await connecting;
+}
+
+SKEIN_INLINE void byte_source::keep(net::connection::handle wire) {
+    if (wire->is_open() && idle_.size() < most_at_once) idle_.push_back(std::move(wire));
+}
+
+SKEIN_INLINE task<void> byte_source::fetch_over(net::connection* wire, object_number which,
+                                                missing_chunks* missing, writer* write) {
+    while (!missing->empty()) {
+        while (missing->may_ask()) {
+            const auto n = missing->ask();
+            const auto body =
+                wire::encode(chunk_ask{which, missing->place_of(n), missing->size_of(n)});
+            wire->send(static_cast<std::uint16_t>(chunk_kind::ask), 0, n, body);
+        }
+        auto receiving = wire->receive();
+        auto got = co_await receiving;
+        if (!got)
+            throw error(errc::reset, "the store that has the object has closed its connection");
+        if (got->kind == static_cast<std::uint16_t>(chunk_kind::none))
+            throw error(errc::not_found, std::string(as_text(got->body)));
+        if (got->kind != static_cast<std::uint16_t>(chunk_kind::piece) || !missing->came(got->id) ||
+            got->body.size() != missing->size_of(got->id))
+            throw error(errc::malformed,
+                        fmt::format("a chunk of object {} that was not asked for", which.value()));
+        (*write)(missing->place_of(got->id), got->body);
+    }
+}
+
+SKEIN_INLINE task<void> byte_source::fetch(object_number which, extent part, writer write) {
+    co_await turns_.acquire();
+    struct turn {
+        explicit turn(semaphore& s) noexcept : of(s) {}
+        turn(const turn&) = delete;
+        turn& operator=(const turn&) = delete;
+        ~turn() { of.release(); }
+        semaphore& of;
+    };
+    const turn mine(turns_);
+    missing_chunks missing(part);
+    backoff pauses(std::chrono::milliseconds(20), std::chrono::milliseconds(500));
+    for (int breaks = 0;; ++breaks) {
+        auto connecting = connection();
+        auto wire = co_await connecting;
+        auto coming = as_result(fetch_over(wire.get(), which, &missing, &write));
+        const auto came = co_await coming;
+        if (came) {
+            keep(std::move(wire));
+            co_return;
+        }
+        const auto code = came.error().code();
+        wire->abort(error(errc::closed, "the object is not fetched any more"));
+        const bool is_break = code == errc::reset || code == errc::closed ||
+                              code == errc::peer_lost || code == errc::corrupt;
+        if (!is_break || breaks == 100) throw came.error();
+        missing.ask_again();
+        co_await sleep_for(pauses.next());
+    }
+}
+
+SKEIN_INLINE task<void> serve_chunks(net::connection::handle wire,
+                                     std::function<std::optional<held_bytes>(object_number)> find) {
+    try {
+        for (;;) {
+            auto receiving = wire->receive();
+            const auto got = co_await receiving;
+            if (!got) co_return;
+            const auto asked = wire::decode<chunk_ask>(got->body);
+            if (got->kind != static_cast<std::uint16_t>(chunk_kind::ask) || !asked ||
+                asked->bytes == 0 || asked->bytes > chunk_bytes)
+                throw error(errc::malformed, "a store asks for what is no chunk");
+            const auto there = find(asked->which);
+            if (!there) {
+                const auto why = fmt::format("object {} is gone: nobody holds it any more",
+                                             asked->which.value());
+                wire->send(static_cast<std::uint16_t>(chunk_kind::none), 0, got->id, as_bytes(why));
+                continue;
+            }
+            const auto size = there->bytes.size();
+            if (asked->at > size || asked->bytes > size - asked->at)
+                throw error(errc::malformed, "a store asks for more than an object has");
+            const auto part = there->bytes.subspan(static_cast<std::size_t>(asked->at),
+                                                   static_cast<std::size_t>(asked->bytes));
+            auto sending = wire->send_borrowed(static_cast<std::uint16_t>(chunk_kind::piece), 0,
+                                               got->id, {}, part);
+            co_await sending;
+        }
+    } catch (const error& e) {
+        wire->abort(e);
+        if (e.code() == errc::cancelled) throw;
+    }
+}
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/store_peers.hpp, continued
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::objects {
+
+struct store_peer_options {
+    net::token secret{}; ///< of all stores of the program
+    std::string node{};  ///< this one, for people
+    /// Where one that is not the hub listens. Empty host: at all addresses, or on this host alone if
+    /// the hub does.
+    net::address listen{};
+    /// For a broken connection to be there again.
+    time_span lost_after = std::chrono::seconds(30);
+    /// For the hub to say of a store whose objects somebody names.
+    time_span known_within = std::chrono::seconds(10);
+};
+
+/// Another store.
+struct store_peer {
+    store_place where;          ///< from here
+    store_place told{};         ///< as it has said itself
+    net::requests::handle link; ///< null: not yet, or no more
+    net::link::handle below;    ///< the same
+    std::shared_ptr<net::request_service> service;
+    std::optional<error> lost;
+    event settled;                                            ///< one of the two
+    std::vector<unique_function<void(net::requests&)>> early; ///< what is told when there is a link
+    std::unique_ptr<byte_source> bytes;
+    bool is_dialled = false;
+
+    /// Behind what was told before. Of one that is lost nothing comes of it.
+    template <class Note>
+    void tell(const Note& what) {
+        if (lost) return;
+        if (!link) return early.push_back([what](net::requests& to) { to.tell(what); });
+        try {
+            link->tell(what);
+        } catch (const error&) { // its end follows
+        }
+    }
+};
+
+/// What links bring.
+class peer_events {
+public:
+    peer_events() = default;
+    peer_events(const peer_events&) = delete;
+    peer_events& operator=(const peer_events&) = delete;
+    /// What is there for it to ask for.
+    virtual void serve_peer(net::request_service& service, std::uint64_t store) = 0;
+    virtual void peer_came(store_peer& one) = 0;
+    virtual void peer_lost(store_peer& one) = 0;
+    /// Bytes of an object that this store has.
+    [[nodiscard]] virtual std::optional<held_bytes> bytes_of(object_number which) = 0;
+
+protected:
+    ~peer_events() = default;
+};
+
+/// On the loop of the store.
+class store_peers {
+public:
+    ///   via, above  must outlive this
+    store_peers(net::network& via, std::uint64_t self, store_peer_options how, peer_events& above);
+    store_peers(const store_peers&) = delete;
+    store_peers& operator=(const store_peers&) = delete;
+    ~store_peers();
+
+    /// Both doors, that for bytes at any port; once.
+    ///   errors  those of network::listen
+    void listen(const net::address& at);
+    [[nodiscard]] bool listens() const noexcept { return door_ != nullptr; }
+    /// Of the door for links.
+    [[nodiscard]] net::address local() const { return door_->local(); }
+    /// Dials the hub; once, after listen().
+    void join(const net::address& hub);
+
+    /// Known, or to be heard of.
+    [[nodiscard]] std::shared_ptr<store_peer> at(std::uint64_t store);
+    /// Suspends until there is a link with it.
+    ///   errors  object_lost: there is none any more, or never was; cancelled
+    [[nodiscard]] task<std::shared_ptr<store_peer>> reach(std::uint64_t store);
+    /// To all that there are.
+    template <class Note>
+    void tell_all(const Note& what) {
+        for (const auto& [number, one] : all_)
+            if (one->link) one->tell(what);
+    }
+    /// That one has ended, as somebody says who knows.
+    void declare_lost(std::uint64_t store, const std::string& why);
+    [[nodiscard]] std::size_t linked() const noexcept;
+    /// There is a link with the hub.
+    [[nodiscard]] bool has_hub() const noexcept { return hub_ && hub_->link; }
+
+    [[nodiscard]] task<void> close();
+
+private:
+    [[nodiscard]] net::connection_options options() const;
+    [[nodiscard]] net::link_options link_options(std::uint64_t expect) const;
+    [[nodiscard]] std::shared_ptr<net::request_service> service_for(std::uint64_t store);
+    [[nodiscard]] std::shared_ptr<store_peer> take(const net::link::handle& link, bool is_hub,
+                                                   const std::shared_ptr<event>& ended);
+    void hear(const stores_note& what);
+    void introduce(const store_peer& fresh);
+    [[nodiscard]] static store_place as_others_see(const store_peer& one);
+    void lose(store_peer& one, error why);
+    static task<void> dial(store_peers* self, net::address to, std::uint64_t expect, bool is_hub);
+    static task<void> serve(store_peers* self, net::link::handle link, bool is_hub);
+    static task<void> watch(store_peers* self, net::link* link, event* ended,
+                            std::string bytes_door);
+    static task<void> accept(store_peers* self);
+    static task<void> accept_bytes(store_peers* self);
+
+    net::network& via_;
+    std::uint64_t self_;
+    store_peer_options how_;
+    peer_events& above_;
+    store_place own_;
+    bool is_closed_ = false, is_joined_ = false;
+    std::unique_ptr<net::link_endpoint> door_;
+    std::unique_ptr<net::endpoint> bytes_door_;
+    std::map<std::uint64_t, std::shared_ptr<store_peer>> all_;
+    std::shared_ptr<store_peer> hub_;
+    event hub_known_; ///< there was a link with it, or this is the hub
+    scope tasks_;
+};
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/store_peers.ipp
+// The bodies of objects/store_peers.hpp.
+
 
 // ======== skein/proc/build_id.hpp
 // Which build of the program this is: equal for two processes of one executable, different as soon
@@ -38308,12 +39333,2263 @@ SKEIN_INLINE std::uint64_t build_id() {
 } // namespace skein::proc
 
 
-// ======== skein/objects/detail/local_store.ipp, continued
+// ======== skein/objects/detail/store_peers.ipp, continued
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+namespace detail {
+
+/// As it is dialled from elsewhere.
+[[nodiscard]] SKEIN_INLINE std::string seen_from_outside(const std::string& door,
+                                                         const std::string& host) {
+    auto at = net::address::parse(door);
+    if (!at) return {};
+    if (at->kind == net::scheme::tcp && at->host == "*") at->host = host;
+    return to_string(*at);
+}
+
+} // namespace detail
+
+SKEIN_INLINE store_peers::store_peers(net::network& via, std::uint64_t self, store_peer_options how,
+                                      peer_events& above)
+    : via_(via), self_(self), how_(std::move(how)), above_(above) {
+    own_.store = self_;
+    own_.node = how_.node;
+}
+SKEIN_INLINE store_peers::~store_peers() = default;
+
+SKEIN_INLINE net::connection_options store_peers::options() const {
+    net::connection_options o;
+    o.secret = how_.secret;
+    o.self.name = how_.node.empty() ? "store" : "store of " + how_.node;
+    o.self.build_id = proc::build_id();
+    o.self.purpose = "skein-stores-1";
+    o.self.extra = wire::encode(own_);
+    o.require_same_build = true;
+    return o;
+}
+
+SKEIN_INLINE net::link_options store_peers::link_options(std::uint64_t expect) const {
+    constexpr auto times = time_constants::lan();
+    net::link_options o;
+    o.incarnation = self_;
+    o.expect = expect;
+    o.resume = net::resume_mode::on;
+    o.resume_within = how_.lost_after;
+    o.refused_within = 4 * duration(times.worker_refused);
+    o.attempt_timeout = times.connect_timeout;
+    return o;
+}
+
+SKEIN_INLINE void store_peers::listen(const net::address& at) {
+    if (door_) return;
+    auto any = at;
+    any.port = 0;
+    auto bytes = std::make_unique<net::endpoint>(via_, any, chunk_connection(how_.secret, self_));
+    own_.bytes = to_string(bytes->local());
+    auto door = std::make_unique<net::link_endpoint>(via_, at, options(), link_options(0));
+    own_.door = to_string(door->local());
+    door->introduce(wire::encode(own_));
+    door_ = std::move(door);
+    bytes_door_ = std::move(bytes);
+    tasks_.spawn(accept(this));
+    tasks_.spawn(accept_bytes(this));
+}
+
+SKEIN_INLINE task<void> store_peers::accept(store_peers* self) {
+    auto serving = as_result(self->door_->serve(
+        [self](net::link::handle link) { return serve(self, std::move(link), false); }));
+    (void)co_await serving;
+}
+
+SKEIN_INLINE task<void> store_peers::accept_bytes(store_peers* self) {
+    auto serving = as_result(self->bytes_door_->serve([self](net::connection::handle wire) {
+        return serve_chunks(std::move(wire),
+                            [self](object_number which) { return self->above_.bytes_of(which); });
+    }));
+    (void)co_await serving;
+}
+
+SKEIN_INLINE void store_peers::join(const net::address& hub) {
+    if (std::exchange(is_joined_, true) || is_closed_) return;
+    tasks_.spawn(dial(this, hub, 0, true));
+}
+
+SKEIN_INLINE task<void> store_peers::dial(store_peers* self, net::address to, std::uint64_t expect,
+                                          bool is_hub) {
+    net::link::handle link;
+    try {
+        auto how = self->link_options(expect);
+        how.first.max_tries = 0;
+        how.first.until =
+            deadline_after(loop::current().exact_now(), duration(self->how_.lost_after));
+        auto dialing =
+            net::link::connect(self->via_, std::move(to), self->options(), std::move(how));
+        link = co_await dialing;
+    } catch (const error& e) {
+        if (e.code() == errc::cancelled) throw;
+        logging::warn("objects", "a store cannot be reached",
+                      {{"why", e.what()}, {"then", "what it has cannot be read here"}});
+        if (!is_hub) self->lose(*self->at(expect), e);
+        if (is_hub) self->hub_known_.set(); // nothing will be heard of any other
+        co_return;
+    }
+    auto served = serve(self, std::move(link), is_hub);
+    co_await served;
+}
+
+/// Null: it is none of ours.
+SKEIN_INLINE std::shared_ptr<store_peer> store_peers::take(const net::link::handle& link,
+                                                           bool is_hub,
+                                                           const std::shared_ptr<event>& ended) {
+    const auto place = wire::decode<store_place>(link->peer().extra);
+    if (!place || place->store == 0 || place->store == self_ || is_closed_) return nullptr;
+    const auto one = at(place->store);
+    if (one->link || one->lost) return nullptr;
+    one->where = one->told = *place;
+    one->where.door = detail::seen_from_outside(place->door, link->peer_host());
+    one->where.bytes = detail::seen_from_outside(place->bytes, link->peer_host());
+    if (const auto from = net::address::parse(one->where.bytes))
+        one->bytes = std::make_unique<byte_source>(via_, *from, how_.secret, self_);
+    one->below = link;
+    one->service = service_for(place->store);
+    one->link = net::requests::over(link, one->service);
+    for (auto& note : std::exchange(one->early, {})) {
+        try {
+            note(*one->link);
+        } catch (const error&) { // its end follows
+        }
+    }
+    if (is_hub) {
+        hub_ = one;
+        hub_known_.set();
+    }
+    above_.peer_came(*one);
+    if (!is_joined_) introduce(*one); // this is the hub
+    one->settled.set();
+    const auto made = one->link; // the handler may be called at once
+    made->set_closed_handler([this, one, ended](const error* why) {
+        lose(*one, why != nullptr ? *why : error(errc::closed, "it has ended"));
+        ended->set();
+    });
+    return one;
+}
+
+/// As others dial it. One on the hub's own host is where the hub is for them.
+SKEIN_INLINE store_place store_peers::as_others_see(const store_peer& one) {
+    const bool is_beside = net::address::tcp(one.below->peer_host(), 0).is_loopback();
+    return is_beside ? one.told : one.where;
+}
+
+/// Of the hub: those that there are, and the new one, hear of each other.
+SKEIN_INLINE void store_peers::introduce(const store_peer& fresh) {
+    stores_note others, news;
+    news.all.push_back(as_others_see(fresh));
+    for (const auto& [number, one] : all_) {
+        if (!one->link || number == fresh.where.store) continue;
+        others.all.push_back(as_others_see(*one));
+        one->tell(news);
+    }
+    if (!others.all.empty()) at(fresh.where.store)->tell(others);
+}
+
+SKEIN_INLINE void store_peers::hear(const stores_note& what) {
+    for (const auto& place : what.all) {
+        if (place.store == 0 || place.store == self_) continue;
+        const auto one = at(place.store);
+        if (one->link || one->lost || std::exchange(one->is_dialled, true)) continue;
+        one->where = one->told = place;
+        if (self_ > place.store) continue; // that one dials
+        const auto hub = hub_ && hub_->below ? hub_->below->peer_host() : std::string();
+        if (const auto to = net::address::parse(detail::seen_from_outside(place.door, hub)))
+            tasks_.spawn(dial(this, *to, place.store, false));
+    }
+}
+
+/// Nobody listens there any more.
+[[nodiscard]] SKEIN_INLINE task<bool> is_refused(net::network* via, net::address at) {
+    try {
+        auto connecting = with_timeout(via->connect(std::move(at)), std::chrono::seconds(1));
+        const auto stream = co_await connecting;
+        co_return false;
+    } catch (const error& e) {
+        if (e.code() == errc::cancelled) throw;
+        co_return e.code() == errc::refused;
+    }
+}
+
+/// Until the link has ended. While it is broken, who has accepted it looks whether the other one is
+/// there at all.
+SKEIN_INLINE task<void> store_peers::watch(store_peers* self, net::link* link, event* ended,
+                                           std::string bytes_door) {
+    const auto at = net::address::parse(bytes_door);
+    int refusals = 0;
+    while (!ended->is_set()) {
+        auto waiting = ended->wait_for(time_constants::lan().suspect_after);
+        if (co_await waiting) co_return;
+        if (!at || link->is_connected()) {
+            refusals = 0;
+            continue;
+        }
+        auto asking = is_refused(&self->via_, *at);
+        refusals = co_await asking ? refusals + 1 : 0;
+        if (refusals == 2) link->declare_dead("nobody listens there any more");
+    }
+}
+
+SKEIN_INLINE task<void> store_peers::serve(store_peers* self, net::link::handle link, bool is_hub) {
+    const auto ended = std::make_shared<event>();
+    const auto one = self->take(link, is_hub, ended);
+    if (!one) {
+        link->abort(error(errc::refused, "a store that is not awaited here (any more)"));
+        co_return;
+    }
+    const auto requests = one->link;
+    const auto service = one->service;
+    if (!requests) co_return; // it has ended already
+    bool is_cancelled = false;
+    try {
+        auto watching = watch(self, link.get(), ended.get(), one->where.bytes);
+        co_await watching;
+    } catch (const error&) {
+        is_cancelled = true;
+    }
+    if (is_cancelled) {
+        self->lose(*one, error(errc::closed, "this store has ended"));
+        requests->abort(error(errc::closed, "the store has ended"));
+    }
+    auto closing = shield(requests->close());
+    co_await closing;
+    auto ending = shield(service->close());
+    co_await ending;
+}
+
+SKEIN_INLINE std::shared_ptr<net::request_service> store_peers::service_for(std::uint64_t store) {
+    auto service = std::make_shared<net::request_service>();
+    service->on_tell_at_once<stores_note>([this](const stores_note& what) { hear(what); });
+    above_.serve_peer(*service, store);
+    return service;
+}
+
+SKEIN_INLINE std::shared_ptr<store_peer> store_peers::at(std::uint64_t store) {
+    auto& one = all_[store];
+    if (!one) {
+        one = std::make_shared<store_peer>();
+        one->where.store = store;
+    }
+    return one;
+}
+
+SKEIN_INLINE task<std::shared_ptr<store_peer>> store_peers::reach(std::uint64_t store) {
+    const auto one = at(store);
+    if (!one->settled.is_set()) {
+        // The driver may compute meanwhile: its loop says where the hub is.
+        if (is_joined_ || !listens()) co_await hub_known_.wait();
+        auto waiting = one->settled.wait_for(how_.known_within);
+        (void)co_await waiting;
+    }
+    if (one->lost) throw error(*one->lost);
+    if (!one->link)
+        throw error(errc::object_lost, "the store of its node cannot be reached from here")
+            .with_hint("nodes of a program reach the ports of each other, or SKEIN_STORE=0");
+    co_return one;
+}
+
+SKEIN_INLINE void store_peers::lose(store_peer& one, error why) {
+    if (one.lost) return;
+    const auto node = one.where.node.empty() ? std::string("another node") : one.where.node;
+    one.lost =
+        error(errc::object_lost, fmt::format("the store of {} is gone: {}", node, why.text()));
+    one.link.reset();
+    one.below.reset();
+    one.service.reset();
+    one.early.clear();
+    above_.peer_lost(one);
+    one.settled.set();
+}
+
+SKEIN_INLINE void store_peers::declare_lost(std::uint64_t store, const std::string& why) {
+    const auto found = all_.find(store);
+    if (found == all_.end() || !found->second->below) return;
+    const auto link = found->second->below;
+    link->declare_dead(why);
+}
+
+SKEIN_INLINE std::size_t store_peers::linked() const noexcept {
+    return static_cast<std::size_t>(std::count_if(
+        all_.begin(), all_.end(), [](const auto& one) { return one.second->link != nullptr; }));
+}
+
+SKEIN_INLINE task<void> store_peers::close() {
+    is_closed_ = true;
+    hub_known_.set();
+    if (door_) door_->close();
+    if (bytes_door_) bytes_door_->close();
+    tasks_.cancel();
+    auto joined = as_result(shield(tasks_.join()));
+    (void)co_await joined;
+    const auto all = std::exchange(all_, {});
+    for (const auto& [number, one] : all) {
+        if (!one->bytes) continue;
+        auto ending = shield(one->bytes->close());
+        co_await ending;
+    }
+    hub_.reset();
+    door_.reset();
+    bytes_door_.reset();
+}
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/far_objects.hpp, continued
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::objects {
+
+/// Counts since the start.
+struct far_statistics {
+    std::uint64_t transfers = 0, bytes_in = 0; ///< objects that were brought here
+    std::size_t idle = 0;                      ///< copies that no process holds
+    std::size_t held = 0, copies = 0;          ///< far objects now, and those that are here
+};
+
+/// On the loop of its store.
+class far_objects final : other_nodes, peer_events {
+public:
+    ///   of, via  must outlive this
+    far_objects(store& of, net::network& via, store_peer_options how);
+    ~far_objects();
+
+    void listen(const net::address& at) { peers_.listen(at); }
+    [[nodiscard]] net::address local() const { return peers_.local(); }
+    [[nodiscard]] store_peers& peers() noexcept { return peers_; }
+    /// Of others; listens at all addresses, or on this host alone if the hub does.
+    void join(const net::address& hub, bool is_for_hosts);
+    [[nodiscard]] far_statistics statistics() const;
+    /// An object is here, and the program is.
+    [[nodiscard]] bool is_needed() const;
+    [[nodiscard]] task<void> close();
+
+private:
+    struct attempt;
+    struct entry;
+    class claim_holds;
+    using entry_ptr = std::shared_ptr<entry>;
+
+    // of processes
+    void add_to(net::request_service& service, process_id who) override;
+    void decline(process_id by, const decline_note& what) override;
+    void end(process_id who) override;
+    [[nodiscard]] bool make_room() override;
+    static task<far_claim_reply> claim(far_objects* self, process_id by, far_claim_request what);
+    static task<far_read_reply> read(far_objects* self, process_id by, far_read_request what);
+    static task<done_reply> give(far_objects* self, process_id by, far_give_request what);
+    void take(process_id by, const far_take_note& what);
+    void release(process_id by, const far_release_note& what);
+
+    // the table
+    [[nodiscard]] entry_ptr hold(process_id by, const object_name& name);
+    [[nodiscard]] bool let_go(process_id by, const object_key& which, std::uint32_t times);
+    void drop(const object_key& which, std::uint64_t times);
+    void give_back(const store_book::grant& copy);
+    static task<void> keep_tidy(far_objects* self);
+    [[nodiscard]] std::shared_ptr<attempt> want(const entry_ptr& one);
+    static task<void> bring(far_objects* self, entry_ptr one, std::shared_ptr<attempt> mine);
+    static task<void> bring_now(far_objects* self, entry_ptr one);
+    static task<void> register_at(far_objects* self, entry_ptr one,
+                                  std::shared_ptr<store_peer> home);
+    static task<void> copy(far_objects* self, entry_ptr one, std::shared_ptr<store_peer> home);
+    [[nodiscard]] static error lost_with(const object_name& name, const store_peer& home,
+                                         const error& why);
+
+    // of other stores
+    void serve_peer(net::request_service& service, std::uint64_t from) override;
+    void peer_came(store_peer& one) override;
+    void peer_lost(store_peer& one) override;
+    [[nodiscard]] std::optional<held_bytes> bytes_of(object_number which) override;
+    [[nodiscard]] hold_reply hold_for(std::uint64_t from, const hold_request& what);
+    void take_for(std::uint64_t from, const take_for_note& what);
+    void let_go_of(std::uint64_t from, const let_go_note& what);
+    void give_for(std::uint64_t from, const give_for_request& what);
+    void take_back(const give_back_note& what);
+
+    store& store_;
+    process_id self_; ///< as which the store itself holds, in its books
+    net::address listens_at_;
+    store_peers peers_;
+    std::map<object_key, entry_ptr> entries_;
+    /// A copy that no process holds.
+    struct idle_copy {
+        object_key which;
+        store_book::grant copy;
+        time_point since;
+    };
+    std::list<idle_copy> idle_; ///< the oldest first
+    bool is_tidying_ = false;
+    std::vector<declined_note> declined_; ///< for stores that come later
+    std::vector<ended_note> ended_;
+    std::uint64_t transfers_ = 0, bytes_in_ = 0;
+    bool is_closed_ = false;
+    scope tasks_;
+};
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/far_objects.ipp
+// The bodies of objects/far_objects.hpp.
+
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE metric_counter& brought_counter() {
+    static auto& bytes = metric_registry::process().counter(
+        "skein_store_brought_bytes_total", "Bytes of objects that came from other nodes.");
+    return bytes;
+}
+
+} // namespace detail
+
+/// One transfer, for all that wait for it.
+struct far_objects::attempt {
+    cancel_source stop;
+    std::optional<error> why; ///< it has failed
+    event over;
+};
+
+/// A far object that is held here.
+struct far_objects::entry {
+    object_name name;
+    std::unordered_map<process_id, std::uint32_t> holds;
+    std::uint64_t total = 0;      ///< of all processes
+    std::uint32_t registered = 0; ///< so often its home counts this store
+    std::optional<store_book::grant> copy;
+    std::shared_ptr<attempt> coming;
+};
+
+SKEIN_INLINE far_objects::far_objects(store& of, net::network& via, store_peer_options how)
+    : store_(of), self_(of.number_), listens_at_(how.listen),
+      peers_(via, of.number_, std::move(how), *this) {
+    store_.far_ = this;
+    store_.book_.begin(self_);
+}
+SKEIN_INLINE far_objects::~far_objects() { store_.far_ = nullptr; }
+
+SKEIN_INLINE void far_objects::join(const net::address& hub, bool is_for_hosts) {
+    if (is_closed_ || peers_.listens()) return;
+    if (!listens_at_.host.empty())
+        listen(listens_at_);
+    else
+        listen(hub.is_loopback() && !is_for_hosts ? net::address::tcp(hub.host, 0)
+                                                  : net::address::any(0));
+    peers_.join(hub);
+}
+
+SKEIN_INLINE far_statistics far_objects::statistics() const {
+    far_statistics now{transfers_, bytes_in_, idle_.size(), entries_.size(), 0};
+    for (const auto& [key, one] : entries_) now.copies += one->copy.has_value();
+    return now;
+}
+
+SKEIN_INLINE task<void> far_objects::close() {
+    is_closed_ = true;
+    auto closing = peers_.close();
+    co_await closing;
+    tasks_.cancel();
+    auto joined = as_result(shield(tasks_.join()));
+    (void)co_await joined;
+}
+
+// ---- processes ----------------------------------------------------------------------------------
+
+SKEIN_INLINE void far_objects::add_to(net::request_service& service, process_id who) {
+    service.on<far_claim_request, far_claim_reply>(
+        [this, who](far_claim_request what, const net::caller&) {
+            return claim(this, who, std::move(what));
+        });
+    service.on<far_read_request, far_read_reply>(
+        [this, who](far_read_request what, const net::caller&) {
+            return read(this, who, std::move(what));
+        });
+    service.on<far_give_request, done_reply>(
+        [this, who](far_give_request what, const net::caller&) {
+            return give(this, who, std::move(what));
+        });
+    service.on_tell_at_once<far_take_note>(
+        [this, who](const far_take_note& what) { take(who, what); });
+    service.on_tell_at_once<far_release_note>(
+        [this, who](const far_release_note& what) { release(who, what); });
+    service.on_tell_at_once<hub_note>([this](const hub_note& what) {
+        try {
+            join(net::address::parse(what.door).value(), what.is_for_hosts);
+        } catch (const error& e) {
+            logging::warn(
+                "objects", "no store of another node can be met",
+                {{"why", e.what()}, {"then", "what other nodes have cannot be read here"}});
+        }
+    });
+}
+
+/// What a claim holds, given back unless it is kept.
+class far_objects::claim_holds {
+public:
+    claim_holds(far_objects& of, process_id by) : of_(of), by_(by) {}
+    claim_holds(const claim_holds&) = delete;
+    claim_holds& operator=(const claim_holds&) = delete;
+    ~claim_holds() {
+        for (const auto& which : all_) (void)of_.let_go(by_, which, 1);
+        if (!all_.empty()) of_.store_.changed();
+    }
+    void add(const object_key& which) { all_.push_back(which); }
+    void keep() noexcept { all_.clear(); }
+
+private:
+    far_objects& of_;
+    process_id by_;
+    std::vector<object_key> all_;
+};
+
+/// Whoever has it does not answer.
+[[nodiscard]] SKEIN_INLINE bool is_way_lost(errc code) noexcept {
+    constexpr errc all[] = {errc::object_lost, errc::refused,           errc::reset,
+                            errc::closed,      errc::peer_lost,         errc::timeout,
+                            errc::corrupt,     errc::permission_denied, errc::mismatch};
+    return std::find(std::begin(all), std::end(all), code) != std::end(all);
+}
+
+/// Then the process that wants it has a copy of its own.
+[[nodiscard]] SKEIN_INLINE bool is_no_room(const error& why) noexcept {
+    return why.code() == errc::exhausted || why.code() == errc::too_large;
+}
+
+SKEIN_INLINE task<far_claim_reply> far_objects::claim(far_objects* self, process_id by,
+                                                      far_claim_request what) {
+    if (what.which.size() > most_names)
+        throw error(errc::malformed, "too many objects are claimed at once");
+    auto& book = self->store_.book_;
+    if (book.has_ended(by)) throw error(errc::closed, "the process has ended");
+    far_claim_reply out;
+    out.at.resize(what.which.size());
+    claim_holds held(*self, by);
+    std::vector<entry_ptr> far(what.which.size());
+    std::vector<std::shared_ptr<attempt>> coming(what.which.size());
+    for (std::size_t i = 0; i < what.which.size(); ++i) {
+        const auto& name = what.which[i];
+        if (name.store != self->store_.number_) {
+            far[i] = self->hold(by, name);
+            held.add(name.key());
+            coming[i] = self->want(far[i]);
+            continue;
+        }
+        const auto place = book.claim(by, name.number);
+        if (!place)
+            throw error(errc::not_found, fmt::format("object {} is gone: nobody holds it any more",
+                                                     name.number.value()));
+        held.add(name.key());
+        if (place->bytes != name.bytes)
+            throw error(errc::malformed, "an object is named with a size that it has not");
+        out.at[i] = place->at;
+    }
+    for (std::size_t i = 0; i < far.size(); ++i) {
+        if (!far[i]) continue;
+        if (coming[i]) co_await coming[i]->over.wait();
+        if (book.has_ended(by)) throw error(errc::closed, "the process has ended");
+        const bool has_no_room =
+            coming[i] && coming[i]->why && is_no_room(*coming[i]->why) && far[i]->registered != 0;
+        if (coming[i] && coming[i]->why && !has_no_room) throw error(*coming[i]->why);
+        out.at[i] = far[i]->copy ? far[i]->copy->at : not_in_arena;
+    }
+    held.keep();
+    co_return out;
+}
+
+SKEIN_INLINE task<far_read_reply> far_objects::read(far_objects* self, process_id by,
+                                                    far_read_request what) {
+    const auto found = self->entries_.find(what.which.key());
+    const bool is_held = found != self->entries_.end() && found->second->holds.contains(by);
+    const auto size = what.which.bytes;
+    if (!is_held || what.bytes == 0 || what.bytes > chunk_bytes || what.at > size ||
+        what.bytes > size - what.at)
+        throw error(errc::malformed, "a process reads what it does not hold");
+    far_read_reply out;
+    out.bytes.resize(static_cast<std::size_t>(what.bytes));
+    std::optional<error> why;
+    try {
+        auto reaching = self->peers_.reach(what.which.store);
+        const auto home = co_await reaching;
+        if (!home->bytes) throw error(errc::object_lost, "its node does not say where it is");
+        auto fetching = home->bytes->fetch(
+            what.which.number, {what.at, what.bytes}, [&](std::uint64_t at, byte_span bytes) {
+                std::memcpy(out.bytes.data() + (at - what.at), bytes.data(), bytes.size());
+            });
+        co_await fetching;
+    } catch (const error& e) {
+        why = e;
+    }
+    if (why && is_way_lost(why->code()))
+        throw lost_with(what.which, *self->peers_.at(what.which.store), *why);
+    if (why) throw *why;
+    co_return out;
+}
+
+SKEIN_INLINE void far_objects::take(process_id by, const far_take_note& what) {
+    std::map<std::uint64_t, take_for_note> notes;
+    for (const auto& name : what.which) {
+        if (name.store == store_.number_) {
+            if (const auto done = store_.book_.take(by, name.number, what.from); !done)
+                store_.refuse(done.error());
+            continue;
+        }
+        ++hold(by, name)->registered;
+        auto& note = notes[name.store];
+        note.by = by;
+        note.from = what.from;
+        note.which.push_back(name.number);
+    }
+    for (const auto& [home, note] : notes) peers_.at(home)->tell(note);
+}
+
+SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by,
+                                                far_give_request what) {
+    if (!what.to || what.which.size() > most_names)
+        throw error(errc::malformed, "objects are given to nobody, or too many at once");
+    const auto own = self->store_.number_;
+    std::map<std::uint64_t, give_for_request> asked;
+    for (const auto& name : what.which) {
+        const auto one = self->entries_.find(name.key());
+        if (name.store != own && (one == self->entries_.end() || !one->second->holds.contains(by)))
+            throw error(errc::malformed, "an object is given away that is not held");
+        auto& request = asked[name.store];
+        request.by = by;
+        request.to = what.to;
+        request.which.push_back(name.number);
+    }
+    give_back_note undo;
+    undo.by = by;
+    undo.to = what.to;
+    for (const auto& [store, request] : asked) {
+        std::optional<error> why;
+        try {
+            if (store == own) {
+                self->give_for(by.value(), request);
+                continue;
+            }
+            auto reaching = self->peers_.reach(store);
+            const auto home = co_await reaching;
+            const auto link = home->link;
+            auto asking = link->call<done_reply>(request);
+            (void)co_await asking;
+        } catch (const error& e) {
+            why = e;
+        }
+        if (!why) continue;
+        for (const auto& [given, which] : asked) { // none of them are told of
+            if (given == store) break;
+            undo.which = which.which;
+            if (given == own)
+                self->take_back(undo);
+            else
+                self->peers_.at(given)->tell(undo);
+        }
+        throw *why;
+    }
+    co_return done_reply();
+}
+
+SKEIN_INLINE void far_objects::release(process_id by, const far_release_note& what) {
+    for (const auto& one : what.all)
+        if (!let_go(by, {one.store, one.which}, one.times))
+            store_.refuse(
+                error(errc::malformed,
+                      fmt::format("process {:x} releases object {}, which it does not hold",
+                                  by.value(), one.which.value())));
+    store_.changed();
+}
+
+SKEIN_INLINE void far_objects::decline(process_id by, const decline_note& what) {
+    declined_.push_back({by, what.from});
+    peers_.tell_all(declined_.back());
+    if (!what.has_ended) return;
+    ended_.push_back({what.from});
+    peers_.tell_all(ended_.back());
+}
+
+SKEIN_INLINE void far_objects::end(process_id who) {
+    std::vector<std::pair<object_key, std::uint32_t>> held;
+    for (const auto& [key, one] : entries_)
+        if (const auto found = one->holds.find(who); found != one->holds.end())
+            held.emplace_back(key, found->second);
+    for (const auto& [key, times] : held) (void)let_go(who, key, times);
+}
+
+// ---- the table ----------------------------------------------------------------------------------
+
+SKEIN_INLINE far_objects::entry_ptr far_objects::hold(process_id by, const object_name& name) {
+    if (name.store == 0 || name.bytes == 0)
+        throw error(errc::malformed, "the name of an object that says nothing");
+    const auto known = entries_.find(name.key());
+    if (known != entries_.end() && known->second->name.bytes != name.bytes)
+        throw error(errc::malformed, "an object is named with a size that it has not");
+    auto& one = entries_[name.key()];
+    if (!one) {
+        one = std::make_shared<entry>();
+        one->name = name;
+        const auto idle = std::find_if(idle_.begin(), idle_.end(), [&](const idle_copy& copy) {
+            return copy.which == name.key();
+        });
+        if (idle != idle_.end()) {
+            one->copy = idle->copy;
+            idle_.erase(idle);
+        }
+    }
+    ++one->holds[by];
+    ++one->total;
+    return one;
+}
+
+/// False: it is not held so often.
+SKEIN_INLINE bool far_objects::let_go(process_id by, const object_key& which, std::uint32_t times) {
+    if (which.store == store_.number_)
+        return store_.book_.release(by, which.number, times).has_value();
+    const auto found = entries_.find(which);
+    if (found == entries_.end()) return false;
+    auto& holds = found->second->holds;
+    const auto count = holds.find(by);
+    if (count == holds.end() || times == 0 || times > count->second) return false;
+    count->second -= times;
+    if (count->second == 0) holds.erase(count);
+    drop(which, times);
+    return true;
+}
+
+SKEIN_INLINE void far_objects::drop(const object_key& which, std::uint64_t times) {
+    const auto found = entries_.find(which);
+    const auto one = found->second;
+    one->total -= times;
+    if (one->total != 0) return;
+    entries_.erase(found);
+    if (one->coming) one->coming->stop.request();
+    if (one->copy) {
+        idle_.push_back({which, *one->copy, loop::current().now()});
+        // Somebody waits for room.
+        if (!store_.line_.empty()) (void)make_room();
+        if (!idle_.empty() && !is_closed_ && !std::exchange(is_tidying_, true))
+            tasks_.spawn(keep_tidy(this));
+    }
+    one->copy.reset();
+    if (const auto n = std::exchange(one->registered, 0); n != 0) {
+        let_go_note note;
+        note.all.push_back({which.number, n, 0});
+        peers_.at(which.store)->tell(note);
+    }
+}
+
+SKEIN_INLINE void far_objects::give_back(const store_book::grant& copy) {
+    (void)store_.book_.release(self_, copy.number, 1);
+}
+
+SKEIN_INLINE bool far_objects::make_room() {
+    if (idle_.empty()) return false;
+    give_back(idle_.front().copy);
+    idle_.pop_front();
+    return true;
+}
+
+SKEIN_INLINE task<void> far_objects::keep_tidy(far_objects* self) {
+    while (!self->idle_.empty()) {
+        const auto due = deadline_after(self->idle_.front().since, self->store_.times_.idle_pages);
+        const auto now = loop::current().exact_now();
+        if (now < due) {
+            co_await sleep_for(due - now);
+            continue;
+        }
+        (void)self->make_room();
+        self->store_.changed();
+    }
+    self->is_tidying_ = false;
+}
+
+/// Null: it is here, and held at its home, or that is gone.
+SKEIN_INLINE std::shared_ptr<far_objects::attempt> far_objects::want(const entry_ptr& one) {
+    if (one->copy && (one->registered != 0 || peers_.at(one->name.store)->lost)) return nullptr;
+    if (!one->coming) {
+        one->coming = std::make_shared<attempt>();
+        const task_context::use none(nullptr); // it belongs to all that will ask
+        tasks_.spawn(bring(this, one, one->coming));
+    }
+    return one->coming;
+}
+
+SKEIN_INLINE task<void> far_objects::bring(far_objects* self, entry_ptr one,
+                                           std::shared_ptr<attempt> mine) {
+    auto working = as_result(with_cancel(mine->stop.token(), bring_now(self, one)));
+    const auto done = co_await working;
+    if (!done && !mine->why) {
+        const auto home = self->peers_.at(one->name.store);
+        mine->why = home->lost || is_way_lost(done.error().code())
+                        ? lost_with(one->name, *home, done.error())
+                        : done.error();
+    }
+    one->coming.reset();
+    mine->over.set();
+}
+
+SKEIN_INLINE task<void> far_objects::bring_now(far_objects* self, entry_ptr one) {
+    auto reaching = self->peers_.reach(one->name.store);
+    const auto home = co_await reaching;
+    if (one->registered == 0) {
+        auto registering = shield(register_at(self, one, home));
+        co_await registering;
+    }
+    if (one->copy) co_return; // from before
+    auto copying = copy(self, one, home);
+    co_await copying;
+}
+
+/// To its end: what the home counts must be known.
+SKEIN_INLINE task<void> far_objects::register_at(far_objects* self, entry_ptr one,
+                                                 std::shared_ptr<store_peer> home) {
+    hold_request what;
+    what.which.push_back(one->name.number);
+    const auto link = home->link;
+    if (!link) throw error(*home->lost);
+    auto asking = link->call<hold_reply>(std::move(what));
+    const auto answer = co_await asking;
+    if (answer.bytes.size() != 1 || (answer.bytes[0] != 0 && answer.bytes[0] != one->name.bytes))
+        throw error(errc::malformed, "a store answers for another object than it was asked for");
+    if (answer.bytes[0] == 0 && one->copy) self->give_back(*std::exchange(one->copy, {}));
+    if (answer.bytes[0] == 0)
+        throw error(errc::not_found, fmt::format("object {} is gone: nobody holds it any more",
+                                                 one->name.number.value()));
+    if (one->total != 0) {
+        ++one->registered;
+        co_return;
+    }
+    let_go_note note; // nobody wants it any more
+    note.all.push_back({one->name.number, 1, 0});
+    home->tell(note);
+    throw cancelled_error();
+}
+
+SKEIN_INLINE task<void> far_objects::copy(far_objects* self, entry_ptr one,
+                                          std::shared_ptr<store_peer> home) {
+    auto& of = self->store_;
+    create_request room;
+    room.bytes = one->name.bytes;
+    room.patience_ms = 10'000;
+    net::caller who;
+    who.peer = fmt::format("a copy of object {}", one->name.number.value());
+    auto making = store::create(&of, self->self_, room, std::move(who));
+    const auto made = (co_await making).name;
+    struct grant_back {
+        grant_back(far_objects& f, object_number n) noexcept : far(f), number(n) {}
+        grant_back(const grant_back&) = delete;
+        grant_back& operator=(const grant_back&) = delete;
+        ~grant_back() {
+            if (is_kept) return;
+            (void)far.store_.book_.release(far.self_, number, 1);
+            far.store_.changed();
+        }
+        far_objects& far;
+        object_number number;
+        bool is_kept = false;
+    };
+    grant_back unless(*self, made.number);
+    if (!home->bytes) throw error(errc::object_lost, "its node does not say where it is");
+    auto fetching = home->bytes->fetch(
+        one->name.number, {0, one->name.bytes},
+        [memory = of.memory_, at = made.at](std::uint64_t from, byte_span bytes) {
+            const auto window = memory.write(at + from, bytes.size());
+            std::memcpy(window.bytes().data(), bytes.data(), bytes.size());
+        });
+    co_await fetching;
+    if (one->total == 0) throw cancelled_error();
+    if (const auto sealed = of.book_.seal(self->self_, made.number); !sealed) throw sealed.error();
+    unless.is_kept = true;
+    one->copy = store_book::grant{made.number, made.at};
+    ++self->transfers_;
+    self->bytes_in_ += one->name.bytes;
+    of.show_numbers();
+    detail::brought_counter().add(one->name.bytes);
+    logging::debug("objects", "an object was brought here",
+                   {{"object", one->name.number.value()},
+                    {"bytes", one->name.bytes},
+                    {"from", home->where.node}});
+}
+
+} // namespace skein::objects
+
+// ======== skein/objects/detail/far_peers.ipp
+// Part of the bodies of objects/far_objects.hpp: what other stores ask for, and their ends.
+
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, std::uint64_t from) {
+    service.on_at_once<hold_request, hold_reply>(
+        [this, from](const hold_request& what) { return hold_for(from, what); });
+    service.on_at_once<give_for_request, done_reply>([this, from](const give_for_request& what) {
+        give_for(from, what);
+        return done_reply();
+    });
+    service.on_tell_at_once<take_for_note>(
+        [this, from](const take_for_note& what) { take_for(from, what); });
+    service.on_tell_at_once<let_go_note>(
+        [this, from](const let_go_note& what) { let_go_of(from, what); });
+    service.on_tell_at_once<give_back_note>(
+        [this](const give_back_note& what) { take_back(what); });
+    service.on_tell_at_once<declined_note>([this](const declined_note& what) {
+        store_.book_.decline(what.by, what.from);
+        store_.changed();
+    });
+    service.on_tell_at_once<ended_note>([this](const ended_note& what) {
+        store_.ended(what.process);
+        store_.changed();
+    });
+}
+
+SKEIN_INLINE void far_objects::peer_came(store_peer& one) {
+    store_.book_.begin(process_id(one.where.store));
+    for (const auto& note : declined_) one.tell(note);
+    for (const auto& note : ended_) one.tell(note);
+}
+
+SKEIN_INLINE error far_objects::lost_with(const object_name& name, const store_peer& home,
+                                          const error& why) {
+    return error(errc::object_lost,
+                 fmt::format(
+                     "object {} of {} is lost: {}", name.number.value(), binary_bytes(name.bytes),
+                     home.lost ? home.lost->text()
+                               : fmt::format("the store of {} cannot be reached: {}",
+                                             home.where.node.empty() ? "its node" : home.where.node,
+                                             why.text())))
+        .with_hint("it is not computed again: call its function again");
+}
+
+SKEIN_INLINE void far_objects::peer_lost(store_peer& one) {
+    store_.book_.end(process_id(one.where.store));
+    for (const auto& [key, held] : entries_) {
+        if (key.store != one.where.store) continue;
+        held->registered = 0;
+        if (!held->coming) continue;
+        held->coming->why = lost_with(held->name, one, *one.lost);
+        held->coming->stop.request();
+    }
+    if (!is_closed_) store_.changed();
+}
+
+SKEIN_INLINE bool far_objects::is_needed() const {
+    return peers_.has_hub() && store_.book_.usage().sealed != 0;
+}
+
+SKEIN_INLINE std::optional<held_bytes> far_objects::bytes_of(object_number which) {
+    const auto place = store_.book_.claim(self_, which);
+    if (!place) return std::nullopt;
+    struct hold_of_reader {
+        hold_of_reader(far_objects& f, object_number n) noexcept : far(f), number(n) {}
+        hold_of_reader(const hold_of_reader&) = delete;
+        hold_of_reader& operator=(const hold_of_reader&) = delete;
+        ~hold_of_reader() {
+            (void)far.store_.book_.release(far.self_, number, 1);
+            if (!far.is_closed_) far.store_.changed();
+        }
+        far_objects& far;
+        object_number number;
+    };
+    auto hold = std::make_shared<hold_of_reader>(*this, which);
+    return held_bytes{store_.memory_.view(place->at, place->bytes), std::move(hold)};
+}
+
+SKEIN_INLINE hold_reply far_objects::hold_for(std::uint64_t from, const hold_request& what) {
+    hold_reply out;
+    for (const auto which : what.which) {
+        const auto place = store_.book_.claim(process_id(from), which);
+        out.bytes.push_back(place ? place->bytes : 0);
+    }
+    return out;
+}
+
+/// What it says of a process that has ended meanwhile comes to nothing.
+SKEIN_INLINE void far_objects::take_for(std::uint64_t from, const take_for_note& what) {
+    auto& book = store_.book_;
+    for (const auto which : what.which) {
+        if (!book.take(what.by, which, what.from)) continue;
+        (void)book.claim(process_id(from), which);
+        (void)book.release(what.by, which, 1);
+    }
+}
+
+SKEIN_INLINE void far_objects::let_go_of(std::uint64_t from, const let_go_note& what) {
+    for (const auto& one : what.all)
+        (void)store_.book_.release(process_id(from), one.which, one.times);
+    store_.changed();
+}
+
+SKEIN_INLINE void far_objects::give_for(std::uint64_t from, const give_for_request& what) {
+    if (!what.to) throw error(errc::malformed, "objects are given to nobody");
+    for (const auto which : what.which) {
+        const auto given = store_.book_.give(what.by, which, what.to, process_id(from));
+        if (!given) throw given.error();
+    }
+}
+
+SKEIN_INLINE void far_objects::take_back(const give_back_note& what) {
+    for (const auto which : what.which)
+        if (store_.book_.take(what.to, which, what.by))
+            (void)store_.book_.release(what.to, which, 1);
+    store_.changed();
+}
+
+} // namespace skein::objects
+
+// ======== skein/objects/local_store.hpp
+// local_store: the store of a program whose processes are all of this host. It lives on a thread of
+// the driver, which has a loop without user code, from the first object on.
+//
+//     objects::local_store store(std::uint64_t{1} << 30);
+//     auto link = store.link_for_child();
+//     how.files = link.files;                               // the child: objects::inherited_client()
+//     auto own = store.client(loop, incarnation);           // for the driver itself
+//     ...
+//     co_await own->close();
+//
+// Before the first object there are two descriptors for each child, no thread and no memory.
+
+
+// ======== skein/objects/store_client.hpp
+// store_client: how one process makes, holds and shares the objects of its node.
+//
+//     auto mine = objects::store_client::make(loop, memory, incarnation, connect);
+//     auto asking = mine->create(70'000, 1s);
+//     if (auto made = co_await asking) {                       // else there is no room
+//         std::memcpy(made->bytes().data(), from, 70'000);
+//         auto sealing = mine->seal(std::move(*made));
+//         objects::object_ptr o = co_await sealing;
+//     }
+//     auto claiming = mine->claim({name});                     // that another process has told
+//     auto reading = mine->read({o});                          // stays where it is while it is read
+//
+// It connects when it is first used. A store that cannot be reached has no room for anything; what
+// this process holds of it can still be read.
+
+
+// ======== skein/objects/object.hpp
+// object: bytes in the store of a node that this process holds. They never change. Where they are, and
+// whether they are in memory or in a file, is the business of the store until they are read: then they
+// stay where they are as long as one copy of the reading lives, on whichever thread.
+//
+//     auto reading = objects::read(o);                      // what is in a file comes back first
+//     const objects::reading_ptr bytes = co_await reading;
+//     use(bytes->bytes());
+
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <typeinfo>
+#include <utility>
+
+namespace skein::objects {
+
+namespace detail {
+struct let_go_box;
+}
+
+class object;
+using object_ptr = std::shared_ptr<const object>;
+
+/// An object that is being read. Made by a store_client alone. Any thread, also after the end of the
+/// client's loop.
+class reading {
+public:
+    reading(object_ptr of, byte_span bytes, arena own, std::uint32_t times);
+    reading(const reading&) = delete;
+    reading& operator=(const reading&) = delete;
+    ~reading();
+
+    [[nodiscard]] const object_ptr& of() const noexcept { return of_; }
+    [[nodiscard]] byte_span bytes() const noexcept { return bytes_; }
+
+private:
+    friend class store_client;
+    object_ptr of_; // keeps the memory mapped
+    byte_span bytes_;
+    arena own_;           ///< of this process alone: there was no room in the store
+    std::uint32_t times_; ///< so often the store has it pinned for this process; the loop's thread
+};
+using reading_ptr = std::shared_ptr<const reading>;
+
+/// Made by a store_client alone. Dropping the last pointer to it lets the object go; any thread, also
+/// after the end of the client's loop.
+class object {
+public:
+    ///   at  in the arena; nothing: it is on another node, and was not brought here
+    object(object_name name, arena memory, std::optional<std::uint64_t> at,
+           std::shared_ptr<detail::let_go_box> back);
+    object(const object&) = delete;
+    object& operator=(const object&) = delete;
+    ~object();
+
+    [[nodiscard]] const object_name& name() const noexcept { return name_; }
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return name_.bytes; }
+    /// This node has its bytes, in memory or in a file: of one that is held here, unless it was adopted
+    /// from another node, until store_client::bring(). The loop's thread.
+    [[nodiscard]] bool is_here() const noexcept { return here_.data() != nullptr; }
+
+    /// What the bytes are as a value: made by the first who asks, shared by all of this process.
+    ///   make  gives a std::shared_ptr<const T>
+    ///   thread any
+    template <class T, class F>
+    [[nodiscard]] std::shared_ptr<const T> decoded(F make) const {
+        const std::lock_guard lock(mutex_);
+        if (decoded_ == nullptr || *type_ != typeid(T)) {
+            decoded_ = make();
+            type_ = &typeid(T);
+        }
+        return std::static_pointer_cast<const T>(decoded_);
+    }
+
+private:
+    friend class store_client;
+    friend class reading;
+    friend reading_ptr read_now(const object_ptr& which);
+    friend task<reading_ptr> read(object_ptr which);
+    friend void read_then(object_ptr which, unique_function<void(result<reading_ptr>)> then);
+    void settle(arena where, std::uint64_t at) {
+        here_ = where.view(at, name_.bytes);
+        memory_ = std::move(where);
+    }
+    object_name name_;
+    arena memory_;   // keeps it mapped
+    byte_span here_; ///< where it was when it was named, or brought: it may be away since
+    std::shared_ptr<detail::let_go_box> back_;
+    std::uint32_t times_ = 1; ///< so often the store counts it for this process; the loop's thread
+    mutable std::weak_ptr<reading> read_; ///< the loop's thread
+
+    mutable std::mutex mutex_; // of all below
+    mutable std::shared_ptr<const void> decoded_;
+    mutable const std::type_info* type_ = nullptr;
+};
+
+/// What is pinned already, or need not be; null: read() asks the store. The loop's thread.
+[[nodiscard]] reading_ptr read_now(const object_ptr& which);
+/// Suspends until it can be read; on the loop of its client.
+///   errors  io, corrupt: it is in a file that cannot be read; those of the link; closed: the client
+///           has ended; cancelled
+[[nodiscard]] task<reading_ptr> read(object_ptr which);
+
+/// The same for somebody who is called when that is over: perhaps at once.
+void read_then(object_ptr which, unique_function<void(result<reading_ptr>)> then);
+
+/// Bytes that this process has copied into objects and out of them, since its start.
+struct copied_bytes {
+    std::uint64_t in = 0, out = 0;
+};
+[[nodiscard]] copied_bytes copied() noexcept;
+void count_copied_in(std::uint64_t bytes) noexcept;
+void count_copied_out(std::uint64_t bytes) noexcept;
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/object.ipp
+// The bodies of objects/object.hpp.
+
+
+// ======== skein/objects/detail/let_go_box.hpp
+// What threads have let go of, for the loop of a store_client to tell the store.
+
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace skein::objects {
+class store_client;
+}
+
+namespace skein::objects::detail {
+
+struct let_go_box : std::enable_shared_from_this<let_go_box> {
+    std::mutex mutex;      // of all
+    loop* where = nullptr; ///< null: it has ended
+    std::weak_ptr<store_client> to;
+    std::vector<far_let_go> all;
+    void (*send)(store_client&) = nullptr;
+
+    /// Any thread.
+    void put(const far_let_go& one) noexcept {
+        const std::lock_guard lock(mutex);
+        if (where == nullptr) return;
+        all.push_back(one);
+        if (all.size() > 1) return; // who put the first has told the loop
+        where->post_from_any_thread([self = shared_from_this()] {
+            if (const auto client = self->to.lock()) self->send(*client);
+        });
+    }
+    /// Null: it has ended.
+    [[nodiscard]] std::shared_ptr<store_client> client() const { return to.lock(); }
+    [[nodiscard]] std::vector<far_let_go> take() {
+        const std::lock_guard lock(mutex);
+        return std::exchange(all, {});
+    }
+    void close() {
+        const std::lock_guard lock(mutex);
+        where = nullptr;
+        all.clear();
+    }
+};
+
+} // namespace skein::objects::detail
+
+
+// ======== skein/objects/detail/object.ipp, continued
+#include <utility>
+
+namespace skein::objects {
+
+SKEIN_INLINE object::object(object_name name, arena memory, std::optional<std::uint64_t> at,
+                            std::shared_ptr<detail::let_go_box> back)
+    : name_(name), memory_(std::move(memory)), back_(std::move(back)) {
+    if (at) settle(memory_, *at); // a name that cannot be is refused now
+}
+SKEIN_INLINE object::~object() {
+    if (back_) back_->put({name_.store, name_.number, times_, 0});
+}
+
+SKEIN_INLINE reading::reading(object_ptr of, byte_span bytes, arena own, std::uint32_t times)
+    : of_(std::move(of)), bytes_(bytes), own_(std::move(own)), times_(times) {}
+SKEIN_INLINE reading::~reading() {
+    if (times_ != 0 && of_->back_)
+        of_->back_->put({of_->name().store, of_->name().number, 0, times_});
+}
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE metric_counter& copied_counter(bool out) {
+    static constexpr const char* name = "skein_store_copied_bytes_total";
+    static constexpr const char* help = "Bytes copied into objects, and out of them.";
+    static auto& in_ = metric_registry::process().counter(name, help, {{"way", "in"}});
+    static auto& out_ = metric_registry::process().counter(name, help, {{"way", "out"}});
+    return out ? out_ : in_;
+}
+
+} // namespace detail
+
+SKEIN_INLINE void count_copied_in(std::uint64_t bytes) noexcept {
+    detail::copied_counter(false).add(bytes);
+}
+SKEIN_INLINE void count_copied_out(std::uint64_t bytes) noexcept {
+    detail::copied_counter(true).add(bytes);
+}
+SKEIN_INLINE copied_bytes copied() noexcept {
+    return {detail::copied_counter(false).value(), detail::copied_counter(true).value()};
+}
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/store_client.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace skein::objects {
+
+class store_client;
+
+/// Room for an object that is being written. Dropped without store_client::seal() it goes back.
+class fresh_object {
+public:
+    fresh_object(fresh_object&& other) noexcept = default;
+    fresh_object& operator=(fresh_object&& other) noexcept {
+        std::swap(name_, other.name_);
+        std::swap(window_, other.window_);
+        std::swap(back_, other.back_);
+        return *this;
+    }
+    ~fresh_object();
+    /// To write into. Not the right size for more.
+    [[nodiscard]] mut_byte_span bytes() const noexcept { return window_.bytes(); }
+    [[nodiscard]] const object_name& name() const noexcept { return name_; }
+
+private:
+    friend class store_client;
+    fresh_object(object_name name, arena::window window,
+                 std::shared_ptr<detail::let_go_box> back) noexcept
+        : name_(name), window_(std::move(window)), back_(std::move(back)) {}
+    object_name name_;
+    arena::window window_;
+    std::shared_ptr<detail::let_go_box> back_; ///< null: moved from, or sealed
+};
+
+/// On one loop. What it gives may be used on any thread.
+class store_client : public std::enable_shared_from_this<store_client> {
+public:
+    using connector = unique_function<task<net::connection::handle>()>;
+
+    ///   on       whose tasks use it; it need not run yet
+    ///   self     of this process, never used again
+    ///   connect  asked once, when the first object is made or held here; gives a connection with
+    ///            store_hello as its identity::extra
+    ///   has_peers  the program has stores on other nodes: see far_objects
+    [[nodiscard]] static std::shared_ptr<store_client> make(loop& on, arena memory, process_id self,
+                                                            connector connect,
+                                                            bool has_peers = false);
+    store_client(const store_client&) = delete;
+    store_client& operator=(const store_client&) = delete;
+    /// close() first.
+    ~store_client();
+
+    [[nodiscard]] process_id self() const noexcept { return self_; }
+
+    /// Room for an object; nothing: there is none for so long, or ever, or no store.
+    ///   errors  cancelled
+    [[nodiscard]] task<std::optional<fresh_object>> create(std::uint64_t bytes, time_span patience);
+    /// Nobody writes it any more. to: who holds it from now on, instead of this process, which gets
+    /// null then.
+    ///   errors  those of the link; cancelled
+    [[nodiscard]] task<object_ptr> seal(fresh_object made, process_id to = {});
+    /// Holds objects that other processes have told of and hold, and brings those of other nodes
+    /// here; null for those that are gone.
+    ///   errors  those of the link; mismatch: objects of another program; of other nodes also
+    ///           not_found, object_lost, exhausted (no room for a copy); cancelled
+    [[nodiscard]] task<std::vector<object_ptr>> claim(std::vector<object_name> names);
+    /// Reads what is held here, in the same order. What is in a file comes back first; where there is no
+    /// room for that, this process gets a copy of its own.
+    ///   errors  io, corrupt: a file cannot be read; not_found; those of the link; cancelled
+    [[nodiscard]] task<std::vector<reading_ptr>> read(std::vector<object_ptr> which);
+    /// The same at once; null: it is to be asked for.
+    [[nodiscard]] reading_ptr read_now(const object_ptr& which);
+    /// Reads one for somebody who is called when that is over, on this loop: perhaps at once.
+    using reader = unique_function<void(result<reading_ptr>)>;
+    void read_then(object_ptr which, reader then);
+    /// The objects that a process has given to this one, and told of.
+    ///   errors  mismatch, malformed: they are none of this store
+    [[nodiscard]] std::vector<object_ptr> adopt(const std::vector<object_name>& names,
+                                                process_id from);
+    /// Brings objects that are held here and on another node. They are here then.
+    ///   errors  as claim()
+    [[nodiscard]] task<void> bring(std::vector<object_ptr> all);
+    /// Where the store of the driver is, for that of this node.
+    void tell_hub(const std::string& door, bool is_for_hosts);
+    [[nodiscard]] bool has_peers() const noexcept { return has_peers_; }
+    /// That process has ended, and tells of nothing more: what it has given and not told of goes.
+    ///   has_ended  this is the driver, which knows that it has ended
+    void lost(process_id from, bool has_ended);
+    /// Dials the store now: by itself it does when it needs that.
+    void open() { want_link(); }
+    /// Called once if the link ends before close() does, and not because the store has: `why`.
+    void set_lost_handler(unique_function<void(const error& why)> handler) {
+        when_lost_ = std::move(handler);
+    }
+    /// Nothing comes from the store any more; what is held here stays as it is as long as this process.
+    [[nodiscard]] bool is_lost() const noexcept { return lost_ && !is_closed_; }
+    /// Has another process hold these, too.
+    ///   errors  those of the link; cancelled
+    [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to);
+    /// One that is held here; null: it is not.
+    [[nodiscard]] object_ptr find(const object_key& which) const;
+
+    /// Says goodbye; what is held here is let go of, but can be read as long as there is a pointer.
+    [[nodiscard]] task<void> close();
+
+private:
+    store_client(loop& on, arena memory, process_id self, connector connect, bool has_peers);
+    struct creation;
+    struct far_claim;
+    struct pinning;
+    struct turn;
+    static task<void> create_for(store_client* self, std::shared_ptr<creation> asked,
+                                 std::uint64_t bytes, time_span patience);
+    [[nodiscard]] task<std::optional<fresh_object>> create_alone(std::uint64_t bytes,
+                                                                 time_span patience);
+    [[nodiscard]] task<net::requests::handle> link();
+    static task<void> connect(store_client* self);
+    void link_is_lost(const error& why);
+    template <class Note>
+    void tell_in_order(const Note& what);
+    [[nodiscard]] object_ptr keep(const object_name& name, std::optional<std::uint64_t> at);
+    [[nodiscard]] task<std::vector<object_ptr>> claim_far(std::vector<object_name> names);
+    static task<void> claim_far_for(store_client* self, std::shared_ptr<far_claim> asked);
+    template <class Note>
+    void send_back(const std::vector<far_let_go>& all);
+    [[nodiscard]] reading_ptr pinned(const object_ptr& which, std::uint64_t at);
+    static task<void> pin_for(store_client* self, std::shared_ptr<pinning> asked);
+    static task<void> read_for(std::shared_ptr<store_client> self, object_ptr which, reader then);
+    static task<reading_ptr> fetch(store_client* self, object_ptr which);
+    void set_roomy(bool is_roomy);
+    void want_link();
+    void send_back();
+    void refuse_others(const object_name& name);
+
+    arena memory_;
+    process_id self_;
+    connector connect_;
+    std::uint64_t store_ = 0; ///< its number, once it is known
+    net::requests::handle link_;
+    std::vector<unique_function<void()>> early_; ///< what is told when there is a link
+    std::optional<error> lost_;
+    unique_function<void(const error&)> when_lost_;
+    bool has_peers_, is_connecting_ = false, is_closed_ = false;
+    bool is_roomy_ = false; ///< what is held stays where it is
+    event settled_;         ///< there is a link, or never will be
+    semaphore creating_, pinning_;
+    semaphore fetching_; ///< copies of what there is no room for
+    std::shared_ptr<net::request_service> news_;
+    std::unordered_map<object_key, std::weak_ptr<object>> known_;
+    std::shared_ptr<detail::let_go_box> back_;
+    scope tasks_;
+};
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/store_client.ipp
+// The bodies of objects/store_client.hpp.
+
+
+// ======== skein/objects/detail/own_copy.hpp
+// Copies in memory of one process alone, of objects that find no room in the store of its node.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+#include <fmt/format.h>
+
+namespace skein::objects::detail {
+
+///   errors  exhausted: this process has no room either
+[[nodiscard]] inline arena own_memory(std::uint64_t bytes) {
+    try {
+        return arena::in_memory(bytes);
+    } catch (const std::bad_alloc&) {
+        throw error(errc::exhausted, fmt::format("an object of {} finds no room, neither in the "
+                                                 "store of its node nor in this process",
+                                                 binary_bytes(bytes)))
+            .with_hint("SKEIN_STORE=4GiB makes the store larger");
+    }
+}
+
+inline void put_part(arena& into, std::uint64_t at, std::uint64_t wanted, const byte_buffer& part) {
+    if (part.size() != wanted)
+        throw error(errc::malformed,
+                    "the store gives other bytes of an object than were asked for");
+    const auto window = into.write(at, wanted);
+    std::memcpy(window.bytes().data(), part.data(), part.size());
+}
+
+/// Of an object of another node.
+///   errors  exhausted; those of far_read_request and of the link
+[[nodiscard]] inline task<arena> copy_of_far(net::requests::handle over, object_name which) {
+    auto own = own_memory(which.bytes);
+    for (std::uint64_t at = 0; at < which.bytes; at += chunk_bytes) {
+        far_read_request what;
+        what.which = which;
+        what.at = at;
+        what.bytes = std::min(chunk_bytes, which.bytes - at);
+        auto asking = over->call<far_read_reply>(what);
+        const auto part = co_await asking;
+        put_part(own, at, what.bytes, part.bytes);
+    }
+    co_return own;
+}
+
+/// Of one that is in a file.
+///   errors  exhausted; those of fetch_request and of the link
+[[nodiscard]] inline task<arena> copy_of_away(net::requests::handle over, object_name which) {
+    auto own = own_memory(which.bytes);
+    for (std::uint64_t at = 0; at < which.bytes; at += file_piece) {
+        fetch_request what;
+        what.which = which.number;
+        what.piece = static_cast<std::uint32_t>(at / file_piece);
+        auto asking = over->call<fetch_reply>(what);
+        const auto part = co_await asking;
+        put_part(own, at, std::min(file_piece, which.bytes - at), part.bytes);
+    }
+    co_return own;
+}
+
+} // namespace skein::objects::detail
+
+// ======== skein/objects/detail/whose_objects.hpp
+// What a process says of objects to a store that is alone, by their numbers, and to one that has others
+// beside it, by their names.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace skein::objects::detail {
+
+inline void add_given(give_request& to, const object_name& which) {
+    to.which.push_back(which.number);
+}
+inline void add_given(far_give_request& to, const object_name& which) { to.which.push_back(which); }
+
+template <class Request>
+[[nodiscard]] task<void> give_by(net::requests::handle over, std::vector<object_name> all,
+                                 process_id to) {
+    for (std::size_t from = 0; from < all.size(); from += most_names) {
+        const auto many = std::min(most_names, all.size() - from);
+        Request what;
+        what.to = to;
+        for (std::size_t i = 0; i < many; ++i) add_given(what, all[from + i]);
+        auto asking = shield(over->call<done_reply>(std::move(what)));
+        (void)co_await asking;
+    }
+}
+
+inline void add_let_go(release_note& to, const far_let_go& one) {
+    to.all.push_back({one.which, one.times, one.pins});
+}
+inline void add_let_go(far_release_note& to, const far_let_go& one) { to.all.push_back(one); }
+
+} // namespace skein::objects::detail
+
+
+// ======== skein/objects/detail/store_client.ipp, continued
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::objects {
+
+SKEIN_INLINE fresh_object::~fresh_object() {
+    if (back_) back_->put({name_.store, name_.number, 1, 0});
+}
+
+SKEIN_INLINE std::shared_ptr<store_client> store_client::make(loop& on, arena memory,
+                                                              process_id self, connector connect,
+                                                              bool has_peers) {
+    std::shared_ptr<store_client> made(
+        new store_client(on, std::move(memory), self, std::move(connect), has_peers));
+    made->back_->to = made;
+    return made;
+}
+
+SKEIN_INLINE store_client::store_client(loop& on, arena memory, process_id self, connector connect,
+                                        bool has_peers)
+    : memory_(std::move(memory)), self_(self), connect_(std::move(connect)), has_peers_(has_peers),
+      creating_(64), // others wait here: a store takes so many of one process
+      pinning_(256), fetching_(2), news_(std::make_shared<net::request_service>()),
+      back_(std::make_shared<detail::let_go_box>()) {
+    back_->where = &on;
+    back_->send = [](store_client& to) { to.send_back(); };
+    news_->on_tell_at_once<roomy_note>(
+        [this](const roomy_note& what) { set_roomy(what.is_roomy); });
+}
+SKEIN_INLINE store_client::~store_client() { back_->close(); }
+
+// ---- the link ----------------------------------------------------------------------------------
+
+SKEIN_INLINE void store_client::want_link() {
+    if (std::exchange(is_connecting_, true)) return;
+    const task_context::use none(nullptr); // it does not belong to the call that came first
+    tasks_.spawn(connect(this));
+}
+
+SKEIN_INLINE task<void> store_client::connect(store_client* self) {
+    try {
+        auto connecting = self->connect_();
+        auto wire = co_await connecting;
+        self->link_ = net::requests::over(std::move(wire), self->news_);
+        self->link_->set_closed_handler([self](const error* why) {
+            self->link_is_lost(why != nullptr ? *why : error(errc::closed, "the store has ended"));
+        });
+    } catch (const error& e) {
+        self->link_is_lost(e);
+        co_return;
+    }
+    for (auto& one : std::exchange(self->early_, {})) one();
+    self->settled_.set();
+    self->send_back();
+}
+
+SKEIN_INLINE void store_client::link_is_lost(const error& why) {
+    if (!lost_) lost_ = why;
+    settled_.set();
+    if (is_closed_ || why.code() == errc::closed || why.code() == errc::cancelled) return;
+    auto then = std::exchange(when_lost_, {});
+    logging::warn("objects", "the store of this node is lost",
+                  {{"why", why.what()},
+                   {"then", then ? "this process ends" : "large values travel in messages"}});
+    if (then) then(why);
+}
+
+SKEIN_INLINE task<net::requests::handle> store_client::link() {
+    want_link();
+    co_await settled_.wait();
+    if (lost_) throw *lost_;
+    co_return link_;
+}
+
+SKEIN_INLINE task<void> store_client::close() {
+    is_closed_ = true;
+    back_->close();
+    if (!lost_) lost_ = error(errc::closed, "the store's client has ended");
+    settled_.set();
+    early_.clear();
+    tasks_.cancel();
+    auto joined = as_result(shield(tasks_.join()));
+    (void)co_await joined;
+    if (const auto last = std::exchange(link_, {})) {
+        auto closing = last->close();
+        co_await closing;
+    }
+    auto closing = news_->close();
+    co_await closing;
+}
+
+// ---- objects -----------------------------------------------------------------------------------
+
+/// What is asked for by somebody who may not wait for it: then it goes back.
+struct store_client::creation {
+    std::optional<fresh_object> made;
+    std::optional<error> why;
+    event is_over;
+};
+
+SKEIN_INLINE task<std::optional<fresh_object>> store_client::create(std::uint64_t bytes,
+                                                                    time_span patience) {
+    const auto self = shared_from_this();
+    const auto asked = std::make_shared<creation>();
+    {
+        const task_context::use none(nullptr);
+        tasks_.spawn(create_for(this, asked, bytes, patience));
+    }
+    co_await asked->is_over.wait();
+    if (asked->why) throw *asked->why;
+    co_return std::move(asked->made);
+}
+
+SKEIN_INLINE task<void> store_client::create_for(store_client* self,
+                                                 std::shared_ptr<creation> asked,
+                                                 std::uint64_t bytes, time_span patience) {
+    auto creating = as_result(self->create_alone(bytes, patience));
+    auto made = co_await creating;
+    if (made)
+        asked->made = std::move(*made);
+    else
+        asked->why = made.error();
+    asked->is_over.set();
+}
+
+struct store_client::turn {
+    explicit turn(semaphore& s) noexcept : of(s) {}
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+    ~turn() { of.release(); }
+    semaphore& of;
+};
+
+[[nodiscard]] inline task<void> acquired(semaphore* turns) { co_await turns->acquire(); }
+
+/// All waiting together takes no longer than the patience.
+SKEIN_INLINE task<std::optional<fresh_object>> store_client::create_alone(std::uint64_t bytes,
+                                                                          time_span patience) {
+    const auto until = deadline_after(loop::current().now(), duration(patience));
+    if (!creating_.try_acquire()) {
+        auto acquiring = as_result(with_timeout(acquired(&creating_), patience));
+        const auto mine = co_await acquiring;
+        if (!mine && mine.error().code() == errc::timeout) co_return std::nullopt;
+        if (!mine) throw mine.error();
+    }
+    const turn mine(creating_);
+    std::optional<fresh_object> made;
+    try {
+        auto linking = link();
+        const auto to = co_await linking;
+        create_request what;
+        what.bytes = bytes;
+        const auto left = std::max(until - loop::current().now(), duration(0));
+        what.patience_ms = static_cast<std::uint32_t>(
+            std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+        auto asking = to->call<create_reply>(what);
+        const auto name = (co_await asking).name;
+        if (name.store == 0 || name.bytes != bytes)
+            throw error(errc::malformed, "the store gives something else than was asked for");
+        store_ = name.store;
+        made.emplace(fresh_object(name, {}, back_)); // from here on it goes back by itself
+        made->window_ = memory_.write(name.at, name.bytes);
+    } catch (const error& e) {
+        made.reset();
+        if (e.code() == errc::cancelled && !is_closed_) throw;
+        const bool is_expected =
+            e.code() == errc::exhausted || e.code() == errc::too_large || lost_;
+        logging::at(is_expected ? logging::level::debug : logging::level::warn, "objects",
+                    "no object was made", {{"why", e.what()}});
+    }
+    co_return made;
+}
+
+SKEIN_INLINE task<object_ptr> store_client::seal(fresh_object made, process_id to) {
+    const auto self = shared_from_this();
+    auto name = made.name();
+    { const auto unmapped = std::move(made.window_); }
+    count_copied_in(name.bytes);
+    auto linking = link();
+    const auto over = co_await linking;
+    seal_request what;
+    what.which = name.number;
+    what.to = to;
+    auto asking = shield(over->call<done_reply>(what)); // its answer must be heard
+    (void)co_await asking;
+    const bool is_own = !to || to == self_;
+    auto kept = is_own ? keep(name, name.at) : nullptr;
+    made.back_.reset(); // the store counts it as an object now
+    co_return kept;
+}
+
+SKEIN_INLINE void store_client::refuse_others(const object_name& name) {
+    if (name.store != 0 && (store_ == 0 || name.store == store_)) {
+        store_ = name.store;
+        return;
+    }
+    throw error(errc::mismatch, fmt::format("object {} is of another program", name.number.value()))
+        .with_hint("give the value instead of its ref");
+}
+
+/// at: in the arena; nothing: on another node, or nobody has said where.
+SKEIN_INLINE object_ptr store_client::keep(const object_name& name,
+                                           std::optional<std::uint64_t> at) {
+    auto& known = known_[name.key()];
+    if (auto there = known.lock()) {
+        ++there->times_;
+        if (at && !there->is_here()) there->settle(memory_, *at);
+        return there;
+    }
+    auto made = std::make_shared<object>(name, memory_, at, back_);
+    known = made;
+    return made;
+}
+
+/// Behind what was told before.
+template <class Note>
+void store_client::tell_in_order(const Note& what) {
+    if (lost_ || is_closed_) return;
+    if (!link_) return early_.push_back([this, what] { tell_in_order(what); });
+    try {
+        link_->tell(what);
+    } catch (const error&) { // its end follows, and the store forgets all
+    }
+}
+
+SKEIN_INLINE std::vector<object_ptr> store_client::adopt(const std::vector<object_name>& names,
+                                                         process_id from) {
+    want_link();
+    std::vector<object_ptr> all;
+    all.reserve(names.size());
+    const auto tell = [&](auto what, auto what_of) {
+        what.from = from;
+        for (const auto& name : names) {
+            what.which.push_back(what_of(name));
+            if (what.which.size() == most_names) {
+                tell_in_order(what);
+                what.which.clear();
+            }
+        }
+        if (!what.which.empty()) tell_in_order(what);
+    };
+    for (const auto& name : names) {
+        if (!has_peers_) refuse_others(name);
+        const bool is_here = name.store == store_;
+        all.push_back(keep(name, is_here ? std::optional(name.at) : std::nullopt));
+    }
+    if (has_peers_)
+        tell(far_take_note(), [](const object_name& name) { return name; });
+    else
+        tell(take_note(), [](const object_name& name) { return name.number; });
+    return all;
+}
+
+/// Who has not used the store yet tells it when it does.
+SKEIN_INLINE void store_client::lost(process_id from, bool has_ended) {
+    decline_note what;
+    what.from = from;
+    what.has_ended = has_ended;
+    tell_in_order(what);
+}
+
+SKEIN_INLINE object_ptr store_client::find(const object_key& which) const {
+    const auto found = known_.find(which);
+    return found != known_.end() ? found->second.lock() : nullptr;
+}
+
+SKEIN_INLINE task<std::vector<object_ptr>> store_client::claim(std::vector<object_name> names) {
+    const auto self = shared_from_this();
+    if (has_peers_) {
+        auto claiming = claim_far(std::move(names));
+        co_return co_await claiming;
+    }
+    for (const auto& name : names) refuse_others(name);
+    auto linking = link();
+    const auto over = co_await linking;
+    std::vector<object_ptr> out;
+    out.reserve(names.size());
+    for (std::size_t from = 0; from < names.size(); from += most_names) {
+        const auto many = std::min(most_names, names.size() - from);
+        claim_request what;
+        for (std::size_t i = 0; i < many; ++i) what.which.push_back(names[from + i].number);
+        auto asking = shield(over->call<claim_reply>(std::move(what)));
+        const auto answer = co_await asking;
+        if (answer.where.size() != many)
+            throw error(errc::malformed, "the store answers for other objects than were asked for");
+        for (std::size_t i = 0; i < many; ++i) {
+            auto name = names[from + i];
+            name.at = answer.where[i].at;
+            name.bytes = answer.where[i].bytes;
+            out.push_back(name.bytes != 0 ? keep(name, name.at) : nullptr);
+        }
+    }
+    co_return out;
+}
+
+/// Objects that come from afar, for somebody who may not wait for them: then they are let go of.
+struct store_client::far_claim {
+    std::vector<object_name> names;
+    std::vector<object_ptr> held;
+    std::optional<error> why;
+    event is_over;
+};
+
+SKEIN_INLINE task<std::vector<object_ptr>> store_client::claim_far(std::vector<object_name> names) {
+    const auto self = shared_from_this();
+    const auto asked = std::make_shared<far_claim>();
+    asked->names = std::move(names);
+    {
+        const task_context::use none(nullptr);
+        tasks_.spawn(claim_far_for(this, asked));
+    }
+    co_await asked->is_over.wait();
+    if (asked->why) throw *asked->why;
+    co_return std::move(asked->held);
+}
+
+SKEIN_INLINE task<void> store_client::claim_far_for(store_client* self,
+                                                    std::shared_ptr<far_claim> asked) {
+    const auto& names = asked->names;
+    std::vector<object_ptr> held;
+    try {
+        co_await self->pinning_.acquire(); // others wait here: a store takes so many of one process
+        const turn mine(self->pinning_);
+        auto linking = self->link();
+        const auto over = co_await linking;
+        for (std::size_t from = 0; from < names.size(); from += most_names) {
+            const auto many = std::min(most_names, names.size() - from);
+            far_claim_request what;
+            for (std::size_t i = 0; i < many; ++i) what.which.push_back(names[from + i]);
+            auto asking = over->call<far_claim_reply>(std::move(what));
+            const auto answer = co_await asking;
+            if (answer.at.size() != many)
+                throw error(errc::malformed, "the store answers for other objects");
+            for (std::size_t i = 0; i < many; ++i) {
+                const bool is_here = answer.at[i] != not_in_arena;
+                held.push_back(self->keep(names[from + i],
+                                          is_here ? std::optional(answer.at[i]) : std::nullopt));
+            }
+        }
+        for (const auto& one : held) {
+            if (one->is_here()) continue;
+            auto copying = detail::copy_of_far(over, one->name());
+            auto own = co_await copying;
+            if (!one->is_here()) std::const_pointer_cast<object>(one)->settle(std::move(own), 0);
+        }
+        asked->held = std::move(held);
+    } catch (const error& e) {
+        asked->why = e;
+    }
+    asked->is_over.set();
+}
+
+SKEIN_INLINE task<void> store_client::bring(std::vector<object_ptr> all) {
+    const auto self = shared_from_this();
+    std::vector<object_name> names;
+    for (const auto& one : all)
+        if (!one->is_here()) names.push_back(one->name());
+    if (names.empty()) co_return;
+    auto claiming = claim_far(std::move(names));
+    (void)co_await claiming; // it settles those that are known
+}
+
+SKEIN_INLINE void store_client::tell_hub(const std::string& door, bool is_for_hosts) {
+    if (!has_peers_) return;
+    hub_note what;
+    what.door = door;
+    what.is_for_hosts = is_for_hosts;
+    tell_in_order(what);
+}
+
+// ---- reading -----------------------------------------------------------------------------------
+
+SKEIN_INLINE reading_ptr read_now(const object_ptr& which) {
+    const auto client = which->back_->client();
+    return client ? client->read_now(which) : nullptr;
+}
+
+SKEIN_INLINE task<reading_ptr> read(object_ptr which) {
+    const auto client = which->back_->client();
+    if (!client) throw error(errc::closed, "an object is read after the end of its program");
+    std::vector<object_ptr> one;
+    one.push_back(std::move(which));
+    auto reading = client->read(std::move(one));
+    const auto got = co_await reading;
+    co_return got.front();
+}
+
+SKEIN_INLINE void read_then(object_ptr which, unique_function<void(result<reading_ptr>)> then) {
+    if (const auto client = which->back_->client())
+        return client->read_then(std::move(which), std::move(then));
+    then(error(errc::closed, "an object is read after the end of its program"));
+}
+
+/// Where it is now it stays.
+SKEIN_INLINE reading_ptr store_client::pinned(const object_ptr& which, std::uint64_t at) {
+    if (const auto there = which->read_.lock(); there && !there->own_) {
+        ++there->times_;
+        return there;
+    }
+    auto made = std::make_shared<reading>(which, memory_.view(at, which->bytes()), arena(), 1);
+    which->read_ = made;
+    return made;
+}
+
+SKEIN_INLINE reading_ptr store_client::read_now(const object_ptr& which) {
+    if (auto there = which->read_.lock()) return there;
+    if (has_peers_ ? !which->is_here() : !is_roomy_) return nullptr;
+    auto made = std::make_shared<reading>(which, which->here_, arena(), 0);
+    which->read_ = made;
+    return made;
+}
+
+/// Who reads without having asked is to say what, and asks from now on.
+SKEIN_INLINE void store_client::set_roomy(bool is_roomy) {
+    if (!std::exchange(is_roomy_, is_roomy) || is_roomy) return;
+    reads_note what;
+    std::vector<std::shared_ptr<reading>> all; // none of them ends meanwhile
+    for (const auto& [key, known] : known_) {
+        const auto one = known.lock();
+        if (!one) continue;
+        auto being_read = one->read_.lock();
+        if (!being_read || being_read->own_ || being_read->times_ != 0) continue;
+        being_read->times_ = 1;
+        all.push_back(std::move(being_read));
+        what.these.push_back({key.number, 1, 0});
+        if (what.these.size() < most_names) continue;
+        what.is_last = false;
+        tell_in_order(what);
+        what.is_last = true;
+        what.these.clear();
+    }
+    tell_in_order(what);
+}
+
+/// What is asked for by somebody who may not wait for it.
+struct store_client::pinning {
+    std::vector<object_ptr> which;
+    std::vector<reading_ptr> got;
+    std::optional<error> why;
+    event is_over;
+};
+
+SKEIN_INLINE task<std::vector<reading_ptr>> store_client::read(std::vector<object_ptr> which) {
+    const auto self = shared_from_this();
+    std::vector<reading_ptr> out;
+    out.reserve(which.size());
+    std::vector<std::size_t> missing;
+    const auto asked = std::make_shared<pinning>();
+    for (const auto& one : which) {
+        out.push_back(read_now(one));
+        if (out.back()) continue;
+        missing.push_back(out.size() - 1);
+        asked->which.push_back(one);
+    }
+    if (missing.empty()) co_return out;
+    if (is_closed_) throw error(errc::closed, "the store's client has ended");
+    if (has_peers_) { // nothing of theirs is ever away
+        auto bringing = bring(asked->which);
+        co_await bringing;
+        for (std::size_t i = 0; i < missing.size(); ++i)
+            out[missing[i]] = read_now(asked->which[i]);
+        co_return out;
+    }
+    {
+        const task_context::use none(nullptr);
+        tasks_.spawn(pin_for(this, asked));
+    }
+    co_await asked->is_over.wait();
+    if (asked->why) throw *asked->why;
+    for (std::size_t i = 0; i < missing.size(); ++i) out[missing[i]] = std::move(asked->got[i]);
+    co_return out;
+}
+
+SKEIN_INLINE void store_client::read_then(object_ptr which, reader then) {
+    if (is_closed_) return then(error(errc::closed, "the store's client has ended"));
+    const task_context::use none(nullptr);
+    tasks_.spawn(read_for(shared_from_this(), std::move(which), std::move(then)));
+}
+
+SKEIN_INLINE task<void> store_client::read_for(std::shared_ptr<store_client> self, object_ptr which,
+                                               reader then) {
+    std::vector<object_ptr> one;
+    one.push_back(std::move(which));
+    auto reading = as_result(self->read(std::move(one)));
+    auto got = co_await reading;
+    then(got ? result<reading_ptr>(std::move(got->front())) : result<reading_ptr>(got.error()));
+}
+
+SKEIN_INLINE task<void> store_client::pin_for(store_client* self, std::shared_ptr<pinning> asked) {
+    try {
+        co_await self->pinning_.acquire();
+        const turn mine(self->pinning_);
+        auto linking = self->link();
+        const auto over = co_await linking;
+        for (std::size_t from = 0; from < asked->which.size(); from += most_names) {
+            const auto many = std::min(most_names, asked->which.size() - from);
+            pin_request what;
+            for (std::size_t i = 0; i < many; ++i)
+                what.which.push_back(asked->which[from + i]->name().number);
+            auto asking = over->call<pin_reply>(std::move(what));
+            const auto answer = co_await asking;
+            if (answer.where.size() != many)
+                throw error(errc::malformed,
+                            "the store answers for other objects than were asked for");
+            for (std::size_t i = 0; i < many; ++i) {
+                const auto& one = asked->which[from + i];
+                const auto& where = answer.where[i];
+                if (where.bytes != one->bytes())
+                    throw error(errc::not_found,
+                                fmt::format("object {} is gone", one->name().number.value()));
+                asked->got.push_back(where.at == pin_reply::away ? nullptr
+                                                                 : self->pinned(one, where.at));
+            }
+        }
+        for (std::size_t i = 0; i < asked->got.size(); ++i) {
+            if (asked->got[i]) continue;
+            auto fetching = fetch(self, asked->which[i]);
+            asked->got[i] = co_await fetching;
+        }
+    } catch (const error& e) {
+        asked->why = e;
+    }
+    asked->is_over.set();
+}
+
+/// A copy in the memory of this process: the store has no room for it, and may have none for long.
+SKEIN_INLINE task<reading_ptr> store_client::fetch(store_client* self, object_ptr which) {
+    co_await self->fetching_.acquire();
+    const turn mine(self->fetching_);
+    if (auto there = which->read_.lock()) co_return there;
+    auto linking = self->link();
+    const auto over = co_await linking;
+    auto copying = detail::copy_of_away(over, which->name());
+    auto own = co_await copying;
+    const auto all = own.view(0, which->bytes());
+    auto made = std::make_shared<reading>(which, all, std::move(own), 0);
+    which->read_ = made;
+    co_return made;
+}
+
+SKEIN_INLINE task<void> store_client::give(std::vector<object_ptr> all, process_id to) {
+    const auto self = shared_from_this();
+    auto linking = link();
+    const auto over = co_await linking;
+    std::vector<object_name> names;
+    names.reserve(all.size());
+    for (const auto& one : all) names.push_back(one->name());
+    auto giving = has_peers_ ? detail::give_by<far_give_request>(over, std::move(names), to)
+                             : detail::give_by<give_request>(over, std::move(names), to);
+    co_await giving;
+}
+
+template <class Note>
+void store_client::send_back(const std::vector<far_let_go>& all) {
+    for (std::size_t from = 0; from < all.size(); from += most_names) {
+        Note what;
+        const auto many = std::min(most_names, all.size() - from);
+        for (std::size_t i = 0; i < many; ++i) {
+            const auto& one = all[from + i];
+            detail::add_let_go(what, one);
+            const auto known = known_.find({one.store, one.which});
+            if (one.times != 0 && known != known_.end() && known->second.expired())
+                known_.erase(known);
+        }
+        try {
+            link_->tell(what);
+        } catch (const error&) {
+            return; // its end follows, and the store forgets all
+        }
+    }
+}
+
+SKEIN_INLINE void store_client::send_back() {
+    if (!link_ || lost_) return;
+    const auto all = back_->take();
+    if (has_peers_)
+        send_back<far_release_note>(all);
+    else
+        send_back<release_note>(all);
+}
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/local_store.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::net {
+class real_loop;
+}
+
+namespace skein::objects {
+
+/// What a store has by default: 30 % of the memory that this process may use; 0: nobody tells.
+[[nodiscard]] std::uint64_t default_store_bytes();
+/// "2GiB", "500MB", "0" (no store).
+///   errors  usage
+[[nodiscard]] std::uint64_t parse_store_bytes(std::string_view text);
+
+/// What SKEIN_STORE says, else what is asked for, else default_store_bytes().
+///   errors  usage
+[[nodiscard]] std::uint64_t store_bytes_for(std::string_view asked);
+
+/// Whether one of the two says anything.
+[[nodiscard]] bool is_store_asked(std::string_view asked) noexcept;
+
+/// What a child inherits of the store, for it alone, and our end of its socket once more.
+struct child_link {
+    std::vector<std::shared_ptr<const unique_fd>> files;
+    unique_fd ours;
+    fork_guard unforked;
+
+    /// Its holds end now, also if somebody that it has left behind has its end of the socket.
+    void has_ended() noexcept;
+};
+
+/// Of a store that has others beside it, on other nodes.
+struct store_on_node {
+    net::token secret{}; ///< of all stores of the program
+    std::string node{};  ///< for people
+};
+
+/// On the driver's loop, or that of an agent for a program; start() may come from there alone.
+class local_store {
+public:
+    ///   among   it has others beside it; nothing: all processes are of this host
+    ///   files   where objects go when there is no room; null: nowhere. Not beside others
+    ///   errors  exhausted: the system allows no such memory
+    explicit local_store(std::uint64_t bytes, std::optional<store_on_node> among = {},
+                         std::unique_ptr<spill_volume> files = nullptr);
+    local_store(const local_store&) = delete;
+    local_store& operator=(const local_store&) = delete;
+    /// All clients have been closed, or their processes are gone.
+    ~local_store();
+
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return memory_.bytes(); }
+    /// The memory, and a socket.
+    [[nodiscard]] child_link link_for_child();
+    /// For its boot message.
+    [[nodiscard]] const net::token& secret() const noexcept { return secret_; }
+
+    /// Somebody is about to make or hold an object. Returns at once.
+    void start();
+    [[nodiscard]] bool has_started() const noexcept { return thread_ != nullptr; }
+    [[nodiscard]] bool has_others() const noexcept { return among_.has_value(); }
+    /// Of the driver's: starts it, and has it listen for the others; gives where, as text. Blocks
+    /// for a moment, the first time.
+    ///   errors  those of network::listen
+    [[nodiscard]] std::string open_door(const net::address& at);
+    /// An object is here, so that somebody holds it, and the driver's store is there. Blocks for a
+    /// moment.
+    [[nodiscard]] bool is_needed();
+    /// That of the driver; `self`: its incarnation. `on` is the loop that runs now.
+    [[nodiscard]] std::shared_ptr<store_client> client(net::real_loop& on, process_id self);
+
+private:
+    struct server; // on the thread
+    void take(unique_fd socket);
+
+    arena memory_;
+    std::optional<store_on_node> among_;
+    std::string door_;                      ///< once it is open
+    std::unique_ptr<spill_volume> files_;   ///< until the start
+    std::shared_ptr<const unique_fd> file_; ///< the arena's, once more, for children
+    net::token secret_;
+    std::vector<unique_fd> early_; ///< sockets from before the start
+    std::unique_ptr<server> server_;
+    std::unique_ptr<net::loop_thread> thread_;
+};
+
+/// The client of a child that has inherited such files.
+///   want       asks the driver to start its store; called once, before the first use
+///   has_peers  it is a store of many, see far_objects
+///   errors  malformed: they are something else
+[[nodiscard]] std::shared_ptr<store_client> inherited_client(net::real_loop& on,
+                                                             std::vector<unique_fd> files,
+                                                             net::token secret, process_id self,
+                                                             unique_function<void()> want,
+                                                             bool has_peers = false);
+
+} // namespace skein::objects
+
+
+// ======== skein/objects/detail/local_store.ipp
+// The bodies of objects/local_store.hpp.
+
+
 #include <charconv>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -38358,6 +41634,16 @@ SKEIN_INLINE std::uint64_t parse_store_bytes(std::string_view text) {
     throw refuse();
 }
 
+SKEIN_INLINE bool is_store_asked(std::string_view asked) noexcept {
+    const char* const said = std::getenv("SKEIN_STORE");
+    return !asked.empty() || (said != nullptr && *said != '\0');
+}
+SKEIN_INLINE std::uint64_t store_bytes_for(std::string_view asked) {
+    if (const char* said = std::getenv("SKEIN_STORE"); said != nullptr && *said != '\0')
+        asked = said;
+    return asked.empty() ? default_store_bytes() : parse_store_bytes(asked);
+}
+
 namespace detail {
 
 /// Of both sides.
@@ -38366,6 +41652,7 @@ namespace detail {
     net::connection_options how;
     how.secret = secret;
     how.self.name = self ? "process" : "store";
+    how.self.pid = ::getpid();
     how.self.build_id = proc::build_id();
     how.self.purpose = "skein-objects-1";
     if (self) how.self.extra = wire::encode(store_hello{self});
@@ -38384,6 +41671,18 @@ namespace detail {
     return how;
 }
 
+/// The socket of a link with the store once more, for as long as the client lives. The store takes the
+/// end of the socket for the end of the process, and gives others what that has held: the end of an
+/// aborted link it must not see.
+struct life_line {
+    explicit life_line(const unique_fd& socket)
+        : fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0)), unforked(fd.get()) {
+        if (!fd) throw error(errc::exhausted, "no descriptor for the link with the store");
+    }
+    unique_fd fd;
+    fork_guard unforked;
+};
+
 [[nodiscard]] SKEIN_INLINE task<net::connection::handle> meet_store(
     std::unique_ptr<net::stream> over, net::connection_options how) {
     net::connected_network pair(std::move(over));
@@ -38394,11 +41693,34 @@ namespace detail {
 } // namespace detail
 
 struct local_store::server {
-    server(arena memory, std::uint64_t number) : books(std::move(memory), number) {}
+    server(net::real_loop& on, arena memory, std::uint64_t number,
+           const std::optional<store_on_node>& among, std::unique_ptr<spill_volume> files)
+        : network(on), books(std::move(memory), number, {}, std::move(files)) {
+        if (!among) return;
+        store_peer_options how;
+        how.secret = among->secret;
+        how.node = among->node;
+        far.emplace(books, network, std::move(how));
+    }
+    net::real_network network;
     store books;
+    std::optional<far_objects> far;
     scope serving;
 
+    /// Another process has this end of the socket, too: who is served hears of the end only if that is said.
+    struct last_word {
+        explicit last_word(const unique_fd& socket)
+            : fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0)), unforked(fd.get()) {}
+        last_word(const last_word&) = delete;
+        last_word& operator=(const last_word&) = delete;
+        ~last_word() {
+            if (fd) (void)net::end_both_ways(fd.get());
+        }
+        unique_fd fd;
+        fork_guard unforked;
+    };
     static task<void> serve(server* self, unique_fd socket, net::token secret) {
+        const last_word end(socket);
         try {
             auto stream = net::adopt_unix_stream(static_cast<net::real_loop&>(loop::current()),
                                                  socket.release(), "a process of this program");
@@ -38411,6 +41733,10 @@ struct local_store::server {
         }
     }
     static task<void> end(server* self) {
+        if (self->far) {
+            auto parting = self->far->close();
+            co_await parting;
+        }
         auto closing = self->books.close();
         co_await closing;
         self->serving.cancel();
@@ -38419,8 +41745,12 @@ struct local_store::server {
     }
 };
 
-SKEIN_INLINE local_store::local_store(std::uint64_t bytes)
-    : memory_(arena::create(bytes)), secret_(net::token::generate()) {
+SKEIN_INLINE local_store::local_store(std::uint64_t bytes, std::optional<store_on_node> among,
+                                      std::unique_ptr<spill_volume> files)
+    : memory_(arena::create(bytes)), among_(std::move(among)), files_(std::move(files)),
+      secret_(net::token::generate()) {
+    if (among_ && files_)
+        throw error(errc::not_supported, "not supported: files beside stores of other nodes");
     file_ = std::make_shared<const unique_fd>(::fcntl(memory_.fd(), F_DUPFD_CLOEXEC, 0));
     if (!*file_) throw error(errc::exhausted, "no descriptor for the memory of objects");
     (void)memory_.view(0, 0); // where addresses are limited it is said now
@@ -38464,39 +41794,64 @@ SKEIN_INLINE void local_store::start() {
     if (thread_) return;
     thread_ = std::make_unique<net::loop_thread>("skein-objects");
     thread_->run([this]() -> task<void> {
-        server_ = std::make_unique<server>(memory_, system_random().next() | 1);
+        server_ = std::make_unique<server>(thread_->loop(), memory_, system_random().next() | 1,
+                                           among_, std::move(files_));
         co_return;
     });
     for (auto& socket : std::exchange(early_, {})) take(std::move(socket));
 }
 
+SKEIN_INLINE std::string local_store::open_door(const net::address& at) {
+    start();
+    if (door_.empty())
+        door_ = thread_->run([this, &at]() -> task<std::string> {
+            server_->far->listen(at);
+            co_return to_string(server_->far->local());
+        });
+    return door_;
+}
+
+SKEIN_INLINE bool local_store::is_needed() {
+    return thread_ && thread_->run([this]() -> task<bool> {
+        co_return server_->far && server_->far->is_needed();
+    });
+}
+
 SKEIN_INLINE std::shared_ptr<store_client> local_store::client(net::real_loop& on,
                                                                process_id self) {
     return store_client::make(
-        on, memory_, self, [this, &on, self]() -> task<net::connection::handle> {
+        on, memory_, self,
+        [this, &on, self,
+         life = std::optional<detail::life_line>()]() mutable -> task<net::connection::handle> {
             start();
             auto link = net::make_socket_pair();
+            life.emplace(link.theirs);
             take(std::move(link.ours));
             return detail::meet_store(
                 net::adopt_unix_stream(on, link.theirs.release(), "the store"),
                 detail::store_connection(secret_, self));
-        });
+        },
+        has_others());
 }
 
 SKEIN_INLINE std::shared_ptr<store_client> inherited_client(net::real_loop& on,
                                                             std::vector<unique_fd> files,
                                                             net::token secret, process_id self,
-                                                            unique_function<void()> want) {
+                                                            unique_function<void()> want,
+                                                            bool has_peers) {
     if (files.size() != 2)
         throw error(errc::malformed, "this process has not inherited the files of a store");
     auto memory = arena::open(std::move(files[0]));
+    detail::life_line life(files[1]);
     auto stream = net::adopt_unix_stream(on, files[1].release(), "the store");
     return store_client::make(
         on, std::move(memory), self,
-        [stream = std::move(stream), secret, self, want = std::move(want)]() mutable {
+        [stream = std::move(stream), life = std::move(life), secret, self,
+         want = std::move(want)]() mutable {
             want();
             return detail::meet_store(std::move(stream), detail::store_connection(secret, self));
-        });
+        },
+        has_peers);
 }
 
 } // namespace skein::objects
@@ -39136,7 +42491,6 @@ class loop;
 namespace skein::net {
 class channel;
 class network;
-struct address;
 } // namespace skein::net
 
 namespace skein::rt {
@@ -39190,6 +42544,12 @@ struct space_place {
     [[nodiscard]] net::address where() const;
 };
 
+/// Of a program with workers on several nodes, each of which has a store.
+struct store_meeting {
+    net::token secret{};
+    net::address at{}; ///< where the driver's listens; once workers may come
+};
+
 /// Driver: the space server of that incarnation has ended. Who calls through it in this program
 /// hears how.
 void tell_space_server_ended(runtime& driver, const std::string& space, std::uint64_t space_server,
@@ -39228,6 +42588,9 @@ public:
     /// No handle to a group is left: its workers end when what runs there has ended, then the
     /// runtime is told (group_gone). Returns at once.
     virtual void drop_group(std::uint64_t number) = 0;
+
+    /// How the stores of its nodes and of the driver meet; nothing: there is one host.
+    [[nodiscard]] virtual std::optional<store_meeting> stores() const { return std::nullopt; }
 
     /// Whether there is a cluster with namespaces behind it.
     [[nodiscard]] virtual bool has_spaces() const noexcept { return false; }
@@ -39469,9 +42832,11 @@ struct worker_link {
 /// How space clients begin their names.
 inline constexpr std::string_view space_client_name = "client-";
 /// The store of its node, for the large values in calls of this process. start: of a driver, has the
-/// store begin.
+/// store begin, and gives where it listens for those of other nodes; empty: there are none.
 void use_store(runtime& self, std::shared_ptr<objects::store_client> store,
-               unique_function<void()> start = {});
+               unique_function<std::string()> start = {});
+/// Worker: the driver at the other end has a store that those of its nodes may meet.
+[[nodiscard]] bool has_store_for_nodes(const net::channel& driver);
 /// Worker: it is about to use the store of its driver.
 void want_store(net::channel& driver);
 /// Where a worker can be dialled from another host, by what it has said of itself; nothing:
@@ -39509,8 +42874,9 @@ void want_store(net::channel& driver);
 //     left       it has ended by itself
 //     find       id = who asks, body = type and name                a reply brings its number
 //
-// store, from a worker to its driver: it is about to use the store of their node. What calls and
-// replies say of objects is in detail/object_message.hpp.
+// store, from a worker to its driver: it is about to use the store of its node; on a cluster the driver
+// says back where its own store is, for that to meet it: body = an address. What calls and replies say
+// of objects is in detail/object_message.hpp.
 //
 // Of placement groups, from a worker to its driver: group, body = group_question,
 // detail/group_message.hpp.
@@ -40625,6 +43991,8 @@ struct function_record {
     const std::type_info* actor = nullptr; ///< of a method or constructor: whose
     bool is_coroutine = false;             ///< starts from the run queue, in order
     bool is_stream = false;                ///< gives items, see rt/stream.hpp
+    bool reads_views = false;              ///< there is a view of an object in its arguments
+    bool gives_views = false;              ///< the same in its result
     std::uint16_t group = 0;               ///< of a method: see group_number()
     std::string_view group_name;
     void (*invoke)(detail::incoming_call&) = nullptr; ///< decodes, calls, replies
@@ -40780,7 +44148,8 @@ struct frame_view;
 }
 namespace skein::objects {
 class object;
-}
+class reading;
+} // namespace skein::objects
 
 namespace skein::rt {
 
@@ -40819,6 +44188,12 @@ enum class call_kind : std::uint8_t { task, method, create };
 
 class actor_queue;
 
+/// Suspended until a call is done and its value can be read.
+class value_waiter : public waiter {
+public:
+    std::shared_ptr<const objects::reading> bytes; ///< of a value that is an object
+};
+
 /// Arguments of a call that cannot be encoded yet because some are pending refs.
 class deferred_arguments {
 public:
@@ -40826,6 +44201,8 @@ public:
     virtual void encode(wire::writer& to) = 0;
     /// The failure of a ref among them, if one failed.
     [[nodiscard]] virtual const failure* failed() const noexcept = 0;
+    /// Those that are objects, which must be read before they are encoded.
+    virtual void unread(const call_base& call, std::vector<counted_ptr<call_base>>& into) const = 0;
 };
 
 /// Credit: calls that were sent and have not begun, and their bytes. Used in runtime_credits.ipp.
@@ -40899,6 +44276,20 @@ public:
     /// It runs once more: what has come of it so far is nothing.
     virtual void begin_again() {}
 
+    // A value that is an object lies in the store, perhaps in a file, until somebody reads it.
+
+    /// It must be read before it can be copied, which has not failed yet.
+    [[nodiscard]] bool is_unread() const noexcept;
+    /// The same, also if that has failed before.
+    [[nodiscard]] bool must_be_read() const noexcept {
+        return rare != nullptr && object_must_be_read();
+    }
+    /// Reads it for those who wait for it, and for calls that take it.
+    void read_value();
+    /// Its bytes.
+    ///   errors  why they cannot be read
+    [[nodiscard]] std::shared_ptr<const objects::reading> bytes_of_object() const;
+
     rarities& extra();
     /// A handle that must live until the call is done.
     void keep(std::shared_ptr<void> handle);
@@ -40943,6 +44334,10 @@ protected:
     virtual result<void> take_value(byte_span value) = 0;
     virtual result<void> take_object(const std::shared_ptr<const objects::object>& value);
     virtual void take_failure(const failure&) {}
+    /// It is there itself, not in an object alone.
+    [[nodiscard]] virtual bool has_value() const noexcept { return false; }
+    /// read_value() has ended.
+    virtual void on_read() {}
     virtual void on_finished() {}
     void finished();
     std::uint32_t watchers_ = 0; ///< refs and awaiters: those who may look at the outcome
@@ -40950,6 +44345,9 @@ protected:
 private:
     void tell_unseen() const noexcept;
     void release_dependents();
+    [[nodiscard]] bool object_must_be_read() const noexcept;
+    void wake_waiters();
+    void value_was_read(result<std::shared_ptr<const objects::reading>> got);
 
     std::uint32_t uses_ = 0;
     std::unique_ptr<failure> failure_;
@@ -41243,7 +44641,8 @@ struct worker_hello {
     /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has
     /// its host from the link to the driver.
     std::string near_address, far_address;
-    std::string space; ///< a driver's: it is the space server of this namespace
+    std::string space;      ///< a driver's: it is the space server of this namespace
+    bool has_store = false; ///< a driver's: its store is one of many, on other nodes
 };
 
 /// The parts of the body of a reply that lends.
@@ -41821,6 +45220,79 @@ private:
 //     auto claims = objects.claim(uses);                // a call has come: they are held here
 
 
+// ======== skein/rt/detail/departures.hpp
+// departures: replies that go through the store before they leave. Plain calls that keep the loop to
+// themselves let them leave first, as replies in messages do; but not those that wait for room.
+//
+//     departures leaving;
+//     departures::place mine(leaving);               // until it has left
+//     if (leaving.has_any()) {                       // before the next call keeps the loop
+//         auto gone = leaving.wait();
+//         co_await gone;
+//     }
+
+
+#include <chrono>
+#include <cstdint>
+#include <set>
+#include <utility>
+
+namespace skein::rt::detail {
+
+/// On one loop.
+class departures {
+public:
+    departures() = default;
+    departures(const departures&) = delete;
+    departures& operator=(const departures&) = delete;
+
+    /// One of them. The departures must outlive it.
+    class place {
+    public:
+        explicit place(departures& of) : of_(&of), number_(++of.last_) { of.open_.insert(number_); }
+        place(place&& other) noexcept
+            : of_(std::exchange(other.of_, nullptr)), number_(other.number_) {}
+        place& operator=(place&&) = delete;
+        ~place() {
+            if (of_ != nullptr) of_->has_left(number_);
+        }
+
+    private:
+        departures* of_;
+        std::uint64_t number_;
+    };
+
+    /// Some have not left, and none is known to wait for room.
+    [[nodiscard]] bool has_any() const noexcept {
+        return !open_.empty() && *open_.begin() != waits_;
+    }
+    /// Suspends until those that are there now have left. One that takes longer than this waits for
+    /// room: from then on nobody waits for it, nor for those behind it. Of one task at a time.
+    ///   errors  cancelled
+    [[nodiscard]] task<void> wait() {
+        if (!has_any()) co_return;
+        until_ = last_;
+        have_left_.reset();
+        auto leaving = have_left_.wait_for(patience);
+        if (!co_await leaving) waits_ = *open_.begin();
+    }
+
+    static constexpr time_span patience = std::chrono::milliseconds(500);
+
+private:
+    void has_left(std::uint64_t number) noexcept {
+        open_.erase(number);
+        if (open_.empty() || *open_.begin() > until_) have_left_.set();
+    }
+
+    std::set<std::uint64_t> open_;
+    std::uint64_t last_ = 0, until_ = 0;
+    std::uint64_t waits_ = 0; ///< this one, for room; 0: none
+    event have_left_;
+};
+
+} // namespace skein::rt::detail
+
 // ======== skein/rt/detail/object_message.hpp
 // Objects in the messages of calls.
 //
@@ -41896,6 +45368,8 @@ SKEIN_INLINE bool take_uses(byte_span& body, std::vector<object_use>& into) {
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace skein::objects {
@@ -41914,14 +45388,21 @@ inline constexpr time_span room_patience = std::chrono::seconds(10);
 /// The objects of a call that has come.
 struct arrived_objects {
     std::vector<object_use> uses;
-    std::vector<objects::object_ptr> held; ///< in the same order, once `ready` is set
-    std::optional<error> why;              ///< they are not there
+    bool reads_inside = false; ///< there are views in the arguments
+    bool is_next = false;      ///< its call is about to run
+    bool is_claimed = false;
+    std::vector<objects::object_ptr> held;   ///< in the same order, once `ready` is set
+    std::vector<objects::reading_ptr> bytes; ///< the same of those that are read; null: it is not
+    std::optional<error> why;                ///< they are not there
     event ready;
 
+    [[nodiscard]] bool reads(const object_use& one) const noexcept {
+        return reads_inside || one.place != named_inside;
+    }
     /// The one that is an argument; null: that stands in the message.
-    [[nodiscard]] const objects::object* at(std::uint32_t place) const noexcept {
-        for (std::size_t i = 0; i < held.size(); ++i)
-            if (uses[i].place == place) return held[i].get();
+    [[nodiscard]] const objects::reading* at(std::uint32_t place) const noexcept {
+        for (std::size_t i = 0; i < bytes.size(); ++i)
+            if (uses[i].place == place) return bytes[i].get();
         return nullptr;
     }
     [[nodiscard]] bool are_arguments() const noexcept {
@@ -41947,20 +45428,31 @@ public:
     object_traffic(const object_traffic&) = delete;
     object_traffic& operator=(const object_traffic&) = delete;
 
-    /// Once. start: of a driver, has its store begin.
-    void use(std::shared_ptr<objects::store_client> store, unique_function<void()> start = {});
+    /// Once. start: of a driver, has its store begin; gives where that listens for those of other
+    /// nodes, if there may be any.
+    void use(std::shared_ptr<objects::store_client> store,
+             unique_function<std::string()> start = {});
     [[nodiscard]] bool has_store() const noexcept { return store_ != nullptr; }
+    /// Nothing comes from the store any more: what this process holds it can read, no more.
+    [[nodiscard]] bool has_lost_store() const noexcept;
     [[nodiscard]] objects::store_client& store() noexcept { return *store_; }
+    /// There are stores on other nodes.
+    [[nodiscard]] bool has_peers() const noexcept;
     [[nodiscard]] std::shared_ptr<objects::store_client> shared_store() const { return store_; }
-    /// A worker is about to use the store of its driver.
-    void start();
+    /// A worker is about to use the store of its driver, or of its node; gives what `start` has.
+    ///   errors  those of net::network::listen
+    [[nodiscard]] std::string start();
     /// So many bytes are an object rather than a part of a message.
     [[nodiscard]] bool takes(std::size_t bytes) const noexcept {
         return store_ != nullptr && bytes > limit::inline_bytes;
     }
 
-    /// Holds the objects of a call that has come.
-    [[nodiscard]] std::shared_ptr<arrived_objects> claim(std::vector<object_use> uses);
+    /// Holds the objects of a call that has come, and reads those whose bytes need not be asked for.
+    ///   reads_views  the function has views in its arguments
+    [[nodiscard]] std::shared_ptr<arrived_objects> claim(std::vector<object_use> uses,
+                                                         bool reads_views);
+    /// The call is about to run: what it reads is read. Until then it may be in files.
+    void read(const std::shared_ptr<arrived_objects>& all);
     /// The objects of a reply of that process, which has given them to this one; the body is without
     /// their list then.
     ///   errors  malformed, mismatch, not_supported
@@ -41971,10 +45463,24 @@ public:
     /// That process has ended, and all its replies were read.
     ///   has_ended  this is the driver, which knows that it has ended
     void lost(std::uint64_t incarnation, bool has_ended = false);
-    /// Makes an object; null: no room, or no store.
-    ///   bytes   must stay until the task has ended
-    ///   errors  those of the link with the store; cancelled
+    /// Worker: where the driver's store listens; `host`: that of the driver, as it is seen here.
+    ///   errors  malformed
+    void hear_hub(std::string_view door, const std::string& host);
+    /// All can be read here.
+    [[nodiscard]] static bool are_here(const std::vector<objects::object_ptr>& all) noexcept;
+    /// Brings them to this node.
+    ///   errors  those of store_client::bring()
+    [[nodiscard]] task<void> bring(std::vector<objects::object_ptr> all);
+    // An object of bytes, which must stay until the task has ended. Nothing: no room, or no store.
+    //   errors  those of the link with the store; cancelled
+
+    /// Held by this process.
     [[nodiscard]] task<objects::object_ptr> make(byte_span bytes);
+    /// Held by another process from the start.
+    [[nodiscard]] task<std::optional<objects::object_name>> make_for(objects::process_id to,
+                                                                     byte_span bytes);
+    /// Replies of this process that have to get through the store.
+    [[nodiscard]] departures& leaving() noexcept { return leaving_; }
     /// Does work of a call that has objects; its errors are nobody's.
     void spawn(task<void> work);
 
@@ -41983,7 +45489,8 @@ public:
 
 private:
     std::shared_ptr<objects::store_client> store_;
-    unique_function<void()> start_;
+    unique_function<std::string()> start_;
+    departures leaving_;
     scope tasks_;
 };
 
@@ -42333,14 +45840,39 @@ struct peer : std::enable_shared_from_this<peer> {
 namespace skein::rt::detail {
 
 SKEIN_INLINE void object_traffic::use(std::shared_ptr<objects::store_client> store,
-                                      unique_function<void()> start) {
+                                      unique_function<std::string()> start) {
     store_ = std::move(store);
     start_ = std::move(start);
 }
 
-SKEIN_INLINE void object_traffic::start() {
-    if (start_) start_();
+SKEIN_INLINE std::string object_traffic::start() {
+    auto door = start_ ? start_() : std::string();
     if (store_ != nullptr) store_->open(); // to say which processes have ended
+    return door;
+}
+
+SKEIN_INLINE void object_traffic::hear_hub(std::string_view door, const std::string& host) {
+    auto at = net::address::parse(door);
+    if (!at) throw at.error();
+    const bool is_for_hosts = at->kind == net::scheme::tcp && at->host == "*";
+    if (is_for_hosts) at->host = host;
+    if (store_ != nullptr) store_->tell_hub(to_string(*at), is_for_hosts);
+}
+
+SKEIN_INLINE bool object_traffic::are_here(const std::vector<objects::object_ptr>& all) noexcept {
+    for (const auto& one : all)
+        if (!one->is_here()) return false;
+    return true;
+}
+
+SKEIN_INLINE task<void> object_traffic::bring(std::vector<objects::object_ptr> all) {
+    const auto store = store_;
+    auto bringing = store->bring(std::move(all));
+    co_await bringing;
+}
+
+SKEIN_INLINE bool object_traffic::has_peers() const noexcept {
+    return store_ != nullptr && store_->has_peers();
 }
 
 /// Its end is nobody's, and an error of it no end of others.
@@ -42363,6 +45895,39 @@ SKEIN_INLINE task<void> object_traffic::close() {
     (void)co_await joined;
 }
 
+/// What the call reads stays where it is until it has ended.
+SKEIN_INLINE task<void> read_for(std::shared_ptr<objects::store_client> store,
+                                 std::shared_ptr<arrived_objects> all) {
+    std::vector<objects::object_ptr> which;
+    for (std::size_t i = 0; i < all->held.size(); ++i)
+        if (all->reads(all->uses[i])) which.push_back(all->held[i]);
+    auto reading = as_result(store->read(std::move(which)));
+    auto got = co_await reading;
+    all->bytes.resize(all->held.size());
+    if (got) {
+        auto next = got->begin();
+        for (std::size_t i = 0; i < all->held.size(); ++i)
+            if (all->reads(all->uses[i])) all->bytes[i] = std::move(*next++);
+    } else {
+        all->why = got.error();
+    }
+    all->ready.set();
+}
+
+/// Nobody need be asked for the bytes.
+SKEIN_INLINE bool read_at_once(objects::store_client& store, arrived_objects& all) {
+    all.bytes.resize(all.held.size());
+    for (std::size_t i = 0; i < all.held.size(); ++i) {
+        if (!all.reads(all.uses[i])) continue;
+        all.bytes[i] = store.read_now(all.held[i]);
+        if (!all.bytes[i]) {
+            all.bytes.clear(); // calls that wait behind others pin nothing
+            return false;
+        }
+    }
+    return true;
+}
+
 /// Until it has an answer, whatever becomes of the call.
 SKEIN_INLINE task<void> claim_for(std::shared_ptr<objects::store_client> store,
                                   std::shared_ptr<arrived_objects> all) {
@@ -42381,12 +45946,25 @@ SKEIN_INLINE task<void> claim_for(std::shared_ptr<objects::store_client> store,
     } else {
         all->why = held.error();
     }
-    all->ready.set();
+    all->is_claimed = true;
+    if (all->why || read_at_once(*store, *all)) {
+        all->ready.set();
+    } else if (all->is_next) {
+        auto reading = read_for(store, all);
+        co_await reading;
+    }
 }
 
-SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(std::vector<object_use> uses) {
+SKEIN_INLINE void object_traffic::read(const std::shared_ptr<arrived_objects>& all) {
+    if (std::exchange(all->is_next, true) || !all->is_claimed || all->ready.is_set()) return;
+    spawn(read_for(store_, all));
+}
+
+SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(std::vector<object_use> uses,
+                                                                    bool reads_views) {
     auto all = std::make_shared<arrived_objects>();
     all->uses = std::move(uses);
+    all->reads_inside = reads_views;
     if (store_ == nullptr) {
         all->why =
             error(errc::not_supported, "not supported: an object of another host's store in a call")
@@ -42424,15 +46002,39 @@ SKEIN_INLINE void object_traffic::lost(std::uint64_t incarnation, bool has_ended
     if (store_ != nullptr) store_->lost(objects::process_id(incarnation), has_ended);
 }
 
-SKEIN_INLINE task<objects::object_ptr> object_traffic::make(byte_span bytes) {
-    const auto store = store_;
-    if (store == nullptr) co_return nullptr;
+SKEIN_INLINE bool object_traffic::has_lost_store() const noexcept {
+    return store_ != nullptr && store_->is_lost();
+}
+
+/// With the bytes in it; nothing: there is no room.
+SKEIN_INLINE task<std::optional<objects::fresh_object>> written_object(
+    std::shared_ptr<objects::store_client> store, byte_span bytes) {
+    if (store == nullptr) co_return std::nullopt;
     auto creating = store->create(bytes.size(), room_patience);
     auto made = co_await creating;
+    if (made) std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
+    co_return made;
+}
+
+SKEIN_INLINE task<objects::object_ptr> object_traffic::make(byte_span bytes) {
+    const auto store = store_;
+    auto writing = written_object(store, bytes);
+    auto made = co_await writing;
     if (!made) co_return nullptr;
-    std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
     auto sealing = store->seal(std::move(*made));
     co_return co_await sealing;
+}
+
+SKEIN_INLINE task<std::optional<objects::object_name>> object_traffic::make_for(
+    objects::process_id to, byte_span bytes) {
+    const auto store = store_;
+    auto writing = written_object(store, bytes);
+    auto made = co_await writing;
+    if (!made) co_return std::nullopt;
+    const auto name = made->name();
+    auto sealing = store->seal(std::move(*made), to);
+    (void)co_await sealing;
+    co_return name;
 }
 
 } // namespace skein::rt::detail
@@ -42450,13 +46052,18 @@ namespace skein::rt::detail {
 /// The actors whose handles are in one value; foreign: those of other namespaces.
 using lent_actors = lent_handles<actor_id, counted_ptr<actor_queue>>;
 
+/// What keeps them alive.
+using kept_actors = std::vector<counted_ptr<actor_queue>>;
+
 /// What replies ask of who keeps the handles of this process.
 class reply_events {
 public:
     /// The driver is to hear of the handles here that it does not know of.
     virtual void tell_holds() = 0;
-    /// The value with these handles is for this process: they live until it has been read.
-    virtual void keep_lent(const lent_actors& all) = 0;
+    /// The handles of a value for this process.
+    [[nodiscard]] virtual kept_actors keep_lent(const lent_actors& all) = 0;
+    /// The value is in the next frame of this process to itself: they live until that has been read.
+    virtual void send_along(kept_actors all) = 0;
 
 protected:
     ~reply_events() = default;
@@ -42484,12 +46091,12 @@ public:
 
     /// may_be_object: if it is large, and nothing in it belongs to a process.
     void reply(peer& to, slot_id id, encoder encode, bool may_be_object = false);
-    /// The same with other flags than reply_ok: what is encoded is the whole body.
-    void reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode);
     /// The value of a call of this process, as it is. False: another process has called.
     [[nodiscard]] bool reply_here(peer& to, slot_id id, finisher finish);
     /// A value that is encoded already. lends: its handles stand behind it.
     void pass_reply(peer& to, slot_id id, byte_span value, bool lends);
+    // These two wait for the store before they leave, and take the way that is theirs now.
+
     /// With a value as an object, or, where there is no room, in a message.
     void send_object(std::shared_ptr<peer> to, slot_id id, std::unique_ptr<outgoing_value> value);
     /// A reply with objects that this process holds, as it came.
@@ -42501,6 +46108,8 @@ public:
     /// A stream has ended behind so many items; why: the generator of `fn` has thrown that.
     void reply_end(peer& to, slot_id id, std::uint64_t items, const std::exception_ptr& why,
                    const function_record& fn);
+    /// The store of this worker's node is lost: it cannot run what others may.
+    void lost_store(const error& why);
     /// An item of a stream, encoded for who gets it.
     ///   errors  not_supported: there are handles in it; what its codec throws
     void encode_item(wire::writer& to, encoder encode);
@@ -42512,9 +46121,14 @@ public:
     void lend_object(objects::object_ptr one) { lent_objects_.push_back(std::move(one)); }
 
 private:
+    /// How a reply gets to its caller: settled when the call ends, see driver_news.
+    enum class way : std::uint8_t { straight, by_driver };
+    struct later_reply;
+
     void reply_with_objects(peer& to, slot_id id);
     void send(peer& to, std::uint16_t outcome, slot_id id);
-    [[nodiscard]] bool must_relay(peer& to, std::uint16_t outcome, slot_id id);
+    void send_by(way how, peer& to, std::uint16_t outcome, slot_id id);
+    [[nodiscard]] way way_of(peer& to, std::uint16_t outcome, slot_id id);
     void relay(const peer& to, std::uint16_t outcome, slot_id id);
 
     process_name here_;
@@ -42647,7 +46261,6 @@ using replying_mark = runtime_mark<struct replying_tag>;
 
 
 // ======== skein/rt/detail/replies.ipp, continued
-#include <cstring>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -42686,36 +46299,11 @@ SKEIN_INLINE void replies::reply(peer& to, slot_id id, encoder encode, bool may_
                            std::make_unique<encoded_value>(std::move(scratch_).take()));
     if (lent_.empty()) return send(to, reply_ok, id);
     if (to.role == peer_role::here) {
-        above_.keep_lent(lent_);
+        above_.send_along(above_.keep_lent(lent_));
         return send(to, reply_ok, id);
     }
     lending_reply::append(scratch_, lent_.known());
     send(to, reply_lends, id);
-}
-
-/// There are refs of objects in the value: who gets it holds them first.
-SKEIN_INLINE void replies::reply_with_objects(peer& to, slot_id id) {
-    auto all = std::exchange(lent_objects_, {});
-    std::uint16_t flags = reply_refs;
-    if (!lent_.empty()) {
-        if (to.role == peer_role::here) {
-            above_.keep_lent(lent_);
-        } else {
-            lending_reply::append(scratch_, lent_.known());
-            flags |= reply_lends;
-        }
-    }
-    std::vector<object_use> uses;
-    for (const auto& one : all) uses.push_back({one->name(), named_inside, 0});
-    append_uses(scratch_, uses);
-    pass_on(to.shared_from_this(), id, flags, std::move(scratch_).take(), std::move(all));
-}
-
-SKEIN_INLINE void replies::reply_as(peer& to, slot_id id, std::uint16_t flags, encoder encode) {
-    if (!to.is_open()) return;
-    scratch_.clear();
-    encode(scratch_);
-    send(to, flags, id);
 }
 
 SKEIN_INLINE bool replies::reply_here(peer& to, slot_id id, finisher finish) {
@@ -42770,9 +46358,15 @@ SKEIN_INLINE void replies::encode_item(wire::writer& to, encoder encode) {
         .with_hint("give its name, and let who takes it call get_actor(), or return the handle");
 }
 
-/// The memory of a large reply goes with it, so that it is given back.
 SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
-    if (driver_ != nullptr && must_relay(to, outcome, id)) return relay(to, outcome, id);
+    send_by(way_of(to, outcome, id), to, outcome, id);
+}
+
+/// The memory of a large reply goes with it, so that it is given back.
+SKEIN_INLINE void replies::send_by(way how, peer& to, std::uint16_t outcome, slot_id id) {
+    if (how == way::by_driver) return relay(to, outcome, id);
+    if (driver_ != nullptr && to.role == peer_role::program && news_.take_busy() && to.is_open())
+        to.send(message_busy, 1, 0, {});
     if (scratch_.size() < limit::inline_bytes)
         return to.send(message_reply, outcome, id.value(), scratch_.bytes());
     net::frame f;
@@ -42783,28 +46377,23 @@ SKEIN_INLINE void replies::send(peer& to, std::uint16_t outcome, slot_id id) {
     to.send(std::move(f));
 }
 
-/// Tells the driver of a worker what it has to know before a reply leaves. True: the reply goes
-/// through the driver, too.
-SKEIN_INLINE bool replies::must_relay(peer& to, std::uint16_t outcome, slot_id id) {
-    if (to.role == peer_role::here) return false;
+/// Of a call that ends now. Tells the driver of a worker what it has to know before the reply leaves.
+SKEIN_INLINE replies::way replies::way_of(peer& to, std::uint16_t outcome, slot_id id) {
+    if (driver_ == nullptr || to.role == peer_role::here) return way::straight;
     if (has_untold_handles()) {
         above_.tell_holds();
         told_driver();
     }
     const bool first = news_.take_next();
-    if (to.role == peer_role::accepted) {
-        if (first || (outcome & reply_lends) != 0) return true;
-        if (!news_.has_any()) return false;
-        const auto* const call =
-            to.inbound.running.find(id); // that news may have been of its handles
-        return call != nullptr && news_.came_after((*call)->news);
-    }
-    if (news_.take_busy() && to.is_open()) to.send(message_busy, 1, 0, {});
-    return false;
+    if (to.role != peer_role::accepted) return way::straight;
+    if (first || (outcome & reply_lends) != 0) return way::by_driver;
+    if (!news_.has_any()) return way::straight;
+    const auto* const call = to.inbound.running.find(id); // news may have been of its handles
+    return call != nullptr && news_.came_after((*call)->news) ? way::by_driver : way::straight;
 }
 
 SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id id) {
-    if (!driver_->is_open()) return;
+    if (driver_ == nullptr || !driver_->is_open()) return;
     wire::writer body;
     relay_head{to.incarnation}.encode(body);
     body.raw(scratch_.bytes());
@@ -42816,72 +46405,111 @@ SKEIN_INLINE void replies::relay(const peer& to, std::uint16_t outcome, slot_id 
     driver_->send(std::move(f));
 }
 
-// ---- values that are objects --------------------------------------------------------------------
-
-/// An object that its maker holds for somebody else from the start; nothing: no room, or no store.
-SKEIN_INLINE task<std::optional<objects::object_name>> make_for(
-    std::shared_ptr<objects::store_client> store, const outgoing_value* value,
-    objects::process_id to) {
-    const auto bytes = value->stored();
-    auto creating = store->create(bytes.size(), room_patience);
-    auto made = co_await creating;
-    if (!made) co_return std::nullopt;
-    const auto name = made->name();
-    std::memcpy(made->bytes().data(), bytes.data(), bytes.size());
-    auto sealing = store->seal(std::move(*made), to);
-    (void)co_await sealing;
-    co_return name;
+SKEIN_INLINE void replies::lost_store(const error& why) {
+    if (driver_ == nullptr) return;
+    driver_->abort(
+        error(why.code(), "the store of this worker's node is lost").with_cause(why.what()));
 }
 
-/// Its caller hears of it in any case: why it cannot have the value, if it cannot.
-template <class Reply>
-void reply_or_fail(replies& by, peer& to, slot_id id, Reply reply) {
-    std::optional<error> why;
-    try {
-        reply();
-    } catch (const error& e) {
-        why = e;
-    } catch (const std::exception& e) {
-        why = error(errc::exhausted, e.what());
+// ---- replies that wait for the store ------------------------------------------------------------
+
+/// Whose outcome, and which way it takes.
+struct replies::later_reply {
+    later_reply(replies& out, std::shared_ptr<peer> whose, slot_id slot, std::uint16_t outcome)
+        : by(&out), to(std::move(whose)), id(slot), flags(outcome),
+          how(out.way_of(*to, outcome, slot)), mine(out.objects_.leaving()) {}
+
+    replies* by;
+    std::shared_ptr<peer> to;
+    slot_id id;
+    std::uint16_t flags;
+    way how;
+    departures::place mine;
+    kept_actors kept; ///< of a caller in this process
+
+    [[nodiscard]] objects::process_id caller() const {
+        return objects::process_id(to->incarnation);
     }
-    if (why) by.reply_failure(to, id, {std::move(*why), nullptr});
-}
+    void send(std::uint16_t outcome, encoder encode) {
+        if (!to->is_open()) return;
+        by->scratch_.clear();
+        encode(by->scratch_);
+        if (!kept.empty()) by->above_.send_along(std::move(kept));
+        by->send_by(how, *to, outcome, id);
+    }
+    void fail(const failure& why) {
+        send(reply_failed, [&](wire::writer& w) { encode_failure(w, why); });
+    }
+    /// Its caller hears of it in any case: why it cannot have the value, if it cannot.
+    template <class Reply>
+    void reply_or_fail(Reply reply) {
+        std::optional<error> why;
+        try {
+            reply();
+        } catch (const error& e) {
+            why = e;
+        } catch (const std::exception& e) {
+            why = error(errc::exhausted, e.what());
+        }
+        if (why) fail({std::move(*why), nullptr});
+    }
 
-SKEIN_INLINE task<void> send_value(replies* by, std::shared_ptr<objects::store_client> store,
-                                   std::shared_ptr<peer> to, slot_id id,
-                                   std::unique_ptr<outgoing_value> value) {
-    auto making = as_result(make_for(store, value.get(), objects::process_id(to->incarnation)));
-    const auto name = co_await making;
-    if (!name && name.error().code() == errc::cancelled) throw name.error();
-    reply_or_fail(*by, *to, id, [&] {
-        if (name && *name)
-            by->reply_as(*to, id, reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
-        else
-            by->reply_as(*to, id, reply_ok, [&](wire::writer& w) { value->encode(w); });
-    });
+    static task<void> with_value(later_reply self, std::unique_ptr<outgoing_value> value) {
+        auto making = as_result(self.by->objects_.make_for(self.caller(), value->stored()));
+        const auto name = co_await making;
+        if (!name && name.error().code() == errc::cancelled) throw name.error();
+        self.reply_or_fail([&] {
+            if (name && *name)
+                self.send(reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
+            else
+                self.send(reply_ok, [&](wire::writer& w) { value->encode(w); });
+        });
+    }
+    static task<void> with_refs(later_reply self, byte_buffer body,
+                                std::vector<objects::object_ptr> all) {
+        const auto store = self.by->objects_.shared_store();
+        auto giving = as_result(store->give(all, self.caller()));
+        const auto given = co_await giving;
+        if (!given && given.error().code() == errc::cancelled) throw given.error();
+        self.reply_or_fail([&] {
+            if (!given) throw given.error();
+            self.send(self.flags, [&](wire::writer& w) { w.raw(body); });
+        });
+    }
+};
+
+/// There are refs of objects in the value: who gets it holds them first.
+SKEIN_INLINE void replies::reply_with_objects(peer& to, slot_id id) {
+    auto all = std::exchange(lent_objects_, {});
+    std::uint16_t flags = reply_refs;
+    kept_actors kept;
+    if (!lent_.empty()) {
+        if (to.role == peer_role::here) {
+            kept = above_.keep_lent(lent_);
+        } else {
+            lending_reply::append(scratch_, lent_.known());
+            flags |= reply_lends;
+        }
+    }
+    std::vector<object_use> uses;
+    for (const auto& one : all) uses.push_back({one->name(), named_inside, 0});
+    append_uses(scratch_, uses);
+    auto body = std::move(scratch_).take();
+    later_reply mine(*this, to.shared_from_this(), id, flags);
+    mine.kept = std::move(kept);
+    objects_.spawn(later_reply::with_refs(std::move(mine), std::move(body), std::move(all)));
 }
 
 SKEIN_INLINE void replies::send_object(std::shared_ptr<peer> to, slot_id id,
                                        std::unique_ptr<outgoing_value> value) {
-    objects_.spawn(send_value(this, objects_.shared_store(), std::move(to), id, std::move(value)));
-}
-
-SKEIN_INLINE task<void> pass_on_held(replies* by, std::shared_ptr<objects::store_client> store,
-                                     std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
-                                     byte_buffer body, std::vector<objects::object_ptr> all) {
-    auto giving = as_result(store->give(all, objects::process_id(to->incarnation)));
-    const auto given = co_await giving;
-    if (!given && given.error().code() == errc::cancelled) throw given.error();
-    reply_or_fail(*by, *to, id, [&] {
-        if (!given) throw given.error();
-        by->reply_as(*to, id, flags, [&](wire::writer& w) { w.raw(body); });
-    });
+    later_reply mine(*this, std::move(to), id, reply_object);
+    objects_.spawn(later_reply::with_value(std::move(mine), std::move(value)));
 }
 
 SKEIN_INLINE void replies::pass_on(std::shared_ptr<peer> to, slot_id id, std::uint16_t flags,
                                    byte_buffer body, std::vector<objects::object_ptr> all) {
-    objects_.spawn(pass_on_held(this, objects_.shared_store(), std::move(to), id, flags,
-                                std::move(body), std::move(all)));
+    later_reply mine(*this, std::move(to), id, flags);
+    objects_.spawn(later_reply::with_refs(std::move(mine), std::move(body), std::move(all)));
 }
 
 } // namespace skein::rt::detail
@@ -45944,7 +49572,10 @@ struct call_base::rarities {
     std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
     std::vector<object_use> objects;                ///< among the arguments; `kept` holds them
     objects::object_ptr object;                     ///< its value is this one
-    std::shared_ptr<const void> shared;             ///< its value, which views have, too
+    objects::reading_ptr bytes;                     ///< of the object, while they are handed out
+    std::optional<error> unreadable;                ///< why they are not
+    bool is_reading = false;
+    std::shared_ptr<const void> shared; ///< its value, which views have, too
     struct timer : timer_node {
         timer(call_base& of, void (*then)(call_base&)) noexcept
             : timer_node([](timer_node& t) {
@@ -46748,10 +50379,13 @@ public:
     void push(arrival one);
     /// The first one.
     [[nodiscard]] arrival take();
-    /// The objects that it names; null: it names none.
-    [[nodiscard]] std::shared_ptr<arrived_objects> first_objects() const {
-        return waiting_.front().objects;
+    [[nodiscard]] std::size_t size() const noexcept { return waiting_.size(); }
+    /// The objects that one of them names; null: it names none.
+    [[nodiscard]] const std::shared_ptr<arrived_objects>& objects_of(std::size_t i) const {
+        return waiting_[i].objects;
     }
+    /// So many calls have their objects read: while one runs those of the next come back from files.
+    static constexpr std::size_t read_ahead = 2;
     /// Reads again from those callers that were paused, if there is room.
     void read_on(const std::vector<peer*>& callers);
     /// All that waited has run.
@@ -47360,12 +50994,17 @@ SKEIN_INLINE void executor::arrived_with_objects(const std::shared_ptr<peer>& fr
         throw error(errc::malformed,
                     fmt::format("a call whose objects cannot be read from {}", from->who));
     arrival one{from, slot_id(f.id), to_buffer(body), false, loop::current().now(), {}};
-    one.objects = replies_.objects().claim(std::move(uses));
+    wire::reader head_of(body);
+    call_head head;
+    const auto& fn = read_head(head_of, head, *from, one.came);
+    const auto objects = replies_.objects().claim(std::move(uses), fn.reads_views);
+    one.objects = objects;
     if (!backlog_.is_open()) {
         backlog_.open();
         calls_.spawn(run_backlog());
     }
     backlog_.push(std::move(one));
+    if (backlog_.size() <= backlog::read_ahead) replies_.objects().read(objects);
 }
 
 SKEIN_INLINE void executor::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
@@ -47425,13 +51064,19 @@ void executor::refuse_objects(peer& from, slot_id id, Form& call) {
 
 SKEIN_INLINE task<void> executor::run_backlog() {
     do {
+        if (auto& leaving = replies_.objects().leaving(); leaving.has_any()) {
+            auto sent = leaving.wait();
+            co_await sent;
+        }
         next_turn next;
         co_await next;
         co_await yield(); // behind the readers that this turn has woken
         auto& here = loop::current();
         const auto began = here.coarse_now();
         while (!backlog_.empty() && here.coarse_now() - began < limit::call_turn) {
-            if (const auto objects = backlog_.first_objects();
+            for (std::size_t i = 0; i < std::min(backlog_.size(), backlog::read_ahead); ++i)
+                if (const auto soon = backlog_.objects_of(i)) replies_.objects().read(soon);
+            if (const auto objects = backlog_.objects_of(0);
                 objects != nullptr && !objects->ready.is_set()) {
                 co_await objects->ready.wait();
                 continue; // who sent it may have gone meanwhile
@@ -47454,6 +51099,8 @@ SKEIN_INLINE void executor::run_waiting(arrival& one) {
         }
         const bool is_wanted = !backlog::was_cancelled(one);
         if (one.objects && one.objects->why && is_wanted) {
+            if (replies_.objects().has_lost_store())
+                return; // this worker ends, and it has not begun
             with_form(one, [&](auto& call) {
                 if (call.open(from, one.slot, true)) refuse_objects(from, one.slot, call);
             });
@@ -47793,16 +51440,21 @@ namespace skein::rt::detail {
 /// waits for them, and what was encoded is thrown away.
 class pending_refs {
 public:
-    pending_refs() noexcept : before_(std::exchange(current_, this)) {}
+    ///   copies  values that are objects are copied into the message: those that must be read first
+    ///           are collected, too
+    explicit pending_refs(bool copies = false) noexcept
+        : copies_(copies), before_(std::exchange(current_, this)) {}
     pending_refs(const pending_refs&) = delete;
     pending_refs& operator=(const pending_refs&) = delete;
     ~pending_refs() { current_ = before_; }
     [[nodiscard]] static pending_refs* current() noexcept { return current_; }
+    [[nodiscard]] bool copies() const noexcept { return copies_; }
 
     std::vector<counted_ptr<call_base>> all;
 
 private:
     static inline constinit thread_local pending_refs* current_ = nullptr;
+    bool copies_;
     pending_refs* before_;
 };
 
@@ -47816,6 +51468,9 @@ void encode_ref_failure(wire::writer& to, const failure& why);
 /// What comes before a value. False: it cannot be read.
 [[nodiscard]] bool decode_ref_head(wire::reader& from, ref_tag& what, failure& why,
                                    objects::object_ptr& object);
+/// The bytes of an object that came along, which were read before.
+///   errors  malformed: they were not
+[[nodiscard]] objects::reading_ptr bytes_of(const objects::object_ptr& object);
 /// An argument is an object, which goes along. False: who runs the call would not find it.
 [[nodiscard]] bool place_object(const objects::object_ptr& object, std::uint32_t place);
 /// The value has views in this process, and cannot be copied.
@@ -47843,11 +51498,13 @@ template <class T>
 class ref;
 template <class T>
 class actor_handle;
+template <class T>
+class view;
 class placement_group;
 
 namespace rt::detail {
 
-/// What belongs to a loop, or has such a thing inside, and must not be seen by other threads.
+/// Of what belongs to a loop and must not be seen by other threads.
 template <class T>
 inline constexpr bool is_of_a_loop = std::is_same_v<T, placement_group>;
 template <class T>
@@ -47855,28 +51512,49 @@ inline constexpr bool is_of_a_loop<ref<T>> = true;
 template <class T>
 inline constexpr bool is_of_a_loop<actor_handle<T>> = true;
 
-template <class T, class... Above>
-consteval bool holds_loops_own() {
+/// Of what reads an object in place.
+template <class T>
+inline constexpr bool is_object_view = false;
+template <class T>
+inline constexpr bool is_object_view<view<T>> = true;
+
+struct loops_own {
+    template <class T>
+    static constexpr bool has = is_of_a_loop<T>;
+};
+struct object_views {
+    template <class T>
+    static constexpr bool has = is_object_view<T>;
+};
+
+/// A T is such, or has such a thing inside.
+template <class What, class T, class... Above>
+consteval bool holds_any() {
     if constexpr (std::is_void_v<T>)
         return false;
-    else if constexpr (is_of_a_loop<T>)
+    else if constexpr (What::template has<T>)
         return true;
     else if constexpr (wire::detail::is_one_of<T, Above...>)
         return false;
     else if constexpr (wire::detail::is_array<T>)
-        return holds_loops_own<typename T::value_type, T, Above...>();
+        return holds_any<What, typename T::value_type, T, Above...>();
     else if constexpr (requires(const T* t) {
                            []<template <class...> class Template, class... Items>(
                                const Template<Items...>*) {}(t);
                        })
         return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
-            return (false || ... || holds_loops_own<std::remove_cvref_t<Items>, T, Above...>());
+            return (false || ... || holds_any<What, std::remove_cvref_t<Items>, T, Above...>());
         }(static_cast<const T*>(nullptr));
     else if constexpr (wire::encodable<T> && !wire::detail::custom<T> && plain_aggregate<T>)
         return !wire::detail::all_fields<T>(
-            []<class F>() { return !holds_loops_own<std::remove_cvref_t<F>, T, Above...>(); });
+            []<class F>() { return !holds_any<What, std::remove_cvref_t<F>, T, Above...>(); });
     else
         return false;
+}
+
+template <class T>
+consteval bool holds_loops_own() {
+    return holds_any<loops_own, T>();
 }
 
 } // namespace rt::detail
@@ -47959,6 +51637,16 @@ template <class T>
     } else {
         return wire::decode(bytes, into);
     }
+}
+
+/// The value of an object that is being read, copied out of it. Any thread.
+///   errors  malformed
+template <class T>
+[[nodiscard]] T copy_out(const objects::reading& from) {
+    auto copy = wire::detail::fresh<T>();
+    if (auto read = read_stored(from.bytes(), copy); !read) throw read.error();
+    objects::count_copied_out(from.bytes().size());
+    return copy;
 }
 
 // An object of a T in the place of a parameter of type P.
@@ -48046,15 +51734,7 @@ public:
         static const objects::object_ptr none;
         return rare ? rare->object : none;
     }
-    /// Has the value in this process as a T: of one that is an object, a copy.
-    ///   errors  malformed
-    void fetch()
-        requires(!std::is_void_v<T>)
-    {
-        if (value || failed() || !rare || rare->shared || !rare->object) return;
-        value.emplace(copy_of_object());
-    }
-    /// The value; fetch() first.
+    /// The value, where it is no object.
     [[nodiscard]] const stored& get() const noexcept {
         if (value || !rare || !rare->shared) return *value;
         return *static_cast<const stored*>(rare->shared.get());
@@ -48062,10 +51742,10 @@ public:
     [[nodiscard]] stored copy_of_object() const
         requires(!std::is_void_v<T>)
     {
-        auto copy = wire::detail::fresh<stored>();
-        if (auto read = read_stored(rare->object->bytes(), copy); !read) throw read.error();
-        objects::count_copied_out(rare->object->bytes().size());
-        return copy;
+        return copy_out<stored>(*bytes_of_object());
+    }
+    [[nodiscard]] bool has_value() const noexcept override {
+        return value || (rare && rare->shared);
     }
     /// The value for views, which threads may share: it is moved there, and stays.
     [[nodiscard]] std::shared_ptr<const T> share()
@@ -48125,16 +51805,19 @@ void cancel_call(call_base& call, bool by_force) noexcept;
 /// Throws not_supported for methods.
 void check_force(const function_record& fn);
 
-/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
+/// Suspends until the call is done, and its value can be read. Cancelling the awaiting task ends the
+/// wait, not the call.
 template <class T>
-class ref_waiter : public waiter {
+class ref_waiter : public value_waiter {
 public:
     explicit ref_waiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
-    bool await_ready() const noexcept { return state_->is_done(); }
+    bool await_ready() const noexcept { return state_->is_done() && !state_->must_be_read(); }
     template <skein::detail::promise_with_context Promise>
     bool await_suspend(std::coroutine_handle<Promise> h) {
         if (!arm(h)) return false;
         state_->waiters.push_back(*this);
+        if (state_->is_done()) [[unlikely]]
+            state_->read_value();
         return true;
     }
 
@@ -48142,7 +51825,7 @@ protected:
     /// What it has waited for; throws what it has failed with.
     [[nodiscard]] ref_state<T>& settled() const {
         // A value that is there is delivered even to a cancelled task.
-        if (!state_->is_done()) throw_if_cancelled();
+        if (!state_->is_done() || state_->must_be_read()) throw_if_cancelled();
         if (state_->failed()) state_->why().raise();
         return *state_;
     }
@@ -48261,6 +51944,9 @@ struct skein::wire::codec<skein::ref<T>> {
         auto& state = *r.state();
         if (!state.is_done()) return d::note_pending(to, state);
         if (state.failed()) return d::encode_ref_failure(to, state.why());
+        if (const auto* const all = d::pending_refs::current();
+            all != nullptr && all->copies() && state.is_unread())
+            return d::note_pending(to, state);
         if (state.object() && d::encode_object(to, state.object())) return;
         to.fixed(d::ref_tag::value);
         if constexpr (std::is_void_v<T>) {
@@ -48592,7 +52278,8 @@ struct runtime::state {
             return counted_ptr(found != all.end() ? found->second : nullptr);
         }
         void tell_holds() override { self.tell_holds(); }
-        void keep_lent(const detail::lent_actors& all) override;
+        [[nodiscard]] detail::kept_actors keep_lent(const detail::lent_actors& all) override;
+        void send_along(detail::kept_actors all) override;
         [[nodiscard]] std::string title_of(actor_id id) const override {
             return self.actor_title(id);
         }
@@ -48763,6 +52450,17 @@ struct runtime::large_arguments {
 /// An answer that is an object, or has refs of objects in it. In runtime_objects.ipp.
 struct runtime::object_replies {
     static void take(runtime& self, peer& from, detail::call_base& call, const net::frame_view& f);
+    static task<void> bring(runtime* self, std::shared_ptr<peer> from,
+                            counted_ptr<detail::call_base> call, std::uint16_t flags,
+                            byte_buffer body, std::vector<objects::object_ptr> all,
+                            std::vector<counted_ptr<detail::actor_queue>> lent);
+    static void finish(runtime& self, peer& from, detail::call_base& call, const net::frame_view& f,
+                       byte_span body, std::vector<objects::object_ptr> all);
+    static void take_read(runtime& self, peer& from, detail::call_base& call, std::uint16_t flags,
+                          byte_span body);
+    static task<void> read_and_take(runtime* self, std::shared_ptr<peer> from,
+                                    counted_ptr<detail::call_base> call, std::uint16_t flags,
+                                    byte_buffer body, std::vector<objects::object_ptr> all);
 };
 
 /// What the options of a call say of its place. Functions of runtime, in runtime_dispatch.ipp.
@@ -48825,7 +52523,76 @@ SKEIN_INLINE void call_base::finish_with_object(const objects::object_ptr& value
 
 /// Of a call that knows nothing of objects: it copies the value.
 SKEIN_INLINE result<void> call_base::take_object(const objects::object_ptr& value) {
-    return take_value(value->bytes());
+    const auto bytes = objects::read_now(value);
+    if (!bytes) return error(errc::malformed, "an object where a value was expected");
+    return take_value(bytes->bytes());
+}
+
+SKEIN_INLINE bool call_base::object_must_be_read() const noexcept {
+    return rare->object != nullptr && !has_value() && objects::read_now(rare->object) == nullptr;
+}
+
+SKEIN_INLINE bool call_base::is_unread() const noexcept {
+    return must_be_read() && !rare->unreadable;
+}
+
+SKEIN_INLINE objects::reading_ptr call_base::bytes_of_object() const {
+    if (auto now = objects::read_now(rare->object)) return now;
+    if (rare->unreadable) throw *rare->unreadable;
+    throw error(errc::not_supported,
+                fmt::format("not supported: object {}, which may be in a file, is copied where "
+                            "nothing can wait for it: into a saved state",
+                            rare->object->name().number.value()))
+        .with_hint("keep a skein::view of it");
+}
+
+SKEIN_INLINE void call_base::read_value() {
+    if (std::exchange(extra().is_reading, true)) return;
+    objects::read_then(rare->object,
+                       [self = counted_ptr<call_base>(this)](result<objects::reading_ptr> got) {
+                           self->value_was_read(std::move(got));
+                       });
+}
+
+SKEIN_INLINE void call_base::value_was_read(result<objects::reading_ptr> got) {
+    rare->is_reading = false;
+    rare->unreadable.reset();
+    if (got)
+        rare->bytes = std::move(*got);
+    else
+        rare->unreadable = got.error();
+    wake_waiters();
+    for (const auto& call : std::exchange(rare->dependents, {})) {
+        if (rare->bytes)
+            call->keep(std::const_pointer_cast<objects::reading>(rare->bytes)); // until it has left
+        if (call->owner != nullptr) call->owner->argument_ready(*call);
+    }
+    on_read();
+    rare->bytes.reset();
+}
+
+/// Those who want the value of an object wait until that is read.
+SKEIN_INLINE void call_base::wake_waiters() {
+    if (!rare || !rare->object || failed()) {
+        while (!waiters.empty()) waiters.front().wake();
+        return;
+    }
+    const bool has_bytes = !must_be_read() || rare->unreadable;
+    const auto bytes = has_bytes && !has_value() ? objects::read_now(rare->object) : nullptr;
+    std::vector<waiter*> wait_on;
+    while (!waiters.empty()) {
+        auto& one = waiters.front();
+        auto* const reads = dynamic_cast<value_waiter*>(&one);
+        if (reads == nullptr || has_bytes) {
+            if (reads != nullptr) reads->bytes = bytes;
+            one.wake();
+        } else {
+            one.unlink();
+            wait_on.push_back(&one);
+        }
+    }
+    for (auto* const one : wait_on) waiters.push_back(*one);
+    if (!wait_on.empty()) read_value();
 }
 
 SKEIN_INLINE void call_base::fail(failure why) {
@@ -48869,7 +52636,7 @@ SKEIN_INLINE void call_base::finished() {
     list_node<call_base>::unlink();
     parent = {};
     on_finished();
-    while (!waiters.empty()) waiters.front().wake();
+    wake_waiters();
     if (rare && !rare->dependents.empty()) release_dependents();
 }
 
@@ -49835,6 +53602,8 @@ SKEIN_INLINE bool lent_cores::are_free() const {
 
 #include <memory>
 
+#include <fmt/format.h>
+
 namespace skein::rt::detail {
 
 SKEIN_INLINE void note_pending(wire::writer& to, call_base& call) {
@@ -49908,9 +53677,15 @@ SKEIN_INLINE bool decode_ref_head(wire::reader& from, ref_tag& what, failure& wh
                   "not supported: a ref of an object that is decoded outside of a call, or on "
                   "another host than the object's")
                 .with_hint("refs travel in the arguments and results of calls"));
-    object = here->answers().objects().store().find(name.number);
-    if (object && object->name() == name) return true;
+    object = here->answers().objects().store().find(name.key());
+    if (object && object->name() == name && object->is_here()) return true;
     return from.fail(error(errc::not_found, "an object is named that was not sent along"));
+}
+
+SKEIN_INLINE objects::reading_ptr bytes_of(const objects::object_ptr& object) {
+    if (auto now = objects::read_now(object)) return now;
+    throw error(errc::malformed, fmt::format("a view of object {}, which nobody has read",
+                                             object->name().number.value()));
 }
 
 SKEIN_INLINE void refuse_shared_value() {
@@ -50524,6 +54299,14 @@ SKEIN_INLINE void runtime::argument_ready(detail::call_base& call) {
 /// All refs among a call's arguments have an outcome: it is sent, or fails with one of them.
 SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& call) {
     const auto queue = call->queue;
+    std::vector<counted_ptr<detail::call_base>> unread;
+    call->rare->arguments->unread(*call, unread);
+    if (!unread.empty()) [[unlikely]] {
+        call->rare->pending = unread.size();
+        for (const auto& one : unread) one->add_dependent(call);
+        for (const auto& one : unread) one->read_value();
+        return;
+    }
     if (const auto* bad = call->rare->arguments->failed()) {
         // A chain of failures names its ends, not all that lies between.
         constexpr std::string_view because = "did not run: its argument failed: ";
@@ -50916,6 +54699,7 @@ struct runtime::streams {
 
 // ======== skein/rt/detail/runtime_callers.ipp, continued
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -50971,6 +54755,8 @@ SKEIN_INLINE detail::worker_hello runtime::hello() const {
     out.near_address = state_->direct->near_address;
     out.far_address = state_->direct->far_address;
     if (state_->home == nullptr && state_->space_server == 0) out.space = state_->space;
+    const auto& objects = state_->replies.objects();
+    out.has_store = state_->upstream == nullptr && objects.has_store() && objects.has_peers();
     return out;
 }
 
@@ -51056,8 +54842,11 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
 }
 
 /// What only a driver says. False: it is nothing of that.
-SKEIN_INLINE bool runtime::on_driver_says(peer&, const net::frame_view& f) {
+SKEIN_INLINE bool runtime::on_driver_says(peer& driver, const net::frame_view& f) {
     switch (f.kind) {
+    case detail::message_store:
+        state_->replies.objects().hear_hub(as_text(f.body), driver.wire->peer_host());
+        return true;
     case detail::message_there: on_there(f); return true;
     case detail::message_end: on_end(f); return true;
     case detail::message_relay: on_relayed(f); return true;
@@ -51132,13 +54921,19 @@ SKEIN_INLINE peer& runtime::here() {
     return *direct.here;
 }
 
-SKEIN_INLINE void runtime::state::listener::keep_lent(const detail::lent_actors& all) {
-    auto& of = *self.state_;
-    auto& kept = of.direct->kept_next;
-    kept.insert(kept.end(), all.foreign().begin(), all.foreign().end());
+SKEIN_INLINE detail::kept_actors runtime::state::listener::keep_lent(
+    const detail::lent_actors& all) {
+    const auto& of = *self.state_;
+    detail::kept_actors kept(all.foreign().begin(), all.foreign().end());
     for (const auto one : all.known())
         if (const auto queue = of.actor_queues.find(one); queue != of.actor_queues.end())
             kept.emplace_back(queue->second);
+    return kept;
+}
+
+SKEIN_INLINE void runtime::state::listener::send_along(detail::kept_actors all) {
+    auto& next = self.state_->direct->kept_next;
+    next.insert(next.end(), std::move_iterator(all.begin()), std::move_iterator(all.end()));
 }
 
 SKEIN_INLINE void detail::direct_state::push(loopback_frame f) {
@@ -52857,7 +56652,11 @@ SKEIN_INLINE bool runtime::on_worker_asks(peer& from, const net::frame_view& f) 
     case detail::message_relay: pass_on(from, f); return true;
     case detail::message_waits: on_waits(from, f); return true;
     case detail::message_space: detail::space_state::on_question(*this, from, f); return true;
-    case detail::message_store: state_->replies.objects().start(); return true;
+    case detail::message_store: {
+        const auto door = state_->replies.objects().start();
+        if (!door.empty() && from.is_open()) from.send(detail::message_store, 0, 0, as_bytes(door));
+        return true;
+    }
     case detail::message_busy: from.calls_directly = f.flags != 0; return true;
     default: return false;
     }
@@ -53010,6 +56809,9 @@ SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
 // Part of the bodies of rt/runtime.hpp: objects in calls of this process, and in their answers.
 
 
+#include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -53017,10 +56819,17 @@ SKEIN_INLINE void runtime::on_waits(peer& from, const net::frame_view& f) {
 
 namespace skein::rt {
 
-/// A constructor's are kept for longer than its call.
+namespace detail {
+/// So much a link takes at once, without its loop.
+inline constexpr std::size_t leaves_at_once = std::size_t{128} << 10;
+} // namespace detail
+
+/// A constructor's are kept for longer than its call. What a plain function calls leaves while that
+/// keeps the loop, if it can: it does not wait for the store.
 SKEIN_INLINE bool runtime::large_arguments::are(runtime& self, const detail::call_base& call,
                                                 std::size_t bytes) noexcept {
     return bytes >= limit::inline_bytes && call.kind != detail::call_kind::create &&
+           (bytes > detail::leaves_at_once || !loop::current().is_occupied()) &&
            self.state_->replies.objects().takes(bytes) &&
            (!call.queue || call.queue->on == nullptr ||
             call.queue->on->role != detail::peer_role::here);
@@ -53080,7 +56889,58 @@ SKEIN_INLINE task<void> runtime::large_arguments::make(runtime* self,
 SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detail::call_base& call,
                                                 const net::frame_view& f) {
     byte_span body = f.body;
-    auto all = self.state_->replies.objects().adopt(from.incarnation, f.flags, body);
+    auto& objects = self.state_->replies.objects();
+    auto all = objects.adopt(from.incarnation, f.flags, body);
+    const bool is_only_passed_on = self.state_->upstream == nullptr && call.nested;
+    if (is_only_passed_on || objects.are_here(all))
+        return finish(self, from, call, f, body, std::move(all));
+    std::vector<counted_ptr<detail::actor_queue>> lent; // these are held at once, too
+    if ((f.flags & detail::reply_lends) != 0) {
+        detail::lending_reply parts;
+        if (!parts.decode(body))
+            throw error(errc::malformed,
+                        fmt::format("a reply that cannot be read from {}", from.who));
+        for (const auto id : parts.actors) lent.push_back(self.hold_actor(id, 0));
+    }
+    call.on = nullptr; // its link may end meanwhile
+    objects.spawn(bring(&self, from.shared_from_this(), counted_ptr(&call), f.flags,
+                        to_buffer(body), std::move(all), std::move(lent)));
+}
+
+/// They are on another node.
+SKEIN_INLINE task<void> runtime::object_replies::bring(
+    runtime* self, std::shared_ptr<peer> from, counted_ptr<detail::call_base> call,
+    std::uint16_t flags, byte_buffer body, std::vector<objects::object_ptr> all,
+    std::vector<counted_ptr<detail::actor_queue>> lent) {
+    auto bringing = as_result(self->state_->replies.objects().bring(all));
+    const auto came = co_await bringing;
+    if (call->is_done()) co_return;
+    if (!came && came.error().code() == errc::cancelled) {
+        self->refuse(*call, self->is_closing(call->name()));
+        co_return;
+    }
+    if (!came) {
+        call->fail({error(came.error().code(),
+                          fmt::format("the value of {}: {}", call->name(), came.error().text()))
+                        .with_hint(std::string(came.error().hint())),
+                    nullptr});
+        co_return;
+    }
+    net::frame_view f;
+    f.flags = flags;
+    f.body = body;
+    try {
+        finish(*self, *from, *call, f, body, std::move(all));
+    } catch (const error& e) {
+        call->fail({e, nullptr});
+    }
+}
+
+/// All of them can be read here, or are passed on. body: without the list of objects.
+SKEIN_INLINE void runtime::object_replies::finish(runtime& self, peer& from,
+                                                  detail::call_base& call, const net::frame_view& f,
+                                                  byte_span body,
+                                                  std::vector<objects::object_ptr> all) {
     if (f.flags == detail::reply_object) return call.finish_with_object(all.front());
     const bool is_passed_on = self.state_->upstream == nullptr && call.nested;
     if (is_passed_on) {
@@ -53094,13 +56954,42 @@ SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detai
             for (const auto id : parts.actors) self.state_->actors.hold(passed.origin().number, id);
         return passed.pass_refs(f.flags, f.body, std::move(all));
     }
+    if (call.fn != nullptr && call.fn->gives_views &&
+        !std::all_of(all.begin(), all.end(),
+                     [](const auto& one) { return objects::read_now(one) != nullptr; })) {
+        const counted_ptr<detail::call_base> kept(&call);
+        return self.state_->replies.objects().spawn(read_and_take(
+            &self, from.shared_from_this(), kept, f.flags, to_buffer(body), std::move(all)));
+    }
+    take_read(self, from, call, f.flags, body);
+}
+
+SKEIN_INLINE void runtime::object_replies::take_read(runtime& self, peer& from,
+                                                     detail::call_base& call, std::uint16_t flags,
+                                                     byte_span body) {
     const detail::executing_mark by(&self);
-    if ((f.flags & detail::reply_lends) == 0) return call.finish_with_bytes(body);
+    if ((flags & detail::reply_lends) == 0) return call.finish_with_bytes(body);
     net::frame_view inner;
-    inner.id = f.id;
     inner.flags = detail::reply_lends;
     inner.body = body;
     self.take_reply(from, call, inner);
+}
+
+/// There are views in the value, of objects that may be in files.
+SKEIN_INLINE task<void> runtime::object_replies::read_and_take(
+    runtime* self, std::shared_ptr<peer> from, counted_ptr<detail::call_base> call,
+    std::uint16_t flags, byte_buffer body, std::vector<objects::object_ptr> all) {
+    auto reading = as_result(self->state_->replies.objects().store().read(std::move(all)));
+    const auto read = co_await reading;
+    if (call->is_done()) co_return;
+    std::optional<error> why;
+    try {
+        if (!read) throw read.error();
+        take_read(*self, *from, *call, flags, body);
+    } catch (const error& e) {
+        why = e;
+    }
+    if (why && !call->is_done()) call->fail({std::move(*why), nullptr});
 }
 
 } // namespace skein::rt
@@ -54625,8 +58514,15 @@ SKEIN_INLINE byte_buffer seal_secret(const net::token& by, std::uint64_t space_s
 }
 
 SKEIN_INLINE void use_store(runtime& self, std::shared_ptr<objects::store_client> store,
-                            unique_function<void()> start) {
-    self.answers().objects().use(std::move(store), std::move(start));
+                            unique_function<std::string()> start) {
+    auto& answers = self.answers();
+    if (!start) store->set_lost_handler([&answers](const error& why) { answers.lost_store(why); });
+    answers.objects().use(std::move(store), std::move(start));
+}
+
+SKEIN_INLINE bool has_store_for_nodes(const net::channel& driver) {
+    const auto hello = wire::decode<detail::worker_hello>(driver.peer().extra);
+    return hello && hello->has_store;
 }
 
 SKEIN_INLINE void want_store(net::channel& driver) {
@@ -54836,12 +58732,17 @@ SKEIN_INLINE std::shared_ptr<objects::store_client> join_store(rt::runtime& self
                                                                const rt::worker_order& mine,
                                                                std::vector<unique_fd> files) {
     if (mine.store.empty()) return nullptr;
+    const bool has_peers = mine.resumes; // it is one of many, on the nodes of a cluster
+    if (const auto wire = driver.lock(); has_peers && !(wire && rt::has_store_for_nodes(*wire)))
+        return nullptr;
     const auto secret = net::token::from_hex(to_hex(mine.store)).value();
     auto store = objects::inherited_client(
         static_cast<net::real_loop&>(loop::current()), std::move(files), secret,
-        objects::process_id(self.incarnation()), [driver = std::move(driver)] {
+        objects::process_id(self.incarnation()),
+        [driver = std::move(driver)] {
             if (const auto wire = driver.lock()) rt::want_store(*wire);
-        });
+        },
+        has_peers);
     rt::use_store(self, store);
     return store;
 }
@@ -55775,6 +59676,7 @@ SKEIN_INLINE task<void> leave_when_idle(std::shared_ptr<net::channel> aside, rt:
 //
 //     auto p = cluster.submit<&square>(7);      // on any thread
 //     if (p.wait_for(10ms)) use(p.get());       // blocks this thread, not the loop
+//     const auto v = big.view();                // the value where it lies: *v is a std::span, say
 //
 // Copies stand for the same call. It is an argument of other calls, as a ref is. The call runs
 // whether or not anybody looks: dropping a pending does not cancel it. It may outlive its session:
@@ -55923,6 +59825,163 @@ SKEIN_INLINE error session_closed(const rt::function_record* fn, const char* pro
 
 } // namespace skein::program::detail
 
+// ======== skein/rt/view.hpp
+// view<T>: the value of a ref, read where it lies.
+//
+//     auto r = co_await skein::put(numbers);              // ref<std::vector<float>>
+//     const auto v = co_await skein::view(r);
+//     for (float x : *v) sum += x;                         // std::span<const float>, no byte copied
+//
+//     double total(skein::view<std::vector<float>> v);     // the same as a parameter
+//     auto s = skein::remote<&total>(r);
+//
+// Of a vector of plain elements it gives a std::span, of a std::string a std::string_view, of all else
+// a const T&, which is decoded once in each process. What it gives never changes and stays as long as
+// a copy of the view lives, on whichever thread. A vector of views is the parameter for a vector of
+// refs.
+
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+/// Empty, or of a ref that may not have its value yet (that is for its loop alone, and to be awaited),
+/// or there: for any thread.
+template <class T>
+class view {
+    static_assert(rt::detail::storable<T>,
+                  "skein: a view is of a value that can be an object: it can be sent, owns what it "
+                  "holds, and no ref, actor_handle or placement_group is in it");
+
+public:
+    using value_type = T;
+    /// std::span<const E>, std::string_view or const T&.
+    using reads = typename rt::detail::read_as<T>::type;
+
+    view() noexcept = default;
+    /// To be awaited.
+    explicit view(ref<T> of) noexcept : of_(std::move(of)) {}
+
+    /// True if it is there.
+    explicit operator bool() const noexcept { return object_ != nullptr || value_ != nullptr; }
+    /// The value; it must be there.
+    [[nodiscard]] reads operator*() const {
+        SKEIN_CHECK(*this, "a skein::view is read that is empty or was not awaited");
+        if constexpr (rt::detail::is_flat<T>) {
+            if (object_) return rt::detail::flat_view<T>(bytes_->bytes());
+            return reads(*value_);
+        } else {
+            return *value_;
+        }
+    }
+    operator reads() const { return **this; } // NOLINT: reads as its value
+    /// Of a value that is neither text nor a vector of plain elements.
+    [[nodiscard]] const T* operator->() const
+        requires(!rt::detail::is_flat<T>)
+    {
+        return &**this;
+    }
+
+    /// Suspends until the call of the ref is done; gives the view that is there.
+    ///   errors  those of co_await ref; malformed: the object cannot be read as a T
+    auto operator co_await() const {
+        SKEIN_CHECK(of_,
+                    "co_await of a skein::view that is empty or there already: *view reads it");
+        return awaiter(of_.state());
+    }
+
+    /// What it keeps; null: the value is in the memory of this process alone.
+    [[nodiscard]] const objects::object_ptr& object() const noexcept { return object_; }
+
+    /// Of an object that is being read, or of a value of this process.
+    ///   errors  malformed
+    [[nodiscard]] static view of_object(objects::reading_ptr bytes) {
+        view made;
+        made.object_ = bytes->of();
+        if constexpr (rt::detail::is_flat<T>) {
+            made.bytes_ = std::move(bytes); // it stays where it is
+        } else {
+            made.value_ = made.object_->template decoded<T>([&] {
+                auto value = std::make_shared<T>(wire::detail::fresh<T>());
+                if (auto read = rt::detail::read_stored(bytes->bytes(), *value); !read)
+                    throw read.error();
+                objects::count_copied_out(bytes->bytes().size());
+                return std::shared_ptr<const T>(std::move(value));
+            });
+        }
+        return made;
+    }
+    [[nodiscard]] static view of_value(std::shared_ptr<const T> value) noexcept {
+        view made;
+        made.value_ = std::move(value);
+        return made;
+    }
+
+private:
+    class awaiter : public rt::detail::ref_waiter<T> {
+    public:
+        using rt::detail::ref_waiter<T>::ref_waiter;
+        view await_resume() {
+            auto& state = this->settled();
+            if (state.object()) return of_object(state.bytes_of_object());
+            return of_value(state.share());
+        }
+    };
+
+    ref<T> of_;
+    objects::object_ptr object_;
+    objects::reading_ptr bytes_; ///< of what is read in place
+    std::shared_ptr<const T> value_;
+};
+
+template <class T>
+view(ref<T>) -> view<T>;
+
+} // namespace skein
+
+/// As a ref of the same value.
+template <class T>
+struct skein::wire::codec<skein::view<T>> {
+    static constexpr const char* schema = "ref";
+    static void encode(writer& to, const skein::view<T>& v) {
+        namespace d = skein::rt::detail;
+        if (!v) return to.fixed(d::ref_tag::none);
+        if (v.object() && d::encode_object(to, v.object())) return;
+        to.fixed(d::ref_tag::value);
+        if constexpr (d::is_flat<T>) {
+            const auto all = *v;
+            skein::wire::detail::encode_sequence(to, all.data(), all.size());
+        } else {
+            skein::wire::encode(to, *v);
+        }
+    }
+    static skein::result<void> decode(reader& from, skein::view<T>& into) {
+        namespace d = skein::rt::detail;
+        d::ref_tag what{};
+        skein::rt::failure why{skein::error(skein::errc::unknown, ""), nullptr};
+        skein::objects::object_ptr object;
+        if (!d::decode_ref_head(from, what, why, object)) return from.status();
+        if (what == d::ref_tag::none) {
+            into = skein::view<T>();
+        } else if (what == d::ref_tag::value) {
+            auto value = std::make_shared<T>(skein::wire::detail::fresh<T>());
+            if (!skein::wire::detail::read(from, *value)) return from.status();
+            into = skein::view<T>::of_value(std::move(value));
+        } else if (what == d::ref_tag::object) {
+            try {
+                into = skein::view<T>::of_object(d::bytes_of(object));
+            } catch (const skein::error& e) {
+                return e;
+            }
+        } else {
+            return why.what;
+        }
+        return {};
+    }
+};
+
 
 // ======== skein/program/pending.hpp, continued
 #include <atomic>
@@ -55938,8 +59997,6 @@ SKEIN_INLINE error session_closed(const rt::function_record* fn, const char* pro
 
 namespace skein {
 
-template <class T>
-class ref;
 template <class T>
 class actor_handle;
 template <class T>
@@ -56006,7 +60063,13 @@ public:
         value.emplace(std::move(v));
         finish();
     }
+    /// With a value that is read where it is.
+    void succeed_with(objects::reading_ptr held) {
+        object = std::move(held);
+        finish();
+    }
     std::optional<stored> value;
+    objects::reading_ptr object; ///< the value is this one, and not in `value`
 };
 
 /// The one who owes an outcome. Without one it ends with `closed`.
@@ -56084,6 +60147,18 @@ public:
         return take();
     }
 
+    /// Blocks this thread until there is an outcome; gives the value where it lies, to be read by any
+    /// thread: see skein::view. Nothing is copied.
+    ///   errors  those of get()
+    [[nodiscard]] skein::view<T> view() const {
+        auto& all = here();
+        all.wait();
+        if (const auto* why = all.failed()) why->raise();
+        if (all.object) return skein::view<T>::of_object(all.object);
+        const auto keep = std::make_shared<const pending>(*this); // nobody takes it out meanwhile
+        return skein::view<T>::of_value(std::shared_ptr<const T>(keep, &*all.value));
+    }
+
     /// Asks the call to end, as ref::cancel() does. Nothing happens if it has ended.
     void cancel() const { here().cancel(false); }
     /// The same as ref::cancel_by_force().
@@ -56113,12 +60188,16 @@ private:
         static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
                       "skein: this result cannot be copied: std::move(pending).get() takes it out");
         if (const auto* why = state_->failed()) why->raise();
+        if constexpr (rt::detail::storable<T>)
+            if (state_->object) return rt::detail::copy_out<T>(*state_->object);
         if constexpr (!std::is_void_v<T>) return *state_->value;
     }
     T take() {
         const pending mine(std::move(*this));
         auto& all = *mine.state_;
         if (const auto* why = all.failed()) why->raise();
+        if constexpr (rt::detail::storable<T>)
+            if (all.object) return rt::detail::copy_out<T>(*all.object);
         if constexpr (!std::is_void_v<T>) {
             // Who had a copy has read what it wanted before it let go.
             const bool is_last = all.readers.load(std::memory_order_acquire) == 1;
@@ -56178,7 +60257,7 @@ SKEIN_INLINE void pending_base::wait_within(duration limit) const {
 }
 
 SKEIN_INLINE void pending_base::cancel(bool by_force) {
-    if (by_force) rt::detail::check_force(*fn);
+    if (by_force && fn != nullptr) rt::detail::check_force(*fn);
     if (is_done()) return;
     // Behind its own submission. What is refused ends with its session.
     (void)door->post([self = shared_from_this(), by_force] {
@@ -56983,160 +61062,6 @@ private:
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/view.hpp
-// view<T>: the value of a ref, read where it lies.
-//
-//     auto r = co_await skein::put(numbers);              // ref<std::vector<float>>
-//     const auto v = co_await skein::view(r);
-//     for (float x : *v) sum += x;                         // std::span<const float>, no byte copied
-//
-//     double total(skein::view<std::vector<float>> v);     // the same as a parameter
-//     auto s = skein::remote<&total>(r);
-//
-// Of a vector of plain elements it gives a std::span, of a std::string a std::string_view, of all else
-// a const T&, which is decoded once in each process. What it gives never changes and stays as long as
-// a copy of the view lives, on whichever thread. A vector of views is the parameter for a vector of
-// refs.
-
-
-#include <memory>
-#include <type_traits>
-#include <utility>
-
-namespace skein {
-
-/// Empty, or of a ref that may not have its value yet (that is for its loop alone, and to be awaited),
-/// or there: for any thread.
-template <class T>
-class view {
-    static_assert(rt::detail::storable<T>,
-                  "skein: a view is of a value that can be an object: it can be sent, owns what it "
-                  "holds, and no ref, actor_handle or placement_group is in it");
-
-public:
-    using value_type = T;
-    /// std::span<const E>, std::string_view or const T&.
-    using reads = typename rt::detail::read_as<T>::type;
-
-    view() noexcept = default;
-    /// To be awaited.
-    explicit view(ref<T> of) noexcept : of_(std::move(of)) {}
-
-    /// True if it is there.
-    explicit operator bool() const noexcept { return object_ != nullptr || value_ != nullptr; }
-    /// The value; it must be there.
-    [[nodiscard]] reads operator*() const {
-        SKEIN_CHECK(*this, "a skein::view is read that is empty or was not awaited");
-        if constexpr (rt::detail::is_flat<T>) {
-            if (object_) return rt::detail::flat_view<T>(object_->bytes());
-            return reads(*value_);
-        } else {
-            return *value_;
-        }
-    }
-    operator reads() const { return **this; } // NOLINT: reads as its value
-    /// Of a value that is neither text nor a vector of plain elements.
-    [[nodiscard]] const T* operator->() const
-        requires(!rt::detail::is_flat<T>)
-    {
-        return &**this;
-    }
-
-    /// Suspends until the call of the ref is done; gives the view that is there.
-    ///   errors  those of co_await ref; malformed: the object cannot be read as a T
-    auto operator co_await() const {
-        SKEIN_CHECK(of_,
-                    "co_await of a skein::view that is empty or there already: *view reads it");
-        return awaiter(of_.state());
-    }
-
-    /// What it keeps; null: the value is in the memory of this process alone.
-    [[nodiscard]] const objects::object_ptr& object() const noexcept { return object_; }
-
-    /// Of an object, or of a value of this process.
-    ///   errors  malformed
-    [[nodiscard]] static view of_object(objects::object_ptr object) {
-        view made;
-        if constexpr (!rt::detail::is_flat<T>) {
-            made.value_ = object->template decoded<T>([&] {
-                auto value = std::make_shared<T>(wire::detail::fresh<T>());
-                if (auto read = rt::detail::read_stored(object->bytes(), *value); !read)
-                    throw read.error();
-                objects::count_copied_out(object->bytes().size());
-                return std::shared_ptr<const T>(std::move(value));
-            });
-        }
-        made.object_ = std::move(object);
-        return made;
-    }
-    [[nodiscard]] static view of_value(std::shared_ptr<const T> value) noexcept {
-        view made;
-        made.value_ = std::move(value);
-        return made;
-    }
-
-private:
-    class awaiter : public rt::detail::ref_waiter<T> {
-    public:
-        using rt::detail::ref_waiter<T>::ref_waiter;
-        view await_resume() {
-            auto& state = this->settled();
-            if (state.object()) return of_object(state.object());
-            return of_value(state.share());
-        }
-    };
-
-    ref<T> of_;
-    objects::object_ptr object_;
-    std::shared_ptr<const T> value_;
-};
-
-template <class T>
-view(ref<T>) -> view<T>;
-
-} // namespace skein
-
-/// As a ref of the same value.
-template <class T>
-struct skein::wire::codec<skein::view<T>> {
-    static constexpr const char* schema = "ref";
-    static void encode(writer& to, const skein::view<T>& v) {
-        namespace d = skein::rt::detail;
-        if (!v) return to.fixed(d::ref_tag::none);
-        if (v.object() && d::encode_object(to, v.object())) return;
-        to.fixed(d::ref_tag::value);
-        if constexpr (d::is_flat<T>) {
-            const auto all = *v;
-            skein::wire::detail::encode_sequence(to, all.data(), all.size());
-        } else {
-            skein::wire::encode(to, *v);
-        }
-    }
-    static skein::result<void> decode(reader& from, skein::view<T>& into) {
-        namespace d = skein::rt::detail;
-        d::ref_tag what{};
-        skein::rt::failure why{skein::error(skein::errc::unknown, ""), nullptr};
-        skein::objects::object_ptr object;
-        if (!d::decode_ref_head(from, what, why, object)) return from.status();
-        if (what == d::ref_tag::none) {
-            into = skein::view<T>();
-        } else if (what == d::ref_tag::value) {
-            auto value = std::make_shared<T>(skein::wire::detail::fresh<T>());
-            if (!skein::wire::detail::read(from, *value)) return from.status();
-            into = skein::view<T>::of_value(std::move(value));
-        } else if (what == d::ref_tag::object) {
-            try {
-                into = skein::view<T>::of_object(std::move(object));
-            } catch (const skein::error& e) {
-                return e;
-            }
-        } else {
-            return why.what;
-        }
-        return {};
-    }
-};
-
 
 // ======== skein/rt/detail/remote.hpp, continued
 #include <concepts>
@@ -57190,6 +61115,8 @@ struct record {
             else
                 r.invoke = &invoke<F, T>;
             r.is_stream = traits::is_generator;
+            r.reads_views = holds_any<object_views, typename traits::arguments>();
+            r.gives_views = holds_any<object_views, typename traits::result>();
             r.is_coroutine = traits::is_coroutine || is_blocking<F, T>();
             r.signature_hash = &signature_hash;
             r.signature_text = &signature_text;
@@ -57253,6 +61180,27 @@ void look_at_failure(const A& a, const failure*& found) {
         if (found == nullptr && a && a.ready() && a.state()->failed()) found = &a.state()->why();
 }
 
+/// An argument for a parameter of type P whose value is in an object is copied out of it.
+template <class P, class T>
+[[nodiscard]] bool copies_object(const call_base& call, bool may_be_given) noexcept {
+    if (call.kind == call_kind::create) return true;
+    if constexpr (unwrap_ref<P>::is_ref)
+        return false;
+    else
+        return may_be_given || !takes_object<P, T>();
+}
+
+/// Whether such an argument must be read first.
+template <class P, class A>
+void look_for_unread(const call_base& call, const A& a, std::vector<counted_ptr<call_base>>& into,
+                     bool may_be_given) {
+    if constexpr (unwrap_ref<A>::is_ref) {
+        using given = typename unwrap_ref<A>::type;
+        if (a && a.ready() && a.state()->is_unread() && copies_object<P, given>(call, may_be_given))
+            into.emplace_back(a.state().get());
+    }
+}
+
 /// There is a ref or view in it.
 template <class A>
 inline constexpr bool may_hold_refs = false;
@@ -57278,6 +61226,22 @@ public:
         const failure* found = nullptr;
         std::apply([&](const auto&... a) { (look_at_failure<P>(a, found), ...); }, held_);
         return found;
+    }
+    void unread(const call_base& call, std::vector<counted_ptr<call_base>>& into) const override {
+        const auto look = [&]<class Parameter>(const Parameter*, const auto& a) {
+            using given = std::remove_cvref_t<decltype(a)>;
+            if constexpr (!unwrap_ref<given>::is_ref && may_hold_refs<given>) {
+                if (call.kind != call_kind::create) return;
+                pending_refs inside(true);
+                wire::writer unused;
+                encode_argument<Parameter>(unused, a);
+                into.insert(into.end(), inside.all.begin(), inside.all.end());
+            } else {
+                look_for_unread<Parameter>(call, a, into, false);
+            }
+        };
+        std::apply([&](const auto&... a) { (look(static_cast<const P*>(nullptr), a), ...); },
+                   held_);
     }
 
 private:
@@ -57309,6 +61273,8 @@ struct submission<F, T, std::tuple<P...>, A...> {
          (may_hold_refs<std::remove_cvref_t<A>> &&
           (!unwrap_ref<std::remove_cvref_t<A>>::is_ref || unwrap_ref<P>::is_ref)));
 
+    static constexpr bool may_be_given = can_be_given<std::tuple<P...>> && !std::is_void_v<T>;
+
     static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
         if constexpr (any_ref || any_inside) {
             std::vector<counted_ptr<call_base>> pending;
@@ -57317,8 +61283,9 @@ struct submission<F, T, std::tuple<P...>, A...> {
                 using given = std::remove_cvref_t<decltype(a)>;
                 if constexpr (unwrap_ref<given>::is_ref) {
                     if (a && !a.ready()) pending.emplace_back(a.state().get());
+                    look_for_unread<Parameter>(*call, a, pending, may_be_given);
                 } else if constexpr (may_hold_refs<given>) {
-                    pending_refs inside;
+                    pending_refs inside(call->kind == call_kind::create);
                     wire::writer unused;
                     encode_argument<Parameter>(unused, a);
                     pending.insert(pending.end(), inside.all.begin(), inside.all.end());
@@ -57333,7 +61300,7 @@ struct submission<F, T, std::tuple<P...>, A...> {
             std::uint32_t place = 0;
             (encode_argument<P>(to, args, place++), ...);
         };
-        if constexpr (can_be_given<std::tuple<P...>> && !std::is_void_v<T>) {
+        if constexpr (may_be_given) {
             const auto give = [&]() -> std::unique_ptr<given_call> {
                 (keep_handles<P>(args), ...);
                 return std::make_unique<given_method<F, T, P...>>(std::in_place,
@@ -57353,6 +61320,8 @@ struct submission<F, T, std::tuple<P...>, A...> {
         // One more than the refs that are waited for: the call is looked at once at the end.
         by.submit_deferred(call, pending.size() + 1,
                            std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...));
+        for (const auto& one : pending)
+            if (one->is_done()) one->read_value();
         by.argument_ready(*call);
     }
 };
@@ -58155,7 +62124,8 @@ public:
     [[nodiscard]] task<int> drive(task<int> app);
 
 private:
-    void open_store(net::real_loop& on, std::string_view asked);
+    void open_store(net::real_loop& on, std::string_view asked,
+                    std::optional<objects::store_on_node> among);
 
     rt::runtime self_;
     const rt::runtime::use current_;
@@ -58456,6 +62426,19 @@ SKEIN_INLINE driver_plan plan_driver(int argc, char** argv, run_options& how, bo
     return plan;
 }
 
+/// Where the stores of nodes reach the driver's; empty: nowhere.
+SKEIN_INLINE std::string open_door(objects::local_store& store, const net::address& at) {
+    try {
+        // A path is the driver's own door.
+        return store.open_door(at.kind == net::scheme::unix_path ? net::address::tcp("127.0.0.1", 0)
+                                                                 : at);
+    } catch (const error& e) {
+        logging::warn("objects", "the stores of nodes cannot reach that of the driver",
+                      {{"why", e.what()}, {"then", "objects of other nodes cannot be read"}});
+        return {};
+    }
+}
+
 SKEIN_INLINE rt::runtime_options this_process() {
     rt::runtime_options who;
     who.host = proc::host_name();
@@ -58467,9 +62450,12 @@ SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const r
     : self_(this_process()), current_(self_), network_(on), children_(on) {
     if (!plan.head.empty()) {
         workers_ = roles_of_program()->workers(on, network_, self_, plan.cluster);
+        const auto meeting = workers_->stores();
+        if (meeting && objects::is_store_asked(how.store))
+            open_store(on, how.store, objects::store_on_node{meeting->secret, "the driver"});
         return;
     }
-    open_store(on, how.store);
+    open_store(on, how.store, {});
     auto processes = how.processes;
     processes.store = store_;
     if (plan.cluster.prefix_output.value_or(false) && !processes.print)
@@ -58479,14 +62465,14 @@ SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const r
 }
 
 /// Nothing of it is there before the first object, but a file without pages.
-SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked) {
-    if (const char* said = std::getenv("SKEIN_STORE"); said != nullptr && *said != '\0')
-        asked = said;
-    const auto bytes =
-        asked.empty() ? objects::default_store_bytes() : objects::parse_store_bytes(asked);
+SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked,
+                                     std::optional<objects::store_on_node> among) {
+    const auto bytes = objects::store_bytes_for(asked);
     if (bytes == 0) return;
+    // What other nodes read lies in memory.
+    auto files = among ? nullptr : objects::default_spill_volume();
     try {
-        store_ = std::make_shared<objects::local_store>(bytes);
+        store_ = std::make_shared<objects::local_store>(bytes, std::move(among), std::move(files));
     } catch (const error& e) {
         logging::at(asked.empty() ? logging::level::debug : logging::level::warn, "objects",
                     "there is no store",
@@ -58494,7 +62480,11 @@ SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked)
         return;
     }
     objects_ = store_->client(on, objects::process_id(self_.incarnation()));
-    rt::use_store(self_, objects_, [store = store_] { store->start(); });
+    rt::use_store(self_, objects_, [this] {
+        const auto meeting = workers_->stores();
+        if (!meeting) store_->start();
+        return meeting ? open_door(*store_, meeting->at) : std::string();
+    });
 }
 
 SKEIN_INLINE task<int> driver::drive(task<int> app) {
@@ -58642,6 +62632,7 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
 //         auto c = cluster.actor<counter>(10);
 //         auto q = c.call<&counter::add>(5);
 //         int n = cluster.get(p) + cluster.get(q);
+//         auto w = cluster.put(weights);                   // an argument of many calls
 //         // a task on the driver's loop, which may do all that run()'s may
 //         cluster.run([] { return app(); });
 //     }                                                    // workers leave
@@ -58660,6 +62651,91 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
 // ended.
 
 
+// ======== skein/rt/put.hpp
+// put(value): a value for many calls, stored once on its node.
+//
+//     std::vector<float> weights = load();
+//     auto r = co_await skein::put(weights);               // ref<std::vector<float>>
+//     for (int i = 0; i < 100; ++i) all.push_back(skein::remote<&score>(r, i));
+//
+// A value above 64 KiB becomes an object in the store of the node, which all processes there read in
+// place; a smaller one stays in the ref. Where there is no store, or no room in it within 10 s, the
+// value stays in the memory of this process, and calls send it.
+
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+namespace rt::detail {
+
+/// The object of a value; null: it is small, or there is no room.
+template <class T>
+[[nodiscard]] task<objects::object_ptr> make_object(runtime* by, const T* value) {
+    auto& objects = by->answers().objects();
+    if constexpr (is_flat<T>) {
+        const auto bytes = flat_bytes(*value);
+        if (!objects.takes(bytes.size())) co_return nullptr;
+        auto making = objects.make(bytes);
+        co_return co_await making;
+    } else {
+        if (!objects.has_store()) co_return nullptr;
+        const auto bytes = wire::encode(*value);
+        if (!objects.takes(bytes.size())) co_return nullptr;
+        auto making = objects.make(bytes);
+        co_return co_await making;
+    }
+}
+
+template <class T>
+[[nodiscard]] task<ref<T>> put_borrowed(runtime* by, const T* value) {
+    auto making = make_object<T>(by, value);
+    auto object = co_await making;
+    if (object) co_return ref<T>(ref_state<T>::of_object(object));
+    co_return ref<T>(ref_state<T>::of_value(T(*value)));
+}
+
+template <class T>
+[[nodiscard]] task<ref<T>> put_owned(runtime* by, T value) {
+    auto making = make_object<T>(by, &value);
+    auto object = co_await making;
+    if (object) co_return ref<T>(ref_state<T>::of_object(object));
+    co_return ref<T>(ref_state<T>::of_value(std::move(value)));
+}
+
+template <class T>
+consteval bool check_put() {
+    static_assert(
+        storable<T>,
+        "skein: put() takes a value that can be sent and owns what it holds: no view, ref, "
+        "actor_handle or placement_group is in it");
+    return storable<T>;
+}
+
+} // namespace rt::detail
+
+/// Stores a value for this program. Suspends until it is there; waits while the store is full.
+///   value   must stay until the task has ended; it is copied into the store, and not kept
+///   errors  too_large (it cannot be encoded), cancelled
+template <class T>
+[[nodiscard]] task<ref<T>> put(const T& value) {
+    if constexpr (rt::detail::check_put<T>())
+        return rt::detail::put_borrowed<T>(&rt::runtime::current(), &value);
+}
+/// The same for a value that nobody else needs.
+template <class T>
+    requires(!std::is_reference_v<T> && !std::is_const_v<T>)
+[[nodiscard]] task<ref<T>> put(T&& value) {
+    if constexpr (rt::detail::check_put<T>())
+        return rt::detail::put_owned<T>(&rt::runtime::current(), std::move(value));
+}
+
+} // namespace skein
+
+
+// ======== skein/program/detail/session_call.hpp, continued
 #include <concepts>
 #include <exception>
 #include <memory>
@@ -58783,10 +62859,20 @@ protected:
         if (!lent_ && to_->readers.load(std::memory_order_relaxed) == 0) this->watchers_ = 0;
     }
     void on_finished() override {
+        if (this->is_unread()) return this->read_value(); // then on_read()
+        deliver();
+    }
+    void on_read() override {
+        if (to_->call == this) deliver();
+    }
+
+private:
+    void deliver() {
         to_->call = nullptr;
         if (this->failed()) return to_->fail(this->why());
         try {
-            if constexpr (!std::is_void_v<R>) this->fetch();
+            if constexpr (rt::detail::storable<R>)
+                if (this->object()) return to_->succeed_with(this->bytes_of_object());
             if constexpr (std::is_void_v<R>) {
                 to_->succeed({});
             } else if constexpr (rt::detail::is_of_a_loop<R>) {
@@ -58802,7 +62888,6 @@ protected:
         }
     }
 
-private:
     const pending_writer<shared> to_;
     bool lent_ = false;
 };
@@ -58819,6 +62904,8 @@ ref<R> ref_of(const pending_state<V>& from, const session_door& here) {
                   "skein: not supported: a pending as an argument whose value cannot be copied");
     if (from.door.get() != &here) refuse_other_session("a pending");
     if (from.call != nullptr) return static_cast<session_call<R>*>(from.call)->lend();
+    if constexpr (rt::detail::storable<R>)
+        if (from.object) return ref<R>(rt::detail::ref_state<R>::of_object(from.object->of()));
     counted_ptr<rt::detail::ref_state<R>> done(new rt::detail::ref_state<R>);
     if (const auto* why = from.failed()) {
         done->fail(*why);
@@ -58916,6 +63003,28 @@ auto submit_from_thread(const std::shared_ptr<session_door>& door, kept_options<
     } else {
         return pending<shared>(); // a static_assert has said why
     }
+}
+
+/// Null: it is no object.
+template <class T>
+[[nodiscard]] task<objects::reading_ptr> put_to_read(rt::runtime* by, const T* value) {
+    auto making = rt::detail::make_object<T>(by, value);
+    auto object = co_await making;
+    if (!object) co_return nullptr;
+    auto reading = objects::read(std::move(object));
+    co_return co_await reading;
+}
+
+/// A value that a session has stored, and that needs no call.
+template <class T, class V>
+[[nodiscard]] pending<T> put_from_thread(const std::shared_ptr<session_door>& door,
+                                         objects::reading_ptr object, V&& value) {
+    auto state = std::make_shared<pending_state<T>>(door, nullptr);
+    if (object)
+        state->succeed_with(std::move(object));
+    else
+        state->succeed(T(std::forward<V>(value)));
+    return pending<T>(std::move(state));
 }
 
 } // namespace program::detail
@@ -59038,6 +63147,21 @@ public:
         out.reserve(many.size());
         for (auto& one : many) out.push_back(std::move(one).get());
         return out;
+    }
+
+    /// Stores a value for many calls, as skein::put does; blocks until it is there. The pending is an
+    /// argument, and done.
+    ///   errors  those of skein::put; closed; invalid_argument: on the session's own thread
+    template <class V>
+    [[nodiscard]] pending<std::remove_cvref_t<V>> put(V&& value) {
+        using T = std::remove_cvref_t<V>;
+        if constexpr (rt::detail::check_put<T>()) {
+            auto object = run([&value] {
+                return program::detail::put_to_read<T>(&rt::runtime::current(), &value);
+            });
+            return program::detail::put_from_thread<T>(door_, std::move(object),
+                                                       std::forward<V>(value));
+        }
     }
 
     /// Makes an actor; blocks until its constructor has returned. Errors as of skein::actor<T>, and
@@ -59663,89 +63787,6 @@ struct skein::wire::codec<skein::placement_group> {
         return skein::rt::detail::decode_group(from, into.state_);
     }
 };
-
-// ======== skein/rt/put.hpp
-// put(value): a value for many calls, stored once on its node.
-//
-//     std::vector<float> weights = load();
-//     auto r = co_await skein::put(weights);               // ref<std::vector<float>>
-//     for (int i = 0; i < 100; ++i) all.push_back(skein::remote<&score>(r, i));
-//
-// A value above 64 KiB becomes an object in the store of the node, which all processes there read in
-// place; a smaller one stays in the ref. Where there is no store, or no room in it within 10 s, the
-// value stays in the memory of this process, and calls send it.
-
-
-#include <memory>
-#include <type_traits>
-#include <utility>
-
-namespace skein {
-
-namespace rt::detail {
-
-/// The object of a value; null: it is small, or there is no room.
-template <class T>
-[[nodiscard]] task<objects::object_ptr> make_object(runtime* by, const T* value) {
-    auto& objects = by->answers().objects();
-    if constexpr (is_flat<T>) {
-        const auto bytes = flat_bytes(*value);
-        if (!objects.takes(bytes.size())) co_return nullptr;
-        auto making = objects.make(bytes);
-        co_return co_await making;
-    } else {
-        if (!objects.has_store()) co_return nullptr;
-        const auto bytes = wire::encode(*value);
-        if (!objects.takes(bytes.size())) co_return nullptr;
-        auto making = objects.make(bytes);
-        co_return co_await making;
-    }
-}
-
-template <class T>
-[[nodiscard]] task<ref<T>> put_borrowed(runtime* by, const T* value) {
-    auto making = make_object<T>(by, value);
-    auto object = co_await making;
-    if (object) co_return ref<T>(ref_state<T>::of_object(object));
-    co_return ref<T>(ref_state<T>::of_value(T(*value)));
-}
-
-template <class T>
-[[nodiscard]] task<ref<T>> put_owned(runtime* by, T value) {
-    auto making = make_object<T>(by, &value);
-    auto object = co_await making;
-    if (object) co_return ref<T>(ref_state<T>::of_object(object));
-    co_return ref<T>(ref_state<T>::of_value(std::move(value)));
-}
-
-template <class T>
-consteval bool check_put() {
-    static_assert(
-        storable<T>,
-        "skein: put() takes a value that can be sent and owns what it holds: no view, ref, "
-        "actor_handle or placement_group is in it");
-    return storable<T>;
-}
-
-} // namespace rt::detail
-
-/// Stores a value for this program. Suspends until it is there; waits while the store is full.
-///   value   must stay until the task has ended; it is copied into the store, and not kept
-///   errors  too_large (it cannot be encoded), cancelled
-template <class T>
-[[nodiscard]] task<ref<T>> put(const T& value) {
-    if constexpr (rt::detail::check_put<T>())
-        return rt::detail::put_borrowed<T>(&rt::runtime::current(), &value);
-}
-/// The same for a value that nobody else needs.
-template <class T>
-    requires(!std::is_reference_v<T> && !std::is_const_v<T>)
-[[nodiscard]] task<ref<T>> put(T&& value) {
-    if constexpr (rt::detail::check_put<T>())
-        return rt::detail::put_owned<T>(&rt::runtime::current(), std::move(value));
-}
-
-} // namespace skein
 
 // ======== skein/rt/runtime_context.hpp
 // runtime_context(): where the code that asks runs, as which call, and how long it may take.

@@ -647,6 +647,8 @@ struct collective_tag {
 
 namespace skein::dist {
 
+class call_record;
+
 /// Limits of one communicator.
 struct collective_options {
     /// From the start of a collective on this rank: a rank that has not done its part by then is
@@ -681,7 +683,7 @@ protected:
 /// A group of ranks that call the same collectives in the same order.
 ///
 /// Laws: every rank calls with the same counts, types, roots and tags, else all of them get
-/// errc::mismatch naming the ranks; sums of bf16 and f16 are made in float32 and rounded once, also
+/// errc::mismatch naming the ranks, or, where the model cannot see it, calls() tells; sums of bf16 and f16 are made in float32 and rounded once, also
 /// between hosts; the same inputs give the same bits on every rank, in every run with the same
 /// world size and model, and N=2 gives the same bits in all models; after any error the group is
 /// unusable and every later call throws that error; one collective at a time per rank. A task has
@@ -742,6 +744,9 @@ public:
     virtual void set_tag(collective_tag tag) = 0;
     /// Null: everything runs on the loop's thread.
     [[nodiscard]] virtual prompt_start* prompt() noexcept { return nullptr; }
+    /// What this rank has called, of a model that does not compare the calls of its ranks; who uses
+    /// it compares them (call_record.hpp). Null: it compares each call. Any thread.
+    [[nodiscard]] virtual std::shared_ptr<const call_record> calls() const;
 
 protected:
     communicator() = default;
@@ -756,6 +761,7 @@ protected:
 namespace skein::dist {
 
 SKEIN_INLINE communicator::~communicator() = default;
+SKEIN_INLINE std::shared_ptr<const call_record> communicator::calls() const { return nullptr; }
 
 } // namespace skein::dist
 
@@ -824,6 +830,7 @@ struct comm_stats {
 /// the group in an orderly way; when it runs because of an exception, it aborts the group.
 class comm_thread {
     friend class ticket;
+    friend std::shared_ptr<const call_record> calls_of(const comm_thread& comm);
 
 public:
     /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back
@@ -924,6 +931,9 @@ private:
     std::condition_variable idle_;           // driving_ became false
     comm_stats stats_;
 };
+
+/// What a rank has called on its communicator, if that compares no calls: communicator::calls().
+[[nodiscard]] std::shared_ptr<const call_record> calls_of(const comm_thread& comm);
 
 } // namespace skein::dist
 
@@ -1400,6 +1410,10 @@ SKEIN_INLINE void comm_thread::set_deadline(time_span limit) {
 SKEIN_INLINE comm_stats comm_thread::stats() const {
     const std::lock_guard lock(guard_);
     return stats_;
+}
+
+SKEIN_INLINE std::shared_ptr<const call_record> calls_of(const comm_thread& comm) {
+    return comm.comm_->calls();
 }
 
 } // namespace skein::dist
@@ -13754,6 +13768,9 @@ struct run_config {
     checkpoint_config checkpoint{};
     failure_config failure{};
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
+    /// What the model is trained on: cpu, cuda (the device of the local rank), or automatic, which
+    /// says what it takes and why. Never run on a GPU: see docs/gpu.md.
+    std::string device = "cpu";
 
     // What it says
     output_mode output = output_mode::automatic;
@@ -13815,6 +13832,546 @@ struct skein::wire::codec<skein::train::worker_range> {
 // Bodies of <skein/train/run_config.hpp>.
 
 
+// ======== skein/train/device.hpp
+// What a run computes on: run_config::device, and what this process has for it.
+//
+// Never run on a GPU: no machine that tests this has one. docs/gpu.md says what has run where.
+//
+//     const device_choice chosen = choose_device("automatic", survey_devices(), ctx.local_size());
+//     fmt::print("{}: {}\n", dist::to_string(chosen.where), chosen.why);
+
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::train {
+
+/// What this process has, and lacks, for training on a device.
+struct device_survey {
+    /// Something that is missing.
+    struct lack {
+        std::string what; ///< with what was looked for, and what was found
+        std::string hint; ///< what to do
+    };
+    int devices = 0; ///< of CUDA, that this process sees
+    std::vector<lack> lacking{};
+};
+
+/// Where it looks. The names are as dlopen takes them.
+struct device_names {
+    std::vector<std::string> runtime; ///< of CUDA
+    std::string libtorch; ///< LibTorch's half for devices, which is loaded with a program
+};
+[[nodiscard]] device_names usual_device_names();
+
+/// Looks for CUDA's runtime, its driver, devices, and LibTorch's half for them. Nothing is put on a
+/// device, and LibTorch is not loaded.
+[[nodiscard]] device_survey survey_devices(const device_names& names = usual_device_names());
+
+/// What a run computes on.
+struct device_choice {
+    dist::device where{}; ///< of local rank 0
+    std::string why;      ///< in words
+};
+
+/// "cpu", "cuda", or "automatic": a device for each of so many ranks of a host if there is one.
+///   errors  usage: no such kind; "cuda" where something is missing, with what was looked for and
+///           what to do; or where there are fewer devices than ranks
+[[nodiscard]] device_choice choose_device(std::string_view asked, const device_survey& there,
+                                          int local_ranks);
+
+/// Throws errc::usage when `asked` is none of the three.
+void require_device_kind(std::string_view asked);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/device.ipp
+// Bodies of <skein/train/device.hpp>.
+
+
+// ======== skein/dist/cuda_runtime.hpp
+// CUDA's runtime as a table of functions: memory, streams and events of devices.
+//
+// The declarations are skein's own, of the C interface that CUDA 12 and 13 share, so that nothing
+// of CUDA is needed to build. The table is filled by dlopen, or by a model of a device (sim), which
+// no program can choose. docs/design/0050-cuda-and-nccl.md says what has run where.
+//
+//     const cuda_runtime cuda = load_cuda_runtime().value();
+//     require_device(cuda, 0);                          // or says what is missing
+//     cuda_stream stream = nullptr;
+//     cuda_check(cuda, cuda.stream_create(&stream, cuda_stream_non_blocking), "a stream");
+
+
+// ======== skein/dist/library.hpp
+// Libraries that are looked for while the program runs: nothing of them is needed to build it.
+//
+// A table of functions stands for such a library (cuda_runtime.hpp, nccl.hpp). Its entries are
+// filled by dlopen, or by a model of the library, and callers cannot tell which.
+//
+//     const auto found = shared_library::find({"libnccl.so.2"});
+//     void* const version = found.value().symbol("ncclGetVersion");
+
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::dist {
+
+/// Gives the address of a function by its name; null when there is none.
+using symbol_finder = std::function<void*(const char*)>;
+
+/// A library of this process. It stays loaded: libraries of devices have threads of their own.
+class shared_library {
+public:
+    /// The first of the names that is loaded already, else the first that can be loaded.
+    ///   names   as dlopen takes them: "libnccl.so.2", or a path
+    ///   errors  not_found: the names that were tried, and what the system said of each
+    [[nodiscard]] static result<shared_library> find(const std::vector<std::string>& names);
+
+    /// Some part of this process has it. Nothing is loaded.
+    [[nodiscard]] static bool is_loaded(const std::string& name) noexcept;
+
+    /// Null when the library has no such function.
+    [[nodiscard]] void* symbol(const char* name) const noexcept;
+    /// The file it came from, or the name it was found by.
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+    /// Somebody else had loaded it before.
+    [[nodiscard]] bool was_loaded() const noexcept { return was_loaded_; }
+
+private:
+    shared_library(void* handle, std::string path, bool was_loaded)
+        : handle_(handle), path_(std::move(path)), was_loaded_(was_loaded) {}
+
+    void* handle_;
+    std::string path_;
+    bool was_loaded_;
+};
+
+namespace detail {
+
+template <class Result, class... Args>
+void bind_symbol(std::function<Result(Args...)>& entry, void* address) {
+    if (address != nullptr) entry = reinterpret_cast<Result (*)(Args...)>(address);
+}
+
+} // namespace detail
+
+/// Fills every entry of a table. Gives the names of those that were not found.
+///   Table  has a function each(table, visitor), which calls visitor(symbol, entry) for each
+template <class Table>
+[[nodiscard]] std::vector<std::string> fill_table(Table& table, const symbol_finder& find) {
+    std::vector<std::string> missing;
+    Table::each(table, [&](const char* symbol, auto& entry) {
+        void* const address = find(symbol);
+        detail::bind_symbol(entry, address);
+        if (address == nullptr) missing.emplace_back(symbol);
+    });
+    return missing;
+}
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/library.ipp
+// The door to dlopen.
+
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <dlfcn.h>
+#include <link.h>
+
+namespace skein::dist {
+
+namespace detail {
+
+SKEIN_INLINE std::string path_of(void* handle, const std::string& name) {
+    struct link_map* map = nullptr;
+    const bool known = ::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr &&
+                       map->l_name != nullptr && map->l_name[0] != '\0';
+    return known ? map->l_name : name;
+}
+
+} // namespace detail
+
+SKEIN_INLINE result<shared_library> shared_library::find(const std::vector<std::string>& names) {
+    for (const auto& name : names) {
+        if (void* const handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE))
+            return shared_library(handle, detail::path_of(handle, name), true);
+    }
+    std::vector<std::string> said;
+    for (const auto& name : names) {
+        if (void* const handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE))
+            return shared_library(handle, detail::path_of(handle, name), false);
+        const char* const why = ::dlerror();
+        said.emplace_back(why != nullptr ? why : name + ": cannot be loaded");
+    }
+    return error(errc::not_found, fmt::format("no library called {}", fmt::join(names, " or ")))
+        .with_cause(fmt::format("{}", fmt::join(said, "; ")));
+}
+
+SKEIN_INLINE bool shared_library::is_loaded(const std::string& name) noexcept {
+    void* const handle = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (handle != nullptr) (void)::dlclose(handle); // the count that this look has added
+    return handle != nullptr;
+}
+
+SKEIN_INLINE void* shared_library::symbol(const char* name) const noexcept {
+    return ::dlsym(handle_, name);
+}
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/cuda_runtime.hpp, continued
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::dist {
+
+/// What CUDA's functions return; those that skein decides on. Others are passed on as numbers.
+enum class cuda_result : int {
+    success = 0,
+    invalid_value = 1,
+    out_of_memory = 2,
+    insufficient_driver = 35,
+    no_device = 100,
+    invalid_device = 101,
+    invalid_handle = 400,
+    not_ready = 600,
+    launch_failure = 719,
+};
+
+struct cuda_stream_object;
+struct cuda_event_object;
+using cuda_stream = cuda_stream_object*; ///< null: the device's legacy default stream
+using cuda_event = cuda_event_object*;
+
+/// Of a copy: automatic looks at the two addresses.
+enum class cuda_copy : int {
+    host_to_host,
+    host_to_device,
+    device_to_host,
+    device_to_device,
+    automatic
+};
+
+inline constexpr unsigned cuda_stream_non_blocking = 1; ///< no order with the default stream
+inline constexpr unsigned cuda_event_disable_timing = 2;
+inline constexpr unsigned cuda_host_alloc_portable = 1; ///< pinned for all devices
+
+/// The functions of CUDA's runtime that skein calls. The current device is each thread's own.
+struct cuda_runtime {
+    template <class F>
+    using entry = std::function<F>;
+
+    entry<cuda_result(int*)> runtime_version, driver_version; ///< 13020: 13.2
+    entry<cuda_result(int*)> device_count;
+    entry<cuda_result(int*)> get_device;
+    entry<cuda_result(int)> set_device;
+    entry<cuda_result()> device_synchronize;
+    entry<const char*(cuda_result)> error_text;
+    entry<cuda_result()> last_error; ///< and forgets it
+    entry<cuda_result(void**, std::size_t)> allocate;
+    entry<cuda_result(void*)> release;
+    entry<cuda_result(void**, std::size_t, unsigned)> allocate_host; ///< pinned
+    entry<cuda_result(void*)> release_host;
+    entry<cuda_result(std::size_t*, std::size_t*)> memory_info; ///< free, total
+    entry<cuda_result(void*, const void*, std::size_t, cuda_copy, cuda_stream)> copy_async;
+    entry<cuda_result(void*, int, std::size_t, cuda_stream)> set_async;
+    entry<cuda_result(cuda_stream*, unsigned)> stream_create;
+    entry<cuda_result(cuda_stream)> stream_destroy, stream_query, stream_synchronize;
+    entry<cuda_result(cuda_stream, cuda_event, unsigned)> stream_wait_event;
+    entry<cuda_result(cuda_event*, unsigned)> event_create;
+    entry<cuda_result(cuda_event)> event_destroy, event_query, event_synchronize;
+    entry<cuda_result(cuda_event, cuda_stream)> event_record;
+
+    /// Where the functions came from: a file, or "a model".
+    std::string source;
+
+    /// visitor(name in the library, entry), for each.
+    template <class Table, class Visitor>
+    static void each(Table& t, Visitor visit) {
+        visit("cudaRuntimeGetVersion", t.runtime_version);
+        visit("cudaDriverGetVersion", t.driver_version);
+        visit("cudaGetDeviceCount", t.device_count);
+        visit("cudaGetDevice", t.get_device);
+        visit("cudaSetDevice", t.set_device);
+        visit("cudaDeviceSynchronize", t.device_synchronize);
+        visit("cudaGetErrorString", t.error_text);
+        visit("cudaGetLastError", t.last_error);
+        visit("cudaMalloc", t.allocate);
+        visit("cudaFree", t.release);
+        visit("cudaHostAlloc", t.allocate_host);
+        visit("cudaFreeHost", t.release_host);
+        visit("cudaMemGetInfo", t.memory_info);
+        visit("cudaMemcpyAsync", t.copy_async);
+        visit("cudaMemsetAsync", t.set_async);
+        visit("cudaStreamCreateWithFlags", t.stream_create);
+        visit("cudaStreamDestroy", t.stream_destroy);
+        visit("cudaStreamQuery", t.stream_query);
+        visit("cudaStreamSynchronize", t.stream_synchronize);
+        visit("cudaStreamWaitEvent", t.stream_wait_event);
+        visit("cudaEventCreateWithFlags", t.event_create);
+        visit("cudaEventDestroy", t.event_destroy);
+        visit("cudaEventQuery", t.event_query);
+        visit("cudaEventSynchronize", t.event_synchronize);
+        visit("cudaEventRecord", t.event_record);
+    }
+};
+
+/// The names under which the library is looked for.
+[[nodiscard]] std::vector<std::string> cuda_runtime_names();
+
+/// The library that is loaded already, else one that the system finds by a name.
+///   errors  not_found: no library, with the names that were tried and what to do; not_supported:
+///           one that lacks functions, or is older than CUDA 12
+[[nodiscard]] result<cuda_runtime> load_cuda_runtime(
+    const std::vector<std::string>& names = cuda_runtime_names());
+/// The same from functions that somebody else has found.
+[[nodiscard]] result<cuda_runtime> cuda_runtime_from(const symbol_finder& find, std::string source);
+
+/// How many devices this process can use.
+///   errors  not_supported: no driver, one that is too old, or no device, with what
+///           CUDA_VISIBLE_DEVICES says
+[[nodiscard]] result<int> cuda_devices(const cuda_runtime& cuda);
+
+/// Throws what cuda_devices() gives; invalid_argument when there are devices, but not this one.
+void require_device(const cuda_runtime& cuda, int device);
+
+/// Throws the error of a call that failed; not_ready is one.
+///   what    "an event", "copy 12 bytes": the text is "cuda: cannot make <what>"
+///   errors  exhausted: no memory; not_supported: no driver or device; io: anything else
+void cuda_check(const cuda_runtime& cuda, cuda_result outcome, std::string_view what);
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/cuda_runtime.ipp
+// Finding CUDA's runtime, and saying what is missing.
+
+#include <cstdlib>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace skein::dist {
+
+namespace detail {
+
+SKEIN_INLINE std::string cuda_version_text(int number) {
+    return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
+}
+
+SKEIN_INLINE std::string cuda_text(const cuda_runtime& cuda, cuda_result outcome) {
+    const char* const text = cuda.error_text ? cuda.error_text(outcome) : nullptr;
+    return fmt::format("{} (error {} of CUDA)", text != nullptr ? text : "no text",
+                       static_cast<int>(outcome));
+}
+
+/// What decides which devices a process sees, for a hint.
+SKEIN_INLINE std::string visible_devices() {
+    const char* const set = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (set == nullptr) return "";
+    if (*set == '\0') return "CUDA_VISIBLE_DEVICES is empty, which hides all devices: unset it";
+    return fmt::format("CUDA_VISIBLE_DEVICES={}: check that it names devices of this machine", set);
+}
+
+SKEIN_INLINE error no_device_error(const cuda_runtime& cuda, cuda_result outcome) {
+    int runtime = 0, driver = 0;
+    if (cuda.runtime_version) (void)cuda.runtime_version(&runtime);
+    if (cuda.driver_version) (void)cuda.driver_version(&driver);
+    const bool no_driver = outcome == cuda_result::insufficient_driver && driver == 0;
+    error why(errc::not_supported,
+              no_driver ? std::string("no CUDA device: this machine has no driver of NVIDIA")
+              : outcome == cuda_result::insufficient_driver
+                  ? fmt::format("no CUDA device: the driver is for CUDA {}, the runtime is {}",
+                                cuda_version_text(driver), cuda_version_text(runtime))
+                  : std::string("no CUDA device"));
+    why.with_cause(fmt::format("{}: {}", cuda.source, cuda_text(cuda, outcome)));
+    const std::string visible = visible_devices();
+    why.with_hint(no_driver ? "install the driver (nvidia-smi shows it), or train on the cpu"
+                  : !visible.empty() ? visible
+                                     : "see what nvidia-smi shows, or train on the cpu");
+    return why;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::vector<std::string> cuda_runtime_names() {
+    return {"libcudart.so.13", "libcudart.so.12"};
+}
+
+SKEIN_INLINE result<cuda_runtime> cuda_runtime_from(const symbol_finder& find, std::string source) {
+    cuda_runtime cuda;
+    const auto missing = fill_table(cuda, find);
+    cuda.source = std::move(source);
+    if (!missing.empty()) {
+        return error(errc::not_supported,
+                     fmt::format("{} is no CUDA runtime that skein can use", cuda.source))
+            .with_cause(fmt::format("it lacks {}", fmt::join(missing, ", ")))
+            .with_hint("skein calls functions of CUDA 12 and 13");
+    }
+    int version = 0;
+    const cuda_result asked = cuda.runtime_version(&version);
+    if (asked != cuda_result::success || version < 12000) {
+        return error(errc::not_supported,
+                     fmt::format("not supported: CUDA {} of {}, which is older than 12.0",
+                                 detail::cuda_version_text(version), cuda.source))
+            .with_hint("install CUDA's runtime 12 or 13");
+    }
+    return cuda;
+}
+
+SKEIN_INLINE result<cuda_runtime> load_cuda_runtime(const std::vector<std::string>& names) {
+    const auto found = shared_library::find(names);
+    if (!found) {
+        return error(errc::not_found,
+                     fmt::format("no CUDA runtime: looked for {}", fmt::join(names, ", ")))
+            .with_cause(found.error().cause())
+            .with_hint("install CUDA's runtime, or put the folder of LibTorch's own "
+                       "(nvidia/cu13/lib) into LD_LIBRARY_PATH");
+    }
+    return cuda_runtime_from([&](const char* name) { return found->symbol(name); }, found->path());
+}
+
+SKEIN_INLINE result<int> cuda_devices(const cuda_runtime& cuda) {
+    int count = 0;
+    const cuda_result outcome = cuda.device_count(&count);
+    if (outcome == cuda_result::success && count > 0) return count;
+    (void)cuda.last_error(); // nobody else is to find it
+    return detail::no_device_error(cuda, outcome == cuda_result::success ? cuda_result::no_device
+                                                                         : outcome);
+}
+
+SKEIN_INLINE void require_device(const cuda_runtime& cuda, int device) {
+    const int count = cuda_devices(cuda).value();
+    if (device >= 0 && device < count) return;
+    error why(errc::invalid_argument,
+              fmt::format("no device cuda:{}: this process sees {}", device, count));
+    const std::string visible = detail::visible_devices();
+    why.with_hint(visible.empty() ? fmt::format("the first is cuda:0, the last cuda:{}", count - 1)
+                                  : visible);
+    throw why;
+}
+
+SKEIN_INLINE void cuda_check(const cuda_runtime& cuda, cuda_result outcome, std::string_view what) {
+    if (outcome == cuda_result::success) return;
+    (void)cuda.last_error();
+    if (outcome == cuda_result::insufficient_driver || outcome == cuda_result::no_device)
+        throw detail::no_device_error(cuda, outcome).with_where(std::string(what));
+    const bool full = outcome == cuda_result::out_of_memory;
+    error why(full ? errc::exhausted : errc::io, fmt::format("cuda: cannot make {}", what));
+    why.with_cause(detail::cuda_text(cuda, outcome));
+    if (full && cuda.memory_info) {
+        std::size_t free = 0, total = 0;
+        if (cuda.memory_info(&free, &total) == cuda_result::success) {
+            why.with_hint(
+                fmt::format("the device has {} MiB free of {} MiB", free >> 20, total >> 20));
+        }
+    }
+    throw why;
+}
+
+} // namespace skein::dist
+
+
+// ======== skein/train/detail/device.ipp, continued
+#include <algorithm>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+SKEIN_INLINE device_survey::lack lack_of(const error& why) {
+    const auto text = why.cause().empty() ? why.text() : why.text() + " (" + why.cause() + ")";
+    return {text, why.hint()};
+}
+
+SKEIN_INLINE int count_devices(const std::vector<std::string>& names, device_survey& to) {
+    const auto cuda = dist::load_cuda_runtime(names);
+    if (!cuda) {
+        to.lacking.push_back(lack_of(cuda.error()));
+        return 0;
+    }
+    const auto count = dist::cuda_devices(*cuda);
+    if (!count) to.lacking.push_back(lack_of(count.error()));
+    return count ? *count : 0;
+}
+
+/// Why there is no device for each rank; empty: there is one.
+SKEIN_INLINE device_survey::lack lack_for(const device_survey& there, int local_ranks) {
+    device_survey::lack all;
+    const auto add = [](std::string& to, const char* between, const std::string& more) {
+        to += (to.empty() || more.empty() ? "" : between) + more;
+    };
+    for (const auto& each : there.lacking) {
+        add(all.what, "; ", each.what);
+        add(all.hint, "; ", each.hint);
+    }
+    if (all.what.empty() && there.devices < local_ranks) {
+        all.what = fmt::format("{} ranks on a host that shows this process {} device{}",
+                               local_ranks, there.devices, there.devices == 1 ? "" : "s");
+        all.hint = "start at most one rank for each device";
+    }
+    return all;
+}
+
+} // namespace detail
+
+SKEIN_INLINE device_names usual_device_names() {
+    return {dist::cuda_runtime_names(), "libtorch_cuda.so"};
+}
+
+SKEIN_INLINE device_survey survey_devices(const device_names& names) {
+    device_survey out;
+    out.devices = detail::count_devices(names.runtime, out);
+    if (!dist::shared_library::is_loaded(names.libtorch))
+        out.lacking.push_back({fmt::format("this LibTorch has no CUDA (this program was linked "
+                                           "without {})",
+                                           names.libtorch),
+                               "link LibTorch's CUDA half (scripts/setup --cuda, or "
+                               "LIBTORCH=<folder of one>)"});
+    return out;
+}
+
+SKEIN_INLINE void require_device_kind(std::string_view asked) {
+    if (asked == "cpu" || asked == "cuda" || asked == "automatic") return;
+    throw error(errc::usage, fmt::format("device {}", asked))
+        .with_hint("there are cpu, cuda, and automatic, which takes cuda where it can be used");
+}
+
+SKEIN_INLINE device_choice choose_device(std::string_view asked, const device_survey& there,
+                                         int local_ranks) {
+    require_device_kind(asked);
+    if (asked == "cpu") return {dist::device::cpu(), "it was asked for"};
+    const auto lacking = detail::lack_for(there, local_ranks);
+    if (lacking.what.empty())
+        return {dist::device::cuda(0),
+                asked == "cuda" ? "it was asked for"
+                                : fmt::format("{} here", there.devices == 1 ? "there is one"
+                                                                            : "there are enough")};
+    if (asked == "automatic") return {dist::device::cpu(), lacking.what};
+    throw error(errc::usage, "device cuda: " + lacking.what)
+        .with_hint(lacking.hint + "; or train with device cpu");
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/run_config.ipp, continued
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -13996,6 +14553,7 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
                         config.global_batch, world_size, config.accumulation),
             "use fewer workers or a larger batch");
     detail::validate_shards(config, world_size);
+    require_device_kind(config.device);
     if (!(config.clip >= 0))
         refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
     if (!(config.clip_value >= 0))
@@ -14533,6 +15091,7 @@ namespace skein::spmd {
 class rendezvous;
 }
 namespace skein::dist {
+class call_record;
 class comm_thread;
 struct comm_options;
 } // namespace skein::dist
@@ -14630,6 +15189,12 @@ public:
     /// every rank when all make theirs in the same order.
     [[nodiscard]] dist::comm_options group_options(const std::string& what) const;
 
+    /// The calls of a communicator that does not compare those of its ranks (communicator::calls())
+    /// are compared in the row of each step from the next one on, before the step is applied, for
+    /// as long as somebody holds the record. Of comm() by itself. All ranks do it alike.
+    void watch_calls(const std::shared_ptr<const dist::call_record>& record) const;
+    [[nodiscard]] std::vector<std::shared_ptr<const dist::call_record>> watched_calls() const;
+
     /// launch() points this at a flag that a signal sets; training then saves and ends in order.
     ///   which  the signal, when there was one; asked after the flag was set
     void watch_stop_flag(const std::atomic<bool>* flag, std::function<int()> which = {}) noexcept {
@@ -14676,6 +15241,7 @@ private:
     std::function<void(const run_note&)> watch_runs_;
     mutable std::shared_ptr<detail::last_screen> screen_;
     mutable std::vector<std::weak_ptr<std::function<void()>>> before_rebind_;
+    mutable std::vector<std::weak_ptr<const dist::call_record>> calls_;
 };
 
 } // namespace skein::train
@@ -14739,6 +15305,21 @@ SKEIN_INLINE dist::comm_thread* context::control() const {
         control_ = dist::make_comm_thread(*world_, options);
     }
     return control_.get();
+}
+
+SKEIN_INLINE void context::watch_calls(
+    const std::shared_ptr<const dist::call_record>& record) const {
+    if (record) calls_.push_back(record);
+}
+
+SKEIN_INLINE std::vector<std::shared_ptr<const dist::call_record>> context::watched_calls() const {
+    std::vector<std::shared_ptr<const dist::call_record>> all;
+    if (comm_ != nullptr)
+        if (auto of_world = dist::calls_of(*comm_)) all.push_back(std::move(of_world));
+    std::erase_if(calls_, [](const auto& each) { return each.expired(); });
+    for (const auto& each : calls_)
+        if (auto held = each.lock()) all.push_back(std::move(held));
+    return all;
 }
 
 SKEIN_INLINE void context::abort(const error& why) const noexcept {
@@ -15495,8 +16076,9 @@ namespace skein::train {
 // P elements of a flat buffer, padding included
 
 /// Zeroed storage straight from the system, given back when the last view is gone. Pages cost
-/// memory when they are first touched.
-[[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type = at::kFloat);
+/// memory when they are first touched. On a device: from LibTorch's allocator for it.
+[[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type = at::kFloat,
+                                          at::Device where = at::kCPU);
 
 /// Lets the heap keep what a step frees, for the next step to take: training allocates the same
 /// large blocks again and again, and giving them back to the system costs a page fault per 4 KiB
@@ -15504,8 +16086,10 @@ namespace skein::train {
 void keep_freed_memory() noexcept;
 
 /// The sum of the squares, in double and in an order that does not depend on the number of threads.
-///   parts  float32, contiguous, on the CPU; all but the last a multiple of flat_alignment long.
-///          How one long row of numbers is cut into parts makes no difference to the bits
+///   parts  float32, contiguous, on one device; all but the last a multiple of flat_alignment long.
+///          How one long row of numbers is cut into parts makes no difference to the bits on the
+///          CPU; on a device LibTorch's kernels add them, in double, in an order of their own, and
+///          one number comes to the host
 /// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too
 /// small.
 [[nodiscard]] double squared_norm(std::span<const at::Tensor> parts);
@@ -18031,6 +18615,7 @@ SKEIN_INLINE std::vector<spmd::setting> settings_of(const run_config& c) {
         {"checkpoint.on_stop", text(saves.on_stop)},
         {"resume", text(c.resume == resume_mode::latest)},
         {"communicator", c.communicator},
+        {"device", c.device},
         spmd::build_setting()};
 }
 
@@ -20212,8 +20797,8 @@ SKEIN_INLINE sharded_parallel::~sharded_parallel() {
 // ---- a step -------------------------------------------------------------------------------------
 
 SKEIN_INLINE dist::collective_tag sharded_parallel::tag(std::size_t unit,
-                                                        dist::tag_phase phase) const noexcept {
-    return {static_cast<std::uint32_t>(unit), phase, step_};
+                                                        dist::tag_phase part) const noexcept {
+    return {static_cast<std::uint32_t>(unit), part, step_};
 }
 
 SKEIN_INLINE void sharded_parallel::begin_step() {
@@ -20871,6 +21456,34 @@ inline void refuse_aliases(const std::vector<flat_segment>& segments,
     }
 }
 
+/// A store lies on one device, with all of its module, and does there what it can.
+///   errors  not_supported, by name
+inline void require_one_device(const std::vector<flat_segment>& segments,
+                               const std::vector<fixed_tensor>& fixed,
+                               const store_options& options) {
+    const auto& first = segments.front();
+    const auto where = first.parameter.device();
+    const auto require = [&](const std::string& name, const at::Tensor& tensor) {
+        if (tensor.device() == where) return;
+        throw error(errc::not_supported,
+                    fmt::format("not supported: a model in several places: {} is on {}, {} on {}",
+                                first.name, where.str(), name, tensor.device().str()))
+            .with_hint("move the whole model before fit(): model->to(device)");
+    };
+    for (const auto& s : segments) require(s.name, s.parameter);
+    for (const auto& f : fixed) require(f.name, f.tensor);
+    if (where.is_cpu()) return;
+    const char* const what = options.precision.is_mixed() ? "16 bits for what is computed"
+                             : options.parameter_memory || options.gradient_memory
+                                 ? "memory that ranks share"
+                             : options.shards > 1 || options.gradient_places > 0
+                                 ? "parameters that are cut between ranks"
+                                 : nullptr;
+    if (what == nullptr) return;
+    throw error(errc::not_supported, fmt::format("not supported: {} on {}", what, where.str()))
+        .with_hint("train with Single in float32 there, or on the CPU");
+}
+
 /// LibTorch's norms take statistics and parameters of one type, or a 16-bit input with both in
 /// float32.
 inline void refuse_norm(const torch::nn::Module& module, const std::string& name,
@@ -21434,10 +22047,15 @@ struct square_sums {
     static constexpr std::int64_t piece = 1 << 16, lanes = flat_alignment;
 
     std::vector<const float*> parts;
-    std::vector<std::int64_t> starts; // of the parts, and the end
+    std::vector<std::int64_t> starts;    // of the parts, and the end
+    std::vector<at::Tensor> on_device{}; // in place of both
 
     /// The tensors must outlive it.
     explicit square_sums(std::span<const at::Tensor> all) : starts{0} {
+        if (!all.empty() && !all.front().device().is_cpu()) {
+            on_device.assign(all.begin(), all.end());
+            return;
+        }
         for (const auto& part : all) {
             parts.push_back(static_cast<const float*>(part.const_data_ptr()));
             starts.push_back(starts.back() + part.numel());
@@ -21497,6 +22115,7 @@ struct square_sums {
     }
 
     [[nodiscard]] double of_all() const {
+        if (!on_device.empty()) return by_tensors(on_device);
         std::vector<double> sums(static_cast<std::size_t>((starts.back() + piece - 1) / piece));
         const bool is_short = starts.back() < std::ssize(parts) * cursor::block;
         at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
@@ -21510,6 +22129,21 @@ struct square_sums {
         double sum = 0;
         for (const double part : sums) sum += part;
         return sum;
+    }
+
+    /// By LibTorch's kernels, where the numbers are; one of them comes to the host. A sum in double
+    /// makes a copy in double, of so many numbers at a time.
+    [[nodiscard]] static double by_tensors(std::span<const at::Tensor> all) {
+        constexpr std::int64_t most = std::int64_t{1} << 24;
+        const at::NoGradGuard no_grad;
+        std::vector<at::Tensor> norms;
+        for (const auto& part : all)
+            for (std::int64_t at = 0; at < part.numel(); at += most)
+                norms.push_back(at::linalg_vector_norm(
+                    part.narrow(0, at, std::min(most, part.numel() - at)), 2, std::nullopt,
+                    /*keepdim=*/false, at::kDouble));
+        if (norms.empty()) return 0.0;
+        return at::stack(norms).square().sum().item<double>();
     }
 
     static void add(const float* x, std::int64_t count, double* lane, cursor* ahead) {
@@ -21543,7 +22177,10 @@ struct square_sums {
 
 namespace skein::train {
 
-SKEIN_INLINE at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type) {
+SKEIN_INLINE at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type,
+                                         at::Device where) {
+    if (!where.is_cpu())
+        return at::zeros({elements}, at::TensorOptions().dtype(type).device(where));
     const auto bytes =
         static_cast<std::size_t>(elements > 0 ? elements : 1) * c10::elementSize(type);
     void* memory =
@@ -21577,7 +22214,7 @@ namespace detail {
 /// Runs after each parameter's gradient has been accumulated. The only hook on its node, so that
 /// what has to follow (when_final) does not depend on the order in which hooks were registered.
 struct settle_hook : torch::autograd::FunctionPostHook {
-    settle_hook(flat_store& store, std::size_t segment) : store(&store), segment(segment) {}
+    settle_hook(flat_store& of, std::size_t number) : store(&of), segment(number) {}
     torch::autograd::variable_list operator()(
         const torch::autograd::variable_list& outputs,
         const torch::autograd::variable_list& gradients) override {
@@ -21594,6 +22231,8 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
     at::NoGradGuard no_grad;
     std::vector<plan_parameter> found;
     collect(module, found);
+    const auto device = segments_.front().parameter.device();
+    detail::require_one_device(segments_, fixed_, options);
     detail::refuse_aliases(segments_, fixed_);
     unit_plan plan{{""}, std::vector<std::size_t>(found.size(), 0)};
     if (options.plan) plan = options.plan(module, found);
@@ -21610,8 +22249,8 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
     if (options.only_layout) return;
 
     const auto& precision = options.precision;
-    const auto make = [](const auto& from, std::int64_t elements, at::ScalarType type) {
-        return from ? from(elements, type) : make_flat_buffer(elements, type);
+    const auto make = [device](const auto& from, std::int64_t elements, at::ScalarType type) {
+        return from ? from(elements, type) : make_flat_buffer(elements, type, device);
     };
     params_P_ = make(options.parameter_memory, size_, at::kFloat);
     if (precision.is_mixed()) compute_P_ = make(options.parameter_memory, size_, precision.compute);
@@ -21619,7 +22258,7 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
         if (flat.defined()) detail::store_memory::add(flat);
     grads_P_ = make(options.gradient_memory, grads_size_, precision.reduce);
     if (options.gradient_places > 0 || precision.reduce != at::kFloat)
-        own_grads_ = make_flat_buffer(owned_);
+        own_grads_ = make_flat_buffer(owned_, at::kFloat, device);
     adopt_parameters(options.brings_values);
     detail::forget_cuts(module);
     if (options.gradient_places == 0)
@@ -21668,11 +22307,11 @@ SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
             fixed_.push_back({item.key(), p, false, p});
             continue;
         }
-        if (p.scalar_type() != at::kFloat || !p.device().is_cpu())
+        if (p.scalar_type() != at::kFloat || !(p.device().is_cpu() || p.device().is_cuda()))
             throw error(errc::not_supported,
                         fmt::format("not supported: trainable parameter {} of type {} on {}",
                                     item.key(), c10::toString(p.scalar_type()), p.device().str()))
-                .with_hint("this version trains float32 parameters on the CPU");
+                .with_hint("train float32 parameters, on the CPU or on a device of CUDA");
         const auto shape = part != cut.end() ? part->second->shape : p.sizes().vec();
         const auto count = c10::multiply_integers(shape);
         const auto [other, first] = memory.emplace(p.const_data_ptr(), item.key());
@@ -21886,7 +22525,7 @@ SKEIN_INLINE void flat_store::show(const flat_unit& unit, bool visible) {
 
 SKEIN_INLINE void flat_store::leave_shared_memory() {
     at::NoGradGuard no_grad;
-    auto own = make_flat_buffer(size_);
+    auto own = make_flat_buffer(size_, at::kFloat, params_P_.device());
     own.copy_(params_P_);
     params_P_ = std::move(own);
     detail::store_memory::add(params_P_);
@@ -21966,7 +22605,8 @@ SKEIN_INLINE double flat_store::own_squared_norm() const {
 SKEIN_INLINE void flat_store::move_gradients(
     const std::function<at::Tensor(std::int64_t, at::ScalarType)>& from, bool saved_elsewhere) {
     const auto type = grads_P_.scalar_type();
-    auto next = from ? from(grads_size_, type) : make_flat_buffer(grads_size_, type);
+    auto next =
+        from ? from(grads_size_, type) : make_flat_buffer(grads_size_, type, params_P_.device());
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     norm_.reset(); // it looks into the old ones
     grads_P_ = std::move(next);
@@ -22223,7 +22863,8 @@ struct run_part {
 };
 
 /// Runs of memory that take the same update: neighbouring parameters as one long tensor each. All
-/// are float32, contiguous, on the CPU, begin at a multiple of 64 bytes and are a multiple of 16
+/// are float32, contiguous, on one device (the CPU, unless the optimizer says that it works on
+/// others), begin at a multiple of 64 bytes and are a multiple of 16
 /// elements long; padding between parameters has the value and the gradient zero and must keep the
 /// value.
 struct update_runs {
@@ -22231,6 +22872,7 @@ struct update_runs {
     std::vector<std::vector<at::Tensor>> states; ///< by state, then by run
 
     /// Calls work with consecutive parts of all runs, on all compute threads.
+    ///   errors  not_supported for runs that are not in the host's memory
     void for_each(const std::function<void(const run_part&)>& work) const;
     /// One more run; of as many states as those before.
     ///   grads  undefined where there are none
@@ -22269,7 +22911,8 @@ struct squares_mean {
 ///  3. What it leaves in the gradients does not matter.
 /// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made
 /// of; without the second, parameters of fewer than 2 dimensions are not decayed), check(), which
-/// throws errc::usage for settings that make no sense, and `squares_mean mean_of_squares() const`.
+/// throws errc::usage for settings that make no sense, `squares_mean mean_of_squares() const`, and
+/// `static constexpr bool works_on_devices`: update() uses the tensors alone, wherever they are.
 template <class O>
 concept optimizer =
     std::copy_constructible<O> &&
@@ -22294,6 +22937,7 @@ struct AdamW {
     bool decay_vectors = false; ///< also decay parameters of fewer than 2 dimensions
 
     static constexpr std::string_view name = "adamw";
+    static constexpr bool works_on_devices = true; ///< never run on one: docs/gpu.md
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     [[nodiscard]] train::squares_mean mean_of_squares() const { return {"exp_avg_sq", beta2, eps}; }
     void check() const;
@@ -22311,6 +22955,7 @@ struct Adam {
     bool decay_vectors = false;
 
     static constexpr std::string_view name = "adam";
+    static constexpr bool works_on_devices = true; ///< never run on one: docs/gpu.md
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     [[nodiscard]] train::squares_mean mean_of_squares() const { return {"exp_avg_sq", beta2, eps}; }
     void check() const;
@@ -22327,6 +22972,7 @@ struct SGD {
     bool decay_vectors = false;
 
     static constexpr std::string_view name = "sgd";
+    static constexpr bool works_on_devices = true; ///< never run on one: docs/gpu.md
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     void check() const;
     void describe(train::description& to) const;
@@ -22395,6 +23041,8 @@ public:
     void update(const update_runs& runs, const update_values& values) const {
         held_->update(runs, values);
     }
+    /// What it updates may be on a device.
+    [[nodiscard]] bool works_on_devices() const { return held_->works_on_devices(); }
 
 private:
     struct base {
@@ -22406,6 +23054,7 @@ private:
         virtual void check() const = 0;
         [[nodiscard]] virtual double weight_decay(std::size_t dims) const = 0;
         virtual void update(const update_runs& runs, const update_values& values) const = 0;
+        [[nodiscard]] virtual bool works_on_devices() const = 0;
     };
     template <class O>
     struct model final : base {
@@ -22432,6 +23081,10 @@ private:
         }
         void update(const update_runs& runs, const update_values& values) const override {
             how.update(runs, values);
+        }
+        [[nodiscard]] bool works_on_devices() const override {
+            if constexpr (requires { O::works_on_devices; }) return O::works_on_devices;
+            return false;
         }
         O how;
     };
@@ -22470,6 +23123,12 @@ SKEIN_INLINE void update_runs::push(at::Tensor params_P, at::Tensor grads_P,
 }
 
 SKEIN_INLINE void update_runs::for_each(const std::function<void(const run_part&)>& work) const {
+    if (!params.empty() && !params.front().device().is_cpu())
+        throw error(errc::not_supported,
+                    fmt::format("not supported: an update by numbers of parameters on {}",
+                                params.front().device().str()))
+            .with_hint("train on the CPU, or with an optimizer that updates tensors: AdamW, Adam, "
+                       "SGD");
     constexpr std::int64_t line = flat_alignment, grain = (1 << 15) / line;
     const auto call = [&](run_part& part, std::size_t run, std::int64_t begin, std::int64_t end) {
         const auto& at = places_[run];
@@ -22528,11 +23187,17 @@ void describe_adam(const Adams& o, description& to) {
 }
 
 /// What the fused kernels take beside the runs: the number of the step, from 1, once per run, and
-/// the divisor of the gradients.
+/// the divisor of the gradients. Both where the runs are: kernels of a device read them there.
 struct fused_values {
-    explicit fused_values(const update_runs& runs, const update_values& v)
-        : steps(runs.params.size(), at::scalar_tensor(static_cast<double>(v.step), at::kFloat)) {
-        if (v.grad_scale != 1.0) scale = at::scalar_tensor(v.grad_scale, at::kFloat);
+    explicit fused_values(const update_runs& runs, const update_values& v) {
+        const auto where = runs.params.empty() ? at::Device(at::kCPU) : runs.params[0].device();
+        const auto number = [&](double value) {
+            const auto type = at::TensorOptions().dtype(at::kFloat);
+            return where.is_cpu() ? at::scalar_tensor(value, type)
+                                  : at::full({}, value, type.device(where));
+        };
+        steps.assign(runs.params.size(), number(static_cast<double>(v.step)));
+        if (v.grad_scale != 1.0) scale = number(v.grad_scale);
     }
     std::vector<at::Tensor> steps;
     std::optional<at::Tensor> scale;
@@ -22896,8 +23561,9 @@ namespace skein::train {
 ///           is too small
 [[nodiscard]] at::Tensor make_file_buffer(const std::string& folder, std::int64_t elements);
 
-/// The same in the folder, or ordinary memory when that is empty.
-[[nodiscard]] at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements);
+/// The same in the folder, or ordinary memory, of a device, too, when that is empty.
+[[nodiscard]] at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements,
+                                           at::Device where = at::kCPU);
 
 } // namespace skein::train
 
@@ -22980,8 +23646,10 @@ SKEIN_INLINE at::Tensor make_file_buffer(const std::string& folder, std::int64_t
         at::TensorOptions().dtype(at::kFloat));
 }
 
-SKEIN_INLINE at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements) {
-    return folder.empty() ? make_flat_buffer(elements) : make_file_buffer(folder, elements);
+SKEIN_INLINE at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements,
+                                          at::Device where) {
+    return folder.empty() ? make_flat_buffer(elements, at::kFloat, where)
+                          : make_file_buffer(folder, elements);
 }
 
 } // namespace skein::train
@@ -23155,6 +23823,7 @@ private:
         std::vector<aside> others{};
     };
 
+    void require_works_on(at::Device where) const;
     [[nodiscard]] std::vector<update_effect> make_effects() const;
     [[nodiscard]] std::vector<group> make_groups(std::span<const double> present);
     [[nodiscard]] bool joins_decays() const;
@@ -23218,6 +23887,8 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
     : options_(std::move(options)), store_(&store) {
     const auto& more = options_.more;
     options_.how.check();
+    const auto where = store.params_P().device();
+    if (!where.is_cpu()) require_works_on(where);
     effects_ = make_effects();
     joins_ = joins_decays();
     for (const auto& state : options_.how.states()) {
@@ -23225,7 +23896,7 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
             throw error(errc::usage,
                         fmt::format("optimizer {} has a state named '{}'", name(), state.name))
                 .with_hint("use a name without dots, other than ema");
-        states_.emplace_back(state.name, make_state_buffer(more.states_in, store.owned()));
+        states_.emplace_back(state.name, make_state_buffer(more.states_in, store.owned(), where));
         if (state.initial != 0.0) states_.back().second.fill_(state.initial);
     }
     own_states_ = states_.size();
@@ -23234,6 +23905,18 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
         states_.emplace_back("ema", average_->values());
     }
     groups_ = make_groups({});
+}
+
+/// Refuses by name what reads the host's memory.
+SKEIN_INLINE void flat_optimizer::require_works_on(at::Device where) const {
+    const auto& more = options_.more;
+    const auto what = !options_.how.works_on_devices() ? "optimizer " + name()
+                      : more.average                   ? std::string("an average of the weights")
+                      : !more.states_in.empty()        ? std::string("states in files")
+                                                       : std::string();
+    if (what.empty()) return;
+    throw error(errc::not_supported, fmt::format("not supported: {} on {}", what, where.str()))
+        .with_hint("train on the CPU, or with AdamW, Adam or SGD and without an average and files");
 }
 
 SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
@@ -23259,7 +23942,10 @@ SKEIN_INLINE void flat_optimizer::rebind() { groups_ = make_groups({}); }
 
 SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_scale,
                                          double clip_value) const {
-    if (clip_value > 0.0) {
+    if (clip_value > 0.0 && !store_->params_P().device().is_cpu()) {
+        const double scale = std::exchange(grad_scale, 1.0);
+        for (auto grads : g.runs.grads) grads.div_(scale).clamp_(-clip_value, clip_value);
+    } else if (clip_value > 0.0) {
         const auto scale = static_cast<float>(std::exchange(grad_scale, 1.0));
         const auto limit = static_cast<float>(clip_value);
         g.runs.for_each([=](const run_part& part) {
@@ -23347,7 +24033,8 @@ SKEIN_INLINE bool flat_optimizer::joins_decays() const {
     const bool differ = std::ranges::any_of(effects_, [&](const update_effect& e) {
         return e.weight_decay != effects_.front().weight_decay;
     });
-    return differ && store_->trainable() < count * short_parameter;
+    return differ && store_->trainable() < count * short_parameter &&
+           store_->params_P().device().is_cpu();
 }
 
 SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const {
@@ -24097,6 +24784,15 @@ class session_core;
 ///   errors      usage: of an elastic job, and the strategy is not
 void begin_training(const context& ctx, const run_config& config, bool is_elastic);
 
+/// What the run computes on, by run_config::device; rank 0 says it where that is "automatic".
+///   strategy  its name; fits: it works on devices
+///   errors    those of choose_device(); not_supported, by name, for what works on the CPU alone
+[[nodiscard]] at::Device device_of_run(const context& ctx, const run_config& config,
+                                       std::string_view strategy, bool fits);
+/// The whole module is there from now on; its gradients, of a time before the training, are gone.
+///   look    what callbacks want to see of gradients, which is not supported on a device
+void move_to_device(torch::nn::Module& module, at::Device where, const gradient_look& look);
+
 } // namespace skein::train::detail
 
 
@@ -24340,6 +25036,31 @@ typename step_range<Batch>::iterator& step_range<Batch>::iterator::operator++() 
 // ======== skein/train/detail/session.ipp
 // Bodies of <skein/train/session.hpp>.
 
+
+// ======== skein/train/detail/say_note.hpp
+// A line of a run that its reporter does not say. Used by launch() and the Trainer.
+
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+namespace skein::train::detail {
+
+/// A line to a person, to a program in its language, and nothing to nobody.
+inline void say_note(const run_config& config, const std::string& text) {
+    if (config.output == output_mode::quiet) return;
+    const bool json = config.output == output_mode::json;
+    const bool live = config.output == output_mode::automatic && ::isatty(STDERR_FILENO) != 0;
+    const auto line = json ? dump_json(ordered_json{{"event", "note"}, {"text", text}}) + "\n"
+                           : (live ? "\r\x1b[K" : "") + text + "\n";
+    auto* to = json ? stdout : stderr;
+    std::fwrite(line.data(), 1, line.size(), to);
+    std::fflush(to);
+}
+
+} // namespace skein::train::detail
 
 // ======== skein/train/detail/session_core.ipp
 // The steps of one run: draw, compute, agree, apply, commit. What lies between them is in
@@ -27133,7 +27854,8 @@ SKEIN_INLINE std::string result_text(const finished_run& run) {
 [[nodiscard]] SKEIN_INLINE skein::error failure_of(const json& from) {
     const auto code = json_string(from, "code").value();
     auto known = errc::unknown;
-    for (std::uint16_t number = 1; number <= static_cast<std::uint16_t>(errc::internal); ++number)
+    for (std::uint16_t number = 1; number <= static_cast<std::uint16_t>(errc::object_lost);
+         ++number)
         if (to_string(static_cast<errc>(number)) == code) known = static_cast<errc>(number);
     return skein::error(known, json_string(from, "text").value())
         .with_where(json_string(from, "where").value())
@@ -28369,6 +29091,10 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
     std::vector<at::Tensor> states;
     for (const auto& [name, state] : optimizer.states()) states.push_back(state);
     const auto policy = parts.precision();
+    if (const auto where = parts.store().params_P().device(); !where.is_cpu()) {
+        to.note(fmt::format("computes on {}", where.str()));
+        return; // the rest is about the host's memory and processor
+    }
     const auto shape = shape_of(ctx, config, states_of(optimizer.options()), policy);
     if (const auto text = memory_notice(parts.strategy_name(), parts.store(), states, shape);
         !text.empty())
@@ -30048,7 +30774,8 @@ struct run_state {
     std::unique_ptr<input_source> input{};
     std::optional<flat_optimizer> optimizer{};
     std::optional<step_look> look{}; ///< when a callback looks at gradients
-    std::optional<feeder> feeder{};
+    std::optional<detail::feeder>
+        feeder{};                      // in full: g++ takes the name for the member from here on
     std::optional<loss_scale> scale{}; ///< in float16
     std::optional<training_stage> training{};
     epoch_sums sums{};          ///< of the steps that are committed
@@ -31019,15 +31746,199 @@ private:
 // Used by <skein/train/detail/session_core.ipp> alone.
 
 
-#include <algorithm>
+// ======== skein/dist/call_record.hpp
+// What a rank has called, for communicators that do not compare the calls of their ranks.
+//
+// NCCL refuses no unlike sizes, types, orders or roots: some hang, some give wrong numbers. Such a
+// communicator keeps a record of its calls. Ranks compare the marks of their records over another
+// communicator, a training in the row of each step before the step is applied, and on a difference
+// the records themselves, which name the first unlike call.
+
+
 #include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::dist {
+
+/// The collectives that one rank has called on one communicator: a hash over all, and the last of
+/// them. Messages between two ranks are no part of it. Any thread.
+class call_record {
+public:
+    /// So many calls are kept one by one.
+    static constexpr std::size_t most = 64;
+
+    /// name  of the communicator, for errors
+    explicit call_record(std::string name) : name_(std::move(name)) {}
+    call_record(const call_record&) = delete;
+    call_record& operator=(const call_record&) = delete;
+
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+
+    /// One more call. Gives it with its number, from 1.
+    detail::signature add(detail::signature what);
+
+    /// Equal on two ranks exactly when they have called the same, but for accidents of 64 bits.
+    [[nodiscard]] std::uint64_t mark() const;
+    /// The last calls, in their order.
+    [[nodiscard]] std::vector<detail::signature> last() const;
+
+private:
+    const std::string name_;
+    mutable std::mutex guard_; // the fields below
+    std::uint64_t calls_ = 0;
+    fnv1a hash_;
+    std::deque<detail::signature> last_;
+};
+
+/// The first call that is not the same on all ranks, among those that are kept.
+///   by_rank  what call_record::last() gives on each
+///   result   mismatch, with both ranks and what each of them called; nothing: all are alike
+[[nodiscard]] std::optional<error> unlike_calls(
+    std::span<const std::vector<detail::signature>> by_rank);
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/call_record.ipp
+// Bodies of <skein/dist/call_record.hpp>.
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+namespace skein::dist {
+
+SKEIN_INLINE detail::signature call_record::add(detail::signature what) {
+    const std::lock_guard lock(guard_);
+    what.sequence = ++calls_;
+    for (const std::uint64_t word : {what.sequence, what.count, what.detail, what.tag,
+                                     std::uint64_t{static_cast<std::uint8_t>(what.kind)} << 24 |
+                                         std::uint64_t{static_cast<std::uint8_t>(what.type)} << 16 |
+                                         std::uint64_t{static_cast<std::uint8_t>(what.op)} << 8 |
+                                         std::uint64_t{static_cast<std::uint8_t>(what.into)}})
+        hash_.number(word);
+    last_.push_back(what);
+    if (last_.size() > most) last_.pop_front();
+    return what;
+}
+
+SKEIN_INLINE std::uint64_t call_record::mark() const {
+    const std::lock_guard lock(guard_);
+    return hash_.value();
+}
+
+SKEIN_INLINE std::vector<detail::signature> call_record::last() const {
+    const std::lock_guard lock(guard_);
+    return {last_.begin(), last_.end()};
+}
+
+SKEIN_INLINE std::optional<error> unlike_calls(
+    std::span<const std::vector<detail::signature>> by_rank) {
+    if (by_rank.empty()) return std::nullopt;
+    const auto call_of = [&](std::size_t rank, std::uint64_t number) {
+        const auto& calls = by_rank[rank];
+        const auto found = std::ranges::find(calls, number, &detail::signature::sequence);
+        return found == calls.end() ? detail::signature{} : *found;
+    };
+    // From the first call that every rank still has: before it nothing can be said.
+    std::uint64_t first = 1, end = 0;
+    for (const auto& calls : by_rank) {
+        if (calls.empty()) continue;
+        first = std::max(first, calls.front().sequence);
+        end = std::max(end, calls.back().sequence);
+    }
+    for (auto number = first; number <= end; ++number) {
+        const auto one = call_of(0, number);
+        for (std::size_t r = 1; r < by_rank.size(); ++r)
+            if (const auto other = call_of(r, number); other != one)
+                return detail::mismatch_error(0, one, static_cast<int>(r), other);
+    }
+    return std::nullopt;
+}
+
+} // namespace skein::dist
+
+
+// ======== skein/train/detail/session_row.ipp, continued
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/core.h>
 
 namespace skein::train::detail {
+
+/// A hash over the calls of communicators that compare none, as numbers whose largest and least tell
+/// whether all ranks have the same. Nothing where there are no such communicators.
+SKEIN_INLINE void add_calls(const context& ctx, std::vector<double>& to) {
+    const auto watched = ctx.watched_calls();
+    if (watched.empty()) return;
+    fnv1a all;
+    for (const auto& record : watched) all.number(record->mark());
+    for (const auto half : {all.value() >> 32, all.value() & 0xffffffffu}) {
+        to.push_back(static_cast<double>(half));
+        to.push_back(-static_cast<double>(half));
+    }
+}
+
+/// The first call that was another one on some rank, by name. Collective. Nothing: all that is
+/// kept is alike.
+[[nodiscard]] SKEIN_INLINE std::optional<error> first_unlike(const context& ctx,
+                                                             std::uint64_t step) {
+    for (const auto& record : ctx.watched_calls()) {
+        const auto mine = record->last();
+        std::vector<std::vector<dist::detail::signature>> by_rank;
+        for (const auto& theirs : gather_bytes(ctx, std::as_bytes(std::span(mine)))) {
+            auto& calls = by_rank.emplace_back(theirs.size() / sizeof mine[0]);
+            if (!calls.empty())
+                std::memcpy(calls.data(), theirs.data(), calls.size() * sizeof mine[0]);
+        }
+        if (auto why = dist::unlike_calls(by_rank))
+            return std::move(*why).with_where(
+                fmt::format("before step {} is applied, over {}", step, record->name()));
+    }
+    return std::nullopt;
+}
+
+[[noreturn]] SKEIN_INLINE void calls_differ(const context& ctx, std::uint64_t step) {
+    if (const auto why = first_unlike(ctx, step)) throw *why;
+    throw error(errc::mismatch, fmt::format("ranks do not agree: before step {} they have called "
+                                            "unlike collectives, which were too long ago to name",
+                                            step))
+        .with_hint("every rank must call the same collectives with the same counts and tags in the "
+                   "same order");
+}
+
+/// A deadline may have passed because ranks called unlike things, some of which hang; the first whose
+/// deadline it is ends the communicators of all. Then that is told, and thrown. They meet where rows
+/// are exchanged; a rank that is elsewhere fails there.
+template <class Tell>
+void tell_unlike(const context& ctx, const error& why, std::uint64_t step, Tell tell) {
+    const auto code = why.code();
+    const bool may_be = code == errc::timeout || code == errc::peer_lost || code == errc::aborted;
+    if (!may_be || ctx.world_size() == 1 || ctx.watched_calls().empty()) return;
+    std::optional<error> named;
+    try {
+        named = first_unlike(ctx, step);
+    } catch (const error&) { // it stays a deadline
+    }
+    if (!named) return;
+    tell(*named);
+    throw *named;
+}
 
 /// The row of the step, equal on all ranks. Nothing is changed by an exchange.
 class row_exchange {
@@ -31048,21 +31959,23 @@ public:
                   double stop, bool all_touched, double decided, bool pauses, save_word saves,
                   session_parts& parts, step_info& now, step_clock& clock) {
         const auto& t = clock.time();
-        double control[] = {stop,
-                            all_touched ? 0.0 : 1.0,
-                            now.grad_norm,
-                            -now.grad_norm,
-                            t.data,
-                            t.forward,
-                            t.backward,
-                            t.exposed,
-                            t.optimizer,
-                            -clock.overlap(),
-                            decided,
-                            -decided,
-                            pauses ? 1.0 : 0.0,
-                            static_cast<double>(saves),
-                            t.early};
+        std::vector<double> control{stop,
+                                    all_touched ? 0.0 : 1.0,
+                                    now.grad_norm,
+                                    -now.grad_norm,
+                                    t.data,
+                                    t.forward,
+                                    t.backward,
+                                    t.exposed,
+                                    t.optimizer,
+                                    -clock.overlap(),
+                                    decided,
+                                    -decided,
+                                    pauses ? 1.0 : 0.0,
+                                    static_cast<double>(saves),
+                                    t.early};
+        const auto marks = control.size();
+        add_calls(ctx_, control);
         parts.ask_word(ctx_.is_first(), word_);
         for (std::size_t i = 0; i < word_.size(); ++i)
             own.last(fmt::format("{}{}", word_prefix, i), word_[i]);
@@ -31088,6 +32001,9 @@ public:
         same_decisions_ = control[10] == -control[11];
         pauses_ = control[12] > 0.0;
         saves_ = static_cast<save_word>(control[13]);
+        same_calls_ = true;
+        for (auto i = marks; i < control.size(); i += 2)
+            same_calls_ = same_calls_ && control[i] == -control[i + 1];
         most_ = control[2];
         least_ = -control[3];
     }
@@ -31103,6 +32019,8 @@ public:
     [[nodiscard]] double most_norm() const noexcept { return most_; }
     /// All ranks have decided the same.
     [[nodiscard]] bool same_decisions() const noexcept { return same_decisions_; }
+    /// All ranks have called the same, on communicators that do not compare their calls.
+    [[nodiscard]] bool same_calls() const noexcept { return same_calls_; }
     [[nodiscard]] bool some_untouched() const noexcept { return some_untouched_; }
     /// All ranks pause behind this step.
     [[nodiscard]] bool pauses() const noexcept { return pauses_; }
@@ -31130,7 +32048,7 @@ private:
     std::vector<report::metric_value> values_;
     std::vector<double> word_;
     double stop_ = 0.0, least_ = 0.0, most_ = 0.0;
-    bool some_untouched_ = false, same_decisions_ = true, pauses_ = false;
+    bool some_untouched_ = false, same_decisions_ = true, same_calls_ = true, pauses_ = false;
     save_word saves_ = save_word::none;
 };
 
@@ -31166,6 +32084,7 @@ public:
             throw;
         } catch (...) {
             const auto why = to_error(std::current_exception());
+            tell_unlike(ctx_, why, run_.step + 1, [&](const error& named) { abort(named); });
             abort(why);
             throw;
         }
@@ -31232,10 +32151,10 @@ public:
         if (shards_) require_shardable(*run_.input);
         auto data = data_settings(*run_.input, between_.evaluations());
         if (ctx_.world_size() > 1 || place_ != nullptr) {
-            auto& input = *run_.input;
-            const auto count = input.is_stream() ? 0 : input.size();
+            auto& from = *run_.input;
+            const auto count = from.is_stream() ? 0 : from.size();
             data.push_back(some_samples(
-                "training", {count, [&](const auto& ids) { return input.sum_of(ids); }}));
+                "training", {count, [&](const auto& ids) { return from.sum_of(ids); }}));
             between_.compare_samples(data);
         }
         require_same(ctx_, data);
@@ -31633,6 +32552,7 @@ private:
         const bool pauses = place_ != nullptr && place_->job().change_wanted();
         row_.exchange(std::move(row), reported_, shards_ ? &*shards_ : nullptr, stop, all_touched,
                       run_.decided(), pauses, between_.saves().word(), *run_.parts, now_, clock_);
+        if (!row_.same_calls()) calls_differ(ctx_, run_.step + 1);
         if (run_.look) run_.look->read(row_.values(), scale(), divisor_, now_);
         if (row_.saves() == save_word::failed) between_.saves().fail();
         if (!row_.same_decisions()) plans_differ(ctx_, run_, run_.step + 1);
@@ -31688,13 +32608,12 @@ private:
     context* const moving_;      // ctx_, which place_ brings into other worlds
     const run_config& config_;
     std::vector<spmd::setting> settings_; // that all ranks must have alike
-    bool has_state_ = false, is_torn_ = false;
+    bool has_state_ = false, is_torn_ = false, weighted_ = false;
     std::string reason_; // the world broke, as it was seen here
     report::settings described_;
     report::metric_set& reported_;
     run_state run_;
     between_steps between_{run_};
-    bool weighted_ = false;
     step_end end_ = step_end::nothing; // of the step that was committed last
     bool ends_epoch_ = false;          // that step
     std::uint64_t told_step_ = 0;      // to the callbacks
@@ -32138,6 +33057,7 @@ SKEIN_INLINE void session_core::rebind() {
 
 
 // ======== skein/train/detail/session.ipp, continued
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -32172,6 +33092,57 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
     }
     validate(config, place != nullptr ? place->job().most() : ctx.world_size());
     keep_freed_memory();
+}
+
+/// What of a run works on the CPU alone; empty: nothing.
+[[nodiscard]] SKEIN_INLINE std::string only_on_cpu(const context& ctx, const run_config& config,
+                                                   std::string_view strategy, bool fits) {
+    if (ctx.elastic() != nullptr) return "ranks that come and go";
+    if (ctx.world_size() > 1) return fmt::format("{} ranks", ctx.world_size());
+    if (!fits) return fmt::format("strategy {}", strategy);
+    if (config.checkpoint.enabled) return "checkpoints (checkpoint.enabled = false writes none)";
+    if (config.scaling.logical_shards > 0) return "logical shards";
+    return {};
+}
+
+SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& config,
+                                      std::string_view strategy, bool fits) {
+    if (config.device == "cpu") return at::kCPU;
+    auto chosen = choose_device(config.device, survey_devices(), ctx.local_size());
+    if (!chosen.where.is_cpu() && !at::hasCUDA()) { // loaded, and nothing of it is there
+        const std::string why = "LibTorch's half for CUDA is there and says that it has none";
+        if (config.device == "cuda") throw error(errc::usage, "device cuda: " + why);
+        chosen = {dist::device::cpu(), why};
+    }
+    const auto bar = only_on_cpu(ctx, config, strategy, fits);
+    if (!chosen.where.is_cpu() && !bar.empty()) {
+        if (config.device == "cuda")
+            throw error(errc::not_supported, fmt::format("not supported: {} on a device", bar))
+                .with_hint("train there with Single, in one process and without checkpoints, or "
+                           "on the CPU");
+        chosen = {dist::device::cpu(), fmt::format("not supported on a device: {}", bar)};
+    }
+    // gpus of a rank lie side by side in what it sees (docs/jobs.md).
+    const int each = std::max(1, static_cast<int>(config.scaling.gpus));
+    const auto where =
+        chosen.where.is_cpu()
+            ? at::Device(at::kCPU)
+            : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(ctx.local_rank() * each));
+    if (config.device == "automatic" && ctx.is_first())
+        say_note(config, fmt::format("device {}: {}", where.str(), chosen.why));
+    return where;
+}
+
+SKEIN_INLINE void move_to_device(torch::nn::Module& module, at::Device where,
+                                 const gradient_look& look) {
+    if (where.is_cpu()) return;
+    if (look.is_on)
+        throw error(
+            errc::not_supported,
+            fmt::format("not supported: a callback that looks at gradients on {}", where.str()))
+            .with_hint("leave it out, or train on the CPU");
+    module.zero_grad(/*set_to_none=*/true);
+    module.to(where);
 }
 
 } // namespace skein::train::detail
@@ -40855,18 +41826,6 @@ SKEIN_INLINE void print_error(const run_config& config, std::string_view who, co
     }
 }
 
-/// A line to a person, to a program in its language, and nothing to nobody.
-SKEIN_INLINE void say_note(const run_config& config, const std::string& text) {
-    if (config.output == output_mode::quiet) return;
-    const bool json = config.output == output_mode::json;
-    const bool live = config.output == output_mode::automatic && ::isatty(STDERR_FILENO) != 0;
-    const auto line = json ? dump_json(ordered_json{{"event", "note"}, {"text", text}}) + "\n"
-                           : (live ? "\r\x1b[K" : "") + text + "\n";
-    auto* to = json ? stdout : stderr;
-    std::fwrite(line.data(), 1, line.size(), to);
-    std::fflush(to);
-}
-
 /// Says that a stop request was heard.
 SKEIN_INLINE void say_stopping(const run_config& config) {
     const bool saves = config.checkpoint.enabled && config.checkpoint.on_stop;
@@ -40918,11 +41877,19 @@ SKEIN_INLINE std::string comm_model_of(const run_config& config) {
     return *model;
 }
 
+/// A device for each of so many ranks of this host, where devices are asked for: told before any
+/// of them computes.
+SKEIN_INLINE void require_device_here(const run_config& config, int ranks) {
+    if (config.device == "cuda")
+        (void)choose_device(config.device, survey_devices(), std::max(ranks, 1));
+}
+
 SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) {
     const stop_signals stops(second_signal::ends_the_process, hang_up::asks_to_end);
     try {
         validate(config, 1);
         (void)comm_model_of(config); // a mistake also where nobody is to talk to
+        require_device_here(config, 1);
         const stop_notice notice(stops, config);
         auto here = context::single();
         here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
@@ -41002,8 +41969,12 @@ SKEIN_INLINE program::ranks_on_cluster find_places(const run_config& config) {
     const auto* const roles = program::roles_of_program();
     const auto named = spmd::process_environment()("SKEIN_ADDRESS").value_or("");
     program::ranks_on_cluster where;
-    if (named.empty() || named == "local") {
+    const auto require_here = [&] {
         require_gpus_here(config);
+        require_device_here(config, config.scaling.workers.most);
+    };
+    if (named.empty() || named == "local") {
+        require_here();
         return where;
     }
     const double cpus =
@@ -41025,7 +41996,7 @@ SKEIN_INLINE program::ranks_on_cluster find_places(const run_config& config) {
                         "<skein/program/program.hpp>, or link skein::runtime";
     if (where.children) return where;
     say_note(config, fmt::format("note: the ranks run on this host: {}", where.why_not));
-    require_gpus_here(config);
+    require_here();
     return where;
 }
 
@@ -41204,6 +42175,7 @@ SKEIN_INLINE int run_as_rank(const spmd::launch_environment& where, const run_co
     return detail::live_as_rank(where, config, stops, world, [&] {
         const auto secret = spmd::group_token();
         validate(config, where.world_size);
+        detail::require_device_here(config, where.local_size);
         spmd::joined_group_options meeting;
         meeting.settings = settings_of(config);
         meeting.stop_fd = stops.fd();
@@ -43270,6 +44242,7 @@ template <train::precision_setting... Settings>
 class basic_single : public train::detail::single_process {
 public:
     static constexpr std::string_view name = "Single";
+    static constexpr bool works_on_devices = true; ///< never run on one: docs/gpu.md
     [[nodiscard]] static train::precision_policy used_precision() {
         return train::precision_of<Settings...>();
     }
@@ -43481,6 +44454,13 @@ template <class Strategy>
     else
         return {};
 }
+
+/// The strategy keeps what it has where the model is.
+template <class Strategy>
+inline constexpr bool works_on_devices = false;
+template <class Strategy>
+    requires requires { requires Strategy::works_on_devices; }
+inline constexpr bool works_on_devices<Strategy> = true;
 
 /// What the strategy computes in; float32 for one that does not say.
 template <class Strategy>
@@ -43838,6 +44818,9 @@ public:
         if (const auto text = train::describe(train::detail::precision_used_by<Strategy>());
             !text.empty())
             config_.precision = text;
+        device_ =
+            train::detail::device_of_run(ctx, config_, train::detail::strategy_name_of<Strategy>(),
+                                         train::detail::works_on_devices<Strategy>);
     }
 
     /// What make() returns, a model that may be too large for one rank: under FSDP and Hybrid every
@@ -43952,14 +44935,19 @@ public:
                                              .rate = std::move(schedule),
                                              .look = train::detail::look_of(callbacks_)};
         return train::session(request, [&] {
-            train::detail::refuse_too_large(train::detail::strategy_name_of<Strategy>(), *model,
-                                            *ctx_, config_, request.options,
-                                            train::detail::precision_used_by<Strategy>());
+            train::detail::move_to_device(*model, device_, request.look);
+            if (device_.is_cpu())
+                train::detail::refuse_too_large(train::detail::strategy_name_of<Strategy>(), *model,
+                                                *ctx_, config_, request.options,
+                                                train::detail::precision_used_by<Strategy>());
             return std::make_unique<parts>(*ctx_, *model, callbacks_);
         });
     }
 
     [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
+    /// What the model is trained on, by run_config::device: fit() and open() move it there, and it
+    /// stays. The loss moves its batch: `batch.images.to(trainer.device())`.
+    [[nodiscard]] at::Device device() const noexcept { return device_; }
     [[nodiscard]] train::context& ctx() noexcept { return *ctx_; }
     template <class C>
     [[nodiscard]] C& callback() noexcept {
@@ -43976,6 +44964,7 @@ private:
 
     train::context* ctx_;
     train::run_config config_;
+    at::Device device_ = at::kCPU;
     std::tuple<Callbacks...> callbacks_;
     report::settings settings_;
     report::metric_set reported_{train::detail::taken_names};

@@ -25,6 +25,9 @@ struct socket_pair {
 /// Puts an end behind the last byte that has arrived: what the other side has sent can still be
 /// read, then the stream ends, whichever process still holds the other end. False: it is no socket.
 bool end_input(int socket) noexcept;
+/// The same, and an end behind the last byte that was sent: the other side hears it, whichever process
+/// still holds this end.
+bool end_both_ways(int socket) noexcept;
 
 /// A network of one stream that is connected already: the first connect() gives it, whatever the
 /// address.

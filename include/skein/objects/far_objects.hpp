@@ -6,7 +6,7 @@
 //     objects::store here(memory, number);
 //     objects::far_objects far(here, network, how);      // before the first process comes
 //     far.listen(net::address::any(0));
-//     far.join(hub);                                     // the store of the driver
+//     far.join(hub, false);                              // the store of the driver
 //     ...
 //     co_await far.close();                              // before here.close()
 //

@@ -22,6 +22,7 @@ SKEIN_INLINE socket_pair make_socket_pair() {
 }
 
 SKEIN_INLINE bool end_input(int socket) noexcept { return ::shutdown(socket, SHUT_RD) == 0; }
+SKEIN_INLINE bool end_both_ways(int socket) noexcept { return ::shutdown(socket, SHUT_RDWR) == 0; }
 
 SKEIN_INLINE task<std::unique_ptr<stream>> connected_network::connect(address) {
     if (!stream_) throw error(errc::closed, "the inherited stream has been taken already");

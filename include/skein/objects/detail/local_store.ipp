@@ -23,7 +23,6 @@
 #include <utility>
 
 #include <fcntl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -149,7 +148,7 @@ struct local_store::server {
         last_word(const last_word&) = delete;
         last_word& operator=(const last_word&) = delete;
         ~last_word() {
-            if (fd) ::shutdown(fd.get(), SHUT_RDWR);
+            if (fd) (void)net::end_both_ways(fd.get());
         }
         unique_fd fd;
         fork_guard unforked;

@@ -500,10 +500,7 @@ SKEIN_INLINE task<void> store_client::read_for(std::shared_ptr<store_client> sel
     one.push_back(std::move(which));
     auto reading = as_result(self->read(std::move(one)));
     auto got = co_await reading;
-    if (got)
-        then(std::move(got->front()));
-    else
-        then(got.error());
+    then(got ? result<reading_ptr>(std::move(got->front())) : result<reading_ptr>(got.error()));
 }
 
 SKEIN_INLINE task<void> store_client::pin_for(store_client* self, std::shared_ptr<pinning> asked) {

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stores of several nodes find each other by the one of the driver.
+#include "objects/far_support.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+
+namespace store_peers_test {
+
+using namespace skein;
+using far_objects_test::world;
+
+constexpr std::uint64_t mebi = std::uint64_t{1} << 20;
+
+TEST_CASE("all stores of a program have links with each other", "[objects][far][V10]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        for (int i = 0; i < 4; ++i) w.add(mebi);
+        co_await sleep_for(std::chrono::seconds(1));
+        for (const auto& one : w.nodes) {
+            CHECK(one->far->peers().linked() == 3);
+            CHECK(one->far->peers().has_hub() == (one != w.nodes.front()));
+        }
+    });
+}
+
+TEST_CASE(
+    "a store that has ended is lost, for those who want it and for those who told it something",
+    "[objects][far][V11]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        for (int i = 0; i < 3; ++i) w.add(mebi);
+        co_await sleep_for(std::chrono::seconds(1));
+        auto& peers = w.nodes[2]->far->peers();
+        auto killing = w.kill(*w.nodes[1]);
+        co_await killing;
+        auto reaching = as_result(peers.reach(4712));
+        const auto reached = co_await reaching;
+        CHECK((!reached && reached.error().code() == errc::object_lost));
+        CHECK(peers.linked() == 1);
+        peers.at(4712)->tell(objects::ended_note());
+    });
+}
+
+TEST_CASE("a store that nobody has heard of is lost after a while", "[objects][far][V11]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        for (int i = 0; i < 2; ++i) w.add(mebi);
+        auto reaching = as_result(w.nodes[1]->far->peers().reach(99));
+        const auto reached = co_await reaching;
+        CHECK((!reached && reached.error().code() == errc::object_lost));
+    });
+}
+
+} // namespace store_peers_test
