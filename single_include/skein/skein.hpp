@@ -51839,16 +51839,16 @@ class ref_awaiter : public ref_waiter<T> {
 public:
     using ref_waiter<T>::ref_waiter;
     T await_resume() {
-        [[maybe_unused]] auto& state = this->settled();
+        [[maybe_unused]] auto& ended = this->settled();
         if constexpr (!std::is_void_v<T>) {
-            if (!state.value && state.object()) [[unlikely]]
-                return state.copy_of_object();
+            if (!ended.value && ended.object()) [[unlikely]]
+                return ended.copy_of_object();
             if constexpr (Move) {
-                if (state.value && (state.uses() == 1 || !std::is_copy_constructible_v<T>))
-                    return std::move(*state.value);
+                if (ended.value && (ended.uses() == 1 || !std::is_copy_constructible_v<T>))
+                    return std::move(*ended.value);
             }
             if constexpr (std::is_copy_constructible_v<T>)
-                return state.get();
+                return ended.get();
             else
                 refuse_shared_value();
         }
@@ -56911,7 +56911,7 @@ SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detai
 SKEIN_INLINE task<void> runtime::object_replies::bring(
     runtime* self, std::shared_ptr<peer> from, counted_ptr<detail::call_base> call,
     std::uint16_t flags, byte_buffer body, std::vector<objects::object_ptr> all,
-    std::vector<counted_ptr<detail::actor_queue>> lent) {
+    [[maybe_unused]] std::vector<counted_ptr<detail::actor_queue>> lent) {
     auto bringing = as_result(self->state_->replies.objects().bring(all));
     const auto came = co_await bringing;
     if (call->is_done()) co_return;
@@ -59924,9 +59924,9 @@ private:
     public:
         using rt::detail::ref_waiter<T>::ref_waiter;
         view await_resume() {
-            auto& state = this->settled();
-            if (state.object()) return of_object(state.bytes_of_object());
-            return of_value(state.share());
+            auto& ended = this->settled();
+            if (ended.object()) return of_object(ended.bytes_of_object());
+            return of_value(ended.share());
         }
     };
 

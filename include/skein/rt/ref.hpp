@@ -164,16 +164,16 @@ class ref_awaiter : public ref_waiter<T> {
 public:
     using ref_waiter<T>::ref_waiter;
     T await_resume() {
-        [[maybe_unused]] auto& state = this->settled();
+        [[maybe_unused]] auto& ended = this->settled();
         if constexpr (!std::is_void_v<T>) {
-            if (!state.value && state.object()) [[unlikely]]
-                return state.copy_of_object();
+            if (!ended.value && ended.object()) [[unlikely]]
+                return ended.copy_of_object();
             if constexpr (Move) {
-                if (state.value && (state.uses() == 1 || !std::is_copy_constructible_v<T>))
-                    return std::move(*state.value);
+                if (ended.value && (ended.uses() == 1 || !std::is_copy_constructible_v<T>))
+                    return std::move(*ended.value);
             }
             if constexpr (std::is_copy_constructible_v<T>)
-                return state.get();
+                return ended.get();
             else
                 refuse_shared_value();
         }

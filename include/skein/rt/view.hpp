@@ -105,9 +105,9 @@ private:
     public:
         using rt::detail::ref_waiter<T>::ref_waiter;
         view await_resume() {
-            auto& state = this->settled();
-            if (state.object()) return of_object(state.bytes_of_object());
-            return of_value(state.share());
+            auto& ended = this->settled();
+            if (ended.object()) return of_object(ended.bytes_of_object());
+            return of_value(ended.share());
         }
     };
 

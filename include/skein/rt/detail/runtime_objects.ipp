@@ -109,7 +109,7 @@ SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detai
 SKEIN_INLINE task<void> runtime::object_replies::bring(
     runtime* self, std::shared_ptr<peer> from, counted_ptr<detail::call_base> call,
     std::uint16_t flags, byte_buffer body, std::vector<objects::object_ptr> all,
-    std::vector<counted_ptr<detail::actor_queue>> lent) {
+    [[maybe_unused]] std::vector<counted_ptr<detail::actor_queue>> lent) {
     auto bringing = as_result(self->state_->replies.objects().bring(all));
     const auto came = co_await bringing;
     if (call->is_done()) co_return;
