@@ -218,7 +218,7 @@ void check_copies(rank_on_device& c) {
     c.run(c.comm->barrier());
 }
 
-collective_options soon(time_span limit) {
+collective_options ends_within(time_span limit) {
     collective_options o;
     o.deadline = limit;
     return o;
@@ -345,7 +345,7 @@ TEST_CASE(
             c.comm->set_tag({.unit = 3, .phase = tag_phase::reduce, .step = 12});
             if (c.rank != 1) c.run(c.comm->all_reduce(io.view(), reduce_op::sum));
         },
-        soon(1s));
+        ends_within(1s));
     int late = 0;
     for (const int r : {0, 2}) {
         const auto& why = errors[static_cast<std::size_t>(r)];
@@ -392,7 +392,7 @@ TEST_CASE("an asynchronous error ends every communicator of its process, and the
                     first.what());
             require(then.text() == first.text(), then.what());
         },
-        soon(2s));
+        ends_within(2s));
     all_well(errors);
     on.check_laws();
 }
@@ -420,7 +420,7 @@ TEST_CASE("who aborts from another thread ends what runs and all that comes late
             require(test::error_of([&] { c.run(c.comm->barrier()); }).code() == errc::peer_lost,
                     "a barrier after the end");
         },
-        soon(20s));
+        ends_within(20s));
     all_well(errors);
     on.check_laws();
 }
@@ -444,7 +444,7 @@ TEST_CASE("a process makes communicators again when those that failed are closed
 
 TEST_CASE("ranks that do not all come to a communicator learn it at the deadline") {
     const bench on(2);
-    const error why = test::error_of([&] { rank_on_device alone(on, 0, 2, soon(200ms)); });
+    const error why = test::error_of([&] { rank_on_device alone(on, 0, 2, ends_within(200ms)); });
     INFO(why.what());
     CHECK(why.code() == errc::timeout);
     CHECK(std::string(why.what()).find("a communicator of 2 ranks did not end within 0.2 s") !=

@@ -33,6 +33,7 @@ TEST_CASE(
         auto& peers = w.nodes[2]->far->peers();
         auto killing = w.kill(*w.nodes[1]);
         co_await killing;
+        co_await sleep_for(std::chrono::seconds(60)); // for as long a link may be away
         auto reaching = as_result(peers.reach(4712));
         const auto reached = co_await reaching;
         CHECK((!reached && reached.error().code() == errc::object_lost));
