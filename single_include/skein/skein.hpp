@@ -41441,6 +41441,7 @@ SKEIN_INLINE task<void> store_client::give(std::vector<object_ptr> all, process_
     auto giving = has_peers_ ? detail::give_by<far_give_request>(over, std::move(names), to)
                              : detail::give_by<give_request>(over, std::move(names), to);
     co_await giving;
+    all.clear(); // whoever has the task holds nothing any more
 }
 
 template <class Note>
