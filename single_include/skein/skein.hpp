@@ -39369,7 +39369,6 @@ SKEIN_INLINE net::connection_options store_peers::options() const {
     o.self.build_id = proc::build_id();
     o.self.purpose = "skein-stores-1";
     o.self.extra = wire::encode(own_);
-    o.require_same_build = true;
     return o;
 }
 
@@ -41655,9 +41654,8 @@ namespace detail {
     how.self.name = self ? "process" : "store";
     how.self.pid = ::getpid();
     how.self.build_id = proc::build_id();
-    how.self.purpose = "skein-objects-1";
+    how.self.purpose = "skein-objects-1"; // an agent's store is of another program
     if (self) how.self.extra = wire::encode(store_hello{self});
-    how.require_same_build = true;
     how.checksum_bodies = false; // from memory to memory
     // The end of a process is the end of its socket. It dials with its first object, after hours
     // maybe, and the driver may compute meanwhile.

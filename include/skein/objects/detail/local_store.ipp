@@ -88,9 +88,8 @@ namespace detail {
     how.self.name = self ? "process" : "store";
     how.self.pid = ::getpid();
     how.self.build_id = proc::build_id();
-    how.self.purpose = "skein-objects-1";
+    how.self.purpose = "skein-objects-1"; // an agent's store is of another program
     if (self) how.self.extra = wire::encode(store_hello{self});
-    how.require_same_build = true;
     how.checksum_bodies = false; // from memory to memory
     // The end of a process is the end of its socket. It dials with its first object, after hours
     // maybe, and the driver may compute meanwhile.

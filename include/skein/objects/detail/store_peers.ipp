@@ -47,7 +47,6 @@ SKEIN_INLINE net::connection_options store_peers::options() const {
     o.self.build_id = proc::build_id();
     o.self.purpose = "skein-stores-1";
     o.self.extra = wire::encode(own_);
-    o.require_same_build = true;
     return o;
 }
 
