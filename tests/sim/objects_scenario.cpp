@@ -138,11 +138,10 @@ public:
         co_await sleep_for(100s);
         w_.check(cluster_.driver().pending() == 0, "a call has no outcome long after the calm");
         const auto left = cluster_.stored();
-        // Between nodes a gift may stay whose process ended while it was on its way: docs/limitations.md.
-        const bool is_one_host = cluster_.nodes() == 0;
-        w_.check(!is_one_host || left.objects == 0, "an object is left that nobody holds");
-        w_.check(!is_one_host || left.kept == 0, "pages were not given back");
-        w_.check(!is_one_host || left.pinned == 0, "what is gone is counted as read");
+        w_.check(left.objects == 0,
+                 "an object is left that nobody holds" + cluster_.describe_stores());
+        w_.check(left.kept == 0, "pages were not given back");
+        w_.check(left.pinned == 0, "what is gone is counted as read");
         w_.check(left.away == 0, "what is gone is counted");
         w_.check(cluster_.stored_in_files().bytes == 0, "a file is left of what is gone");
     }

@@ -99,7 +99,9 @@ public:
         if (nodes_.empty()) return store_->usage();
         objects::store_usage sum;
         for (const auto& one : nodes_) {
-            if (!one) continue;
+            // Without the driver's store it serves nobody any more: its agent ends it.
+            const bool is_cut_off = &one != &nodes_.front() && one && !one->far->peers().has_hub();
+            if (!one || is_cut_off) continue;
             const auto its = one->store.usage();
             sum.objects += its.objects;
             sum.kept += its.kept;

@@ -5,6 +5,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/units.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -97,19 +98,23 @@ SKEIN_INLINE hold_reply far_objects::hold_for(std::uint64_t from, const hold_req
     return out;
 }
 
-/// What it says of a process that has ended meanwhile comes to nothing.
+/// The store that says so counts itself as one that holds, also where the process has ended meanwhile
+/// and its gift with it.
 SKEIN_INLINE void far_objects::take_for(std::uint64_t from, const take_for_note& what) {
     auto& book = store_.book_;
     for (const auto which : what.which) {
-        if (!book.take(what.by, which, what.from)) continue;
+        const bool is_taken = book.take(what.by, which, what.from).has_value();
         (void)book.claim(process_id(from), which);
-        (void)book.release(what.by, which, 1);
+        if (is_taken) (void)book.release(what.by, which, 1);
     }
 }
 
 SKEIN_INLINE void far_objects::let_go_of(std::uint64_t from, const let_go_note& what) {
-    for (const auto& one : what.all)
-        (void)store_.book_.release(process_id(from), one.which, one.times);
+    for (const auto& one : what.all) {
+        // Fewer where it has taken what was gone.
+        const auto times = std::min(one.times, store_.book_.held(process_id(from), one.which));
+        if (times != 0) (void)store_.book_.release(process_id(from), one.which, times);
+    }
     store_.changed();
 }
 
