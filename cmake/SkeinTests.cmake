@@ -106,6 +106,8 @@ endfunction()
 
 add_custom_target(skein_tests)
 add_custom_target(skein_torch_free_tests)
+add_custom_target(skein_torch_free_layers)   # of them the tests of layers and the simulated world: no whole programs
+add_dependencies(skein_torch_free_tests skein_torch_free_layers)
 # The examples' own tests need their programs too.
 foreach(name IN LISTS skein_runtime_examples)
   add_dependencies(skein_torch_free_tests ${name})
@@ -144,7 +146,7 @@ foreach(layer core wire goodput net sched proc objects rt spmd cluster program d
   endif()
   if(plain_sources)
     skein_layer_tests(${layer} ${kind} "" ${plain_sources})
-    add_dependencies(skein_torch_free_tests skein_${layer}_tests)
+    add_dependencies(skein_torch_free_layers skein_${layer}_tests)
   endif()
   if(torch_sources)
     if(SKEIN_HAVE_TORCH)
@@ -170,7 +172,7 @@ if(sim_sources)
   target_include_directories(skein_sim_seeds PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(skein_sim_seeds PRIVATE skein::sim)
   add_dependencies(skein_tests skein_sim_seeds)
-  add_dependencies(skein_torch_free_tests skein_sim_seeds)
+  add_dependencies(skein_torch_free_layers skein_sim_seeds)
   # A hash over what the traces follow from, in the program itself: builds of the same sources have the same traces.
   set(traced_folders tests/sim tests/support src)
   foreach(layer core wire goodput net sched proc objects rt spmd cluster program data report metrics dist sim)
@@ -355,7 +357,7 @@ set_property(TEST consume.add_subdirectory consume.find_package consume.module A
 
 # The longest first, so that none of them runs alone at the end.
 foreach(long train.matrix consume.arm64 consume.compiler_line consume.conan consume.find_package consume.add_subdirectory
-             consume.newest_libraries programs.kill programs.phases programs.hostile programs.chaos programs.runs sim.seeds dist.communicator)
+             consume.newest_libraries programs.elastic_nodes interop.models programs.data programs.kill programs.phases programs.hostile programs.chaos programs.runs sim.seeds dist.communicator)
   if(TEST ${long})
     set_tests_properties(${long} PROPERTIES COST 100)
   endif()
