@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""chaos.py [--faults N] [--seed S] [--seconds T] [--keep]: what scripts/chaos runs when everything is built.
+"""chaos.py [--faults N] [--seed S] [--seconds T] [--sort] [--keep]: what scripts/chaos runs when everything is built.
 
 The faults are drawn from the seed before anything starts; which process one hits depends on what runs then.
 """
@@ -137,9 +137,9 @@ class Proxy:
 class Driver(threading.Thread):
     """Runs the program again and again, and compares."""
 
-    def __init__(self, chaos, name, files, wanted):
+    def __init__(self, chaos, name, program):
         super().__init__()
-        self.chaos, self.name, self.files, self.wanted = chaos, name, files, wanted
+        self.chaos, self.name, self.program = chaos, name, program
         self.runs, self.failure, self.longest = 0, None, 0.0
 
     def run(self):
@@ -148,8 +148,8 @@ class Driver(threading.Thread):
 
     def once(self):
         begin = time.monotonic()
-        with self.chaos.start(0, find_program("090_map_reduce"), "--address", self.chaos.address_of(self.name), "--top", 1 << 20,
-                              "--piece", chaos_corpus.PIECE, *self.files) as run:
+        command = self.program.command(find_program, self.chaos.address_of(self.name))
+        with self.chaos.start(0, *command, **self.program.environment) as run:
             try:
                 self.failure = self.judge(run)
             except Exception:    # of this script
@@ -164,10 +164,8 @@ class Driver(threading.Thread):
             code = run.process.wait(RUN_SECONDS)
         except subprocess.TimeoutExpired:
             return f"run {self.runs + 1} did not end in {RUN_SECONDS} s; the cluster says: {self.chaos.status()}"
-        if code != 0:
-            return f"run {self.runs + 1} ended with {code}: {run.stderr.splitlines()[-1:]}"
-        if run.stdout != self.wanted:
-            return f"run {self.runs + 1} counted other words"
+        if wrong := self.program.wrong(code, run.stdout, run.stderr):
+            return f"run {self.runs + 1} {wrong}"
         left = run.left_behind(10.0)
         return f"run {self.runs + 1} left behind {left}" if left else None
 
@@ -180,6 +178,7 @@ class Chaos:
         self.env = {"HOME": self.folder / "home", "XDG_CONFIG_HOME": self.folder / "config", "TMPDIR": self.folder / "tmp"}
         for path in (self.logs, self.work, *self.env.values()):
             path.mkdir()
+        self.programs = (chaos_corpus.Words, chaos_corpus.Sort if arguments.sort else chaos_corpus.Words)
         self.skein = find_program("skein")
         self.hosts = Hosts()
         self.ports = [free_port() for _ in range(2 + len(NODES) + len(DRIVERS) - 1)] if not self.hosts.has_own else list(range(7117, 7124))
@@ -195,8 +194,8 @@ class Chaos:
     def address_of(self, who):
         return f"{self.hosts.head}:{self.doors[who]}"
 
-    def start(self, host, *arguments):
-        return Run([*self.hosts.at(host), *arguments], cwd=self.work, **self.env)
+    def start(self, host, *arguments, **more):
+        return Run([*self.hosts.at(host), *arguments], cwd=self.work, **self.env, **more)
 
     def start_head(self):
         self.head = self.start(0, self.skein, "head", "--listen", f"{self.hosts.head}:{self.head_port}")
@@ -349,7 +348,7 @@ class Chaos:
         self.proxy = Proxy(self, [self.head_port, *self.doors.values()])
         for name in NODES:
             self.start_agent(name)
-        drivers = [Driver(self, name, *chaos_corpus.make(self.work, name, self.seed)) for name in DRIVERS]
+        drivers = [Driver(self, name, program(self.work, name, self.seed)) for name, program in zip(DRIVERS, self.programs)]
         for d in drivers:
             d.start()
         begin = time.monotonic()
@@ -432,7 +431,8 @@ def report(chaos, faults, drivers, seconds, folder):
         if any(kind == f[1] for f in faults):
             say(f"  {kind:22} {chaos.counts.get(kind, 0):4} times")
     runs = sum(d.runs for d in drivers)
-    say(f"  {runs} runs of 090_map_reduce, the longest took {max(d.longest for d in drivers):.1f} s; {chaos.missed} faults found nobody")
+    lost = sum(getattr(d.program, "lost", 0) for d in drivers)
+    say(f"  {runs} runs of {' and '.join(sorted({d.program.__doc__.split()[0] for d in drivers}))}, {lost} of which said object_lost, the longest took {max(d.longest for d in drivers):.1f} s; {chaos.missed} faults found nobody")
     for finding in chaos.findings:
         say(f"FAILED {finding}")
     if chaos.findings:
@@ -446,6 +446,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=None, help="drawn if it is not given")
+    parser.add_argument("--sort", action="store_true", help="the second program is 092_sort, whose lines are objects on nodes")
     parser.add_argument("--seconds", type=float, default=None, help="for all faults; 0.8 for each if it is not given")
     parser.add_argument("--keep", action="store_true", help="keep the logs also when all is well")
     arguments = parser.parse_args()
