@@ -10,7 +10,8 @@
 //     auto s = skein::remote<&total>(r);
 //
 // Of a vector of plain elements it gives a std::span, of a std::string a std::string_view, of all else
-// a const T&, which is decoded once in each process. What it gives never changes and stays as long as
+// a const T&, which is decoded once in each process, or lies over the bytes where its codec knows how
+// (train/tensor_message.hpp). What it gives never changes and stays as long as
 // a copy of the view lives, on whichever thread. A vector of views is the parameter for a vector of
 // refs.
 
@@ -83,6 +84,10 @@ public:
         made.object_ = bytes->of();
         if constexpr (rt::detail::is_flat<T>) {
             made.bytes_ = std::move(bytes); // it stays where it is
+        } else if constexpr (rt::detail::read_in_place<T>) {
+            auto value = wire::codec<T>::in_place(bytes->bytes(), bytes);
+            if (!value) throw value.error();
+            made.value_ = std::make_shared<const T>(std::move(*value));
         } else {
             made.value_ = made.object_->template decoded<T>([&] {
                 auto value = std::make_shared<T>(wire::detail::fresh<T>());

@@ -14,7 +14,9 @@
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
+#include <concepts>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,6 +47,12 @@ consteval bool is_storable() {
 /// A value of this type can be an object: nothing in it belongs to a loop.
 template <class T>
 inline constexpr bool storable = is_storable<T>();
+
+/// A value of which its codec gives one that lies over the bytes of an object, which it keeps.
+template <class T>
+concept read_in_place = requires(byte_span bytes, std::shared_ptr<const void> keep) {
+    { wire::codec<T>::in_place(bytes, keep) } -> std::same_as<result<T>>;
+};
 
 /// What a view of a T gives.
 template <class T>
