@@ -104,10 +104,11 @@ public:
                             ? nullptr
                             : std::dynamic_pointer_cast<unit_mark>(found->second);
             if (!mark)
-                throw error(errc::not_supported,
-                            fmt::format("not supported: between hosts FSDP gathers '{}' when its "
-                                        "forward begins, and that is no skein::unit",
-                                        unit.name))
+                throw error(
+                    errc::not_supported,
+                    fmt::format("not supported: between hosts and on devices FSDP gathers '{}' "
+                                "when its forward begins, and that is no skein::unit",
+                                unit.name))
                     .with_hint("declare the block with TORCH_MODULE_IMPL(Block, "
                                "skein::unit<BlockImpl>) and wrap by that type, or choose Zero2");
             states_[u].place = order_.size();
