@@ -331,6 +331,31 @@ TEST_CASE("without pinned memory the group ends with the bytes that were asked f
     of.check_laws();
 }
 
+TEST_CASE("a copy that fails ends the group with its reason, and nobody waits for the deadline") {
+    using namespace host_communicator_test;
+    bench of;
+    of.open = [&] {
+        auto cuda = of.model.cuda();
+        cuda.copy_async = [all = cuda.copy_async](void* to, const void* from, std::size_t bytes,
+                                                  cuda_copy how, cuda_stream on) {
+            return bytes == 4004 ? cuda_result::launch_failure : all(to, from, bytes, how, on);
+        };
+        return cuda;
+    };
+    const auto errors = each_rank(of, 2, [&](ranks::rank_view& c) {
+        on_device<float> io(of, values<float>(c.rank, c.rank == 0 ? 1001 : 1000));
+        c.all_reduce(io.view(), reduce_op::sum);
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        INFO(e->what());
+        CHECK(e->code() != errc::timeout);
+        CHECK(std::string(e->what()).find("cannot make a copy of 4004 bytes") != std::string::npos);
+    }
+    CHECK(errors[0]->code() == errc::io);
+    of.check_laws();
+}
+
 TEST_CASE("host is a communicator that is asked for by its name") {
     using namespace host_communicator_test;
     CHECK(checked_comm_model("host").value() == "host");
