@@ -72,7 +72,7 @@ if(SKEIN_HAVE_TORCH)
   # nothing of it. Bodies are in the headers.
   if(TARGET LibTorch::c10_cuda)
     add_library(skein_cuda INTERFACE)
-    target_link_libraries(skein_cuda INTERFACE skein_torch LibTorch::c10_cuda)
+    target_link_libraries(skein_cuda INTERFACE skein_headers skein_torch LibTorch::c10_cuda)
     target_compile_definitions(skein_cuda INTERFACE SKEIN_CUDA)
     list(APPEND skein_components cuda)
   endif()

@@ -17,12 +17,14 @@
 #include <skein/dist/detail/collective_signature.hpp>
 #include <skein/dist/detail/host_call.hpp>
 #include <skein/dist/detail/nccl_runner.hpp>
+#include <skein/dist/detail/pinned_lane.hpp>
 #include <skein/dist/detail/place_card.hpp>
 #include <skein/dist/detail/stream_io.hpp>
 #include <skein/dist/doorbell.hpp>
 #include <skein/dist/group_memory.hpp>
 #include <skein/dist/half.hpp>
 #include <skein/dist/hierarchical.hpp>
+#include <skein/dist/host_communicator.hpp>
 #include <skein/dist/library.hpp>
 #include <skein/dist/links.hpp>
 #include <skein/dist/models.hpp>
@@ -51,6 +53,7 @@
 #include <skein/dist/detail/hierarchical.ipp>
 #include <skein/dist/detail/hierarchical_sums.ipp>
 #include <skein/dist/detail/host_call.ipp>
+#include <skein/dist/detail/host_communicator.ipp>
 #include <skein/dist/detail/library.ipp>
 #include <skein/dist/detail/links.ipp>
 #include <skein/dist/detail/messages.ipp>
@@ -61,6 +64,7 @@
 #include <skein/dist/detail/nccl_model.ipp>
 #include <skein/dist/detail/nccl_runner.ipp>
 #include <skein/dist/detail/own_models.ipp>
+#include <skein/dist/detail/pinned_lane.ipp>
 #include <skein/dist/detail/place_card.ipp>
 #include <skein/dist/detail/placement.ipp>
 #include <skein/dist/detail/reduce.ipp>

@@ -97,7 +97,8 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
                                      "write them while training goes on, or before it does "
                                      "(default: by the cores)");
     app.add_option("--max-failures", o.run.failure.max_failures, "restarts after lost workers");
-    app.add_option("--communicator", o.run.communicator, "automatic, shm, ring or hierarchical");
+    app.add_option("--communicator", o.run.communicator,
+                   "automatic, shm, ring, hierarchical or host");
     app.add_option("--device", o.run.device,
                    "cpu, cuda, or automatic, which says what it takes and why");
     app.add_option("--run", o.run.name, "name of the run's folder");

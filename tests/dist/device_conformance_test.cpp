@@ -12,10 +12,9 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/generators/catch_generators_range.hpp>
-#include <cstddef>
-
 #include <atomic>
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +31,7 @@ struct subject {
     cuda_runtime cuda;
     std::optional<nccl_library> nccl;
     int devices = 0;
+    bool shares = false; ///< ranks of NCCL may be on one device
 
     /// 0: the real libraries; else a seed of the model.
     static subject of(unsigned seed) {
@@ -41,6 +41,9 @@ struct subject {
             made.cuda = *real.cuda;
             made.nccl = real.nccl;
             made.devices = real.count;
+            const char* const asked = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+            made.shares = made.nccl && made.nccl->version_number >= 23000 && asked != nullptr &&
+                          std::string(asked) == "1";
             return made;
         }
         sim::device_model_options how;
@@ -65,7 +68,7 @@ struct subject {
 
     void needs(int n) const {
         if (!nccl) SKIP("no NCCL here");
-        if (devices < n) SKIP("this needs " << n << " devices, there are " << devices);
+        if (devices < n && !shares) SKIP("this needs " << n << " devices, there are " << devices);
     }
 };
 
@@ -82,7 +85,7 @@ using ints = std::vector<std::int64_t>;
 struct rank_bench {
     rank_bench(const subject& s, const nccl_unique_id& id, int ranks, int number)
         : cuda(s.cuda), nccl(*s.nccl), rank(number), size(ranks) {
-        cuda_check(cuda, cuda.set_device(rank), "a device current");
+        cuda_check(cuda, cuda.set_device(rank % s.devices), "a device current");
         stream.emplace(cuda);
         nccl_config config;
         config.blocking = 0;

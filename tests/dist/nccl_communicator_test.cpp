@@ -450,3 +450,23 @@ TEST_CASE("ranks that do not all come to a communicator learn it at the deadline
     CHECK(std::string(why.what()).find("a communicator of 2 ranks did not end within 0.2 s") !=
           std::string::npos);
 }
+
+TEST_CASE("an orderly end does not wait for ranks that never come to theirs") {
+    const bench on(2);
+    ranks::event_gate closed;
+    all_well(each_rank(
+        on, 2,
+        [&](rank_on_device& c) {
+            auto io = c.vector(std::vector<float>{1.0f});
+            c.run(c.comm->all_reduce(io.view(), reduce_op::sum));
+            if (c.rank == 0) {
+                on.model.hang(0);
+                c.run(c.comm->close());
+                closed.arrive();
+            } else {
+                closed.wait_for_others(1);
+            }
+        },
+        ends_within(1s)));
+    on.check_laws();
+}

@@ -91,6 +91,21 @@ TEST_CASE("ranks of a rendezvous reduce over NCCL on threads of their own") {
     CHECK(at.model.complaints() == std::vector<std::string>{});
 }
 
+TEST_CASE("a rank's device need not have its number, in a barrier either") {
+    places at(2);
+    const auto errors = with_model(at.made({{0, 1}, {1, 0}}), 2, [&](comm_thread& comm, int r) {
+        comm.barrier().wait();
+        const auto cuda = at.model.cuda();
+        cuda_check(cuda, cuda.set_device(1 - r), "a device current");
+        test::device_vector<float> io(cuda, nullptr, {static_cast<float>(r + 1)});
+        comm.all_reduce(io.view(), reduce_op::sum).wait();
+        if (io.read() != std::vector<float>{3.0f}) throw error(errc::internal, "values");
+    });
+    INFO(ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+    CHECK(at.model.complaints() == std::vector<std::string>{});
+}
+
 TEST_CASE("two ranks on one device, and a rank without one, are refused on all") {
     {
         places at(3);

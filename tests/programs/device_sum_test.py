@@ -7,8 +7,10 @@
 # label: runtime;cuda
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from program import find_program  # noqa: E402
@@ -36,6 +38,34 @@ def case_no_nccl():
     return None
 
 
+def case_old_nccl():
+    compiler = shutil.which("cc") or shutil.which("clang-19")
+    if not compiler:
+        return "no C compiler here"
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = os.path.join(folder, "old.c"), os.path.join(folder, "libnccl-2.18.so")
+        pathlib.Path(source).write_text("int ncclGetVersion(int* to) { *to = 21805; return 0; }\n", encoding="ascii")
+        subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library], check=True)
+        code, said, error = run("--nccl", library)
+        if not said.startswith("cuda "):
+            return "no CUDA runtime here"
+        assert code == 2 and f"NCCL 2.18.5 of {library}, which is older than 2.19.0" in error, error
+    return None
+
+
+def case_no_nccl_at_all():
+    code, said, error = run("--nccl", "libm.so.6")
+    if not said.startswith("cuda "):
+        return "no CUDA runtime here"
+    assert code == 2 and "it lacks ncclGetVersion" in error, error
+    return None
+
+
+def case_no_runtime_at_all():
+    code, _, error = run("--cudart", "libm.so.6")
+    assert code == 2 and "is no CUDA runtime that skein can use" in error and "it lacks cudaRuntimeGetVersion" in error, error
+
+
 def case_no_driver():
     code, said, error = run()
     if "nccl " not in said:
@@ -54,6 +84,16 @@ def case_hidden_devices():
     assert code == 2 and "no CUDA device" in error
     # Where there is no driver that is what to mend first.
     assert "no driver of NVIDIA" in error or "CUDA_VISIBLE_DEVICES is empty" in error
+    return None
+
+
+def case_devices_that_are_not_there():
+    code, said, error = run(CUDA_VISIBLE_DEVICES="77")
+    if "nccl " not in said:
+        return "no CUDA runtime or no NCCL here"
+    assert code == 2 and "no CUDA device" in error
+    # Where there is no driver that is what to mend first.
+    assert "no driver of NVIDIA" in error or "CUDA_VISIBLE_DEVICES=77: check that it names devices" in error
     return None
 
 

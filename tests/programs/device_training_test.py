@@ -31,7 +31,6 @@ def run(*arguments, **variables):
     return done.returncode, said
 
 
-
 def case_asked_for():
     code, said = run("--strategy", "single", "--workers", "1", "--device", "cuda")
     if code == 0:
@@ -58,6 +57,27 @@ def case_no_worker_starts():
     code, said = run("--strategy", "fsdp", "--workers", "2", "--device", "cuda")
     assert code != 0 and said.count("error: ") == 1, (code, said)
     assert "rank 0" not in said or "not supported" in said, said
+
+
+def case_ranks_that_would_share_a_device():
+    code, said = run("--strategy", "ddp", "--workers", "2", "--communicator", "host", "--device", "cuda")
+    if code == 0:
+        assert "computes on cuda:0" in said, said
+        return "this machine has a device: two ranks trained there"
+    assert code == 2 and said.count("error: ") == 1, (code, said)
+    assert "device cuda: " in said and "or train with device cpu" in said and "rank 0" not in said, said
+    return None
+
+
+def case_host_carries_what_is_on_the_host():
+    code, said = run("--strategy", "ddp", "--workers", "2", "--communicator", "host")
+    assert code == 0, (code, said)
+
+
+def case_devices_that_are_not_there():
+    code, said = run("--strategy", "single", "--workers", "1", "--device", "cuda", CUDA_VISIBLE_DEVICES="77")
+    assert code == 2 and "device cuda: " in said, (code, said)
+    assert "no driver of NVIDIA" in said or "CUDA_VISIBLE_DEVICES=77" in said or "no CUDA runtime" in said, said
 
 
 def case_automatic_says_what_it_takes():

@@ -72,3 +72,20 @@ TEST_CASE("a survey says what it looked for and what is missing") {
     const auto other = survey_devices({{"libskein-no-cudart.so.13"}, "libc.so.6"});
     CHECK(other.lacking.size() == 1);
 }
+
+TEST_CASE("ranks share devices where the communicator carries buffers through the host") {
+    using namespace device_test;
+    const device_survey one{.devices = 1}, none{.lacking = {{"no driver", "install it"}}};
+    CHECK(choose_device("cuda", one, 2, /*may_share=*/true).where == dist::device::cuda(0));
+    const auto shared = choose_device("automatic", one, 2, /*may_share=*/true);
+    CHECK(shared.where == dist::device::cuda(0));
+    CHECK(shared.why == "ranks share what is here");
+    CHECK(choose_device("automatic", none, 2, /*may_share=*/true).where.is_cpu());
+    const auto said = refusal("cuda", one, 2);
+    CHECK(has(said, "2 ranks on a host that shows this process 1 device"));
+    CHECK(has(said, "or let them share one by communicator \"host\""));
+    CHECK(device_of_rank(3, 1, 2) == 1);
+    CHECK(device_of_rank(1, 2, 4) == 2);
+    CHECK(device_of_rank(2, 2, 4) == 0);
+    CHECK(device_of_rank(2, 0, 0) == 2); // each has its own
+}

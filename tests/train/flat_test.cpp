@@ -172,6 +172,17 @@ TEST_CASE("a model without a trainable parameter, or of another type, is refused
     }
 }
 
+TEST_CASE("the layout hash tells another order of buffers") {
+    const auto with_buffers = [](const char* first, const char* second) {
+        torch::nn::Linear net(4, 4);
+        net->register_buffer(first, torch::zeros({4}));
+        net->register_buffer(second, torch::zeros({4}));
+        return flat_store(*net).layout_hash();
+    };
+    CHECK(with_buffers("mean", "count") == with_buffers("mean", "count"));
+    CHECK(with_buffers("mean", "count") != with_buffers("count", "mean"));
+}
+
 TEST_CASE("the layout hash tells other shapes and names") {
     Net a, b;
     flat_store fa(*a), fb(*b);

@@ -89,6 +89,7 @@ struct comm_stats {
 class comm_thread {
     friend class ticket;
     friend std::shared_ptr<const call_record> calls_of(const comm_thread& comm);
+    friend bool reaches(const comm_thread& comm, device where) noexcept;
 
 public:
     /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back
@@ -192,6 +193,8 @@ private:
 
 /// What a rank has called on its communicator, if that compares no calls: communicator::calls().
 [[nodiscard]] std::shared_ptr<const call_record> calls_of(const comm_thread& comm);
+/// Any thread: whether its collectives take buffers that are there.
+[[nodiscard]] bool reaches(const comm_thread& comm, device where) noexcept;
 
 } // namespace skein::dist
 

@@ -4,7 +4,8 @@
 //
 // Models: stub_communicator (one rank), shm_communicator (one host), ring_communicator (TCP, also
 // on the simulated network), hierarchical_communicator (shared memory inside hosts, a ring between
-// them), and what a program adds (models.hpp). A process may have several at once, over the same or
+// them), host_communicator (buffers of devices, over one of these), and what a program adds
+// (models.hpp). A process may have several at once, over the same or
 // other ranks; each has its own order of collectives.
 //
 //     std::unique_ptr<communicator> comm = ...;                // on its loop; comm_thread has one
@@ -82,6 +83,9 @@ public:
     [[nodiscard]] virtual int world_size() const noexcept = 0;
     /// What it is, for people: "shm x2", "ring x4", "hierarchical x4 on 2 hosts".
     [[nodiscard]] virtual std::string name() const = 0;
+
+    /// Whether it takes buffers that are there. Any thread.
+    [[nodiscard]] virtual bool reaches(device where) const noexcept { return where.is_cpu(); }
 
     /// io of every rank holds the reduction.
     virtual task<void> all_reduce(buffer_view io, reduce_op op) = 0;

@@ -51,6 +51,9 @@ public:
     [[nodiscard]] int rank() const noexcept override { return rank_; }
     [[nodiscard]] int world_size() const noexcept override { return ranks_; }
     [[nodiscard]] std::string name() const override;
+    [[nodiscard]] bool reaches(device where) const noexcept override {
+        return where == runner_.where();
+    }
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;

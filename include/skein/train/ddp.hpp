@@ -31,6 +31,8 @@ template <class Bucket = bucket<>, train::precision_setting... Settings>
 class DDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "DDP";
+    static constexpr bool works_on_devices =
+        true; ///< by communicator "host"; never run: docs/gpu.md
     /// Every rank has everything: any of them may be lost, and new ones get a copy.
     static constexpr bool ranks_may_change = true;
     [[nodiscard]] static train::precision_policy used_precision() {

@@ -44,10 +44,14 @@ struct device_choice {
 };
 
 /// "cpu", "cuda", or "automatic": a device for each of so many ranks of a host if there is one.
-///   errors  usage: no such kind; "cuda" where something is missing, with what was looked for and
-///           what to do; or where there are fewer devices than ranks
+///   may_share  ranks may have a device together: the communicator is "host"
+///   errors     usage: no such kind; "cuda" where something is missing, with what was looked for and
+///              what to do; or where there are fewer devices than ranks that share none
 [[nodiscard]] device_choice choose_device(std::string_view asked, const device_survey& there,
-                                          int local_ranks);
+                                          int local_ranks, bool may_share = false);
+
+/// The first of the `each` devices of a rank; beyond the last one it begins anew.
+[[nodiscard]] int device_of_rank(int local_rank, int each, int devices) noexcept;
 
 /// Throws errc::usage when `asked` is none of the three.
 void require_device_kind(std::string_view asked);

@@ -168,7 +168,8 @@ struct run_config {
     scaling_config scaling{};
     checkpoint_config checkpoint{};
     failure_config failure{};
-    std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
+    /// automatic, shm, ring or hierarchical; host, over one of these, for ranks on devices.
+    std::string communicator = "automatic";
     /// What the model is trained on: cpu, cuda (the device of the local rank), or automatic, which
     /// says what it takes and why. Never run on a GPU: see docs/gpu.md.
     std::string device = "cpu";

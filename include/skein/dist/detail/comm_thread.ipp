@@ -326,4 +326,8 @@ SKEIN_INLINE std::shared_ptr<const call_record> calls_of(const comm_thread& comm
     return comm.comm_->calls();
 }
 
+SKEIN_INLINE bool reaches(const comm_thread& comm, device where) noexcept {
+    return comm.comm_->reaches(where);
+}
+
 } // namespace skein::dist

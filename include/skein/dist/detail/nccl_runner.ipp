@@ -6,6 +6,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/dist/detail/collective_signature.hpp>
+#include <skein/dist/detail/look_pauses.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -14,22 +15,6 @@
 #include <fmt/core.h>
 
 namespace skein::dist::detail {
-
-/// Pauses between two looks at a device: none at first, then longer ones.
-class look_pauses {
-public:
-    [[nodiscard]] duration next() noexcept {
-        if (looks_ < 64) {
-            ++looks_;
-            return duration::zero();
-        }
-        return std::exchange(pause_, std::min(2 * pause_, duration(std::chrono::milliseconds(1))));
-    }
-
-private:
-    int looks_ = 0;
-    duration pause_ = std::chrono::microseconds(50);
-};
 
 SKEIN_INLINE nccl_runner::nccl_runner(std::shared_ptr<nccl_domain> domain, std::string who,
                                       int device, cuda_stream work, duration deadline)

@@ -4,6 +4,7 @@
 
 #include <skein/dist/detail/shm_bootstrap.ipp>
 #include <skein/dist/hierarchical.hpp>
+#include <skein/dist/host_communicator.hpp>
 #include <skein/dist/links.hpp>
 #include <skein/dist/stub.hpp>
 #include <skein/net/loop_thread.hpp>
@@ -175,8 +176,27 @@ SKEIN_INLINE comm_model hierarchical_model() {
             }};
 }
 
+/// Over what automatic would take. The doors to devices open when the first buffer of one comes.
+SKEIN_INLINE comm_model host_model() {
+    return {"host",
+            [](const comm_site& site) {
+                if (site.options.model == "automatic")
+                    return comm_fit{0, "it is for buffers of devices, and has to be asked for"};
+                return comm_fit{};
+            },
+            [](const comm_site& site) -> std::unique_ptr<communicator> {
+                auto options = site.options;
+                options.model = "automatic";
+                const comm_site of{site.world, options,          site.worker,
+                                   site.where, site.one_network, site.key};
+                return std::make_unique<host_communicator>(
+                    choose_comm_model(of).make(of), [] { return load_cuda_runtime().value(); },
+                    site.options.limits);
+            }};
+}
+
 SKEIN_INLINE std::vector<comm_model> own_models() {
-    return {stub_model(), shm_model(), ring_model(), hierarchical_model()};
+    return {stub_model(), shm_model(), ring_model(), hierarchical_model(), host_model()};
 }
 
 } // namespace skein::dist::detail

@@ -126,7 +126,7 @@ SKEIN_INLINE void compare_values(const context& ctx, torch::nn::Module& module) 
     byte_buffer mine(sizeof(std::uint32_t));
     std::uint32_t sum = 0;
     for (const auto& p : module.parameters()) {
-        const auto values = p.detach().contiguous();
+        const auto values = p.detach().cpu().contiguous();
         sum =
             crc32c({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}, sum);
     }

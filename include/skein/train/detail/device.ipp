@@ -32,7 +32,8 @@ SKEIN_INLINE int count_devices(const std::vector<std::string>& names, device_sur
 }
 
 /// Why there is no device for each rank; empty: there is one.
-SKEIN_INLINE device_survey::lack lack_for(const device_survey& there, int local_ranks) {
+SKEIN_INLINE device_survey::lack lack_for(const device_survey& there, int local_ranks,
+                                          bool may_share) {
     device_survey::lack all;
     const auto add = [](std::string& to, const char* between, const std::string& more) {
         to += (to.empty() || more.empty() ? "" : between) + more;
@@ -41,10 +42,11 @@ SKEIN_INLINE device_survey::lack lack_for(const device_survey& there, int local_
         add(all.what, "; ", each.what);
         add(all.hint, "; ", each.hint);
     }
-    if (all.what.empty() && there.devices < local_ranks) {
+    if (all.what.empty() && there.devices < (may_share ? 1 : local_ranks)) {
         all.what = fmt::format("{} ranks on a host that shows this process {} device{}",
                                local_ranks, there.devices, there.devices == 1 ? "" : "s");
-        all.hint = "start at most one rank for each device";
+        all.hint = "start at most one rank for each device, or let them share one by communicator "
+                   "\"host\"";
     }
     return all;
 }
@@ -74,18 +76,23 @@ SKEIN_INLINE void require_device_kind(std::string_view asked) {
 }
 
 SKEIN_INLINE device_choice choose_device(std::string_view asked, const device_survey& there,
-                                         int local_ranks) {
+                                         int local_ranks, bool may_share) {
     require_device_kind(asked);
     if (asked == "cpu") return {dist::device::cpu(), "it was asked for"};
-    const auto lacking = detail::lack_for(there, local_ranks);
+    const auto lacking = detail::lack_for(there, local_ranks, may_share);
     if (lacking.what.empty())
-        return {dist::device::cuda(0),
-                asked == "cuda" ? "it was asked for"
-                                : fmt::format("{} here", there.devices == 1 ? "there is one"
-                                                                            : "there are enough")};
+        return {dist::device::cuda(0), asked == "cuda"               ? "it was asked for"
+                                       : there.devices < local_ranks ? "ranks share what is here"
+                                       : there.devices == 1          ? "there is one here"
+                                                                     : "there are enough here"};
     if (asked == "automatic") return {dist::device::cpu(), lacking.what};
     throw error(errc::usage, "device cuda: " + lacking.what)
         .with_hint(lacking.hint + "; or train with device cpu");
+}
+
+SKEIN_INLINE int device_of_rank(int local_rank, int each, int devices) noexcept {
+    const int first = local_rank * std::max(1, each);
+    return devices > 0 ? first % devices : first;
 }
 
 } // namespace skein::train

@@ -121,7 +121,8 @@ SKEIN_INLINE std::string comm_model_of(const run_config& config) {
 /// of them computes.
 SKEIN_INLINE void require_device_here(const run_config& config, int ranks) {
     if (config.device == "cuda")
-        (void)choose_device(config.device, survey_devices(), std::max(ranks, 1));
+        (void)choose_device(config.device, survey_devices(), std::max(ranks, 1),
+                            /*may_share=*/config.communicator == "host");
 }
 
 SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) {

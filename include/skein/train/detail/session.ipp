@@ -48,12 +48,21 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
     keep_freed_memory();
 }
 
+/// Ranks exchange what is on devices, and what is on the host.
+[[nodiscard]] SKEIN_INLINE bool carries_both(const context& ctx) {
+    const auto* const comm = ctx.comm();
+    return comm != nullptr && dist::reaches(*comm, dist::device::cpu()) &&
+           dist::reaches(*comm, dist::device::cuda(0));
+}
+
 /// What of a run works on the CPU alone; empty: nothing.
 [[nodiscard]] SKEIN_INLINE std::string only_on_cpu(const context& ctx, const run_config& config,
                                                    std::string_view strategy, bool fits) {
     if (ctx.elastic() != nullptr) return "ranks that come and go";
-    if (ctx.world_size() > 1) return fmt::format("{} ranks", ctx.world_size());
     if (!fits) return fmt::format("strategy {}", strategy);
+    if (ctx.world_size() > 1 && !carries_both(ctx))
+        return fmt::format("{} ranks over {} (communicator = \"host\" carries what is there)",
+                           ctx.world_size(), ctx.comm()->name());
     if (config.checkpoint.enabled) return "checkpoints (checkpoint.enabled = false writes none)";
     if (config.scaling.logical_shards > 0) return "logical shards";
     return {};
@@ -62,7 +71,9 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
 SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& config,
                                       std::string_view strategy, bool fits) {
     if (config.device == "cpu") return at::kCPU;
-    auto chosen = choose_device(config.device, survey_devices(), ctx.local_size());
+    const auto there = survey_devices();
+    const bool may_share = carries_both(ctx);
+    auto chosen = choose_device(config.device, there, ctx.local_size(), may_share);
     if (!chosen.where.is_cpu() && !at::hasCUDA()) { // loaded, and nothing of it is there
         const std::string why = "LibTorch's half for CUDA is there and says that it has none";
         if (config.device == "cuda") throw error(errc::usage, "device cuda: " + why);
@@ -72,16 +83,16 @@ SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& conf
     if (!chosen.where.is_cpu() && !bar.empty()) {
         if (config.device == "cuda")
             throw error(errc::not_supported, fmt::format("not supported: {} on a device", bar))
-                .with_hint("train there with Single, in one process and without checkpoints, or "
-                           "on the CPU");
+                .with_hint("train there with Single, or with DDP or FSDP by communicator \"host\", "
+                           "in float32 and without checkpoints, or on the CPU");
         chosen = {dist::device::cpu(), fmt::format("not supported on a device: {}", bar)};
     }
     // gpus of a rank lie side by side in what it sees (docs/jobs.md).
-    const int each = std::max(1, static_cast<int>(config.scaling.gpus));
-    const auto where =
-        chosen.where.is_cpu()
-            ? at::Device(at::kCPU)
-            : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(ctx.local_rank() * each));
+    const int mine = device_of_rank(ctx.local_rank(), static_cast<int>(config.scaling.gpus),
+                                    may_share ? there.devices : 0);
+    const auto where = chosen.where.is_cpu()
+                           ? at::Device(at::kCPU)
+                           : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(mine));
     if (config.device == "automatic" && ctx.is_first())
         say_note(config, fmt::format("device {}: {}", where.str(), chosen.why));
     return where;

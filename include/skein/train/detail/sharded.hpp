@@ -52,6 +52,8 @@ class unit_gatherer;
 
 /// Elements of each sharding rank, for the collectives.
 [[nodiscard]] std::vector<std::size_t> counts_of(const flat_unit& unit);
+/// Where a tensor's elements are, for the collectives.
+[[nodiscard]] dist::device place_of(const at::Tensor& tensor);
 /// A flat tensor, or a part of one, for the collectives.
 [[nodiscard]] dist::buffer_view view_of_flat(const at::Tensor& flat);
 /// Starts to gather a unit in its place: its range of `flat`, which is laid out as the parameters.

@@ -180,11 +180,11 @@ SKEIN_INLINE at::Tensor adopt(std::shared_ptr<dist::group_memory> memory, std::i
     return static_cast<std::size_t>(std::max<std::int64_t>(1, elements)) * c10::elementSize(type);
 }
 
-/// Where the group that reduces can work in place; none without such a group.
+/// Where the group that reduces can work in place; none without such a group, and on a device.
 SKEIN_INLINE std::function<at::Tensor(std::int64_t, at::ScalarType)> sharded_parallel::
     gradient_memory() const {
     auto* const reducing = groups_->shard != nullptr ? groups_->shard : groups_->replicas;
-    if (reducing == nullptr) return {};
+    if (reducing == nullptr || !home_of(*module_).is_cpu()) return {};
     return [reducing](std::int64_t elements, at::ScalarType type) {
         auto memory = reducing->allocate(bytes_of(elements, type), dist::memory_kind::own);
         return memory->everywhere() ? adopt(std::move(memory), elements, type)
@@ -202,14 +202,15 @@ SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
         options.shard = groups_->shard->rank();
         if (policy_.shard_gradients) options.gradient_places = 2;
         // Asked for before the values are copied in, hence the reference to `options`.
-        options.parameter_memory = [&](std::int64_t elements, at::ScalarType type) {
-            auto memory =
-                groups_->shard->allocate(bytes_of(elements, type), dist::memory_kind::common);
-            one_copy_ = memory->everywhere();
-            if (!one_copy_) return make_flat_buffer(elements, type);
-            options.brings_values = groups_->shard->rank() == 0;
-            return adopt(std::move(memory), elements, type);
-        };
+        if (home_of(module).is_cpu())
+            options.parameter_memory = [&](std::int64_t elements, at::ScalarType type) {
+                auto memory =
+                    groups_->shard->allocate(bytes_of(elements, type), dist::memory_kind::common);
+                one_copy_ = memory->everywhere();
+                if (!one_copy_) return make_flat_buffer(elements, type);
+                options.brings_values = groups_->shard->rank() == 0;
+                return adopt(std::move(memory), elements, type);
+            };
     }
     shards_ = options.shards;
     shard_ = options.shard;
@@ -239,8 +240,7 @@ SKEIN_INLINE void sharded_parallel::spread_values() {
             for (const auto& u : store_->units()) {
                 auto own = store_->params_P().narrow(0, u.own.begin, u.own.size());
                 if (own.numel() == 0) continue;
-                const dist::buffer_view view{own.mutable_data_ptr(), own.nbytes(), dist::dtype::u8};
-                groups_->replicas->broadcast(view, root).wait();
+                groups_->replicas->broadcast(bytes_of_flat(own), root).wait();
             }
             groups_->shard->barrier().wait();
             if (store_->is_mixed()) {
@@ -271,7 +271,7 @@ SKEIN_INLINE void sharded_parallel::spread_values() {
 SKEIN_INLINE void sharded_parallel::broadcast(const at::Tensor& tensor) {
     at::NoGradGuard no_grad;
     auto flat = tensor.detach().contiguous();
-    const dist::buffer_view bytes{flat.mutable_data_ptr(), flat.nbytes(), dist::dtype::u8};
+    const auto bytes = bytes_of_flat(flat);
     if (bytes.count == 0) return;
     groups_->world->broadcast(bytes, 0).wait();
     if (!flat.is_same(tensor) && flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);

@@ -204,12 +204,11 @@ inline void require_one_device(const std::vector<flat_segment>& segments,
     const char* const what = options.precision.is_mixed() ? "16 bits for what is computed"
                              : options.parameter_memory || options.gradient_memory
                                  ? "memory that ranks share"
-                             : options.shards > 1 || options.gradient_places > 0
-                                 ? "parameters that are cut between ranks"
-                                 : nullptr;
+                             : first.cut != nullptr ? "a model that was built in parts"
+                                                    : nullptr;
     if (what == nullptr) return;
     throw error(errc::not_supported, fmt::format("not supported: {} on {}", what, where.str()))
-        .with_hint("train with Single in float32 there, or on the CPU");
+        .with_hint("train in float32 there, a model that was built whole, or on the CPU");
 }
 
 /// LibTorch's norms take statistics and parameters of one type, or a 16-bit input with both in

@@ -35,9 +35,9 @@
 
 namespace skein::train::detail {
 
-/// Gives back the pages that lie wholly inside a range of the buffer.
+/// Gives back the pages that lie wholly inside a range of the buffer. A device keeps its memory.
 SKEIN_INLINE void drop_pages(const at::Tensor& flat_P, flat_range range) {
-    if (range.empty()) return;
+    if (range.empty() || !flat_P.device().is_cpu()) return;
     const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
     const auto at = reinterpret_cast<std::uintptr_t>(flat_P.const_data_ptr());
     const auto begin =
@@ -54,13 +54,30 @@ SKEIN_INLINE std::vector<std::size_t> counts_of(const flat_unit& unit) {
     return counts;
 }
 
+/// Where the parameters are, and so everything else.
+[[nodiscard]] SKEIN_INLINE at::Device home_of(const torch::nn::Module& module) {
+    for (const auto& p : module.parameters())
+        if (p.defined()) return p.device();
+    return at::kCPU;
+}
+
+SKEIN_INLINE dist::device place_of(const at::Tensor& tensor) {
+    if (tensor.device().is_cpu()) return dist::device::cpu();
+    return dist::device::cuda(static_cast<std::uint8_t>(tensor.device().index()));
+}
+
 SKEIN_INLINE dist::buffer_view view_of_flat(const at::Tensor& flat) {
     const auto type = flat.scalar_type() == at::kFloat      ? dist::dtype::f32
                       : flat.scalar_type() == at::kBFloat16 ? dist::dtype::bf16
                                                             : dist::dtype::f16;
     SKEIN_CHECK(type != dist::dtype::f16 || flat.scalar_type() == at::kHalf,
                 "a flat buffer of type {}", c10::toString(flat.scalar_type()));
-    return {flat.mutable_data_ptr(), static_cast<std::size_t>(flat.numel()), type};
+    return {flat.mutable_data_ptr(), static_cast<std::size_t>(flat.numel()), type, place_of(flat)};
+}
+
+/// The same as bytes, of any type.
+SKEIN_INLINE dist::buffer_view bytes_of_flat(const at::Tensor& flat) {
+    return {flat.mutable_data_ptr(), flat.nbytes(), dist::dtype::u8, place_of(flat)};
 }
 
 SKEIN_INLINE dist::ticket gather_unit(dist::comm_thread& comm, const at::Tensor& flat,
@@ -87,10 +104,11 @@ public:
                             ? nullptr
                             : std::dynamic_pointer_cast<unit_mark>(found->second);
             if (!mark)
-                throw error(errc::not_supported,
-                            fmt::format("not supported: between hosts FSDP gathers '{}' when its "
-                                        "forward begins, and that is no skein::unit",
-                                        unit.name))
+                throw error(
+                    errc::not_supported,
+                    fmt::format("not supported: between hosts and on devices FSDP gathers '{}' "
+                                "when its forward begins, and that is no skein::unit",
+                                unit.name))
                     .with_hint("declare the block with TORCH_MODULE_IMPL(Block, "
                                "skein::unit<BlockImpl>) and wrap by that type, or choose Zero2");
             states_[u].place = order_.size();
