@@ -245,7 +245,9 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
     give_back_note undo;
     undo.by = by;
     undo.to = what.to;
-    for (const auto& [store, request] : asked) {
+    for (const auto& one : asked) {
+        const auto store = one.first;
+        const auto& request = one.second;
         std::optional<error> why;
         try {
             if (store == own) {
@@ -261,6 +263,12 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
             why = e;
         }
         if (!why) continue;
+        if (is_way_lost(why->code())) {
+            const auto which =
+                std::find_if(what.which.begin(), what.which.end(),
+                             [&](const object_name& name) { return name.store == store; });
+            why = lost_with(*which, *self->peers_.at(store), *why);
+        }
         for (const auto& [given, which] : asked) { // none of them are told of
             if (given == store) break;
             undo.which = which.which;
