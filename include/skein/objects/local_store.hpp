@@ -78,6 +78,8 @@ public:
     ~local_store();
 
     [[nodiscard]] std::uint64_t bytes() const noexcept { return memory_.bytes(); }
+    /// Of the store: no other one has it.
+    [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
     /// The memory, and a socket.
     [[nodiscard]] child_link link_for_child();
     /// For its boot message.
@@ -102,6 +104,7 @@ private:
     void take(unique_fd socket);
 
     arena memory_;
+    std::uint64_t number_;
     std::optional<store_on_node> among_;
     std::string door_;                      ///< once it is open
     std::unique_ptr<spill_volume> files_;   ///< until the start
@@ -115,12 +118,11 @@ private:
 /// The client of a child that has inherited such files.
 ///   want       asks the driver to start its store; called once, before the first use
 ///   has_peers  it is a store of many, see far_objects
+///   number     of it, if it is
 ///   errors  malformed: they are something else
-[[nodiscard]] std::shared_ptr<store_client> inherited_client(net::real_loop& on,
-                                                             std::vector<unique_fd> files,
-                                                             net::token secret, process_id self,
-                                                             unique_function<void()> want,
-                                                             bool has_peers = false);
+[[nodiscard]] std::shared_ptr<store_client> inherited_client(
+    net::real_loop& on, std::vector<unique_fd> files, net::token secret, process_id self,
+    unique_function<void()> want, bool has_peers = false, std::uint64_t number = 0);
 
 } // namespace skein::objects
 

@@ -41,6 +41,7 @@ struct far_objects::entry {
     std::unordered_map<process_id, std::uint32_t> holds;
     std::uint64_t total = 0;      ///< of all processes
     std::uint32_t registered = 0; ///< so often its home counts this store
+    bool is_orphan = false;       ///< the copy is of a home that was lost, and is read all the same
     std::optional<store_book::grant> copy;
     std::shared_ptr<attempt> coming;
 };
@@ -218,13 +219,23 @@ SKEIN_INLINE void far_objects::take(process_id by, const far_take_note& what) {
                 store_.refuse(done.error());
             continue;
         }
-        ++hold(by, name)->registered;
+        const auto one = hold(by, name);
+        if (peers_.at(name.store)->link) ++one->registered;
         auto& note = notes[name.store];
         note.by = by;
         note.from = what.from;
         note.which.push_back(name.number);
     }
-    for (const auto& [home, note] : notes) peers_.at(home)->tell(note);
+    for (auto& [home, note] : notes) {
+        const auto one = peers_.at(home);
+        auto& its = debts_[home];
+        if (one->link) {
+            one->tell(note);
+            its.told.push_back(std::move(note));
+        } else {
+            its.owed.push_back(std::move(note));
+        }
+    }
 }
 
 SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by,
@@ -240,6 +251,7 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
         auto& request = asked[name.store];
         request.by = by;
         request.to = what.to;
+        request.to_store = what.to_store;
         request.which.push_back(name.number);
     }
     give_back_note undo;
@@ -251,7 +263,7 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
         std::optional<error> why;
         try {
             if (store == own) {
-                self->give_for(by.value(), request);
+                self->give_for(by, request);
                 continue;
             }
             auto reaching = self->peers_.reach(store);
@@ -263,6 +275,10 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
             why = e;
         }
         if (!why) continue;
+        if (store != own && self->peers_.at(store)->lost) { // it may have been done
+            undo.which = request.which;
+            self->debts_[store].undone.push_back(undo);
+        }
         if (is_way_lost(why->code())) {
             const auto which =
                 std::find_if(what.which.begin(), what.which.end(),
@@ -397,7 +413,8 @@ SKEIN_INLINE task<void> far_objects::keep_tidy(far_objects* self) {
 
 /// Null: it is here, and held at its home, or that is gone.
 SKEIN_INLINE std::shared_ptr<far_objects::attempt> far_objects::want(const entry_ptr& one) {
-    if (one->copy && (one->registered != 0 || peers_.at(one->name.store)->lost)) return nullptr;
+    if (one->copy && (one->registered != 0 || one->is_orphan || peers_.at(one->name.store)->lost))
+        return nullptr;
     if (!one->coming) {
         one->coming = std::make_shared<attempt>();
         const task_context::use none(nullptr); // it belongs to all that will ask

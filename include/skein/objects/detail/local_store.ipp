@@ -180,8 +180,8 @@ struct local_store::server {
 
 SKEIN_INLINE local_store::local_store(std::uint64_t bytes, std::optional<store_on_node> among,
                                       std::unique_ptr<spill_volume> files)
-    : memory_(arena::create(bytes)), among_(std::move(among)), files_(std::move(files)),
-      secret_(net::token::generate()) {
+    : memory_(arena::create(bytes)), number_(system_random().next() | 1), among_(std::move(among)),
+      files_(std::move(files)), secret_(net::token::generate()) {
     if (among_ && files_)
         throw error(errc::not_supported, "not supported: files beside stores of other nodes");
     file_ = std::make_shared<const unique_fd>(::fcntl(memory_.fd(), F_DUPFD_CLOEXEC, 0));
@@ -227,8 +227,8 @@ SKEIN_INLINE void local_store::start() {
     if (thread_) return;
     thread_ = std::make_unique<net::loop_thread>("skein-objects");
     thread_->run([this]() -> task<void> {
-        server_ = std::make_unique<server>(thread_->loop(), memory_, system_random().next() | 1,
-                                           among_, std::move(files_));
+        server_ =
+            std::make_unique<server>(thread_->loop(), memory_, number_, among_, std::move(files_));
         co_return;
     });
     for (auto& socket : std::exchange(early_, {})) take(std::move(socket));
@@ -264,14 +264,14 @@ SKEIN_INLINE std::shared_ptr<store_client> local_store::client(net::real_loop& o
                 net::adopt_unix_stream(on, link.theirs.release(), "the store"),
                 detail::store_connection(secret_, self));
         },
-        has_others());
+        has_others(), has_others() ? number_ : 0);
 }
 
 SKEIN_INLINE std::shared_ptr<store_client> inherited_client(net::real_loop& on,
                                                             std::vector<unique_fd> files,
                                                             net::token secret, process_id self,
                                                             unique_function<void()> want,
-                                                            bool has_peers) {
+                                                            bool has_peers, std::uint64_t number) {
     if (files.size() != 2)
         throw error(errc::malformed, "this process has not inherited the files of a store");
     auto memory = arena::open(std::move(files[0]));
@@ -284,7 +284,7 @@ SKEIN_INLINE std::shared_ptr<store_client> inherited_client(net::real_loop& on,
             want();
             return detail::meet_store(std::move(stream), detail::store_connection(secret, self));
         },
-        has_peers);
+        has_peers, number);
 }
 
 } // namespace skein::objects
