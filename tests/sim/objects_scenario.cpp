@@ -114,7 +114,10 @@ public:
     task<void> play() {
         auto making = as_result(with_timeout(actor<keeper>.with({.restarts = -1})(), 30s));
         if (auto made = co_await making) keeper_ = *made;
-        if (cluster_.nodes() != 0 && w_.chance(0.3)) raise_firewall();
+        if (cluster_.nodes() != 0 && w_.chance(0.3)) {
+            raise_firewall();
+            co_await sleep_for(20s); // until both know
+        }
         const int steps = 10 + static_cast<int>(w_.below(60));
         for (int i = 0; i < steps; ++i) {
             auto step = one_step();
@@ -152,7 +155,8 @@ public:
 private:
     static task<void> heal_later(sim::world* w, std::string one, std::string other) {
         // Sometimes both take each other for lost meanwhile.
-        co_await sleep_for(std::chrono::milliseconds(w->below(w->chance(0.2) ? 30'000 : 4'000)));
+        const std::uint64_t most = w->chance(0.2) ? 30'000 : 4'000;
+        co_await sleep_for(std::chrono::milliseconds(w->below(most)));
         w->network.heal(one, other);
     }
     /// Two stores never reach each other; what is told of below is the same all the same.

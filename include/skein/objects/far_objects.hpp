@@ -99,6 +99,7 @@ private:
                                   std::shared_ptr<store_peer> home);
     static task<void> copy(far_objects* self, entry_ptr one, std::shared_ptr<store_peer> home);
     void pay(store_peer& home);
+    void forget_declined(process_id ended);
     [[nodiscard]] static error lost_with(const object_name& name, const store_peer& home,
                                          const error& why);
 
@@ -134,8 +135,13 @@ private:
         std::vector<give_back_note> undone;
     };
     std::map<std::uint64_t, debts> debts_;
-    std::vector<declined_note> declined_; ///< for stores that come later
-    std::vector<ended_note> ended_;
+    /// For stores that come later, as long as gifts may be on the way.
+    struct told_end {
+        ended_note what;
+        time_point since;
+    };
+    std::vector<declined_note> declined_;
+    std::deque<told_end> ended_;
     std::uint64_t transfers_ = 0, bytes_in_ = 0;
     bool is_closed_ = false;
     scope tasks_;

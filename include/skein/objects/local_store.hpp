@@ -45,9 +45,6 @@ namespace skein::objects {
 ///   errors  usage
 [[nodiscard]] std::uint64_t store_bytes_for(std::string_view asked);
 
-/// Whether one of the two says anything.
-[[nodiscard]] bool is_store_asked(std::string_view asked) noexcept;
-
 /// What a child inherits of the store, for it alone, and our end of its socket once more.
 struct child_link {
     std::vector<std::shared_ptr<const unique_fd>> files;

@@ -25,6 +25,8 @@
 
 namespace skein::objects {
 
+class store_client;
+
 namespace detail {
 struct let_go_box;
 }
@@ -89,6 +91,7 @@ public:
 
 private:
     friend class store_client;
+    friend object_ptr adopt_value(store_client& by, const object_name& name, byte_span bytes);
     friend class reading;
     friend reading_ptr read_now(const object_ptr& which);
     friend task<reading_ptr> read(object_ptr which);

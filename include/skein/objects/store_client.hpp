@@ -28,6 +28,7 @@
 #include <skein/objects/arena.hpp>
 #include <skein/objects/object.hpp>
 #include <skein/objects/store_messages.hpp>
+#include <skein/objects/store_reach.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -116,14 +117,8 @@ public:
     /// Brings objects that are held here and on another node. They are here then.
     ///   errors  as claim()
     [[nodiscard]] task<void> bring(std::vector<object_ptr> all);
-    /// An object that came in a message, in memory of this process.
-    ///   errors  malformed; exhausted
-    [[nodiscard]] object_ptr adopt_value(const object_name& name, byte_span bytes);
-    /// Whether objects of this node get to that store, and back: it is the own one, or there is a link.
-    [[nodiscard]] bool reaches(std::uint64_t store) const;
-    /// The same; waits for that when the store of this process has just begun.
-    ///   errors  cancelled
-    [[nodiscard]] task<bool> reach(std::uint64_t store);
+    /// Which stores its objects get to, and back.
+    [[nodiscard]] store_reach& others() noexcept { return others_; }
     /// Where the store of the driver is, for that of this node.
     void tell_hub(const std::string& door, bool is_for_hosts);
     [[nodiscard]] bool has_peers() const noexcept { return has_peers_; }
@@ -151,6 +146,7 @@ public:
     [[nodiscard]] task<void> close();
 
 private:
+    friend object_ptr adopt_value(store_client& by, const object_name& name, byte_span bytes);
     store_client(loop& on, arena memory, process_id self, connector connect, bool has_peers,
                  std::uint64_t number);
     struct creation;
@@ -176,8 +172,6 @@ private:
     static task<void> read_for(std::shared_ptr<store_client> self, object_ptr which, reader then);
     static task<reading_ptr> fetch(store_client* self, object_ptr which);
     void set_roomy(bool is_roomy);
-    void hear_reached(const reached_note& what);
-    void forget_gone();
     void want_link();
     void send_back();
     void refuse_others(const object_name& name);
@@ -191,10 +185,8 @@ private:
     std::optional<error> lost_;
     unique_function<void(const error&)> when_lost_;
     bool has_peers_, is_connecting_ = false, is_closed_ = false;
-    bool is_roomy_ = false;              ///< what is held stays where it is
-    std::vector<std::uint64_t> reached_; ///< stores with which that of this node has a link
-    std::optional<time_point> reach_by_; ///< until then it is waited for others
-    event reach_news_;
+    bool is_roomy_ = false; ///< what is held stays where it is
+    store_reach others_;
     std::size_t forget_at_ = 256; ///< so many are known
     event settled_;               ///< there is a link, or never will be
     semaphore creating_, pinning_;
@@ -204,6 +196,10 @@ private:
     std::shared_ptr<detail::let_go_box> back_;
     scope tasks_;
 };
+
+/// An object that came in a message, in memory of this process.
+///   errors  malformed; exhausted
+[[nodiscard]] object_ptr adopt_value(store_client& by, const object_name& name, byte_span bytes);
 
 } // namespace skein::objects
 

@@ -65,6 +65,7 @@ struct store_peer {
     std::shared_ptr<net::request_service> service;
     std::optional<error> lost;
     event settled;                                            ///< one of the two
+    bool was_awaited = false;                                 ///< and did not come
     std::vector<unique_function<void(net::requests&)>> early; ///< what is told when there is a link
     std::shared_ptr<byte_source> bytes;
 
@@ -75,7 +76,8 @@ struct store_peer {
         if (!link) return early.push_back([what](net::requests& to) { to.tell(what); });
         try {
             link->tell(what);
-        } catch (const error&) { // its end follows
+        } catch (const error& e) { // its end follows; what is counted there is wrong from now on
+            if (below && e.code() == errc::exhausted) below->declare_dead(e.what());
         }
     }
 };

@@ -309,11 +309,16 @@ SKEIN_INLINE void far_objects::release(process_id by, const far_release_note& wh
 }
 
 SKEIN_INLINE void far_objects::decline(process_id by, const decline_note& what) {
-    declined_.push_back({by, what.from});
-    peers_.tell_all(declined_.back());
-    if (!what.has_ended) return;
-    ended_.push_back({what.from});
-    peers_.tell_all(ended_.back());
+    const declined_note note{by, what.from};
+    peers_.tell_all(note);
+    if (!what.has_ended) return declined_.push_back(note);
+    const ended_note end{what.from};
+    peers_.tell_all(end); // nothing of it, or for it, is left by that
+    forget_declined(end.process);
+    const auto now = loop::current().now();
+    ended_.push_back({end, now});
+    constexpr auto no_gift_is_older = std::chrono::hours(1);
+    while (now - ended_.front().since > no_gift_is_older) ended_.pop_front();
 }
 
 SKEIN_INLINE void far_objects::end(process_id who) {

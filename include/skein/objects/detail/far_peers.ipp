@@ -41,6 +41,7 @@ SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, store_p
     });
     service.on_tell_at_once<ended_note>([this](const ended_note& what) {
         store_.ended(what.process);
+        forget_declined(what.process);
         store_.changed();
     });
 }
@@ -49,7 +50,12 @@ SKEIN_INLINE void far_objects::peer_came(store_peer& one) {
     store_.book_.begin(one.counts_as);
     pay(one);
     for (const auto& note : declined_) one.tell(note);
-    for (const auto& note : ended_) one.tell(note);
+    for (const auto& end : ended_) one.tell(end.what);
+}
+
+SKEIN_INLINE void far_objects::forget_declined(process_id ended) {
+    std::erase_if(declined_,
+                  [&](const declined_note& one) { return one.by == ended || one.from == ended; });
 }
 
 /// What is still held here is held at its home from now on, if it is there; the rest is let go of.

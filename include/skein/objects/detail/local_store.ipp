@@ -68,10 +68,6 @@ SKEIN_INLINE std::uint64_t parse_store_bytes(std::string_view text) {
     throw refuse();
 }
 
-SKEIN_INLINE bool is_store_asked(std::string_view asked) noexcept {
-    const char* const said = std::getenv("SKEIN_STORE");
-    return !asked.empty() || (said != nullptr && *said != '\0');
-}
 SKEIN_INLINE std::uint64_t store_bytes_for(std::string_view asked) {
     if (const char* said = std::getenv("SKEIN_STORE"); said != nullptr && *said != '\0')
         asked = said;
@@ -165,6 +161,20 @@ struct local_store::server {
         } catch (const error&) { // it has gone before it came
         }
     }
+    static task<void> begin(local_store* of) {
+        of->server_ = std::make_unique<server>(of->thread_->loop(), of->memory_, of->number_,
+                                               of->among_, std::move(of->files_));
+        co_return;
+    }
+    static task<void> drop(std::unique_ptr<server>* which) {
+        which->reset();
+        co_return;
+    }
+    static task<std::string> listen(server* self, net::address at) {
+        self->far->listen(at);
+        co_return to_string(self->far->local());
+    }
+    static task<bool> is_needed(server* self) { co_return self->far && self->far->is_needed(); }
     static task<void> end(server* self) {
         if (self->far) {
             auto parting = self->far->close();
@@ -191,11 +201,8 @@ SKEIN_INLINE local_store::local_store(std::uint64_t bytes, std::optional<store_o
 
 SKEIN_INLINE local_store::~local_store() {
     if (!thread_) return;
-    thread_->run([this]() -> task<void> { return server::end(server_.get()); });
-    thread_->run([this]() -> task<void> {
-        server_.reset();
-        co_return;
-    });
+    thread_->run([this] { return server::end(server_.get()); });
+    thread_->run([this] { return server::drop(&server_); });
 }
 
 SKEIN_INLINE void child_link::has_ended() noexcept {
@@ -226,28 +233,18 @@ SKEIN_INLINE void local_store::take(unique_fd socket) {
 SKEIN_INLINE void local_store::start() {
     if (thread_) return;
     thread_ = std::make_unique<net::loop_thread>("skein-objects");
-    thread_->run([this]() -> task<void> {
-        server_ =
-            std::make_unique<server>(thread_->loop(), memory_, number_, among_, std::move(files_));
-        co_return;
-    });
+    thread_->run([this] { return server::begin(this); });
     for (auto& socket : std::exchange(early_, {})) take(std::move(socket));
 }
 
 SKEIN_INLINE std::string local_store::open_door(const net::address& at) {
     start();
-    if (door_.empty())
-        door_ = thread_->run([this, &at]() -> task<std::string> {
-            server_->far->listen(at);
-            co_return to_string(server_->far->local());
-        });
+    if (door_.empty()) door_ = thread_->run([&] { return server::listen(server_.get(), at); });
     return door_;
 }
 
 SKEIN_INLINE bool local_store::is_needed() {
-    return thread_ && thread_->run([this]() -> task<bool> {
-        co_return server_->far && server_->far->is_needed();
-    });
+    return thread_ && thread_->run([this] { return server::is_needed(server_.get()); });
 }
 
 SKEIN_INLINE std::shared_ptr<store_client> local_store::client(net::real_loop& on,

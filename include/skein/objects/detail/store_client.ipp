@@ -37,7 +37,7 @@ SKEIN_INLINE std::shared_ptr<store_client> store_client::make(loop& on, arena me
 SKEIN_INLINE store_client::store_client(loop& on, arena memory, process_id self, connector connect,
                                         bool has_peers, std::uint64_t number)
     : memory_(std::move(memory)), self_(self), connect_(std::move(connect)), store_(number),
-      has_peers_(has_peers),
+      has_peers_(has_peers), others_(number),
       creating_(64), // others wait here: a store takes so many of one process
       pinning_(256), fetching_(2), news_(std::make_shared<net::request_service>()),
       back_(std::make_shared<detail::let_go_box>()) {
@@ -45,7 +45,7 @@ SKEIN_INLINE store_client::store_client(loop& on, arena memory, process_id self,
     back_->send = [](store_client& to) { to.send_back(); };
     news_->on_tell_at_once<roomy_note>(
         [this](const roomy_note& what) { set_roomy(what.is_roomy); });
-    news_->on_tell_at_once<reached_note>([this](const reached_note& what) { hear_reached(what); });
+    news_->on_tell_at_once<reached_note>([this](const reached_note& what) { others_.hear(what); });
 }
 SKEIN_INLINE store_client::~store_client() { back_->close(); }
 
@@ -77,7 +77,7 @@ SKEIN_INLINE task<void> store_client::connect(store_client* self) {
 SKEIN_INLINE void store_client::link_is_lost(const error& why) {
     if (!lost_) lost_ = why;
     settled_.set();
-    reach_news_.set();
+    others_.end();
     if (is_closed_ || why.code() == errc::closed || why.code() == errc::cancelled) return;
     auto then = std::exchange(when_lost_, {});
     logging::warn("objects", "the store of this node is lost",
@@ -98,7 +98,7 @@ SKEIN_INLINE task<void> store_client::close() {
     back_->close();
     if (!lost_) lost_ = error(errc::closed, "the store's client has ended");
     settled_.set();
-    reach_news_.set();
+    others_.end();
     early_.clear();
     tasks_.cancel();
     auto joined = as_result(shield(tasks_.join()));
@@ -241,7 +241,8 @@ void store_client::tell_in_order(const Note& what) {
     if (!link_) return early_.push_back([this, what] { tell_in_order(what); });
     try {
         link_->tell(what);
-    } catch (const error&) { // its end follows, and the store forgets all
+    } catch (const error& e) { // its end follows, and the store forgets all
+        link_->abort(e);
     }
 }
 
@@ -581,8 +582,8 @@ void store_client::send_back(const std::vector<far_let_go>& all) {
         }
         try {
             link_->tell(what);
-        } catch (const error&) {
-            return; // its end follows, and the store forgets all
+        } catch (const error& e) {
+            return link_->abort(e); // its end follows, and the store forgets all
         }
     }
 }

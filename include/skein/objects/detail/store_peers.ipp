@@ -125,8 +125,7 @@ SKEIN_INLINE task<void> store_peers::dial(store_peers* self, net::address to, st
         how.first.max_tries = 0;
         how.first.until =
             deadline_after(loop::current().exact_now(), duration(self->how_.lost_after));
-        auto dialing =
-            net::link::connect(self->via_, std::move(to), self->options(), std::move(how));
+        auto dialing = net::link::connect(self->via_, std::move(to), self->options(), how);
         link = co_await dialing;
     } catch (const error& e) {
         if (e.code() == errc::cancelled) throw;
@@ -318,11 +317,15 @@ SKEIN_INLINE std::shared_ptr<store_peer> store_peers::at(std::uint64_t store) {
 
 SKEIN_INLINE task<std::shared_ptr<store_peer>> store_peers::reach(std::uint64_t store) {
     const auto one = at(store);
-    if (!one->settled.is_set()) {
+    if (!one->settled.is_set() && !one->was_awaited) {
+        const auto end = deadline_after(loop::current().exact_now(), duration(how_.known_within));
         // The driver may compute meanwhile: its loop says where the hub is.
-        if (is_joined_ || !listens()) co_await hub_known_.wait();
-        auto waiting = one->settled.wait_for(how_.known_within);
-        (void)co_await waiting;
+        if (is_joined_ || !listens()) {
+            auto knowing = hub_known_.wait_until(end);
+            (void)co_await knowing;
+        }
+        auto waiting = one->settled.wait_until(end);
+        if (!co_await waiting) one->was_awaited = true;
     }
     if (one->lost) throw error(*one->lost);
     if (!one->link)

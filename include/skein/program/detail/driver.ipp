@@ -268,7 +268,7 @@ SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const r
     if (!plan.head.empty()) {
         workers_ = roles_of_program()->workers(on, network_, self_, plan.cluster);
         const auto meeting = workers_->stores();
-        if (meeting && objects::is_store_asked(how.store))
+        if (meeting)
             open_store(on, how.store, objects::store_on_node{meeting->secret, "the driver"});
         return;
     }

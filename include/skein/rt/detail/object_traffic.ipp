@@ -182,7 +182,7 @@ SKEIN_INLINE void object_traffic::take_values(peer& from, slot_id call, bool has
         for (std::size_t i = 0; i < uses.size(); ++i) {
             if (!(uses[i].name == all->uses[i].name))
                 throw malformed(fmt::format("other objects than were asked for from {}", from.who));
-            held.push_back(store_->adopt_value(uses[i].name, values[i]));
+            held.push_back(objects::adopt_value(*store_, uses[i].name, values[i]));
         }
         all->held = std::move(held);
         all->why.reset();
@@ -208,7 +208,8 @@ SKEIN_INLINE task<byte_buffer> object_traffic::values_of(std::vector<object_use>
 SKEIN_INLINE task<bool> object_traffic::reach(std::uint64_t store_number) {
     const auto store = store_;
     if (!store->has_peers()) co_return true;
-    auto reaching = store->reach(store_number);
+    store->open();
+    auto reaching = store->others().wait(store_number);
     co_return co_await reaching;
 }
 
@@ -270,7 +271,7 @@ SKEIN_INLINE std::vector<objects::object_ptr> object_traffic::adopt(std::uint64_
     auto next = taken.begin();
     for (std::size_t i = 0; i < names.size(); ++i)
         all.push_back(values[i].empty() ? std::move(*next++)
-                                        : store_->adopt_value(names[i], values[i]));
+                                        : objects::adopt_value(*store_, names[i], values[i]));
     return all;
 }
 
