@@ -62,10 +62,9 @@ def refs_in_values():
 
 
 def a_node_is_lost():
-    """Its objects are lost, and it is said which; a copy elsewhere goes on being read: [V11]."""
+    """What an actor elsewhere has of its objects it goes on reading; what the driver has goes to calls as a value: [V11]."""
     with Stores() as c:
-        run = c.expect(["ready", "right", "object_lost"], "lost")
-        run.check(re.search(r"object \d+ of 8.0 MiB is lost: the store of n1 is gone", run.stderr), "not which object, and whose")
+        c.expect(["ready", "right", "right"], "lost")
         c.nodes.pop("n1").wait(SECONDS)
         c.end()
 

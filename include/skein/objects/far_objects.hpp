@@ -98,8 +98,6 @@ private:
     static task<void> register_at(far_objects* self, entry_ptr one,
                                   std::shared_ptr<store_peer> home);
     static task<void> copy(far_objects* self, entry_ptr one, std::shared_ptr<store_peer> home);
-    void pay(store_peer& home);
-    void forget_declined(process_id ended);
     [[nodiscard]] static error lost_with(const object_name& name, const store_peer& home,
                                          const error& why);
 
@@ -136,12 +134,20 @@ private:
     };
     std::map<std::uint64_t, debts> debts_;
     /// For stores that come later, as long as gifts may be on the way.
-    struct told_end {
-        ended_note what;
-        time_point since;
+    struct told_ends {
+        struct one {
+            ended_note what;
+            time_point since;
+        };
+        std::vector<declined_note> declined;
+        std::deque<one> ended;
+
+        /// Of who has ended nothing is left to decline.
+        void forget(process_id who) {
+            std::erase_if(declined, [&](const auto& n) { return n.by == who || n.from == who; });
+        }
     };
-    std::vector<declined_note> declined_;
-    std::deque<told_end> ended_;
+    told_ends told_;
     std::uint64_t transfers_ = 0, bytes_in_ = 0;
     bool is_closed_ = false;
     scope tasks_;

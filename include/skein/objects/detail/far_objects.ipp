@@ -311,14 +311,14 @@ SKEIN_INLINE void far_objects::release(process_id by, const far_release_note& wh
 SKEIN_INLINE void far_objects::decline(process_id by, const decline_note& what) {
     const declined_note note{by, what.from};
     peers_.tell_all(note);
-    if (!what.has_ended) return declined_.push_back(note);
+    if (!what.has_ended) return told_.declined.push_back(note);
     const ended_note end{what.from};
     peers_.tell_all(end); // nothing of it, or for it, is left by that
-    forget_declined(end.process);
+    told_.forget(end.process);
     const auto now = loop::current().now();
-    ended_.push_back({end, now});
+    told_.ended.push_back({end, now});
     constexpr auto no_gift_is_older = std::chrono::hours(1);
-    while (now - ended_.front().since > no_gift_is_older) ended_.pop_front();
+    while (now - told_.ended.front().since > no_gift_is_older) told_.ended.pop_front();
 }
 
 SKEIN_INLINE void far_objects::end(process_id who) {

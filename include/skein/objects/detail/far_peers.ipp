@@ -41,42 +41,33 @@ SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, store_p
     });
     service.on_tell_at_once<ended_note>([this](const ended_note& what) {
         store_.ended(what.process);
-        forget_declined(what.process);
+        told_.forget(what.process);
         store_.changed();
     });
 }
 
+/// What was taken without a link, and is still held here, is held at its home from now on, if it is there;
+/// the rest is let go of.
 SKEIN_INLINE void far_objects::peer_came(store_peer& one) {
+    const auto store = one.where.store;
     store_.book_.begin(one.counts_as);
-    pay(one);
-    for (const auto& note : declined_) one.tell(note);
-    for (const auto& end : ended_) one.tell(end.what);
-}
-
-SKEIN_INLINE void far_objects::forget_declined(process_id ended) {
-    std::erase_if(declined_,
-                  [&](const declined_note& one) { return one.by == ended || one.from == ended; });
-}
-
-/// What is still held here is held at its home from now on, if it is there; the rest is let go of.
-SKEIN_INLINE void far_objects::pay(store_peer& home) {
-    const auto found = debts_.find(home.where.store);
-    if (found == debts_.end()) return;
-    auto& its = found->second;
+    auto& its = debts_[store];
     for (auto& note : std::exchange(its.owed, {})) {
         let_go_note rest;
         for (const auto which : note.which) {
-            const auto one = entries_.find({home.where.store, which});
-            if (one != entries_.end())
-                ++one->second->registered;
+            const auto held = entries_.find({store, which});
+            if (held != entries_.end())
+                ++held->second->registered;
             else
                 rest.all.push_back({which, 1, 0});
         }
-        home.tell(note);
+        one.tell(note);
         its.told.push_back(std::move(note));
-        if (!rest.all.empty()) home.tell(rest);
+        if (!rest.all.empty()) one.tell(rest);
     }
-    for (const auto& note : std::exchange(its.undone, {})) home.tell(note);
+    for (const auto& note : std::exchange(its.undone, {})) one.tell(note);
+    for (const auto& note : told_.declined) one.tell(note);
+    for (const auto& end : told_.ended) one.tell(end.what);
 }
 
 SKEIN_INLINE void far_objects::greet(net::requests& process) {
