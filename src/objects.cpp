@@ -21,6 +21,7 @@
 #include <skein/objects/transfer.hpp>
 
 #include <skein/objects/detail/arena.ipp>
+#include <skein/objects/detail/client_values.ipp>
 #include <skein/objects/detail/far_objects.ipp>
 #include <skein/objects/detail/far_peers.ipp>
 #include <skein/objects/detail/local_store.ipp>

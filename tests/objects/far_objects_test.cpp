@@ -16,6 +16,11 @@ using objects::object_ptr;
 
 constexpr std::uint64_t mebi = std::uint64_t{1} << 20;
 
+task<void> heal_after(world* w, node* one, node* other, duration time) {
+    co_await sleep_for(time);
+    w->network.heal(one->host, other->host);
+}
+
 TEST_CASE("what one node has another one brings once, for all that ask", "[objects][far][V10]") {
     world w;
     w.run([](world& w) -> task<void> {
@@ -282,6 +287,68 @@ TEST_CASE("a copy that nobody holds serves the next one, unless its room is need
         const auto none = co_await late;
         CHECK(!none);
         CHECK(other.far->statistics().idle == 0);
+    });
+}
+
+TEST_CASE("what was given and taken while stores did not reach each other is not left at its home",
+          "[objects][far][V16]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& hub = w.add(16 * mebi);
+        auto& home = w.add(16 * mebi);
+        const auto driver = w.join(hub), maker = w.join(home);
+        co_await sleep_for(std::chrono::seconds(1));
+        auto making = make(maker, mebi, 5);
+        const auto kept = co_await making;
+        auto giving = maker->give({kept}, driver->self());
+        co_await giving;
+        auto making_gift = make(maker, mebi, 6, driver->self());
+        const auto given = co_await making_gift;
+        CHECK(given == nullptr);
+        const objects::object_name gift{
+            4712, objects::object_number(kept->name().number.value() + 1), mebi, mebi};
+        w.network.partition(hub.host, home.host);
+        co_await sleep_for(std::chrono::seconds(30));
+        auto held = driver->adopt({kept->name(), gift}, maker->self());
+        {
+            auto bringing = as_result(driver->bring(held));
+            const auto came = co_await bringing;
+            REQUIRE_FALSE(came);
+            CHECK(came.error().code() == errc::object_lost);
+        }
+        held.pop_back(); // nobody wants that one
+        w.network.heal(hub.host, home.host);
+        co_await sleep_for(std::chrono::seconds(30));
+        CHECK(home.store->usage().objects == 1);
+        {
+            auto again = driver->bring(held);
+            co_await again;
+        }
+        CHECK(is_all(held.front(), 5));
+        held.clear();
+        co_await sleep_for(std::chrono::seconds(1));
+        CHECK(hub.far->statistics().held == 0);
+        CHECK(home.store->usage().objects == 1); // its maker has it
+    });
+}
+
+TEST_CASE("a transfer goes on when its home is there again in time", "[objects][far][V16]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& hub = w.add(16 * mebi);
+        auto& home = w.add(16 * mebi);
+        const auto driver = w.join(hub), maker = w.join(home);
+        co_await sleep_for(std::chrono::seconds(1));
+        auto making = make(maker, 8 * mebi, 7);
+        const auto made = co_await making;
+        scope healing;
+        w.network.partition(hub.host, home.host);
+        healing.spawn(heal_after(&w, &hub, &home, std::chrono::milliseconds(8'000)));
+        auto claiming = driver->claim({made->name()});
+        const auto held = co_await claiming;
+        CHECK(is_all(held.front(), 7));
+        auto healed = healing.join();
+        co_await healed;
     });
 }
 

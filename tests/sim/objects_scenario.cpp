@@ -114,6 +114,10 @@ public:
     task<void> play() {
         auto making = as_result(with_timeout(actor<keeper>.with({.restarts = -1})(), 30s));
         if (auto made = co_await making) keeper_ = *made;
+        if (cluster_.nodes() != 0 && w_.chance(0.3)) {
+            raise_firewall();
+            co_await sleep_for(20s); // until both know
+        }
         const int steps = 10 + static_cast<int>(w_.below(60));
         for (int i = 0; i < steps; ++i) {
             auto step = one_step();
@@ -124,7 +128,7 @@ public:
                 co_await shaking;
             }
             if (failing_ != nullptr && w_.chance(0.1)) spoil();
-            if (w_.chance(0.06))
+            if (w_.chance(0.06) && !firewall_)
                 cluster_.kill(static_cast<int>(w_.below(std::uint64_t(cluster_.workers()))));
         }
         auto healed = cuts_.join();
@@ -137,6 +141,8 @@ public:
         keeper_ = {};
         co_await sleep_for(100s);
         w_.check(cluster_.driver().pending() == 0, "a call has no outcome long after the calm");
+        w_.check(cluster_.nodes() == 0 || firewall_ || cluster_.are_stores_linked(),
+                 "stores have not met again" + cluster_.describe_stores());
         const auto left = cluster_.stored();
         w_.check(left.objects == 0,
                  "an object is left that nobody holds" + cluster_.describe_stores());
@@ -147,13 +153,23 @@ public:
     }
 
 private:
-    /// Before who is cut off counts as lost.
     static task<void> heal_later(sim::world* w, std::string one, std::string other) {
-        co_await sleep_for(std::chrono::milliseconds(w->below(4'000)));
+        // Sometimes both take each other for lost meanwhile.
+        const std::uint64_t most = w->chance(0.2) ? 30'000 : 4'000;
+        co_await sleep_for(std::chrono::milliseconds(w->below(most)));
         w->network.heal(one, other);
+    }
+    /// Two stores never reach each other; what is told of below is the same all the same.
+    void raise_firewall() {
+        const auto n = std::uint64_t(cluster_.nodes());
+        const auto one = w_.below(n);
+        const auto other = (one + 1 + w_.below(n - 1)) % n;
+        w_.network.partition(cluster_.host_of_node(int(one)), cluster_.host_of_node(int(other)));
+        firewall_ = true;
     }
     /// What befalls the links of nodes, and nodes.
     task<void> shake_nodes() {
+        if (firewall_) co_return;
         const auto any_node = [&] {
             return static_cast<int>(w_.below(std::uint64_t(cluster_.nodes())));
         };
@@ -171,7 +187,7 @@ private:
     }
     [[nodiscard]] bool is_expected(const error& why) const {
         // Who is cut off for long is taken for lost, too.
-        const bool may_be_lost = cluster_.nodes() != 0;
+        const bool may_be_lost = cluster_.nodes() != 0 && !firewall_;
         return objects_scenario::is_expected(why, failing_ != nullptr) &&
                (may_be_lost || why.code() != errc::object_lost);
     }
@@ -430,6 +446,7 @@ private:
     test::sim_cluster& cluster_;
     sim::disk* failing_;
     const bool keeps_much_ = w_.chance(0.5);
+    bool firewall_ = false;
     std::uint32_t last_id_ = 0;
     std::vector<held_value> held_;
     std::vector<std::pair<std::uint32_t, view<numbers>>> views_; ///< and which values they are

@@ -130,6 +130,13 @@ public:
         co_await ending;
         begin_node(node);
     }
+    /// Each store has a link with each other one.
+    [[nodiscard]] bool are_stores_linked() const {
+        std::size_t links = 0;
+        for (const auto& one : nodes_)
+            if (one) links += one->far->peers().linked();
+        return links == nodes_.size() * (nodes_.size() - 1);
+    }
     /// All calls of workers go through the driver; before run().
     void call_through_driver() { calls_directly_ = false; }
     /// Calls that run as coroutines on workers now.
@@ -190,6 +197,7 @@ public:
             services.spawn(accept_users(&services));
         }
         for (int node = 0; node < nodes(); ++node) begin_node(node);
+        if (nodes() != 0) rt::tell_store_number(driver_, nodes_[0]->number);
         const auto objects = join_store("driver", driver_, 0);
         services.spawn(accept_workers(&services));
         for (int i = 0; i < workers(); ++i) services.spawn(live(i));
@@ -253,6 +261,7 @@ private:
                                          std::uint64_t incarnation) const {
         rt::detail::worker_hello hello;
         hello.incarnation = incarnation;
+        if (name == "driver") hello.store = driver_.hello().store;
         return link_options(name, pid, std::move(hello));
     }
     net::connection_options link_options(const std::string& name, std::int64_t pid,
@@ -312,11 +321,12 @@ private:
     }
     /// A node's store.
     struct store_node {
-        store_node(objects::arena of, std::uint64_t number, net::network& via,
+        store_node(objects::arena of, std::uint64_t own, net::network& via,
                    objects::store_peer_options how)
-            : memory(of), store(std::move(of), number),
+            : memory(of), number(own), store(std::move(of), own),
               far(std::in_place, store, via, std::move(how)) {}
         objects::arena memory;
+        std::uint64_t number;
         objects::store store;
         std::optional<objects::far_objects> far;
         std::unique_ptr<net::listener> door;
@@ -401,7 +411,7 @@ private:
                                                     net::address::sim(host_of_node(node), 1),
                                                     store_options(who));
                 },
-                true);
+                true, nodes_[std::size_t(node)]->number);
             rt::use_store(self, client);
             return client;
         }
@@ -434,6 +444,7 @@ private:
         const auto name = "worker-" + std::to_string(i + 1);
         const std::int64_t pid = pid_of(i, w.incarnation);
         rt::runtime self(options_of(loop_, name, pid));
+        if (!nodes_.empty()) rt::tell_store_number(self, nodes_[std::size_t(node_of(i))]->number);
         if (calls_directly_)
             self.open_to_workers(network_.host(host_of(i)), secret_, {},
                                  net::address::sim(host_of(i), 0));

@@ -19,7 +19,7 @@
 // that there is one still.
 //
 // A gift (see store_book) lies at the home of its object. Who gets it says so to its own store, which
-// tells the home.
+// tells the home, again after the loss of a link that may have lost the word.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/error.hpp>
@@ -33,6 +33,7 @@
 #include <skein/objects/store_peers.hpp>
 
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -78,6 +79,7 @@ private:
     void decline(process_id by, const decline_note& what) override;
     void end(process_id who) override;
     [[nodiscard]] bool make_room() override;
+    void greet(net::requests& process) override;
     static task<far_claim_reply> claim(far_objects* self, process_id by, far_claim_request what);
     static task<far_read_reply> read(far_objects* self, process_id by, far_read_request what);
     static task<done_reply> give(far_objects* self, process_id by, far_give_request what);
@@ -100,14 +102,15 @@ private:
                                          const error& why);
 
     // of other stores
-    void serve_peer(net::request_service& service, std::uint64_t from) override;
+    void serve_peer(net::request_service& service, store_peer& one) override;
     void peer_came(store_peer& one) override;
     void peer_lost(store_peer& one) override;
+    void reach_changed() override;
     [[nodiscard]] std::optional<held_bytes> bytes_of(object_number which) override;
-    [[nodiscard]] hold_reply hold_for(std::uint64_t from, const hold_request& what);
-    void take_for(std::uint64_t from, const take_for_note& what);
-    void let_go_of(std::uint64_t from, const let_go_note& what);
-    void give_for(std::uint64_t from, const give_for_request& what);
+    [[nodiscard]] hold_reply hold_for(process_id from, const hold_request& what);
+    void take_for(process_id from, const take_for_note& what);
+    void let_go_of(process_id from, const let_go_note& what);
+    void give_for(process_id from, const give_for_request& what);
     void take_back(const give_back_note& what);
 
     store& store_;
@@ -123,8 +126,28 @@ private:
     };
     std::list<idle_copy> idle_; ///< the oldest first
     bool is_tidying_ = false;
-    std::vector<declined_note> declined_; ///< for stores that come later
-    std::vector<ended_note> ended_;
+    /// What a home may not have heard of: it would keep gifts that nobody takes any more.
+    struct debts {
+        std::deque<take_for_note> told; ///< and not confirmed
+        std::vector<take_for_note> owed;
+        std::vector<give_back_note> undone;
+    };
+    std::map<std::uint64_t, debts> debts_;
+    /// For stores that come later, as long as gifts may be on the way.
+    struct told_ends {
+        struct one {
+            ended_note what;
+            time_point since;
+        };
+        std::vector<declined_note> declined;
+        std::deque<one> ended;
+
+        /// Of who has ended nothing is left to decline.
+        void forget(process_id who) {
+            std::erase_if(declined, [&](const auto& n) { return n.by == who || n.from == who; });
+        }
+    };
+    told_ends told_;
     std::uint64_t transfers_ = 0, bytes_in_ = 0;
     bool is_closed_ = false;
     scope tasks_;

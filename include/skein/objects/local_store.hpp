@@ -45,9 +45,6 @@ namespace skein::objects {
 ///   errors  usage
 [[nodiscard]] std::uint64_t store_bytes_for(std::string_view asked);
 
-/// Whether one of the two says anything.
-[[nodiscard]] bool is_store_asked(std::string_view asked) noexcept;
-
 /// What a child inherits of the store, for it alone, and our end of its socket once more.
 struct child_link {
     std::vector<std::shared_ptr<const unique_fd>> files;
@@ -78,6 +75,8 @@ public:
     ~local_store();
 
     [[nodiscard]] std::uint64_t bytes() const noexcept { return memory_.bytes(); }
+    /// Of the store: no other one has it.
+    [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
     /// The memory, and a socket.
     [[nodiscard]] child_link link_for_child();
     /// For its boot message.
@@ -102,6 +101,7 @@ private:
     void take(unique_fd socket);
 
     arena memory_;
+    std::uint64_t number_;
     std::optional<store_on_node> among_;
     std::string door_;                      ///< once it is open
     std::unique_ptr<spill_volume> files_;   ///< until the start
@@ -115,12 +115,11 @@ private:
 /// The client of a child that has inherited such files.
 ///   want       asks the driver to start its store; called once, before the first use
 ///   has_peers  it is a store of many, see far_objects
+///   number     of it, if it is
 ///   errors  malformed: they are something else
-[[nodiscard]] std::shared_ptr<store_client> inherited_client(net::real_loop& on,
-                                                             std::vector<unique_fd> files,
-                                                             net::token secret, process_id self,
-                                                             unique_function<void()> want,
-                                                             bool has_peers = false);
+[[nodiscard]] std::shared_ptr<store_client> inherited_client(
+    net::real_loop& on, std::vector<unique_fd> files, net::token secret, process_id self,
+    unique_function<void()> want, bool has_peers = false, std::uint64_t number = 0);
 
 } // namespace skein::objects
 

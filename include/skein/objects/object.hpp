@@ -25,6 +25,8 @@
 
 namespace skein::objects {
 
+class store_client;
+
 namespace detail {
 struct let_go_box;
 }
@@ -57,9 +59,10 @@ using reading_ptr = std::shared_ptr<const reading>;
 /// after the end of the client's loop.
 class object {
 public:
-    ///   at  in the arena; nothing: it is on another node, and was not brought here
+    ///   at     in the arena; nothing: it is on another node, and was not brought here
+    ///   times  so often the store counts it for this process
     object(object_name name, arena memory, std::optional<std::uint64_t> at,
-           std::shared_ptr<detail::let_go_box> back);
+           std::shared_ptr<detail::let_go_box> back, std::uint32_t times = 1);
     object(const object&) = delete;
     object& operator=(const object&) = delete;
     ~object();
@@ -69,6 +72,9 @@ public:
     /// This node has its bytes, in memory or in a file: of one that is held here, unless it was adopted
     /// from another node, until store_client::bring(). The loop's thread.
     [[nodiscard]] bool is_here() const noexcept { return here_.data() != nullptr; }
+    /// Its bytes came in a message, and no store counts it for this process: others get them the same
+    /// way. The loop's thread.
+    [[nodiscard]] bool is_own_copy() const noexcept { return times_ == 0; }
 
     /// What the bytes are as a value: made by the first who asks, shared by all of this process.
     ///   make  gives a std::shared_ptr<const T>
@@ -85,6 +91,7 @@ public:
 
 private:
     friend class store_client;
+    friend object_ptr adopt_value(store_client& by, const object_name& name, byte_span bytes);
     friend class reading;
     friend reading_ptr read_now(const object_ptr& which);
     friend task<reading_ptr> read(object_ptr which);
@@ -97,7 +104,7 @@ private:
     arena memory_;   // keeps it mapped
     byte_span here_; ///< where it was when it was named, or brought: it may be away since
     std::shared_ptr<detail::let_go_box> back_;
-    std::uint32_t times_ = 1; ///< so often the store counts it for this process; the loop's thread
+    std::uint32_t times_; ///< so often the store counts it for this process; the loop's thread
     mutable std::weak_ptr<reading> read_; ///< the loop's thread
 
     mutable std::mutex mutex_; // of all below

@@ -57,6 +57,7 @@ struct give_for_request {
     static constexpr std::uint16_t number = 55;
     std::vector<object_number> which;
     process_id by, to;
+    std::uint64_t to_store = 0; ///< of `to`; 0: not known
 };
 /// These gifts are none after all: their process will not hear of them.
 struct give_back_note {
@@ -69,15 +70,25 @@ struct declined_note {
     static constexpr std::uint16_t number = 56;
     process_id by, from;
 };
+/// So many take_for_notes have been heard since the last one of these.
+struct taken_note {
+    static constexpr std::uint16_t number = 59;
+    std::uint32_t notes = 0;
+};
+/// From the driver's store: it has lost that one, which is to be dialled when it is told of again.
+struct gone_note {
+    static constexpr std::uint16_t number = 60;
+    std::uint64_t store = 0;
+};
 /// Its driver says so.
 struct ended_note {
     static constexpr std::uint16_t number = 57;
     process_id process;
 };
 
-using peer_messages =
-    net::message_table<stores_note, hold_request, hold_reply, take_for_note, let_go_note,
-                       give_for_request, give_back_note, declined_note, ended_note, done_reply>;
+using peer_messages = net::message_table<stores_note, hold_request, hold_reply, take_for_note,
+                                         let_go_note, give_for_request, give_back_note, taken_note,
+                                         gone_note, declined_note, ended_note, done_reply>;
 
 /// Who asks for bytes, in identity::extra.
 struct chunk_hello {

@@ -52,6 +52,8 @@ public:
     virtual void add_to(net::request_service& service, process_id who) = 0;
     virtual void decline(process_id by, const decline_note& what) = 0;
     virtual void end(process_id who) = 0;
+    /// The same, once it can be told something.
+    virtual void greet(net::requests& process) = 0;
     /// Gives back some bytes that nobody holds; false: there are none.
     [[nodiscard]] virtual bool make_room() = 0;
 

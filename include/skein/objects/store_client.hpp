@@ -28,6 +28,7 @@
 #include <skein/objects/arena.hpp>
 #include <skein/objects/object.hpp>
 #include <skein/objects/store_messages.hpp>
+#include <skein/objects/store_reach.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -76,9 +77,11 @@ public:
     ///   connect  asked once, when the first object is made or held here; gives a connection with
     ///            store_hello as its identity::extra
     ///   has_peers  the program has stores on other nodes: see far_objects
+    ///   number     of the store, if that is known
     [[nodiscard]] static std::shared_ptr<store_client> make(loop& on, arena memory, process_id self,
                                                             connector connect,
-                                                            bool has_peers = false);
+                                                            bool has_peers = false,
+                                                            std::uint64_t number = 0);
     store_client(const store_client&) = delete;
     store_client& operator=(const store_client&) = delete;
     /// close() first.
@@ -114,6 +117,8 @@ public:
     /// Brings objects that are held here and on another node. They are here then.
     ///   errors  as claim()
     [[nodiscard]] task<void> bring(std::vector<object_ptr> all);
+    /// Which stores its objects get to, and back.
+    [[nodiscard]] store_reach& others() noexcept { return others_; }
     /// Where the store of the driver is, for that of this node.
     void tell_hub(const std::string& door, bool is_for_hosts);
     [[nodiscard]] bool has_peers() const noexcept { return has_peers_; }
@@ -129,8 +134,11 @@ public:
     /// Nothing comes from the store any more; what is held here stays as it is as long as this process.
     [[nodiscard]] bool is_lost() const noexcept { return lost_ && !is_closed_; }
     /// Has another process hold these, too.
-    ///   errors  those of the link; cancelled
-    [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to);
+    ///   to_store  that of the other process, if that is known
+    ///   errors    those of the link; object_lost: the home of one of them is lost, or has no link with
+    ///             to_store; cancelled
+    [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to,
+                                  std::uint64_t to_store = 0);
     /// One that is held here; null: it is not.
     [[nodiscard]] object_ptr find(const object_key& which) const;
 
@@ -138,7 +146,9 @@ public:
     [[nodiscard]] task<void> close();
 
 private:
-    store_client(loop& on, arena memory, process_id self, connector connect, bool has_peers);
+    friend object_ptr adopt_value(store_client& by, const object_name& name, byte_span bytes);
+    store_client(loop& on, arena memory, process_id self, connector connect, bool has_peers,
+                 std::uint64_t number);
     struct creation;
     struct far_claim;
     struct pinning;
@@ -169,14 +179,16 @@ private:
     arena memory_;
     process_id self_;
     connector connect_;
-    std::uint64_t store_ = 0; ///< its number, once it is known
+    std::uint64_t store_; ///< its number, once it is known
     net::requests::handle link_;
     std::vector<unique_function<void()>> early_; ///< what is told when there is a link
     std::optional<error> lost_;
     unique_function<void(const error&)> when_lost_;
     bool has_peers_, is_connecting_ = false, is_closed_ = false;
     bool is_roomy_ = false; ///< what is held stays where it is
-    event settled_;         ///< there is a link, or never will be
+    store_reach others_;
+    std::size_t forget_at_ = 256; ///< so many are known
+    event settled_;               ///< there is a link, or never will be
     semaphore creating_, pinning_;
     semaphore fetching_; ///< copies of what there is no room for
     std::shared_ptr<net::request_service> news_;
@@ -185,8 +197,13 @@ private:
     scope tasks_;
 };
 
+/// An object that came in a message, in memory of this process.
+///   errors  malformed; exhausted
+[[nodiscard]] object_ptr adopt_value(store_client& by, const object_name& name, byte_span bytes);
+
 } // namespace skein::objects
 
 #if SKEIN_HEADER_ONLY
+#include <skein/objects/detail/client_values.ipp>
 #include <skein/objects/detail/store_client.ipp>
 #endif

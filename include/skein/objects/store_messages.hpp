@@ -156,10 +156,13 @@ struct far_take_note {
     process_id from;
 };
 /// Held for another process, too. At most most_names.
+///   errors  those of far_claim_request; unreachable: the store of that process and that of an object
+///           have no link
 struct far_give_request {
     static constexpr std::uint16_t number = 33;
     std::vector<object_name> which;
     process_id to;
+    std::uint64_t to_store = 0; ///< of that process; 0: not known
 };
 /// How often one object is not held any more.
 struct far_let_go {
@@ -179,6 +182,12 @@ struct hub_note {
     bool is_for_hosts = false; ///< it listens at all addresses
 };
 
+/// From the store: with which others it has a link now. What they are about is in their reach.
+struct reached_note {
+    static constexpr std::uint16_t number = 38;
+    std::vector<std::uint64_t> stores;
+};
+
 /// So many names one message has at most: longer ones would be overtaken.
 inline constexpr std::size_t most_names = 1024;
 
@@ -187,6 +196,6 @@ using store_messages =
                        claim_request, claim_reply, release_note, take_note, decline_note,
                        pin_request, pin_reply, fetch_request, fetch_reply, roomy_note, reads_note,
                        far_claim_request, far_claim_reply, far_read_request, far_read_reply,
-                       far_take_note, far_give_request, far_release_note, hub_note>;
+                       far_take_note, far_give_request, far_release_note, hub_note, reached_note>;
 
 } // namespace skein::objects

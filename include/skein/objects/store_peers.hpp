@@ -10,8 +10,10 @@
 //     const auto there = co_await looking;               // there->link->call<...>(...)
 //     co_await peers.close();
 //
-// A link outlives broken connections. It ends, and its store counts as lost for good, when nobody
-// listens there any more, or nothing was heard for store_peer_options::lost_after.
+// A link outlives broken connections. It ends, and all that either store has of the other is lost, when
+// nobody listens there any more, or nothing was heard for store_peer_options::lost_after. Who has dialled
+// goes on dialling: the hub for ever, others until the hub says that it has lost them too. What comes of
+// that is another link: nothing of the last one counts for it.
 
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
@@ -33,6 +35,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,8 +53,11 @@ struct store_peer_options {
     time_span known_within = std::chrono::seconds(10);
 };
 
-/// Another store.
+/// Another store, from the first that was heard of it to the loss of the link with it. When there is a
+/// link again it is another one of these.
 struct store_peer {
+    process_id counts_as;       ///< in the books of this store; another one for each link
+    int links = 0;              ///< so many there were before
     store_place where;          ///< from here
     store_place told{};         ///< as it has said itself
     net::requests::handle link; ///< null: not yet, or no more
@@ -59,9 +65,9 @@ struct store_peer {
     std::shared_ptr<net::request_service> service;
     std::optional<error> lost;
     event settled;                                            ///< one of the two
+    bool was_awaited = false;                                 ///< and did not come
     std::vector<unique_function<void(net::requests&)>> early; ///< what is told when there is a link
-    std::unique_ptr<byte_source> bytes;
-    bool is_dialled = false;
+    std::shared_ptr<byte_source> bytes;
 
     /// Behind what was told before. Of one that is lost nothing comes of it.
     template <class Note>
@@ -70,7 +76,8 @@ struct store_peer {
         if (!link) return early.push_back([what](net::requests& to) { to.tell(what); });
         try {
             link->tell(what);
-        } catch (const error&) { // its end follows
+        } catch (const error& e) { // its end follows; what is counted there is wrong from now on
+            if (below && e.code() == errc::exhausted) below->declare_dead(e.what());
         }
     }
 };
@@ -82,9 +89,11 @@ public:
     peer_events(const peer_events&) = delete;
     peer_events& operator=(const peer_events&) = delete;
     /// What is there for it to ask for.
-    virtual void serve_peer(net::request_service& service, std::uint64_t store) = 0;
+    virtual void serve_peer(net::request_service& service, store_peer& one) = 0;
     virtual void peer_came(store_peer& one) = 0;
     virtual void peer_lost(store_peer& one) = 0;
+    /// With which stores there is a link is not as it was.
+    virtual void reach_changed() = 0;
     /// Bytes of an object that this store has.
     [[nodiscard]] virtual std::optional<held_bytes> bytes_of(object_number which) = 0;
 
@@ -124,21 +133,29 @@ public:
     /// That one has ended, as somebody says who knows.
     void declare_lost(std::uint64_t store, const std::string& why);
     [[nodiscard]] std::size_t linked() const noexcept;
+    /// Those with which there is a link.
+    [[nodiscard]] std::vector<std::uint64_t> reached() const;
     /// There is a link with the hub.
     [[nodiscard]] bool has_hub() const noexcept { return hub_ && hub_->link; }
+    /// There was one, at least.
+    [[nodiscard]] bool had_hub() const noexcept { return hub_ != nullptr; }
 
     [[nodiscard]] task<void> close();
 
 private:
     [[nodiscard]] net::connection_options options() const;
     [[nodiscard]] net::link_options link_options(std::uint64_t expect) const;
-    [[nodiscard]] std::shared_ptr<net::request_service> service_for(std::uint64_t store);
+    [[nodiscard]] std::shared_ptr<net::request_service> service_for(store_peer& one);
     [[nodiscard]] std::shared_ptr<store_peer> take(const net::link::handle& link, bool is_hub,
                                                    const std::shared_ptr<event>& ended);
     void hear(const stores_note& what);
+    [[nodiscard]] bool may_dial(std::uint64_t store) const;
+    [[nodiscard]] std::shared_ptr<store_peer> begin_anew(const std::shared_ptr<store_peer>& last);
     void introduce(const store_peer& fresh);
     [[nodiscard]] static store_place as_others_see(const store_peer& one);
     void lose(store_peer& one, error why);
+    static task<void> keep_dialling(store_peers* self, net::address to, std::uint64_t expect,
+                                    bool is_hub);
     static task<void> dial(store_peers* self, net::address to, std::uint64_t expect, bool is_hub);
     static task<void> serve(store_peers* self, net::link::handle link, bool is_hub);
     static task<void> watch(store_peers* self, net::link* link, event* ended,
@@ -156,6 +173,8 @@ private:
     std::unique_ptr<net::endpoint> bytes_door_;
     std::map<std::uint64_t, std::shared_ptr<store_peer>> all_;
     std::shared_ptr<store_peer> hub_;
+    std::map<std::uint64_t, net::address> dialled_; ///< those that are dialled, and where
+    std::set<std::uint64_t> gone_;                  ///< as the hub says
     event hub_known_; ///< there was a link with it, or this is the hub
     scope tasks_;
 };

@@ -41,12 +41,14 @@ public:
     static constexpr std::size_t most_at_once = 4;
     /// so many chunks of each are on their way
     static constexpr std::size_t most_asked = 4;
-    /// nobody answers there for so long: it is gone
+    /// nobody answers there for so long: it is gone, unless it may come back
     static constexpr time_span gone_after = std::chrono::seconds(5);
 
     ///   via   must outlive this
     ///   self  the store that asks
-    byte_source(net::network& via, net::address at, net::token secret, std::uint64_t self);
+    ///   may_come_back  it cannot be reached now, but is not given up yet
+    byte_source(net::network& via, net::address at, net::token secret, std::uint64_t self,
+                std::function<bool()> may_come_back = {});
     byte_source(const byte_source&) = delete;
     byte_source& operator=(const byte_source&) = delete;
     ~byte_source();
@@ -69,6 +71,7 @@ private:
     net::address at_;
     net::token secret_;
     std::uint64_t self_;
+    std::function<bool()> may_come_back_;
     semaphore turns_;
     std::vector<net::connection::handle> idle_;
 };

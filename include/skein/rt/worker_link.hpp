@@ -39,6 +39,7 @@ struct worker_order {
     std::string head_host{}; ///< of its cluster, as its agent reaches it
     bool is_shared = false;  ///< tasks with different numbers of cpus take turns there
     byte_buffer store{}; ///< the secret of its node's store, whose files it inherits; empty: none
+    std::uint64_t store_number = 0; ///< of that store, where there are others
 };
 
 /// What one side says to the other.
@@ -68,6 +69,9 @@ inline constexpr std::string_view space_client_name = "client-";
 /// store begin, and gives where it listens for those of other nodes; empty: there are none.
 void use_store(runtime& self, std::shared_ptr<objects::store_client> store,
                unique_function<std::string()> start = {});
+/// Which store this process is about to use(), of several on the nodes of a program. Before the first
+/// link: others learn it from hello().
+void tell_store_number(runtime& self, std::uint64_t number);
 /// Worker: the driver at the other end has a store that those of its nodes may meet.
 [[nodiscard]] bool has_store_for_nodes(const net::channel& driver);
 /// Worker: it is about to use the store of its driver.

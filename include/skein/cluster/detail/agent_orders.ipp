@@ -180,6 +180,7 @@ SKEIN_INLINE proc::child_options agent::state::what_to_start(worker& w) {
     boot.is_read = order.prints;
     boot.head_host = how.head.host;
     boot.store = stores.join(order.lease.driver, secret, child, w.store);
+    if (!boot.store.empty()) boot.store_number = stores.number_of(order.lease.driver);
     child.role = rt::worker_role;
     child.message = wire::encode(boot);
     child.argv = {of.program, "--skein-worker=" + order.name};

@@ -36,6 +36,8 @@ public:
     ///   secret  of that program
     [[nodiscard]] byte_buffer join(std::uint64_t driver, const net::token& secret,
                                    proc::child_options& child, objects::child_link& link);
+    /// Of the store of its program; 0: there is none.
+    [[nodiscard]] std::uint64_t number_of(std::uint64_t driver) const;
     /// That process has ended. Suspends until its store has, or another process uses it.
     [[nodiscard]] task<void> leave(std::uint64_t driver, objects::child_link link, event* stopping);
 

@@ -47,6 +47,11 @@ SKEIN_INLINE byte_buffer agent_stores::join(std::uint64_t driver, const net::tok
     }
 }
 
+SKEIN_INLINE std::uint64_t agent_stores::number_of(std::uint64_t driver) const {
+    const auto found = programs_.find(driver);
+    return found != programs_.end() && found->second.store ? found->second.store->number() : 0;
+}
+
 SKEIN_INLINE task<void> agent_stores::leave(std::uint64_t driver, objects::child_link link,
                                             event* stopping) {
     const auto found = programs_.find(driver);

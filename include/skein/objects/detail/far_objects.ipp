@@ -41,6 +41,7 @@ struct far_objects::entry {
     std::unordered_map<process_id, std::uint32_t> holds;
     std::uint64_t total = 0;      ///< of all processes
     std::uint32_t registered = 0; ///< so often its home counts this store
+    bool is_orphan = false;       ///< the copy is of a home that was lost, and is read all the same
     std::optional<store_book::grant> copy;
     std::shared_ptr<attempt> coming;
 };
@@ -218,13 +219,23 @@ SKEIN_INLINE void far_objects::take(process_id by, const far_take_note& what) {
                 store_.refuse(done.error());
             continue;
         }
-        ++hold(by, name)->registered;
+        const auto one = hold(by, name);
+        if (peers_.at(name.store)->link) ++one->registered;
         auto& note = notes[name.store];
         note.by = by;
         note.from = what.from;
         note.which.push_back(name.number);
     }
-    for (const auto& [home, note] : notes) peers_.at(home)->tell(note);
+    for (auto& [home, note] : notes) {
+        const auto one = peers_.at(home);
+        auto& its = debts_[home];
+        if (one->link) {
+            one->tell(note);
+            its.told.push_back(std::move(note));
+        } else {
+            its.owed.push_back(std::move(note));
+        }
+    }
 }
 
 SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by,
@@ -240,16 +251,19 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
         auto& request = asked[name.store];
         request.by = by;
         request.to = what.to;
+        request.to_store = what.to_store;
         request.which.push_back(name.number);
     }
     give_back_note undo;
     undo.by = by;
     undo.to = what.to;
-    for (const auto& [store, request] : asked) {
+    for (const auto& one : asked) {
+        const auto store = one.first;
+        const auto& request = one.second;
         std::optional<error> why;
         try {
             if (store == own) {
-                self->give_for(by.value(), request);
+                self->give_for(by, request);
                 continue;
             }
             auto reaching = self->peers_.reach(store);
@@ -261,6 +275,16 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
             why = e;
         }
         if (!why) continue;
+        if (store != own && self->peers_.at(store)->lost) { // it may have been done
+            undo.which = request.which;
+            self->debts_[store].undone.push_back(undo);
+        }
+        if (is_way_lost(why->code())) {
+            const auto which =
+                std::find_if(what.which.begin(), what.which.end(),
+                             [&](const object_name& name) { return name.store == store; });
+            why = lost_with(*which, *self->peers_.at(store), *why);
+        }
         for (const auto& [given, which] : asked) { // none of them are told of
             if (given == store) break;
             undo.which = which.which;
@@ -285,11 +309,16 @@ SKEIN_INLINE void far_objects::release(process_id by, const far_release_note& wh
 }
 
 SKEIN_INLINE void far_objects::decline(process_id by, const decline_note& what) {
-    declined_.push_back({by, what.from});
-    peers_.tell_all(declined_.back());
-    if (!what.has_ended) return;
-    ended_.push_back({what.from});
-    peers_.tell_all(ended_.back());
+    const declined_note note{by, what.from};
+    peers_.tell_all(note);
+    if (!what.has_ended) return told_.declined.push_back(note);
+    const ended_note end{what.from};
+    peers_.tell_all(end); // nothing of it, or for it, is left by that
+    told_.forget(end.process);
+    const auto now = loop::current().now();
+    told_.ended.push_back({end, now});
+    constexpr auto no_gift_is_older = std::chrono::hours(1);
+    while (now - told_.ended.front().since > no_gift_is_older) told_.ended.pop_front();
 }
 
 SKEIN_INLINE void far_objects::end(process_id who) {
@@ -389,7 +418,8 @@ SKEIN_INLINE task<void> far_objects::keep_tidy(far_objects* self) {
 
 /// Null: it is here, and held at its home, or that is gone.
 SKEIN_INLINE std::shared_ptr<far_objects::attempt> far_objects::want(const entry_ptr& one) {
-    if (one->copy && (one->registered != 0 || peers_.at(one->name.store)->lost)) return nullptr;
+    if (one->copy && (one->registered != 0 || one->is_orphan || peers_.at(one->name.store)->lost))
+        return nullptr;
     if (!one->coming) {
         one->coming = std::make_shared<attempt>();
         const task_context::use none(nullptr); // it belongs to all that will ask

@@ -14,15 +14,23 @@
 
 namespace skein::objects {
 
-SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, std::uint64_t from) {
+SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, store_peer& one) {
+    const auto from = one.counts_as;
+    const auto store = one.where.store;
     service.on_at_once<hold_request, hold_reply>(
         [this, from](const hold_request& what) { return hold_for(from, what); });
     service.on_at_once<give_for_request, done_reply>([this, from](const give_for_request& what) {
         give_for(from, what);
         return done_reply();
     });
-    service.on_tell_at_once<take_for_note>(
-        [this, from](const take_for_note& what) { take_for(from, what); });
+    service.on_tell_at_once<take_for_note>([this, from, store](const take_for_note& what) {
+        take_for(from, what);
+        peers_.at(store)->tell(taken_note{1});
+    });
+    service.on_tell_at_once<taken_note>([this, store](const taken_note& what) {
+        auto& told = debts_[store].told;
+        for (std::uint32_t n = 0; n < what.notes && !told.empty(); ++n) told.pop_front();
+    });
     service.on_tell_at_once<let_go_note>(
         [this, from](const let_go_note& what) { let_go_of(from, what); });
     service.on_tell_at_once<give_back_note>(
@@ -33,14 +41,47 @@ SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, std::ui
     });
     service.on_tell_at_once<ended_note>([this](const ended_note& what) {
         store_.ended(what.process);
+        told_.forget(what.process);
         store_.changed();
     });
 }
 
+/// What was taken without a link, and is still held here, is held at its home from now on, if it is there;
+/// the rest is let go of.
 SKEIN_INLINE void far_objects::peer_came(store_peer& one) {
-    store_.book_.begin(process_id(one.where.store));
-    for (const auto& note : declined_) one.tell(note);
-    for (const auto& note : ended_) one.tell(note);
+    const auto store = one.where.store;
+    store_.book_.begin(one.counts_as);
+    auto& its = debts_[store];
+    for (auto& note : std::exchange(its.owed, {})) {
+        let_go_note rest;
+        for (const auto which : note.which) {
+            const auto held = entries_.find({store, which});
+            if (held != entries_.end())
+                ++held->second->registered;
+            else
+                rest.all.push_back({which, 1, 0});
+        }
+        one.tell(note);
+        its.told.push_back(std::move(note));
+        if (!rest.all.empty()) one.tell(rest);
+    }
+    for (const auto& note : std::exchange(its.undone, {})) one.tell(note);
+    for (const auto& note : told_.declined) one.tell(note);
+    for (const auto& end : told_.ended) one.tell(end.what);
+}
+
+SKEIN_INLINE void far_objects::greet(net::requests& process) {
+    reached_note what;
+    what.stores = peers_.reached();
+    try {
+        process.tell(what);
+    } catch (const error&) { // it ends
+    }
+}
+
+SKEIN_INLINE void far_objects::reach_changed() {
+    if (is_closed_) return;
+    for (const auto& one : std::vector(store_.links_)) greet(*one.link);
 }
 
 SKEIN_INLINE error far_objects::lost_with(const object_name& name, const store_peer& home,
@@ -56,10 +97,14 @@ SKEIN_INLINE error far_objects::lost_with(const object_name& name, const store_p
 }
 
 SKEIN_INLINE void far_objects::peer_lost(store_peer& one) {
-    store_.book_.end(process_id(one.where.store));
+    store_.book_.end(one.counts_as);
+    auto& its = debts_[one.where.store];
+    its.owed.insert(its.owed.end(), its.told.begin(), its.told.end());
+    its.told.clear();
     for (const auto& [key, held] : entries_) {
         if (key.store != one.where.store) continue;
         held->registered = 0;
+        held->is_orphan = held->copy.has_value();
         if (!held->coming) continue;
         held->coming->why = lost_with(held->name, one, *one.lost);
         held->coming->stop.request();
@@ -89,10 +134,10 @@ SKEIN_INLINE std::optional<held_bytes> far_objects::bytes_of(object_number which
     return held_bytes{store_.memory_.view(place->at, place->bytes), std::move(hold)};
 }
 
-SKEIN_INLINE hold_reply far_objects::hold_for(std::uint64_t from, const hold_request& what) {
+SKEIN_INLINE hold_reply far_objects::hold_for(process_id from, const hold_request& what) {
     hold_reply out;
     for (const auto which : what.which) {
-        const auto place = store_.book_.claim(process_id(from), which);
+        const auto place = store_.book_.claim(from, which);
         out.bytes.push_back(place ? place->bytes : 0);
     }
     return out;
@@ -100,28 +145,30 @@ SKEIN_INLINE hold_reply far_objects::hold_for(std::uint64_t from, const hold_req
 
 /// The store that says so counts itself as one that holds, also where the process has ended meanwhile
 /// and its gift with it.
-SKEIN_INLINE void far_objects::take_for(std::uint64_t from, const take_for_note& what) {
+SKEIN_INLINE void far_objects::take_for(process_id from, const take_for_note& what) {
     auto& book = store_.book_;
     for (const auto which : what.which) {
         const bool is_taken = book.take(what.by, which, what.from).has_value();
-        (void)book.claim(process_id(from), which);
+        (void)book.claim(from, which);
         if (is_taken) (void)book.release(what.by, which, 1);
     }
 }
 
-SKEIN_INLINE void far_objects::let_go_of(std::uint64_t from, const let_go_note& what) {
+SKEIN_INLINE void far_objects::let_go_of(process_id from, const let_go_note& what) {
     for (const auto& one : what.all) {
         // Fewer where it has taken what was gone.
-        const auto times = std::min(one.times, store_.book_.held(process_id(from), one.which));
-        if (times != 0) (void)store_.book_.release(process_id(from), one.which, times);
+        const auto times = std::min(one.times, store_.book_.held(from, one.which));
+        if (times != 0) (void)store_.book_.release(from, one.which, times);
     }
     store_.changed();
 }
 
-SKEIN_INLINE void far_objects::give_for(std::uint64_t from, const give_for_request& what) {
+SKEIN_INLINE void far_objects::give_for(process_id from, const give_for_request& what) {
     if (!what.to) throw error(errc::malformed, "objects are given to nobody");
+    if (what.to_store != 0 && what.to_store != store_.number_ && !peers_.at(what.to_store)->link)
+        throw error(errc::object_lost, "the store of who is to have an object has no link with it");
     for (const auto which : what.which) {
-        const auto given = store_.book_.give(what.by, which, what.to, process_id(from));
+        const auto given = store_.book_.give(what.by, which, what.to, from);
         if (!given) throw given.error();
     }
 }

@@ -68,10 +68,6 @@ SKEIN_INLINE std::uint64_t parse_store_bytes(std::string_view text) {
     throw refuse();
 }
 
-SKEIN_INLINE bool is_store_asked(std::string_view asked) noexcept {
-    const char* const said = std::getenv("SKEIN_STORE");
-    return !asked.empty() || (said != nullptr && *said != '\0');
-}
 SKEIN_INLINE std::uint64_t store_bytes_for(std::string_view asked) {
     if (const char* said = std::getenv("SKEIN_STORE"); said != nullptr && *said != '\0')
         asked = said;
@@ -165,6 +161,20 @@ struct local_store::server {
         } catch (const error&) { // it has gone before it came
         }
     }
+    static task<void> begin(local_store* of) {
+        of->server_ = std::make_unique<server>(of->thread_->loop(), of->memory_, of->number_,
+                                               of->among_, std::move(of->files_));
+        co_return;
+    }
+    static task<void> drop(std::unique_ptr<server>* which) {
+        which->reset();
+        co_return;
+    }
+    static task<std::string> listen(server* self, net::address at) {
+        self->far->listen(at);
+        co_return to_string(self->far->local());
+    }
+    static task<bool> is_needed(server* self) { co_return self->far && self->far->is_needed(); }
     static task<void> end(server* self) {
         if (self->far) {
             auto parting = self->far->close();
@@ -180,8 +190,8 @@ struct local_store::server {
 
 SKEIN_INLINE local_store::local_store(std::uint64_t bytes, std::optional<store_on_node> among,
                                       std::unique_ptr<spill_volume> files)
-    : memory_(arena::create(bytes)), among_(std::move(among)), files_(std::move(files)),
-      secret_(net::token::generate()) {
+    : memory_(arena::create(bytes)), number_(system_random().next() | 1), among_(std::move(among)),
+      files_(std::move(files)), secret_(net::token::generate()) {
     if (among_ && files_)
         throw error(errc::not_supported, "not supported: files beside stores of other nodes");
     file_ = std::make_shared<const unique_fd>(::fcntl(memory_.fd(), F_DUPFD_CLOEXEC, 0));
@@ -191,11 +201,8 @@ SKEIN_INLINE local_store::local_store(std::uint64_t bytes, std::optional<store_o
 
 SKEIN_INLINE local_store::~local_store() {
     if (!thread_) return;
-    thread_->run([this]() -> task<void> { return server::end(server_.get()); });
-    thread_->run([this]() -> task<void> {
-        server_.reset();
-        co_return;
-    });
+    thread_->run([this] { return server::end(server_.get()); });
+    thread_->run([this] { return server::drop(&server_); });
 }
 
 SKEIN_INLINE void child_link::has_ended() noexcept {
@@ -226,28 +233,18 @@ SKEIN_INLINE void local_store::take(unique_fd socket) {
 SKEIN_INLINE void local_store::start() {
     if (thread_) return;
     thread_ = std::make_unique<net::loop_thread>("skein-objects");
-    thread_->run([this]() -> task<void> {
-        server_ = std::make_unique<server>(thread_->loop(), memory_, system_random().next() | 1,
-                                           among_, std::move(files_));
-        co_return;
-    });
+    thread_->run([this] { return server::begin(this); });
     for (auto& socket : std::exchange(early_, {})) take(std::move(socket));
 }
 
 SKEIN_INLINE std::string local_store::open_door(const net::address& at) {
     start();
-    if (door_.empty())
-        door_ = thread_->run([this, &at]() -> task<std::string> {
-            server_->far->listen(at);
-            co_return to_string(server_->far->local());
-        });
+    if (door_.empty()) door_ = thread_->run([&] { return server::listen(server_.get(), at); });
     return door_;
 }
 
 SKEIN_INLINE bool local_store::is_needed() {
-    return thread_ && thread_->run([this]() -> task<bool> {
-        co_return server_->far && server_->far->is_needed();
-    });
+    return thread_ && thread_->run([this] { return server::is_needed(server_.get()); });
 }
 
 SKEIN_INLINE std::shared_ptr<store_client> local_store::client(net::real_loop& on,
@@ -264,14 +261,14 @@ SKEIN_INLINE std::shared_ptr<store_client> local_store::client(net::real_loop& o
                 net::adopt_unix_stream(on, link.theirs.release(), "the store"),
                 detail::store_connection(secret_, self));
         },
-        has_others());
+        has_others(), has_others() ? number_ : 0);
 }
 
 SKEIN_INLINE std::shared_ptr<store_client> inherited_client(net::real_loop& on,
                                                             std::vector<unique_fd> files,
                                                             net::token secret, process_id self,
                                                             unique_function<void()> want,
-                                                            bool has_peers) {
+                                                            bool has_peers, std::uint64_t number) {
     if (files.size() != 2)
         throw error(errc::malformed, "this process has not inherited the files of a store");
     auto memory = arena::open(std::move(files[0]));
@@ -284,7 +281,7 @@ SKEIN_INLINE std::shared_ptr<store_client> inherited_client(net::real_loop& on,
             want();
             return detail::meet_store(std::move(stream), detail::store_connection(secret, self));
         },
-        has_peers);
+        has_peers, number);
 }
 
 } // namespace skein::objects

@@ -10,12 +10,12 @@
 namespace skein::objects {
 
 SKEIN_INLINE object::object(object_name name, arena memory, std::optional<std::uint64_t> at,
-                            std::shared_ptr<detail::let_go_box> back)
-    : name_(name), memory_(std::move(memory)), back_(std::move(back)) {
+                            std::shared_ptr<detail::let_go_box> back, std::uint32_t times)
+    : name_(name), memory_(std::move(memory)), back_(std::move(back)), times_(times) {
     if (at) settle(memory_, *at); // a name that cannot be is refused now
 }
 SKEIN_INLINE object::~object() {
-    if (back_) back_->put({name_.store, name_.number, times_, 0});
+    if (back_ && times_ != 0) back_->put({name_.store, name_.number, times_, 0});
 }
 
 SKEIN_INLINE reading::reading(object_ptr of, byte_span bytes, arena own, std::uint32_t times)

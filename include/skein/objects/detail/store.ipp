@@ -306,6 +306,7 @@ SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
         });
         links_.push_back({link, who, name});
         let_read(links_.back());
+        if (far_ != nullptr) far_->greet(*link);
         bool is_cancelled = false;
         try {
             co_await ended.wait();

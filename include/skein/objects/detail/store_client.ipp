@@ -26,16 +26,18 @@ SKEIN_INLINE fresh_object::~fresh_object() {
 
 SKEIN_INLINE std::shared_ptr<store_client> store_client::make(loop& on, arena memory,
                                                               process_id self, connector connect,
-                                                              bool has_peers) {
+                                                              bool has_peers,
+                                                              std::uint64_t number) {
     std::shared_ptr<store_client> made(
-        new store_client(on, std::move(memory), self, std::move(connect), has_peers));
+        new store_client(on, std::move(memory), self, std::move(connect), has_peers, number));
     made->back_->to = made;
     return made;
 }
 
 SKEIN_INLINE store_client::store_client(loop& on, arena memory, process_id self, connector connect,
-                                        bool has_peers)
-    : memory_(std::move(memory)), self_(self), connect_(std::move(connect)), has_peers_(has_peers),
+                                        bool has_peers, std::uint64_t number)
+    : memory_(std::move(memory)), self_(self), connect_(std::move(connect)), store_(number),
+      has_peers_(has_peers), others_(number),
       creating_(64), // others wait here: a store takes so many of one process
       pinning_(256), fetching_(2), news_(std::make_shared<net::request_service>()),
       back_(std::make_shared<detail::let_go_box>()) {
@@ -43,6 +45,7 @@ SKEIN_INLINE store_client::store_client(loop& on, arena memory, process_id self,
     back_->send = [](store_client& to) { to.send_back(); };
     news_->on_tell_at_once<roomy_note>(
         [this](const roomy_note& what) { set_roomy(what.is_roomy); });
+    news_->on_tell_at_once<reached_note>([this](const reached_note& what) { others_.hear(what); });
 }
 SKEIN_INLINE store_client::~store_client() { back_->close(); }
 
@@ -74,6 +77,7 @@ SKEIN_INLINE task<void> store_client::connect(store_client* self) {
 SKEIN_INLINE void store_client::link_is_lost(const error& why) {
     if (!lost_) lost_ = why;
     settled_.set();
+    others_.end();
     if (is_closed_ || why.code() == errc::closed || why.code() == errc::cancelled) return;
     auto then = std::exchange(when_lost_, {});
     logging::warn("objects", "the store of this node is lost",
@@ -94,6 +98,7 @@ SKEIN_INLINE task<void> store_client::close() {
     back_->close();
     if (!lost_) lost_ = error(errc::closed, "the store's client has ended");
     settled_.set();
+    others_.end();
     early_.clear();
     tasks_.cancel();
     auto joined = as_result(shield(tasks_.join()));
@@ -236,7 +241,8 @@ void store_client::tell_in_order(const Note& what) {
     if (!link_) return early_.push_back([this, what] { tell_in_order(what); });
     try {
         link_->tell(what);
-    } catch (const error&) { // its end follows, and the store forgets all
+    } catch (const error& e) { // its end follows, and the store forgets all
+        link_->abort(e);
     }
 }
 
@@ -375,14 +381,6 @@ SKEIN_INLINE task<void> store_client::bring(std::vector<object_ptr> all) {
     if (names.empty()) co_return;
     auto claiming = claim_far(std::move(names));
     (void)co_await claiming; // it settles those that are known
-}
-
-SKEIN_INLINE void store_client::tell_hub(const std::string& door, bool is_for_hosts) {
-    if (!has_peers_) return;
-    hub_note what;
-    what.door = door;
-    what.is_for_hosts = is_for_hosts;
-    tell_in_order(what);
 }
 
 // ---- reading -----------------------------------------------------------------------------------
@@ -555,15 +553,17 @@ SKEIN_INLINE task<reading_ptr> store_client::fetch(store_client* self, object_pt
     co_return made;
 }
 
-SKEIN_INLINE task<void> store_client::give(std::vector<object_ptr> all, process_id to) {
+SKEIN_INLINE task<void> store_client::give(std::vector<object_ptr> all, process_id to,
+                                           std::uint64_t to_store) {
     const auto self = shared_from_this();
     auto linking = link();
     const auto over = co_await linking;
     std::vector<object_name> names;
     names.reserve(all.size());
     for (const auto& one : all) names.push_back(one->name());
-    auto giving = has_peers_ ? detail::give_by<far_give_request>(over, std::move(names), to)
-                             : detail::give_by<give_request>(over, std::move(names), to);
+    auto giving = has_peers_
+                      ? detail::give_by<far_give_request>(over, std::move(names), to, to_store)
+                      : detail::give_by<give_request>(over, std::move(names), to, to_store);
     co_await giving;
     all.clear(); // whoever has the task holds nothing any more
 }
@@ -582,8 +582,8 @@ void store_client::send_back(const std::vector<far_let_go>& all) {
         }
         try {
             link_->tell(what);
-        } catch (const error&) {
-            return; // its end follows, and the store forgets all
+        } catch (const error& e) {
+            return link_->abort(e); // its end follows, and the store forgets all
         }
     }
 }

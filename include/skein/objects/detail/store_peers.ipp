@@ -3,9 +3,11 @@
 // The bodies of objects/store_peers.hpp.
 
 #include <skein/core/awaitable.hpp>
+#include <skein/core/backoff.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/dial.hpp>
 #include <skein/proc/build_id.hpp>
@@ -93,7 +95,26 @@ SKEIN_INLINE task<void> store_peers::accept_bytes(store_peers* self) {
 
 SKEIN_INLINE void store_peers::join(const net::address& hub) {
     if (std::exchange(is_joined_, true) || is_closed_) return;
-    tasks_.spawn(dial(this, hub, 0, true));
+    tasks_.spawn(keep_dialling(this, hub, 0, true));
+}
+
+/// The smaller of two numbers dials, for as long as the hub has that store, too.
+SKEIN_INLINE bool store_peers::may_dial(std::uint64_t store) const {
+    return !is_closed_ && has_hub() && !gone_.contains(store);
+}
+
+SKEIN_INLINE task<void> store_peers::keep_dialling(store_peers* self, net::address to,
+                                                   std::uint64_t expect, bool is_hub) {
+    backoff pauses(std::chrono::seconds(1), std::chrono::seconds(10));
+    while (is_hub ? !self->is_closed_ : self->may_dial(expect)) {
+        const auto began = loop::current().exact_now();
+        if (!is_hub) to = self->dialled_.at(expect); // as it was told last
+        auto dialing = dial(self, to, expect, is_hub);
+        co_await dialing;
+        if (loop::current().exact_now() - began > duration(self->how_.lost_after)) pauses.reset();
+        co_await sleep_for(pauses.next());
+    }
+    if (!is_hub) self->dialled_.erase(expect);
 }
 
 SKEIN_INLINE task<void> store_peers::dial(store_peers* self, net::address to, std::uint64_t expect,
@@ -104,13 +125,14 @@ SKEIN_INLINE task<void> store_peers::dial(store_peers* self, net::address to, st
         how.first.max_tries = 0;
         how.first.until =
             deadline_after(loop::current().exact_now(), duration(self->how_.lost_after));
-        auto dialing =
-            net::link::connect(self->via_, std::move(to), self->options(), std::move(how));
+        auto dialing = net::link::connect(self->via_, std::move(to), self->options(), how);
         link = co_await dialing;
     } catch (const error& e) {
         if (e.code() == errc::cancelled) throw;
-        logging::warn("objects", "a store cannot be reached",
-                      {{"why", e.what()}, {"then", "what it has cannot be read here"}});
+        const bool is_first = is_hub ? !self->hub_known_.is_set() : !self->at(expect)->lost;
+        logging::at(is_first ? logging::level::warn : logging::level::debug, "objects",
+                    "a store cannot be reached",
+                    {{"why", e.what()}, {"then", "values travel in messages until it is"}});
         if (!is_hub) self->lose(*self->at(expect), e);
         if (is_hub) self->hub_known_.set(); // nothing will be heard of any other
         co_return;
@@ -125,15 +147,24 @@ SKEIN_INLINE std::shared_ptr<store_peer> store_peers::take(const net::link::hand
                                                            const std::shared_ptr<event>& ended) {
     const auto place = wire::decode<store_place>(link->peer().extra);
     if (!place || place->store == 0 || place->store == self_ || is_closed_) return nullptr;
-    const auto one = at(place->store);
-    if (one->link || one->lost) return nullptr;
+    auto one = at(place->store);
+    if (one->link) { // it has lost that one
+        const auto last = one->link;
+        lose(*one, error(errc::peer_lost, "it has begun a link anew"));
+        last->abort(error(errc::closed, "there is another link"));
+    }
+    if (one->lost) one = begin_anew(one);
     one->where = one->told = *place;
     one->where.door = detail::seen_from_outside(place->door, link->peer_host());
     one->where.bytes = detail::seen_from_outside(place->bytes, link->peer_host());
     if (const auto from = net::address::parse(one->where.bytes))
-        one->bytes = std::make_unique<byte_source>(via_, *from, how_.secret, self_);
+        one->bytes = std::make_shared<byte_source>(
+            via_, *from, how_.secret, self_, [weak = std::weak_ptr(one)] {
+                const auto it = weak.lock();
+                return it && it->below && !it->below->is_connected();
+            });
     one->below = link;
-    one->service = service_for(place->store);
+    one->service = service_for(*one);
     one->link = net::requests::over(link, one->service);
     for (auto& note : std::exchange(one->early, {})) {
         try {
@@ -148,6 +179,7 @@ SKEIN_INLINE std::shared_ptr<store_peer> store_peers::take(const net::link::hand
     above_.peer_came(*one);
     if (!is_joined_) introduce(*one); // this is the hub
     one->settled.set();
+    above_.reach_changed();
     const auto made = one->link; // the handler may be called at once
     made->set_closed_handler([this, one, ended](const error* why) {
         lose(*one, why != nullptr ? *why : error(errc::closed, "it has ended"));
@@ -176,15 +208,34 @@ SKEIN_INLINE void store_peers::introduce(const store_peer& fresh) {
 
 SKEIN_INLINE void store_peers::hear(const stores_note& what) {
     for (const auto& place : what.all) {
-        if (place.store == 0 || place.store == self_) continue;
+        if (place.store == 0 || place.store == self_ || is_closed_) continue;
         const auto one = at(place.store);
-        if (one->link || one->lost || std::exchange(one->is_dialled, true)) continue;
-        one->where = one->told = place;
+        gone_.erase(place.store);
+        if (!one->link && !one->lost) one->where = one->told = place;
         if (self_ > place.store) continue; // that one dials
         const auto hub = hub_ && hub_->below ? hub_->below->peer_host() : std::string();
-        if (const auto to = net::address::parse(detail::seen_from_outside(place.door, hub)))
-            tasks_.spawn(dial(this, *to, place.store, false));
+        const auto to = net::address::parse(detail::seen_from_outside(place.door, hub));
+        if (to && dialled_.insert_or_assign(place.store, *to).second)
+            tasks_.spawn(keep_dialling(this, *to, place.store, false));
     }
+}
+
+[[nodiscard]] SKEIN_INLINE task<void> close_bytes(std::shared_ptr<byte_source> from) {
+    auto closing = shield(from->close());
+    co_await closing;
+}
+
+/// The one in the place of a lost one. What is in flight keeps that.
+SKEIN_INLINE std::shared_ptr<store_peer> store_peers::begin_anew(
+    const std::shared_ptr<store_peer>& last) {
+    auto fresh = std::make_shared<store_peer>();
+    fresh->links = last->links + 1;
+    const auto store = last->where.store;
+    constexpr std::uint64_t odd = 0x9e3779b97f4a7c15;
+    fresh->counts_as = process_id(store + odd * static_cast<std::uint64_t>(fresh->links));
+    if (last->bytes) tasks_.spawn(close_bytes(last->bytes));
+    all_[store] = fresh;
+    return fresh;
 }
 
 /// Nobody listens there any more.
@@ -245,10 +296,12 @@ SKEIN_INLINE task<void> store_peers::serve(store_peers* self, net::link::handle 
     co_await ending;
 }
 
-SKEIN_INLINE std::shared_ptr<net::request_service> store_peers::service_for(std::uint64_t store) {
+SKEIN_INLINE std::shared_ptr<net::request_service> store_peers::service_for(store_peer& one) {
     auto service = std::make_shared<net::request_service>();
     service->on_tell_at_once<stores_note>([this](const stores_note& what) { hear(what); });
-    above_.serve_peer(*service, store);
+    service->on_tell_at_once<gone_note>(
+        [this](const gone_note& what) { gone_.insert(what.store); });
+    above_.serve_peer(*service, one);
     return service;
 }
 
@@ -257,17 +310,22 @@ SKEIN_INLINE std::shared_ptr<store_peer> store_peers::at(std::uint64_t store) {
     if (!one) {
         one = std::make_shared<store_peer>();
         one->where.store = store;
+        one->counts_as = process_id(store);
     }
     return one;
 }
 
 SKEIN_INLINE task<std::shared_ptr<store_peer>> store_peers::reach(std::uint64_t store) {
     const auto one = at(store);
-    if (!one->settled.is_set()) {
+    if (!one->settled.is_set() && !one->was_awaited) {
+        const auto end = deadline_after(loop::current().exact_now(), duration(how_.known_within));
         // The driver may compute meanwhile: its loop says where the hub is.
-        if (is_joined_ || !listens()) co_await hub_known_.wait();
-        auto waiting = one->settled.wait_for(how_.known_within);
-        (void)co_await waiting;
+        if (is_joined_ || !listens()) {
+            auto knowing = hub_known_.wait_until(end);
+            (void)co_await knowing;
+        }
+        auto waiting = one->settled.wait_until(end);
+        if (!co_await waiting) one->was_awaited = true;
     }
     if (one->lost) throw error(*one->lost);
     if (!one->link)
@@ -287,6 +345,16 @@ SKEIN_INLINE void store_peers::lose(store_peer& one, error why) {
     one.early.clear();
     above_.peer_lost(one);
     one.settled.set();
+    if (is_closed_) return;
+    if (!is_joined_) tell_all(gone_note{one.where.store});
+    above_.reach_changed();
+}
+
+SKEIN_INLINE std::vector<std::uint64_t> store_peers::reached() const {
+    std::vector<std::uint64_t> out;
+    for (const auto& [number, one] : all_)
+        if (one->link) out.push_back(number);
+    return out;
 }
 
 SKEIN_INLINE void store_peers::declare_lost(std::uint64_t store, const std::string& why) {

@@ -67,9 +67,9 @@ private:
 };
 
 SKEIN_INLINE byte_source::byte_source(net::network& via, net::address at, net::token secret,
-                                      std::uint64_t self)
-    : via_(via), at_(std::move(at)), secret_(std::move(secret)), self_(self), turns_(most_at_once) {
-}
+                                      std::uint64_t self, std::function<bool()> may_come_back)
+    : via_(via), at_(std::move(at)), secret_(std::move(secret)), self_(self),
+      may_come_back_(std::move(may_come_back)), turns_(most_at_once) {}
 SKEIN_INLINE byte_source::~byte_source() {
     for (const auto& wire : idle_)
         wire->abort(error(errc::closed, "no objects are fetched any more"));
@@ -90,12 +90,18 @@ SKEIN_INLINE task<net::connection::handle> byte_source::connection() {
         idle_.pop_back();
         if (wire->is_open()) co_return wire;
     }
-    net::reconnect_policy how;
-    how.max_tries = 0;
-    how.until = deadline_after(loop::current().exact_now(), duration(gone_after));
-    auto connecting =
-        net::connect_patiently(via_, at_, chunk_connection(secret_, self_), std::move(how));
-    co_return co_await connecting;
+    for (;;) {
+        net::reconnect_policy how;
+        how.max_tries = 0;
+        how.until = deadline_after(loop::current().exact_now(), duration(gone_after));
+        auto connecting = as_result(
+            net::connect_patiently(via_, at_, chunk_connection(secret_, self_), std::move(how)));
+        auto made = co_await connecting;
+        if (made) co_return std::move(*made);
+        const auto& why = made.error();
+        if (why.code() == errc::cancelled || !may_come_back_ || !may_come_back_()) throw why;
+        co_await sleep_for(std::chrono::milliseconds(500)); // perhaps it was refused at once
+    }
 }
 
 SKEIN_INLINE void byte_source::keep(net::connection::handle wire) {

@@ -21,13 +21,17 @@ inline void add_given(give_request& to, const object_name& which) {
 }
 inline void add_given(far_give_request& to, const object_name& which) { to.which.push_back(which); }
 
+inline void set_store(give_request&, std::uint64_t) {}
+inline void set_store(far_give_request& to, std::uint64_t store) { to.to_store = store; }
+
 template <class Request>
 [[nodiscard]] task<void> give_by(net::requests::handle over, std::vector<object_name> all,
-                                 process_id to) {
+                                 process_id to, std::uint64_t to_store) {
     for (std::size_t from = 0; from < all.size(); from += most_names) {
         const auto many = std::min(most_names, all.size() - from);
         Request what;
         what.to = to;
+        set_store(what, to_store);
         for (std::size_t i = 0; i < many; ++i) add_given(what, all[from + i]);
         auto asking = shield(over->call<done_reply>(std::move(what)));
         (void)co_await asking;

@@ -268,7 +268,7 @@ SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const r
     if (!plan.head.empty()) {
         workers_ = roles_of_program()->workers(on, network_, self_, plan.cluster);
         const auto meeting = workers_->stores();
-        if (meeting && objects::is_store_asked(how.store))
+        if (meeting)
             open_store(on, how.store, objects::store_on_node{meeting->secret, "the driver"});
         return;
     }
@@ -296,6 +296,7 @@ SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked,
                     {{"why", e.what()}, {"then", "large values travel in messages"}});
         return;
     }
+    if (store_->has_others()) rt::tell_store_number(self_, store_->number());
     objects_ = store_->client(on, objects::process_id(self_.incarnation()));
     rt::use_store(self_, objects_, [this] {
         const auto meeting = workers_->stores();

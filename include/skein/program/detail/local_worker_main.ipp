@@ -81,7 +81,7 @@ SKEIN_INLINE std::shared_ptr<objects::store_client> join_store(rt::runtime& self
         [driver = std::move(driver)] {
             if (const auto wire = driver.lock()) rt::want_store(*wire);
         },
-        has_peers);
+        has_peers, mine.store_number);
     rt::use_store(self, store);
     return store;
 }
@@ -112,6 +112,7 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
     const bool in_memory = inherited != nullptr;
     rt::worker_link ours{secret, mine->cpus, in_memory, static_cast<bool>(memory)};
     ours.start = time_constants::lan().start_timeout;
+    rt::tell_store_number(*self, mine->store_number);
     net::address to;
     if (!in_memory) to = net::address::parse(mine->address).value();
     if (mine->direct) {

@@ -14,7 +14,8 @@ SKEIN_INLINE void backlog::push(arrival one) {
     bytes_ += one.body.size();
     waiting_.push_back(std::move(one));
     is_full_ = is_full_ || bytes_ > limit::backlog_bytes;
-    if (is_full_ && from.wire && !std::exchange(from.inbound.is_paused, true))
+    if (is_full_ && from.wire && from.wants_values.empty() &&
+        !std::exchange(from.inbound.is_paused, true))
         from.wire->pause_reading();
 }
 

@@ -29,6 +29,7 @@ struct direct_hello {
     std::uint64_t incarnation = 0; ///< its own
     std::uint64_t wanted = 0;      ///< whom it takes the other one for; 0 in the answer
     std::uint64_t generation = 0;  ///< grows with every link of the two; 0 in the answer
+    std::uint64_t store = 0;       ///< which of several it uses
 };
 /// What direct links are for, see net::identity.
 inline constexpr const char* direct_purpose = "calls between workers";

@@ -63,10 +63,12 @@ SKEIN_INLINE void executor::drop_calls(peer& caller) {
 }
 
 SKEIN_INLINE void executor::cancel(peer& from, slot_id id, bool by_force) {
-    if (auto* const found = from.inbound.running.find(id))
+    if (auto* const found = from.inbound.running.find(id)) {
         (*found)->end(by_force);
-    else
+    } else {
         backlog_.cancel(from, id);
+        object_traffic::forget_values(from, id);
+    }
 }
 
 SKEIN_INLINE void executor::items_were_taken(peer& from, slot_id id, byte_span body) {
@@ -94,7 +96,7 @@ SKEIN_INLINE void executor::arrived_with_objects(const std::shared_ptr<peer>& fr
     wire::reader head_of(body);
     call_head head;
     const auto& fn = read_head(head_of, head, *from, one.came);
-    const auto objects = replies_.objects().claim(std::move(uses), fn.reads_views);
+    const auto objects = replies_.objects().claim(std::move(uses), fn.reads_views, from, one.slot);
     one.objects = objects;
     if (!backlog_.is_open()) {
         backlog_.open();

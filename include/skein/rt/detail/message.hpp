@@ -27,11 +27,15 @@
 // says back where its own store is, for that to meet it: body = an address. What calls and replies say
 // of objects is in detail/object_message.hpp.
 //
+// values_wanted, id = the call: its objects cannot be had from where they are; who has sent it gives
+// their values: values, id = the call, flags: ok or failed, body = the objects, or wire_failure. A driver
+// passes both on.
+//
 // Of placement groups, from a worker to its driver: group, body = group_question,
 // detail/group_message.hpp.
 //
 // Workers call the actors of each other over links of their own, which carry call, cancel, reply,
-// started, held, item and taken alone; what they need their driver for is in detail/direct_message.hpp, and for
+// started, held, item, taken, values_wanted and values alone; what they need their driver for is in detail/direct_message.hpp, and for
 // namespaces in detail/space_state.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the
@@ -80,6 +84,8 @@ enum message : std::uint16_t {
     message_item = 40,
     message_taken = 41,
     message_store = 48,
+    message_values_wanted = 49,
+    message_values = 50,
 };
 /// reply_counted: of a stream that failed, beside reply_failed: its items are counted in front.
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2, reply_object = 4,
@@ -242,8 +248,9 @@ struct worker_hello {
     /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has
     /// its host from the link to the driver.
     std::string near_address, far_address;
-    std::string space;      ///< a driver's: it is the space server of this namespace
-    bool has_store = false; ///< a driver's: its store is one of many, on other nodes
+    std::string space;       ///< a driver's: it is the space server of this namespace
+    bool has_store = false;  ///< a driver's: its store is one of many, on other nodes
+    std::uint64_t store = 0; ///< which of many it uses, or is about to
 };
 
 /// The parts of the body of a reply that lends.

@@ -50,6 +50,7 @@ struct arrived_objects {
     std::vector<objects::reading_ptr> bytes; ///< the same of those that are read; null: it is not
     std::optional<error> why;                ///< they are not there
     event ready;
+    event values_came; ///< from the caller, or `why` not
 
     [[nodiscard]] bool reads(const object_use& one) const noexcept {
         return reads_inside || one.place != named_inside;
@@ -88,6 +89,9 @@ public:
     void use(std::shared_ptr<objects::store_client> store,
              unique_function<std::string()> start = {});
     [[nodiscard]] bool has_store() const noexcept { return store_ != nullptr; }
+    /// Which one that is, or will be, of several; 0: there are no others.
+    void set_store_number(std::uint64_t number) noexcept { number_ = number; }
+    [[nodiscard]] std::uint64_t store_number() const noexcept { return number_; }
     /// Nothing comes from the store any more: what this process holds it can read, no more.
     [[nodiscard]] bool has_lost_store() const noexcept;
     [[nodiscard]] objects::store_client& store() noexcept { return *store_; }
@@ -103,9 +107,21 @@ public:
     }
 
     /// Holds the objects of a call that has come, and reads those whose bytes need not be asked for.
+    /// What cannot be had from where it is, its caller gives.
     ///   reads_views  the function has views in its arguments
     [[nodiscard]] std::shared_ptr<arrived_objects> claim(std::vector<object_use> uses,
-                                                         bool reads_views);
+                                                         bool reads_views,
+                                                         const std::shared_ptr<peer>& from,
+                                                         slot_id call);
+    /// The caller of a call that waits for them gives the values of its objects.
+    ///   errors  malformed
+    void take_values(peer& from, slot_id call, bool has_failed, byte_span body);
+    /// A call is not wanted any more: it waits for none.
+    static void forget_values(peer& from, slot_id call);
+    /// The values of objects that are held here, for who cannot reach them; `uses` say which.
+    ///   errors  those of reading them
+    [[nodiscard]] task<byte_buffer> values_of(std::vector<object_use> uses,
+                                              std::vector<objects::object_ptr> all);
     /// The call is about to run: what it reads is read. Until then it may be in files.
     void read(const std::shared_ptr<arrived_objects>& all);
     /// The objects of a reply of that process, which has given them to this one; the body is without
@@ -113,6 +129,14 @@ public:
     ///   errors  malformed, mismatch, not_supported
     [[nodiscard]] std::vector<objects::object_ptr> adopt(std::uint64_t from, std::uint16_t flags,
                                                          byte_span& body);
+    /// Whether a process that uses that store gets what this one makes; waits for their stores to meet.
+    ///   errors  cancelled
+    [[nodiscard]] task<bool> reach(std::uint64_t store_number);
+    /// Has that process hold them: true. Where the stores cannot: false, and their values go in the
+    /// message.
+    ///   errors  those of store_client::give()
+    [[nodiscard]] task<bool> give(std::vector<objects::object_ptr> all, objects::process_id to,
+                                  std::uint64_t store_number);
     /// The same of a reply that nobody waits for any more.
     void drop(std::uint64_t from, std::uint16_t flags, byte_span& body);
     /// That process has ended, and all its replies were read.
@@ -144,6 +168,7 @@ public:
 
 private:
     std::shared_ptr<objects::store_client> store_;
+    std::uint64_t number_ = 0;
     unique_function<std::string()> start_;
     departures leaving_;
     scope tasks_;

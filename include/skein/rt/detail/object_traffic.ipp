@@ -12,6 +12,7 @@
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -108,9 +109,31 @@ SKEIN_INLINE bool read_at_once(objects::store_client& store, arrived_objects& al
     return true;
 }
 
+/// The home of an object is lost, or has no link with the store of this node.
+[[nodiscard]] SKEIN_INLINE bool is_out_of_reach(const objects::store_client& store,
+                                                const error& why) noexcept {
+    return store.has_peers() && !store.is_lost() &&
+           (why.code() == errc::object_lost || why.code() == errc::not_found);
+}
+
+/// Asks who has sent a call for the values of its objects, and waits for them.
+SKEIN_INLINE task<void> ask_for_values(std::shared_ptr<arrived_objects> all,
+                                       std::shared_ptr<peer> from, slot_id call) {
+    if (!from->wire || !from->is_open()) co_return;
+    from->wants_values[call] = all;
+    if (std::exchange(from->inbound.is_paused, false)) from->wire->resume_reading();
+    from->send(message_values_wanted, 0, call.value(), {});
+    while (!all->values_came.is_set() && from->is_open()) {
+        auto waiting = all->values_came.wait_for(std::chrono::seconds(1));
+        (void)co_await waiting;
+    }
+    from->wants_values.erase(call);
+}
+
 /// Until it has an answer, whatever becomes of the call.
 SKEIN_INLINE task<void> claim_for(std::shared_ptr<objects::store_client> store,
-                                  std::shared_ptr<arrived_objects> all) {
+                                  std::shared_ptr<arrived_objects> all, std::shared_ptr<peer> from,
+                                  slot_id call) {
     std::vector<objects::object_name> names;
     names.reserve(all->uses.size());
     for (const auto& one : all->uses) names.push_back(one.name);
@@ -126,6 +149,10 @@ SKEIN_INLINE task<void> claim_for(std::shared_ptr<objects::store_client> store,
     } else {
         all->why = held.error();
     }
+    if (all->why && is_out_of_reach(*store, *all->why)) {
+        auto asking = ask_for_values(all, std::move(from), call);
+        co_await asking;
+    }
     all->is_claimed = true;
     if (all->why || read_at_once(*store, *all)) {
         all->ready.set();
@@ -140,8 +167,68 @@ SKEIN_INLINE void object_traffic::read(const std::shared_ptr<arrived_objects>& a
     spawn(read_for(store_, all));
 }
 
-SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(std::vector<object_use> uses,
-                                                                    bool reads_views) {
+SKEIN_INLINE void object_traffic::take_values(peer& from, slot_id call, bool has_failed,
+                                              byte_span body) {
+    const auto found = from.wants_values.find(call);
+    if (found == from.wants_values.end()) return; // it is not wanted any more
+    const auto all = found->second;
+    from.wants_values.erase(found);
+    std::vector<object_use> uses;
+    std::vector<byte_span> values;
+    if (!has_failed) {
+        if (!take_uses(body, uses, &values) || uses.size() != all->uses.size())
+            throw malformed(fmt::format("objects that cannot be read from {}", from.who));
+        std::vector<objects::object_ptr> held;
+        for (std::size_t i = 0; i < uses.size(); ++i) {
+            if (!(uses[i].name == all->uses[i].name))
+                throw malformed(fmt::format("other objects than were asked for from {}", from.who));
+            held.push_back(objects::adopt_value(*store_, uses[i].name, values[i]));
+        }
+        all->held = std::move(held);
+        all->why.reset();
+    }
+    all->values_came.set();
+}
+
+SKEIN_INLINE void object_traffic::forget_values(peer& from, slot_id call) {
+    const auto found = from.wants_values.find(call);
+    if (found != from.wants_values.end()) found->second->values_came.set();
+}
+
+SKEIN_INLINE task<byte_buffer> object_traffic::values_of(std::vector<object_use> uses,
+                                                         std::vector<objects::object_ptr> all) {
+    const auto store = store_;
+    auto reading = store->read(std::move(all));
+    const auto got = co_await reading;
+    wire::writer out;
+    append_values(out, std::move(uses), got);
+    co_return std::move(out).take();
+}
+
+SKEIN_INLINE task<bool> object_traffic::reach(std::uint64_t store_number) {
+    const auto store = store_;
+    if (!store->has_peers()) co_return true;
+    store->open();
+    auto reaching = store->others().wait(store_number);
+    co_return co_await reaching;
+}
+
+SKEIN_INLINE task<bool> object_traffic::give(std::vector<objects::object_ptr> all,
+                                             objects::process_id to, std::uint64_t store_number) {
+    const auto store = store_;
+    for (const auto& one : all)
+        if (one->is_own_copy()) co_return false;
+    auto reaching = reach(store_number);
+    if (!co_await reaching) co_return false;
+    auto giving = as_result(store->give(std::move(all), to, store_number));
+    const auto given = co_await giving;
+    if (!given && !is_out_of_reach(*store, given.error())) throw given.error();
+    co_return given.has_value();
+}
+
+SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(
+    std::vector<object_use> uses, bool reads_views, const std::shared_ptr<peer>& from,
+    slot_id call) {
     auto all = std::make_shared<arrived_objects>();
     all->uses = std::move(uses);
     all->reads_inside = reads_views;
@@ -151,7 +238,7 @@ SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(std::vector<
                 .with_hint("give the value instead of its ref");
         all->ready.set();
     } else {
-        spawn(claim_for(store_, all));
+        spawn(claim_for(store_, all, from, call));
     }
     return all;
 }
@@ -163,15 +250,29 @@ SKEIN_INLINE std::vector<objects::object_ptr> object_traffic::adopt(std::uint64_
         throw error(errc::not_supported,
                     "not supported: a reply that is an object of another host's store");
     std::vector<objects::object_name> names;
+    std::vector<byte_span> values;
     if (flags == reply_object) {
-        if (auto read = wire::decode(body, names.emplace_back()); !read) throw read.error();
+        wire::reader in(body);
+        if (!wire::decode(in, names.emplace_back()))
+            throw error(errc::malformed, "a reply whose object cannot be read");
+        values.push_back(in.rest());
     } else {
         std::vector<object_use> uses;
-        if (!take_uses(body, uses))
+        if (!take_uses(body, uses, &values))
             throw error(errc::malformed, "a reply whose objects cannot be read");
         for (const auto& one : uses) names.push_back(one.name);
     }
-    return store_->adopt(names, objects::process_id(from));
+    std::vector<objects::object_name> given; // the others come along
+    for (std::size_t i = 0; i < names.size(); ++i)
+        if (values[i].empty()) given.push_back(names[i]);
+    auto taken = store_->adopt(given, objects::process_id(from));
+    if (given.size() == names.size()) return taken;
+    std::vector<objects::object_ptr> all;
+    auto next = taken.begin();
+    for (std::size_t i = 0; i < names.size(); ++i)
+        all.push_back(values[i].empty() ? std::move(*next++)
+                                        : objects::adopt_value(*store_, names[i], values[i]));
+    return all;
 }
 
 SKEIN_INLINE void object_traffic::drop(std::uint64_t from, std::uint16_t flags, byte_span& body) {

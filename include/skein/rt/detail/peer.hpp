@@ -24,7 +24,8 @@ namespace skein::rt {
 
 namespace detail {
 
-struct direct_state; // in detail/direct_state.hpp
+struct direct_state;    // in detail/direct_state.hpp
+struct arrived_objects; // in detail/object_traffic.hpp
 
 /// What a peer is to this process.
 enum class peer_role : std::uint8_t {
@@ -49,6 +50,7 @@ struct peer : std::enable_shared_from_this<peer> {
     peer_id number;
     std::string who;               ///< "worker-2 (pid 4711 at host)"
     std::uint64_t incarnation = 0; ///< of its process, as it says
+    std::uint64_t store = 0;       ///< the same: which of several it uses
     bool up = true;
     bool is_space_client = false;      ///< another program: nothing runs there
     error why{errc::closed, "closed"}; ///< once it has ended
@@ -81,6 +83,8 @@ struct peer : std::enable_shared_from_this<peer> {
     // What runs for this peer: here, and calls that the driver passed on for a worker.
     detail::inbound_calls inbound;
     std::unordered_map<slot_id, detail::call_base*> forwarded;
+    /// Calls of it that wait here for the values of their objects.
+    std::unordered_map<slot_id, std::shared_ptr<detail::arrived_objects>> wants_values;
 
     // A worker, as its driver knows it, to others that call its actors.
     std::string near_address, far_address;

@@ -206,26 +206,64 @@ struct replies::later_reply {
     }
 
     static task<void> with_value(later_reply self, std::unique_ptr<outgoing_value> value) {
-        auto making = as_result(self.by->objects_.make_for(self.caller(), value->stored()));
-        const auto name = co_await making;
-        if (!name && name.error().code() == errc::cancelled) throw name.error();
+        auto& objects = self.by->objects_;
+        auto reaching = objects.reach(self.to->store);
+        std::optional<objects::object_name> made;
+        if (co_await reaching) {
+            auto making = as_result(objects.make_for(self.caller(), value->stored()));
+            const auto name = co_await making;
+            if (!name && name.error().code() == errc::cancelled) throw name.error();
+            if (name) made = *name;
+        }
         self.reply_or_fail([&] {
-            if (name && *name)
-                self.send(reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
+            if (made)
+                self.send(reply_object, [&](wire::writer& w) { wire::encode(w, *made); });
             else
                 self.send(reply_ok, [&](wire::writer& w) { value->encode(w); });
         });
     }
     static task<void> with_refs(later_reply self, byte_buffer body,
                                 std::vector<objects::object_ptr> all) {
-        const auto store = self.by->objects_.shared_store();
-        auto giving = as_result(store->give(all, self.caller()));
+        auto& objects = self.by->objects_;
+        auto giving = as_result(objects.give(all, self.caller(), self.to->store));
         const auto given = co_await giving;
         if (!given && given.error().code() == errc::cancelled) throw given.error();
+        std::optional<error> why;
+        if (given && !*given) {
+            auto packing = as_result(with_values(&objects, self.flags, std::move(body), all));
+            auto packed = co_await packing;
+            if (!packed && packed.error().code() == errc::cancelled) throw packed.error();
+            if (packed)
+                body = std::move(*packed);
+            else
+                why = packed.error();
+        }
         self.reply_or_fail([&] {
+            if (why) throw *why;
             if (!given) throw given.error();
             self.send(self.flags, [&](wire::writer& w) { w.raw(body); });
         });
+    }
+    /// The same reply, with the bytes of its objects in it.
+    static task<byte_buffer> with_values(object_traffic* objects, std::uint16_t flags,
+                                         byte_buffer body, std::vector<objects::object_ptr> all) {
+        std::vector<object_use> uses;
+        byte_span value = body;
+        if (flags == reply_object)
+            uses.push_back({all.front()->name(), named_inside, 0});
+        else if (!take_uses(value, uses) || uses.size() != all.size())
+            throw error(errc::malformed, "a reply whose objects cannot be read");
+        auto reading = objects->store().read(all);
+        const auto got = co_await reading;
+        wire::writer out;
+        if (flags == reply_object) {
+            wire::encode(out, all.front()->name());
+            out.raw(got.front()->bytes());
+        } else {
+            out.raw(value);
+            append_values(out, std::move(uses), got);
+        }
+        co_return std::move(out).take();
     }
 };
 

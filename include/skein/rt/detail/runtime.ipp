@@ -480,9 +480,15 @@ SKEIN_INLINE void runtime::drain(detail::actor_queue& queue) {
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {
     const counted_ptr<detail::call_base> hold(&call);
+    const bool was_sent = call.state == detail::phase::sent || call.state == detail::phase::started;
+    if (was_sent && call.on == nullptr) // its answer is there, and the objects of that come
+        return call.fail({error(errc::cancelled, fmt::format("{} was cancelled; its value was on "
+                                                             "the way",
+                                                             call.name())),
+                          nullptr});
     const auto queue = call.queue;
     const bool is_free = take_back(call);
-    if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
+    if (!is_free && was_sent) {
         by_force = by_force && call.kind == detail::call_kind::task;
         if (std::exchange(call.extra().cancel_requested, true) && !by_force) return;
         if (call.on != nullptr && call.on->is_open())

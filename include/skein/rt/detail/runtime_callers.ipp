@@ -50,7 +50,8 @@ SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& 
     const auto open = [&](const net::address& at) -> std::string {
         if (at.host.empty()) return {};
         try {
-            const detail::direct_hello hello{state_->incarnation, 0, 0};
+            const detail::direct_hello hello{state_->incarnation, 0, 0,
+                                             state_->replies.objects().store_number()};
             direct.doors.push_back(std::make_unique<net::link_endpoint>(
                 via, at, detail::direct_options(*this, secret, at.is_unix(), hello),
                 worker_links(*this, time_constants::lan().worker_resume),
@@ -75,6 +76,7 @@ SKEIN_INLINE detail::worker_hello runtime::hello() const {
     out.far_address = state_->direct->far_address;
     if (state_->home == nullptr && state_->space_server == 0) out.space = state_->space;
     const auto& objects = state_->replies.objects();
+    out.store = objects.store_number();
     out.has_store = state_->upstream == nullptr && objects.has_store() && objects.has_peers();
     return out;
 }
@@ -107,6 +109,7 @@ SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net
     const auto& who = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
     l->incarnation = hello->incarnation;
+    l->store = hello->store;
     direct.callers.push_back(l);
     self->state_->executor.add_caller(*l);
     self->listen_to(l);
@@ -147,6 +150,9 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
     if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
     if (f.kind == detail::message_item && answers) return streams::on_item(*this, *from, f);
     if (f.kind == detail::message_taken && calls) return streams::on_taken(*from, f);
+    if (f.kind == detail::message_values_wanted && answers)
+        return object_replies::values_wanted(*this, *from, slot_id(f.id));
+    if (f.kind == detail::message_values && calls) return object_replies::values(*this, *from, f);
     if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id), false);
     if (f.kind == detail::message_started && answers)
         return credits::on_started(*this, *from, slot_id(f.id));
@@ -235,6 +241,7 @@ SKEIN_INLINE peer& runtime::here() {
         direct.here->loopback = &direct;
         direct.here->who = state_->name.describe();
         direct.here->incarnation = state_->incarnation;
+        direct.here->store = state_->replies.objects().store_number();
         state_->executor.add_caller(*direct.here);
     }
     return *direct.here;

@@ -228,7 +228,8 @@ SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation)
 SKEIN_INLINE task<std::shared_ptr<net::channel>> runtime::dial(std::uint64_t incarnation) {
     auto& direct = *state_->direct;
     auto& at = direct.targets.at(incarnation);
-    const detail::direct_hello hello{state_->incarnation, incarnation, ++at.generation};
+    const detail::direct_hello hello{state_->incarnation, incarnation, ++at.generation,
+                                     state_->replies.objects().store_number()};
     const auto addresses = at.addresses;
     for (const auto& text : addresses) {
         const auto to = net::address::parse(text);
@@ -262,6 +263,8 @@ SKEIN_INLINE task<void> runtime::talk(runtime* self, std::uint64_t incarnation,
     l->number = peer_id(++self->state_->last_link);
     l->who = at.who;
     l->incarnation = incarnation;
+    if (const auto its = wire::decode<detail::direct_hello>(l->wire->peer().extra))
+        l->store = its->store;
     at.link = l;
     self->listen_to(l);
     for (const auto id : std::exchange(at.waiting, {})) {

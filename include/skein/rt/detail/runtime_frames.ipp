@@ -23,6 +23,9 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_item: return streams::on_item(*this, *from, f);
     case detail::message_taken: return streams::on_taken(*from, f);
+    case detail::message_values_wanted:
+        return object_replies::values_wanted(*this, *from, slot_id(f.id));
+    case detail::message_values: return object_replies::values(*this, *from, f);
     case detail::message_call:
         return state_->upstream == nullptr ? forward(*from, f) : state_->executor.arrived(from, f);
     case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));

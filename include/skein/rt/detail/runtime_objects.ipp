@@ -117,6 +117,7 @@ SKEIN_INLINE task<void> runtime::object_replies::bring(
         self->refuse(*call, self->is_closing(call->name()));
         co_return;
     }
+    if (!came && runs_again(*self, *call, came.error())) co_return;
     if (!came) {
         call->fail({error(came.error().code(),
                           fmt::format("the value of {}: {}", call->name(), came.error().text()))
@@ -132,6 +133,101 @@ SKEIN_INLINE task<void> runtime::object_replies::bring(
     } catch (const error& e) {
         call->fail({e, nullptr});
     }
+}
+
+/// Driver: what has ended with the node on which it was made is made again, as if its worker had been
+/// lost a moment before.
+SKEIN_INLINE bool runtime::object_replies::runs_again(runtime& self, detail::call_base& call,
+                                                      const error& why) {
+    const bool is_lost = why.code() == errc::object_lost || why.code() == errc::not_found;
+    if (!is_lost || self.state_->upstream != nullptr || self.state_->closing ||
+        self.state_->given_up || call.kind != detail::call_kind::task || call.retries_left == 0 ||
+        call.is_spent || detail::is_unwanted(call) || call.body.empty())
+        return false;
+    --call.retries_left;
+    ++call.lost_attempts;
+    ++self.state_->stats.retried;
+    call.on = nullptr;
+    call.alone = 0;
+    call.state = detail::phase::queued;
+    call.begin_again();
+    self.place(counted_ptr(&call));
+    return true;
+}
+
+SKEIN_INLINE void runtime::object_replies::values_wanted(runtime& self, peer& from, slot_id id) {
+    auto* const call = self.call_at(from, id);
+    const auto refuse = [&] {
+        wire::writer w;
+        detail::encode_failure(w,
+                               {error(errc::object_lost, "nobody has its objects any more"), {}});
+        if (from.is_open())
+            from.send(detail::message_values, detail::reply_failed, id.value(), w.bytes());
+    };
+    if (call == nullptr || call->is_done()) return refuse();
+    if (self.state_->upstream == nullptr && call->nested) {
+        const auto& passed = static_cast<const detail::forwarded_call&>(*call);
+        const auto& origin = passed.who_asks();
+        if (!origin->is_open()) return refuse();
+        return origin->send(detail::message_values_wanted, 0, passed.origin_id().value(), {});
+    }
+    if (!call->rare || call->rare->objects.empty() || !self.state_->replies.objects().has_store())
+        return refuse();
+    self.state_->replies.objects().spawn(
+        give_values(&self, from.shared_from_this(), id, counted_ptr(call)));
+}
+
+SKEIN_INLINE task<void> runtime::object_replies::give_values(runtime* self,
+                                                             std::shared_ptr<peer> to, slot_id id,
+                                                             counted_ptr<detail::call_base> call) {
+    auto& objects = self->state_->replies.objects();
+    auto uses = call->rare->objects;
+    std::vector<objects::object_ptr> all;
+    std::optional<error> why;
+    for (const auto& one : uses) {
+        all.push_back(objects.store().find(one.name.key()));
+        if (!all.back()) why = error(errc::object_lost, "an object of the call is held no more");
+    }
+    if (!why) {
+        auto packing = as_result(objects.values_of(std::move(uses), std::move(all)));
+        auto packed = co_await packing;
+        if (!packed && packed.error().code() == errc::cancelled) throw packed.error();
+        if (!to->is_open()) co_return;
+        try {
+            if (!packed) throw packed.error();
+            net::frame f;
+            f.kind = detail::message_values;
+            f.id = id.value();
+            f.body = std::move(*packed);
+            to->send(std::move(f));
+            co_return;
+        } catch (const error& e) {
+            why = e;
+        }
+    }
+    if (!to->is_open()) co_return;
+    wire::writer w;
+    detail::encode_failure(w, {std::move(*why), nullptr});
+    to->send(detail::message_values, detail::reply_failed, id.value(), w.bytes());
+}
+
+/// From who has sent the call, or, at the driver, from the worker for which it has passed it on.
+SKEIN_INLINE void runtime::object_replies::values(runtime& self, peer& from,
+                                                  const net::frame_view& f) {
+    const slot_id id(f.id);
+    const bool is_passed_on = self.state_->upstream == nullptr;
+    if (!is_passed_on)
+        return self.state_->replies.objects().take_values(from, id, f.flags != 0, f.body);
+    const auto found = from.forwarded.find(id);
+    if (found == from.forwarded.end()) return;
+    const auto& call = *found->second;
+    if (call.on == nullptr || !call.on->is_open()) return;
+    net::frame out;
+    out.kind = detail::message_values;
+    out.flags = f.flags;
+    out.id = call.slot.value();
+    out.body = f.take_body();
+    call.on->send(std::move(out));
 }
 
 /// All of them can be read here, or are passed on. body: without the list of objects.

@@ -43,6 +43,7 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel>
     if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
         l->room.capacity = std::max<std::uint32_t>(1, hello->cpus);
         l->incarnation = hello->incarnation;
+        l->store = hello->store;
         if (!hello->shares_memory && state_->upstream == nullptr) l->page = {};
         l->near_address = hello->near_address;
         l->far_address = hello->far_address;

@@ -60,6 +60,8 @@ public:
     bool lends = false; ///< the value is that of a reply that lends
 
     [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
+    [[nodiscard]] slot_id origin_id() const noexcept { return origin_id_; }
+    [[nodiscard]] const std::shared_ptr<peer>& who_asks() const noexcept { return origin_; }
     [[nodiscard]] call_id asker() const noexcept { return asker_; }
     /// The value has refs of objects in it, which this process holds; it is passed on as it came.
     void pass_refs(std::uint16_t flags, byte_span reply, std::vector<objects::object_ptr> all) {
@@ -319,6 +321,13 @@ struct runtime::object_replies {
     static task<void> read_and_take(runtime* self, std::shared_ptr<peer> from,
                                     counted_ptr<detail::call_base> call, std::uint16_t flags,
                                     byte_buffer body, std::vector<objects::object_ptr> all);
+    [[nodiscard]] static bool runs_again(runtime& self, detail::call_base& call, const error& why);
+    /// Who runs a call cannot reach its objects.
+    static void values_wanted(runtime& self, peer& from, slot_id id);
+    static task<void> give_values(runtime* self, std::shared_ptr<peer> to, slot_id id,
+                                  counted_ptr<detail::call_base> call);
+    /// What came of that.
+    static void values(runtime& self, peer& from, const net::frame_view& f);
 };
 
 /// What the options of a call say of its place. Functions of runtime, in runtime_dispatch.ipp.

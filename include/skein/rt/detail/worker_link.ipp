@@ -81,6 +81,10 @@ SKEIN_INLINE void use_store(runtime& self, std::shared_ptr<objects::store_client
     answers.objects().use(std::move(store), std::move(start));
 }
 
+SKEIN_INLINE void tell_store_number(runtime& self, std::uint64_t number) {
+    self.answers().objects().set_store_number(number);
+}
+
 SKEIN_INLINE bool has_store_for_nodes(const net::channel& driver) {
     const auto hello = wire::decode<detail::worker_hello>(driver.peer().extra);
     return hello && hello->has_store;

@@ -177,6 +177,9 @@ private:
         }
         const std::size_t used = out_.under_way + out_.unread();
         const std::size_t left = net_.faults_.window > used ? net_.faults_.window - used : 0;
+        // Like a kernel: a window that opens by a few bytes is not told of, or nothing but few bytes
+        // would go at a time from then on.
+        if (left < std::min(total, net_.faults_.window / 4)) return 0;
         std::size_t n = std::min(total, left);
         if (n > 1 && net_.loop_.draw(net_.faults_.partial_write)) {
             net_.counts_.add(fault::partial_write);
