@@ -30,6 +30,7 @@
 #include <skein/train/single.hpp>
 #include <skein/train/stage.hpp>
 #include <skein/train/state_memory.hpp>
+#include <skein/train/tensor_message.hpp>
 #include <skein/train/training_state.hpp>
 #include <skein/train/unit.hpp>
 #include <skein/train/weight_average.hpp>
@@ -73,6 +74,7 @@
 #include <skein/train/detail/single.ipp>
 #include <skein/train/detail/stage.ipp>
 #include <skein/train/detail/state_memory.ipp>
+#include <skein/train/detail/tensor_message.ipp>
 #include <skein/train/detail/training_state.ipp>
 #include <skein/train/detail/unit.ipp>
 #include <skein/train/detail/unit_gatherer.ipp>

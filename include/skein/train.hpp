@@ -65,6 +65,7 @@
 #include <skein/train/step_plan.hpp>
 #include <skein/train/stop_at.hpp>
 #include <skein/train/strategy.hpp>
+#include <skein/train/tensor_message.hpp>
 #include <skein/train/trainer.hpp>
 #include <skein/train/training_state.hpp>
 #include <skein/train/unit.hpp>

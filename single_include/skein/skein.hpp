@@ -36808,7 +36808,7 @@ SKEIN_INLINE arena::window::~window() {
 // that there is one still.
 //
 // A gift (see store_book) lies at the home of its object. Who gets it says so to its own store, which
-// tells the home.
+// tells the home, again after the loss of a link that may have lost the word.
 
 
 // ======== skein/objects/object_name.hpp
@@ -37646,10 +37646,13 @@ struct far_take_note {
     process_id from;
 };
 /// Held for another process, too. At most most_names.
+///   errors  those of far_claim_request; unreachable: the store of that process and that of an object
+///           have no link
 struct far_give_request {
     static constexpr std::uint16_t number = 33;
     std::vector<object_name> which;
     process_id to;
+    std::uint64_t to_store = 0; ///< of that process; 0: not known
 };
 /// How often one object is not held any more.
 struct far_let_go {
@@ -37669,6 +37672,12 @@ struct hub_note {
     bool is_for_hosts = false; ///< it listens at all addresses
 };
 
+/// From the store: with which others it has a link now. What they are about is in their reach.
+struct reached_note {
+    static constexpr std::uint16_t number = 38;
+    std::vector<std::uint64_t> stores;
+};
+
 /// So many names one message has at most: longer ones would be overtaken.
 inline constexpr std::size_t most_names = 1024;
 
@@ -37677,7 +37686,7 @@ using store_messages =
                        claim_request, claim_reply, release_note, take_note, decline_note,
                        pin_request, pin_reply, fetch_request, fetch_reply, roomy_note, reads_note,
                        far_claim_request, far_claim_reply, far_read_request, far_read_reply,
-                       far_take_note, far_give_request, far_release_note, hub_note>;
+                       far_take_note, far_give_request, far_release_note, hub_note, reached_note>;
 
 } // namespace skein::objects
 
@@ -37726,6 +37735,7 @@ struct give_for_request {
     static constexpr std::uint16_t number = 55;
     std::vector<object_number> which;
     process_id by, to;
+    std::uint64_t to_store = 0; ///< of `to`; 0: not known
 };
 /// These gifts are none after all: their process will not hear of them.
 struct give_back_note {
@@ -37738,15 +37748,25 @@ struct declined_note {
     static constexpr std::uint16_t number = 56;
     process_id by, from;
 };
+/// So many take_for_notes have been heard since the last one of these.
+struct taken_note {
+    static constexpr std::uint16_t number = 59;
+    std::uint32_t notes = 0;
+};
+/// From the driver's store: it has lost that one, which is to be dialled when it is told of again.
+struct gone_note {
+    static constexpr std::uint16_t number = 60;
+    std::uint64_t store = 0;
+};
 /// Its driver says so.
 struct ended_note {
     static constexpr std::uint16_t number = 57;
     process_id process;
 };
 
-using peer_messages =
-    net::message_table<stores_note, hold_request, hold_reply, take_for_note, let_go_note,
-                       give_for_request, give_back_note, declined_note, ended_note, done_reply>;
+using peer_messages = net::message_table<stores_note, hold_request, hold_reply, take_for_note,
+                                         let_go_note, give_for_request, give_back_note, taken_note,
+                                         gone_note, declined_note, ended_note, done_reply>;
 
 /// Who asks for bytes, in identity::extra.
 struct chunk_hello {
@@ -38173,6 +38193,8 @@ public:
     virtual void add_to(net::request_service& service, process_id who) = 0;
     virtual void decline(process_id by, const decline_note& what) = 0;
     virtual void end(process_id who) = 0;
+    /// The same, once it can be told something.
+    virtual void greet(net::requests& process) = 0;
     /// Gives back some bytes that nobody holds; false: there are none.
     [[nodiscard]] virtual bool make_room() = 0;
 
@@ -38577,6 +38599,7 @@ SKEIN_INLINE task<void> store::serve(net::connection::handle wire) {
         });
         links_.push_back({link, who, name});
         let_read(links_.back());
+        if (far_ != nullptr) far_->greet(*link);
         bool is_cancelled = false;
         try {
             co_await ended.wait();
@@ -38831,8 +38854,10 @@ SKEIN_INLINE task<fetch_reply> store::fetch(store* self, process_id by, fetch_re
 //     const auto there = co_await looking;               // there->link->call<...>(...)
 //     co_await peers.close();
 //
-// A link outlives broken connections. It ends, and its store counts as lost for good, when nobody
-// listens there any more, or nothing was heard for store_peer_options::lost_after.
+// A link outlives broken connections. It ends, and all that either store has of the other is lost, when
+// nobody listens there any more, or nothing was heard for store_peer_options::lost_after. Who has dialled
+// goes on dialling: the hub for ever, others until the hub says that it has lost them too. What comes of
+// that is another link: nothing of the last one counts for it.
 
 
 // ======== skein/objects/transfer.hpp
@@ -38868,12 +38893,14 @@ public:
     static constexpr std::size_t most_at_once = 4;
     /// so many chunks of each are on their way
     static constexpr std::size_t most_asked = 4;
-    /// nobody answers there for so long: it is gone
+    /// nobody answers there for so long: it is gone, unless it may come back
     static constexpr time_span gone_after = std::chrono::seconds(5);
 
     ///   via   must outlive this
     ///   self  the store that asks
-    byte_source(net::network& via, net::address at, net::token secret, std::uint64_t self);
+    ///   may_come_back  it cannot be reached now, but is not given up yet
+    byte_source(net::network& via, net::address at, net::token secret, std::uint64_t self,
+                std::function<bool()> may_come_back = {});
     byte_source(const byte_source&) = delete;
     byte_source& operator=(const byte_source&) = delete;
     ~byte_source();
@@ -38896,6 +38923,7 @@ private:
     net::address at_;
     net::token secret_;
     std::uint64_t self_;
+    std::function<bool()> may_come_back_;
     semaphore turns_;
     std::vector<net::connection::handle> idle_;
 };
@@ -38974,9 +39002,9 @@ private:
 };
 
 SKEIN_INLINE byte_source::byte_source(net::network& via, net::address at, net::token secret,
-                                      std::uint64_t self)
-    : via_(via), at_(std::move(at)), secret_(std::move(secret)), self_(self), turns_(most_at_once) {
-}
+                                      std::uint64_t self, std::function<bool()> may_come_back)
+    : via_(via), at_(std::move(at)), secret_(std::move(secret)), self_(self),
+      may_come_back_(std::move(may_come_back)), turns_(most_at_once) {}
 SKEIN_INLINE byte_source::~byte_source() {
     for (const auto& wire : idle_)
         wire->abort(error(errc::closed, "no objects are fetched any more"));
@@ -38997,12 +39025,18 @@ SKEIN_INLINE task<net::connection::handle> byte_source::connection() {
         idle_.pop_back();
         if (wire->is_open()) co_return wire;
     }
-    net::reconnect_policy how;
-    how.max_tries = 0;
-    how.until = deadline_after(loop::current().exact_now(), duration(gone_after));
-    auto connecting =
-        net::connect_patiently(via_, at_, chunk_connection(secret_, self_), std::move(how));
-    co_return co_await connecting;
+    for (;;) {
+        net::reconnect_policy how;
+        how.max_tries = 0;
+        how.until = deadline_after(loop::current().exact_now(), duration(gone_after));
+        auto connecting = as_result(
+            net::connect_patiently(via_, at_, chunk_connection(secret_, self_), std::move(how)));
+        auto made = co_await connecting;
+        if (made) co_return std::move(*made);
+        const auto& why = made.error();
+        if (why.code() == errc::cancelled || !may_come_back_ || !may_come_back_()) throw why;
+        co_await sleep_for(std::chrono::milliseconds(500)); // perhaps it was refused at once
+    }
 }
 
 SKEIN_INLINE void byte_source::keep(net::connection::handle wire) {
@@ -39105,6 +39139,7 @@ SKEIN_INLINE task<void> serve_chunks(net::connection::handle wire,
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39122,8 +39157,11 @@ struct store_peer_options {
     time_span known_within = std::chrono::seconds(10);
 };
 
-/// Another store.
+/// Another store, from the first that was heard of it to the loss of the link with it. When there is a
+/// link again it is another one of these.
 struct store_peer {
+    process_id counts_as;       ///< in the books of this store; another one for each link
+    int links = 0;              ///< so many there were before
     store_place where;          ///< from here
     store_place told{};         ///< as it has said itself
     net::requests::handle link; ///< null: not yet, or no more
@@ -39131,9 +39169,9 @@ struct store_peer {
     std::shared_ptr<net::request_service> service;
     std::optional<error> lost;
     event settled;                                            ///< one of the two
+    bool was_awaited = false;                                 ///< and did not come
     std::vector<unique_function<void(net::requests&)>> early; ///< what is told when there is a link
-    std::unique_ptr<byte_source> bytes;
-    bool is_dialled = false;
+    std::shared_ptr<byte_source> bytes;
 
     /// Behind what was told before. Of one that is lost nothing comes of it.
     template <class Note>
@@ -39142,7 +39180,8 @@ struct store_peer {
         if (!link) return early.push_back([what](net::requests& to) { to.tell(what); });
         try {
             link->tell(what);
-        } catch (const error&) { // its end follows
+        } catch (const error& e) { // its end follows; what is counted there is wrong from now on
+            if (below && e.code() == errc::exhausted) below->declare_dead(e.what());
         }
     }
 };
@@ -39154,9 +39193,11 @@ public:
     peer_events(const peer_events&) = delete;
     peer_events& operator=(const peer_events&) = delete;
     /// What is there for it to ask for.
-    virtual void serve_peer(net::request_service& service, std::uint64_t store) = 0;
+    virtual void serve_peer(net::request_service& service, store_peer& one) = 0;
     virtual void peer_came(store_peer& one) = 0;
     virtual void peer_lost(store_peer& one) = 0;
+    /// With which stores there is a link is not as it was.
+    virtual void reach_changed() = 0;
     /// Bytes of an object that this store has.
     [[nodiscard]] virtual std::optional<held_bytes> bytes_of(object_number which) = 0;
 
@@ -39196,21 +39237,29 @@ public:
     /// That one has ended, as somebody says who knows.
     void declare_lost(std::uint64_t store, const std::string& why);
     [[nodiscard]] std::size_t linked() const noexcept;
+    /// Those with which there is a link.
+    [[nodiscard]] std::vector<std::uint64_t> reached() const;
     /// There is a link with the hub.
     [[nodiscard]] bool has_hub() const noexcept { return hub_ && hub_->link; }
+    /// There was one, at least.
+    [[nodiscard]] bool had_hub() const noexcept { return hub_ != nullptr; }
 
     [[nodiscard]] task<void> close();
 
 private:
     [[nodiscard]] net::connection_options options() const;
     [[nodiscard]] net::link_options link_options(std::uint64_t expect) const;
-    [[nodiscard]] std::shared_ptr<net::request_service> service_for(std::uint64_t store);
+    [[nodiscard]] std::shared_ptr<net::request_service> service_for(store_peer& one);
     [[nodiscard]] std::shared_ptr<store_peer> take(const net::link::handle& link, bool is_hub,
                                                    const std::shared_ptr<event>& ended);
     void hear(const stores_note& what);
+    [[nodiscard]] bool may_dial(std::uint64_t store) const;
+    [[nodiscard]] std::shared_ptr<store_peer> begin_anew(const std::shared_ptr<store_peer>& last);
     void introduce(const store_peer& fresh);
     [[nodiscard]] static store_place as_others_see(const store_peer& one);
     void lose(store_peer& one, error why);
+    static task<void> keep_dialling(store_peers* self, net::address to, std::uint64_t expect,
+                                    bool is_hub);
     static task<void> dial(store_peers* self, net::address to, std::uint64_t expect, bool is_hub);
     static task<void> serve(store_peers* self, net::link::handle link, bool is_hub);
     static task<void> watch(store_peers* self, net::link* link, event* ended,
@@ -39228,6 +39277,8 @@ private:
     std::unique_ptr<net::endpoint> bytes_door_;
     std::map<std::uint64_t, std::shared_ptr<store_peer>> all_;
     std::shared_ptr<store_peer> hub_;
+    std::map<std::uint64_t, net::address> dialled_; ///< those that are dialled, and where
+    std::set<std::uint64_t> gone_;                  ///< as the hub says
     event hub_known_; ///< there was a link with it, or this is the hub
     scope tasks_;
 };
@@ -39415,7 +39466,26 @@ SKEIN_INLINE task<void> store_peers::accept_bytes(store_peers* self) {
 
 SKEIN_INLINE void store_peers::join(const net::address& hub) {
     if (std::exchange(is_joined_, true) || is_closed_) return;
-    tasks_.spawn(dial(this, hub, 0, true));
+    tasks_.spawn(keep_dialling(this, hub, 0, true));
+}
+
+/// The smaller of two numbers dials, for as long as the hub has that store, too.
+SKEIN_INLINE bool store_peers::may_dial(std::uint64_t store) const {
+    return !is_closed_ && has_hub() && !gone_.contains(store);
+}
+
+SKEIN_INLINE task<void> store_peers::keep_dialling(store_peers* self, net::address to,
+                                                   std::uint64_t expect, bool is_hub) {
+    backoff pauses(std::chrono::seconds(1), std::chrono::seconds(10));
+    while (is_hub ? !self->is_closed_ : self->may_dial(expect)) {
+        const auto began = loop::current().exact_now();
+        if (!is_hub) to = self->dialled_.at(expect); // as it was told last
+        auto dialing = dial(self, to, expect, is_hub);
+        co_await dialing;
+        if (loop::current().exact_now() - began > duration(self->how_.lost_after)) pauses.reset();
+        co_await sleep_for(pauses.next());
+    }
+    if (!is_hub) self->dialled_.erase(expect);
 }
 
 SKEIN_INLINE task<void> store_peers::dial(store_peers* self, net::address to, std::uint64_t expect,
@@ -39426,13 +39496,14 @@ SKEIN_INLINE task<void> store_peers::dial(store_peers* self, net::address to, st
         how.first.max_tries = 0;
         how.first.until =
             deadline_after(loop::current().exact_now(), duration(self->how_.lost_after));
-        auto dialing =
-            net::link::connect(self->via_, std::move(to), self->options(), std::move(how));
+        auto dialing = net::link::connect(self->via_, std::move(to), self->options(), how);
         link = co_await dialing;
     } catch (const error& e) {
         if (e.code() == errc::cancelled) throw;
-        logging::warn("objects", "a store cannot be reached",
-                      {{"why", e.what()}, {"then", "what it has cannot be read here"}});
+        const bool is_first = is_hub ? !self->hub_known_.is_set() : !self->at(expect)->lost;
+        logging::at(is_first ? logging::level::warn : logging::level::debug, "objects",
+                    "a store cannot be reached",
+                    {{"why", e.what()}, {"then", "values travel in messages until it is"}});
         if (!is_hub) self->lose(*self->at(expect), e);
         if (is_hub) self->hub_known_.set(); // nothing will be heard of any other
         co_return;
@@ -39447,15 +39518,24 @@ SKEIN_INLINE std::shared_ptr<store_peer> store_peers::take(const net::link::hand
                                                            const std::shared_ptr<event>& ended) {
     const auto place = wire::decode<store_place>(link->peer().extra);
     if (!place || place->store == 0 || place->store == self_ || is_closed_) return nullptr;
-    const auto one = at(place->store);
-    if (one->link || one->lost) return nullptr;
+    auto one = at(place->store);
+    if (one->link) { // it has lost that one
+        const auto last = one->link;
+        lose(*one, error(errc::peer_lost, "it has begun a link anew"));
+        last->abort(error(errc::closed, "there is another link"));
+    }
+    if (one->lost) one = begin_anew(one);
     one->where = one->told = *place;
     one->where.door = detail::seen_from_outside(place->door, link->peer_host());
     one->where.bytes = detail::seen_from_outside(place->bytes, link->peer_host());
     if (const auto from = net::address::parse(one->where.bytes))
-        one->bytes = std::make_unique<byte_source>(via_, *from, how_.secret, self_);
+        one->bytes = std::make_shared<byte_source>(
+            via_, *from, how_.secret, self_, [weak = std::weak_ptr(one)] {
+                const auto it = weak.lock();
+                return it && it->below && !it->below->is_connected();
+            });
     one->below = link;
-    one->service = service_for(place->store);
+    one->service = service_for(*one);
     one->link = net::requests::over(link, one->service);
     for (auto& note : std::exchange(one->early, {})) {
         try {
@@ -39470,6 +39550,7 @@ SKEIN_INLINE std::shared_ptr<store_peer> store_peers::take(const net::link::hand
     above_.peer_came(*one);
     if (!is_joined_) introduce(*one); // this is the hub
     one->settled.set();
+    above_.reach_changed();
     const auto made = one->link; // the handler may be called at once
     made->set_closed_handler([this, one, ended](const error* why) {
         lose(*one, why != nullptr ? *why : error(errc::closed, "it has ended"));
@@ -39498,15 +39579,34 @@ SKEIN_INLINE void store_peers::introduce(const store_peer& fresh) {
 
 SKEIN_INLINE void store_peers::hear(const stores_note& what) {
     for (const auto& place : what.all) {
-        if (place.store == 0 || place.store == self_) continue;
+        if (place.store == 0 || place.store == self_ || is_closed_) continue;
         const auto one = at(place.store);
-        if (one->link || one->lost || std::exchange(one->is_dialled, true)) continue;
-        one->where = one->told = place;
+        gone_.erase(place.store);
+        if (!one->link && !one->lost) one->where = one->told = place;
         if (self_ > place.store) continue; // that one dials
         const auto hub = hub_ && hub_->below ? hub_->below->peer_host() : std::string();
-        if (const auto to = net::address::parse(detail::seen_from_outside(place.door, hub)))
-            tasks_.spawn(dial(this, *to, place.store, false));
+        const auto to = net::address::parse(detail::seen_from_outside(place.door, hub));
+        if (to && dialled_.insert_or_assign(place.store, *to).second)
+            tasks_.spawn(keep_dialling(this, *to, place.store, false));
     }
+}
+
+[[nodiscard]] SKEIN_INLINE task<void> close_bytes(std::shared_ptr<byte_source> from) {
+    auto closing = shield(from->close());
+    co_await closing;
+}
+
+/// The one in the place of a lost one. What is in flight keeps that.
+SKEIN_INLINE std::shared_ptr<store_peer> store_peers::begin_anew(
+    const std::shared_ptr<store_peer>& last) {
+    auto fresh = std::make_shared<store_peer>();
+    fresh->links = last->links + 1;
+    const auto store = last->where.store;
+    constexpr std::uint64_t odd = 0x9e3779b97f4a7c15;
+    fresh->counts_as = process_id(store + odd * static_cast<std::uint64_t>(fresh->links));
+    if (last->bytes) tasks_.spawn(close_bytes(last->bytes));
+    all_[store] = fresh;
+    return fresh;
 }
 
 /// Nobody listens there any more.
@@ -39567,10 +39667,12 @@ SKEIN_INLINE task<void> store_peers::serve(store_peers* self, net::link::handle 
     co_await ending;
 }
 
-SKEIN_INLINE std::shared_ptr<net::request_service> store_peers::service_for(std::uint64_t store) {
+SKEIN_INLINE std::shared_ptr<net::request_service> store_peers::service_for(store_peer& one) {
     auto service = std::make_shared<net::request_service>();
     service->on_tell_at_once<stores_note>([this](const stores_note& what) { hear(what); });
-    above_.serve_peer(*service, store);
+    service->on_tell_at_once<gone_note>(
+        [this](const gone_note& what) { gone_.insert(what.store); });
+    above_.serve_peer(*service, one);
     return service;
 }
 
@@ -39579,17 +39681,22 @@ SKEIN_INLINE std::shared_ptr<store_peer> store_peers::at(std::uint64_t store) {
     if (!one) {
         one = std::make_shared<store_peer>();
         one->where.store = store;
+        one->counts_as = process_id(store);
     }
     return one;
 }
 
 SKEIN_INLINE task<std::shared_ptr<store_peer>> store_peers::reach(std::uint64_t store) {
     const auto one = at(store);
-    if (!one->settled.is_set()) {
+    if (!one->settled.is_set() && !one->was_awaited) {
+        const auto end = deadline_after(loop::current().exact_now(), duration(how_.known_within));
         // The driver may compute meanwhile: its loop says where the hub is.
-        if (is_joined_ || !listens()) co_await hub_known_.wait();
-        auto waiting = one->settled.wait_for(how_.known_within);
-        (void)co_await waiting;
+        if (is_joined_ || !listens()) {
+            auto knowing = hub_known_.wait_until(end);
+            (void)co_await knowing;
+        }
+        auto waiting = one->settled.wait_until(end);
+        if (!co_await waiting) one->was_awaited = true;
     }
     if (one->lost) throw error(*one->lost);
     if (!one->link)
@@ -39609,6 +39716,16 @@ SKEIN_INLINE void store_peers::lose(store_peer& one, error why) {
     one.early.clear();
     above_.peer_lost(one);
     one.settled.set();
+    if (is_closed_) return;
+    if (!is_joined_) tell_all(gone_note{one.where.store});
+    above_.reach_changed();
+}
+
+SKEIN_INLINE std::vector<std::uint64_t> store_peers::reached() const {
+    std::vector<std::uint64_t> out;
+    for (const auto& [number, one] : all_)
+        if (one->link) out.push_back(number);
+    return out;
 }
 
 SKEIN_INLINE void store_peers::declare_lost(std::uint64_t store, const std::string& why) {
@@ -39647,6 +39764,7 @@ SKEIN_INLINE task<void> store_peers::close() {
 
 // ======== skein/objects/far_objects.hpp, continued
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -39692,6 +39810,7 @@ private:
     void decline(process_id by, const decline_note& what) override;
     void end(process_id who) override;
     [[nodiscard]] bool make_room() override;
+    void greet(net::requests& process) override;
     static task<far_claim_reply> claim(far_objects* self, process_id by, far_claim_request what);
     static task<far_read_reply> read(far_objects* self, process_id by, far_read_request what);
     static task<done_reply> give(far_objects* self, process_id by, far_give_request what);
@@ -39714,14 +39833,15 @@ private:
                                          const error& why);
 
     // of other stores
-    void serve_peer(net::request_service& service, std::uint64_t from) override;
+    void serve_peer(net::request_service& service, store_peer& one) override;
     void peer_came(store_peer& one) override;
     void peer_lost(store_peer& one) override;
+    void reach_changed() override;
     [[nodiscard]] std::optional<held_bytes> bytes_of(object_number which) override;
-    [[nodiscard]] hold_reply hold_for(std::uint64_t from, const hold_request& what);
-    void take_for(std::uint64_t from, const take_for_note& what);
-    void let_go_of(std::uint64_t from, const let_go_note& what);
-    void give_for(std::uint64_t from, const give_for_request& what);
+    [[nodiscard]] hold_reply hold_for(process_id from, const hold_request& what);
+    void take_for(process_id from, const take_for_note& what);
+    void let_go_of(process_id from, const let_go_note& what);
+    void give_for(process_id from, const give_for_request& what);
     void take_back(const give_back_note& what);
 
     store& store_;
@@ -39737,8 +39857,28 @@ private:
     };
     std::list<idle_copy> idle_; ///< the oldest first
     bool is_tidying_ = false;
-    std::vector<declined_note> declined_; ///< for stores that come later
-    std::vector<ended_note> ended_;
+    /// What a home may not have heard of: it would keep gifts that nobody takes any more.
+    struct debts {
+        std::deque<take_for_note> told; ///< and not confirmed
+        std::vector<take_for_note> owed;
+        std::vector<give_back_note> undone;
+    };
+    std::map<std::uint64_t, debts> debts_;
+    /// For stores that come later, as long as gifts may be on the way.
+    struct told_ends {
+        struct one {
+            ended_note what;
+            time_point since;
+        };
+        std::vector<declined_note> declined;
+        std::deque<one> ended;
+
+        /// Of who has ended nothing is left to decline.
+        void forget(process_id who) {
+            std::erase_if(declined, [&](const auto& n) { return n.by == who || n.from == who; });
+        }
+    };
+    told_ends told_;
     std::uint64_t transfers_ = 0, bytes_in_ = 0;
     bool is_closed_ = false;
     scope tasks_;
@@ -39783,6 +39923,7 @@ struct far_objects::entry {
     std::unordered_map<process_id, std::uint32_t> holds;
     std::uint64_t total = 0;      ///< of all processes
     std::uint32_t registered = 0; ///< so often its home counts this store
+    bool is_orphan = false;       ///< the copy is of a home that was lost, and is read all the same
     std::optional<store_book::grant> copy;
     std::shared_ptr<attempt> coming;
 };
@@ -39960,13 +40101,23 @@ SKEIN_INLINE void far_objects::take(process_id by, const far_take_note& what) {
                 store_.refuse(done.error());
             continue;
         }
-        ++hold(by, name)->registered;
+        const auto one = hold(by, name);
+        if (peers_.at(name.store)->link) ++one->registered;
         auto& note = notes[name.store];
         note.by = by;
         note.from = what.from;
         note.which.push_back(name.number);
     }
-    for (const auto& [home, note] : notes) peers_.at(home)->tell(note);
+    for (auto& [home, note] : notes) {
+        const auto one = peers_.at(home);
+        auto& its = debts_[home];
+        if (one->link) {
+            one->tell(note);
+            its.told.push_back(std::move(note));
+        } else {
+            its.owed.push_back(std::move(note));
+        }
+    }
 }
 
 SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by,
@@ -39982,16 +40133,19 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
         auto& request = asked[name.store];
         request.by = by;
         request.to = what.to;
+        request.to_store = what.to_store;
         request.which.push_back(name.number);
     }
     give_back_note undo;
     undo.by = by;
     undo.to = what.to;
-    for (const auto& [store, request] : asked) {
+    for (const auto& one : asked) {
+        const auto store = one.first;
+        const auto& request = one.second;
         std::optional<error> why;
         try {
             if (store == own) {
-                self->give_for(by.value(), request);
+                self->give_for(by, request);
                 continue;
             }
             auto reaching = self->peers_.reach(store);
@@ -40003,6 +40157,16 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
             why = e;
         }
         if (!why) continue;
+        if (store != own && self->peers_.at(store)->lost) { // it may have been done
+            undo.which = request.which;
+            self->debts_[store].undone.push_back(undo);
+        }
+        if (is_way_lost(why->code())) {
+            const auto which =
+                std::find_if(what.which.begin(), what.which.end(),
+                             [&](const object_name& name) { return name.store == store; });
+            why = lost_with(*which, *self->peers_.at(store), *why);
+        }
         for (const auto& [given, which] : asked) { // none of them are told of
             if (given == store) break;
             undo.which = which.which;
@@ -40027,11 +40191,16 @@ SKEIN_INLINE void far_objects::release(process_id by, const far_release_note& wh
 }
 
 SKEIN_INLINE void far_objects::decline(process_id by, const decline_note& what) {
-    declined_.push_back({by, what.from});
-    peers_.tell_all(declined_.back());
-    if (!what.has_ended) return;
-    ended_.push_back({what.from});
-    peers_.tell_all(ended_.back());
+    const declined_note note{by, what.from};
+    peers_.tell_all(note);
+    if (!what.has_ended) return told_.declined.push_back(note);
+    const ended_note end{what.from};
+    peers_.tell_all(end); // nothing of it, or for it, is left by that
+    told_.forget(end.process);
+    const auto now = loop::current().now();
+    told_.ended.push_back({end, now});
+    constexpr auto no_gift_is_older = std::chrono::hours(1);
+    while (now - told_.ended.front().since > no_gift_is_older) told_.ended.pop_front();
 }
 
 SKEIN_INLINE void far_objects::end(process_id who) {
@@ -40131,7 +40300,8 @@ SKEIN_INLINE task<void> far_objects::keep_tidy(far_objects* self) {
 
 /// Null: it is here, and held at its home, or that is gone.
 SKEIN_INLINE std::shared_ptr<far_objects::attempt> far_objects::want(const entry_ptr& one) {
-    if (one->copy && (one->registered != 0 || peers_.at(one->name.store)->lost)) return nullptr;
+    if (one->copy && (one->registered != 0 || one->is_orphan || peers_.at(one->name.store)->lost))
+        return nullptr;
     if (!one->coming) {
         one->coming = std::make_shared<attempt>();
         const task_context::use none(nullptr); // it belongs to all that will ask
@@ -40252,15 +40422,23 @@ SKEIN_INLINE task<void> far_objects::copy(far_objects* self, entry_ptr one,
 
 namespace skein::objects {
 
-SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, std::uint64_t from) {
+SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, store_peer& one) {
+    const auto from = one.counts_as;
+    const auto store = one.where.store;
     service.on_at_once<hold_request, hold_reply>(
         [this, from](const hold_request& what) { return hold_for(from, what); });
     service.on_at_once<give_for_request, done_reply>([this, from](const give_for_request& what) {
         give_for(from, what);
         return done_reply();
     });
-    service.on_tell_at_once<take_for_note>(
-        [this, from](const take_for_note& what) { take_for(from, what); });
+    service.on_tell_at_once<take_for_note>([this, from, store](const take_for_note& what) {
+        take_for(from, what);
+        peers_.at(store)->tell(taken_note{1});
+    });
+    service.on_tell_at_once<taken_note>([this, store](const taken_note& what) {
+        auto& told = debts_[store].told;
+        for (std::uint32_t n = 0; n < what.notes && !told.empty(); ++n) told.pop_front();
+    });
     service.on_tell_at_once<let_go_note>(
         [this, from](const let_go_note& what) { let_go_of(from, what); });
     service.on_tell_at_once<give_back_note>(
@@ -40271,14 +40449,47 @@ SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, std::ui
     });
     service.on_tell_at_once<ended_note>([this](const ended_note& what) {
         store_.ended(what.process);
+        told_.forget(what.process);
         store_.changed();
     });
 }
 
+/// What was taken without a link, and is still held here, is held at its home from now on, if it is there;
+/// the rest is let go of.
 SKEIN_INLINE void far_objects::peer_came(store_peer& one) {
-    store_.book_.begin(process_id(one.where.store));
-    for (const auto& note : declined_) one.tell(note);
-    for (const auto& note : ended_) one.tell(note);
+    const auto store = one.where.store;
+    store_.book_.begin(one.counts_as);
+    auto& its = debts_[store];
+    for (auto& note : std::exchange(its.owed, {})) {
+        let_go_note rest;
+        for (const auto which : note.which) {
+            const auto held = entries_.find({store, which});
+            if (held != entries_.end())
+                ++held->second->registered;
+            else
+                rest.all.push_back({which, 1, 0});
+        }
+        one.tell(note);
+        its.told.push_back(std::move(note));
+        if (!rest.all.empty()) one.tell(rest);
+    }
+    for (const auto& note : std::exchange(its.undone, {})) one.tell(note);
+    for (const auto& note : told_.declined) one.tell(note);
+    for (const auto& end : told_.ended) one.tell(end.what);
+}
+
+SKEIN_INLINE void far_objects::greet(net::requests& process) {
+    reached_note what;
+    what.stores = peers_.reached();
+    try {
+        process.tell(what);
+    } catch (const error&) { // it ends
+    }
+}
+
+SKEIN_INLINE void far_objects::reach_changed() {
+    if (is_closed_) return;
+    for (const auto& one : std::vector(store_.links_)) greet(*one.link);
 }
 
 SKEIN_INLINE error far_objects::lost_with(const object_name& name, const store_peer& home,
@@ -40294,10 +40505,14 @@ SKEIN_INLINE error far_objects::lost_with(const object_name& name, const store_p
 }
 
 SKEIN_INLINE void far_objects::peer_lost(store_peer& one) {
-    store_.book_.end(process_id(one.where.store));
+    store_.book_.end(one.counts_as);
+    auto& its = debts_[one.where.store];
+    its.owed.insert(its.owed.end(), its.told.begin(), its.told.end());
+    its.told.clear();
     for (const auto& [key, held] : entries_) {
         if (key.store != one.where.store) continue;
         held->registered = 0;
+        held->is_orphan = held->copy.has_value();
         if (!held->coming) continue;
         held->coming->why = lost_with(held->name, one, *one.lost);
         held->coming->stop.request();
@@ -40327,10 +40542,10 @@ SKEIN_INLINE std::optional<held_bytes> far_objects::bytes_of(object_number which
     return held_bytes{store_.memory_.view(place->at, place->bytes), std::move(hold)};
 }
 
-SKEIN_INLINE hold_reply far_objects::hold_for(std::uint64_t from, const hold_request& what) {
+SKEIN_INLINE hold_reply far_objects::hold_for(process_id from, const hold_request& what) {
     hold_reply out;
     for (const auto which : what.which) {
-        const auto place = store_.book_.claim(process_id(from), which);
+        const auto place = store_.book_.claim(from, which);
         out.bytes.push_back(place ? place->bytes : 0);
     }
     return out;
@@ -40338,28 +40553,30 @@ SKEIN_INLINE hold_reply far_objects::hold_for(std::uint64_t from, const hold_req
 
 /// The store that says so counts itself as one that holds, also where the process has ended meanwhile
 /// and its gift with it.
-SKEIN_INLINE void far_objects::take_for(std::uint64_t from, const take_for_note& what) {
+SKEIN_INLINE void far_objects::take_for(process_id from, const take_for_note& what) {
     auto& book = store_.book_;
     for (const auto which : what.which) {
         const bool is_taken = book.take(what.by, which, what.from).has_value();
-        (void)book.claim(process_id(from), which);
+        (void)book.claim(from, which);
         if (is_taken) (void)book.release(what.by, which, 1);
     }
 }
 
-SKEIN_INLINE void far_objects::let_go_of(std::uint64_t from, const let_go_note& what) {
+SKEIN_INLINE void far_objects::let_go_of(process_id from, const let_go_note& what) {
     for (const auto& one : what.all) {
         // Fewer where it has taken what was gone.
-        const auto times = std::min(one.times, store_.book_.held(process_id(from), one.which));
-        if (times != 0) (void)store_.book_.release(process_id(from), one.which, times);
+        const auto times = std::min(one.times, store_.book_.held(from, one.which));
+        if (times != 0) (void)store_.book_.release(from, one.which, times);
     }
     store_.changed();
 }
 
-SKEIN_INLINE void far_objects::give_for(std::uint64_t from, const give_for_request& what) {
+SKEIN_INLINE void far_objects::give_for(process_id from, const give_for_request& what) {
     if (!what.to) throw error(errc::malformed, "objects are given to nobody");
+    if (what.to_store != 0 && what.to_store != store_.number_ && !peers_.at(what.to_store)->link)
+        throw error(errc::object_lost, "the store of who is to have an object has no link with it");
     for (const auto which : what.which) {
-        const auto given = store_.book_.give(what.by, which, what.to, process_id(from));
+        const auto given = store_.book_.give(what.by, which, what.to, from);
         if (!given) throw given.error();
     }
 }
@@ -40423,6 +40640,8 @@ SKEIN_INLINE void far_objects::take_back(const give_back_note& what) {
 
 namespace skein::objects {
 
+class store_client;
+
 namespace detail {
 struct let_go_box;
 }
@@ -40455,9 +40674,10 @@ using reading_ptr = std::shared_ptr<const reading>;
 /// after the end of the client's loop.
 class object {
 public:
-    ///   at  in the arena; nothing: it is on another node, and was not brought here
+    ///   at     in the arena; nothing: it is on another node, and was not brought here
+    ///   times  so often the store counts it for this process
     object(object_name name, arena memory, std::optional<std::uint64_t> at,
-           std::shared_ptr<detail::let_go_box> back);
+           std::shared_ptr<detail::let_go_box> back, std::uint32_t times = 1);
     object(const object&) = delete;
     object& operator=(const object&) = delete;
     ~object();
@@ -40467,6 +40687,9 @@ public:
     /// This node has its bytes, in memory or in a file: of one that is held here, unless it was adopted
     /// from another node, until store_client::bring(). The loop's thread.
     [[nodiscard]] bool is_here() const noexcept { return here_.data() != nullptr; }
+    /// Its bytes came in a message, and no store counts it for this process: others get them the same
+    /// way. The loop's thread.
+    [[nodiscard]] bool is_own_copy() const noexcept { return times_ == 0; }
 
     /// What the bytes are as a value: made by the first who asks, shared by all of this process.
     ///   make  gives a std::shared_ptr<const T>
@@ -40483,6 +40706,7 @@ public:
 
 private:
     friend class store_client;
+    friend object_ptr adopt_value(store_client& by, const object_name& name, byte_span bytes);
     friend class reading;
     friend reading_ptr read_now(const object_ptr& which);
     friend task<reading_ptr> read(object_ptr which);
@@ -40495,7 +40719,7 @@ private:
     arena memory_;   // keeps it mapped
     byte_span here_; ///< where it was when it was named, or brought: it may be away since
     std::shared_ptr<detail::let_go_box> back_;
-    std::uint32_t times_ = 1; ///< so often the store counts it for this process; the loop's thread
+    std::uint32_t times_; ///< so often the store counts it for this process; the loop's thread
     mutable std::weak_ptr<reading> read_; ///< the loop's thread
 
     mutable std::mutex mutex_; // of all below
@@ -40582,12 +40806,12 @@ struct let_go_box : std::enable_shared_from_this<let_go_box> {
 namespace skein::objects {
 
 SKEIN_INLINE object::object(object_name name, arena memory, std::optional<std::uint64_t> at,
-                            std::shared_ptr<detail::let_go_box> back)
-    : name_(name), memory_(std::move(memory)), back_(std::move(back)) {
+                            std::shared_ptr<detail::let_go_box> back, std::uint32_t times)
+    : name_(name), memory_(std::move(memory)), back_(std::move(back)), times_(times) {
     if (at) settle(memory_, *at); // a name that cannot be is refused now
 }
 SKEIN_INLINE object::~object() {
-    if (back_) back_->put({name_.store, name_.number, times_, 0});
+    if (back_ && times_ != 0) back_->put({name_.store, name_.number, times_, 0});
 }
 
 SKEIN_INLINE reading::reading(object_ptr of, byte_span bytes, arena own, std::uint32_t times)
@@ -40618,6 +40842,72 @@ SKEIN_INLINE void count_copied_out(std::uint64_t bytes) noexcept {
 SKEIN_INLINE copied_bytes copied() noexcept {
     return {detail::copied_counter(false).value(), detail::copied_counter(true).value()};
 }
+
+} // namespace skein::objects
+
+// ======== skein/objects/store_reach.hpp
+// store_reach: with which stores of other nodes that of this process has a link, as it says. Part of a
+// store_client.
+//
+//     auto waiting = client->others().wait(number);
+//     if (co_await waiting) ...;                       // objects get there, and back
+
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace skein::objects {
+
+/// On the loop of its client.
+class store_reach {
+public:
+    /// For the stores of a program to meet, when the first object is to go to another node.
+    static constexpr time_span meet_within = std::chrono::seconds(3);
+
+    ///   own  of this process; 0: there are no others
+    explicit store_reach(std::uint64_t own) noexcept : own_(own) {}
+
+    /// It is the own one, or there is a link.
+    [[nodiscard]] bool has(std::uint64_t store) const noexcept {
+        return store != 0 && !is_over_ &&
+               (store == own_ || std::find(all_.begin(), all_.end(), store) != all_.end());
+    }
+    /// The same; waits for that when the first one asks. must outlive the task
+    ///   errors  cancelled
+    [[nodiscard]] task<bool> wait(std::uint64_t store) { return wait_for(this, store); }
+
+    void hear(const reached_note& what) {
+        all_ = what.stores;
+        news_.set();
+    }
+    /// Nothing comes from the own store any more.
+    void end() noexcept {
+        is_over_ = true;
+        news_.set();
+    }
+
+private:
+    static task<bool> wait_for(store_reach* self, std::uint64_t store) {
+        const auto now = loop::current().exact_now();
+        if (!self->until_) self->until_ = deadline_after(now, duration(meet_within));
+        while (store != 0 && !self->is_over_ && !self->has(store) &&
+               loop::current().exact_now() < *self->until_) {
+            self->news_.reset();
+            auto waiting = self->news_.wait_until(*self->until_);
+            (void)co_await waiting;
+        }
+        co_return self->has(store);
+    }
+
+    std::uint64_t own_;
+    std::vector<std::uint64_t> all_;
+    std::optional<time_point> until_;
+    event news_;
+    bool is_over_ = false;
+};
 
 } // namespace skein::objects
 
@@ -40670,9 +40960,11 @@ public:
     ///   connect  asked once, when the first object is made or held here; gives a connection with
     ///            store_hello as its identity::extra
     ///   has_peers  the program has stores on other nodes: see far_objects
+    ///   number     of the store, if that is known
     [[nodiscard]] static std::shared_ptr<store_client> make(loop& on, arena memory, process_id self,
                                                             connector connect,
-                                                            bool has_peers = false);
+                                                            bool has_peers = false,
+                                                            std::uint64_t number = 0);
     store_client(const store_client&) = delete;
     store_client& operator=(const store_client&) = delete;
     /// close() first.
@@ -40708,6 +41000,8 @@ public:
     /// Brings objects that are held here and on another node. They are here then.
     ///   errors  as claim()
     [[nodiscard]] task<void> bring(std::vector<object_ptr> all);
+    /// Which stores its objects get to, and back.
+    [[nodiscard]] store_reach& others() noexcept { return others_; }
     /// Where the store of the driver is, for that of this node.
     void tell_hub(const std::string& door, bool is_for_hosts);
     [[nodiscard]] bool has_peers() const noexcept { return has_peers_; }
@@ -40723,8 +41017,11 @@ public:
     /// Nothing comes from the store any more; what is held here stays as it is as long as this process.
     [[nodiscard]] bool is_lost() const noexcept { return lost_ && !is_closed_; }
     /// Has another process hold these, too.
-    ///   errors  those of the link; cancelled
-    [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to);
+    ///   to_store  that of the other process, if that is known
+    ///   errors    those of the link; object_lost: the home of one of them is lost, or has no link with
+    ///             to_store; cancelled
+    [[nodiscard]] task<void> give(std::vector<object_ptr> all, process_id to,
+                                  std::uint64_t to_store = 0);
     /// One that is held here; null: it is not.
     [[nodiscard]] object_ptr find(const object_key& which) const;
 
@@ -40732,7 +41029,9 @@ public:
     [[nodiscard]] task<void> close();
 
 private:
-    store_client(loop& on, arena memory, process_id self, connector connect, bool has_peers);
+    friend object_ptr adopt_value(store_client& by, const object_name& name, byte_span bytes);
+    store_client(loop& on, arena memory, process_id self, connector connect, bool has_peers,
+                 std::uint64_t number);
     struct creation;
     struct far_claim;
     struct pinning;
@@ -40763,14 +41062,16 @@ private:
     arena memory_;
     process_id self_;
     connector connect_;
-    std::uint64_t store_ = 0; ///< its number, once it is known
+    std::uint64_t store_; ///< its number, once it is known
     net::requests::handle link_;
     std::vector<unique_function<void()>> early_; ///< what is told when there is a link
     std::optional<error> lost_;
     unique_function<void(const error&)> when_lost_;
     bool has_peers_, is_connecting_ = false, is_closed_ = false;
     bool is_roomy_ = false; ///< what is held stays where it is
-    event settled_;         ///< there is a link, or never will be
+    store_reach others_;
+    std::size_t forget_at_ = 256; ///< so many are known
+    event settled_;               ///< there is a link, or never will be
     semaphore creating_, pinning_;
     semaphore fetching_; ///< copies of what there is no room for
     std::shared_ptr<net::request_service> news_;
@@ -40779,11 +41080,16 @@ private:
     scope tasks_;
 };
 
+/// An object that came in a message, in memory of this process.
+///   errors  malformed; exhausted
+[[nodiscard]] object_ptr adopt_value(store_client& by, const object_name& name, byte_span bytes);
+
 } // namespace skein::objects
 
 
-// ======== skein/objects/detail/store_client.ipp
-// The bodies of objects/store_client.hpp.
+// ======== skein/objects/detail/client_values.ipp
+// Part of the bodies of objects/store_client.hpp: where other stores are, and objects that come in
+// messages where they cannot be reached.
 
 
 // ======== skein/objects/detail/own_copy.hpp
@@ -40852,6 +41158,54 @@ inline void put_part(arena& into, std::uint64_t at, std::uint64_t wanted, const 
 
 } // namespace skein::objects::detail
 
+
+// ======== skein/objects/detail/client_values.ipp, continued
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace skein::objects {
+
+SKEIN_INLINE void store_client::tell_hub(const std::string& door, bool is_for_hosts) {
+    if (!has_peers_) return;
+    hub_note what;
+    what.door = door;
+    what.is_for_hosts = is_for_hosts;
+    tell_in_order(what);
+}
+
+SKEIN_INLINE object_ptr adopt_value(store_client& by, const object_name& name, byte_span bytes) {
+    if (name.store == 0 || name.bytes == 0 || bytes.size() != name.bytes)
+        throw error(errc::malformed, "an object comes with other bytes than it has");
+    by.want_link();                          // so that the stores meet
+    if (by.known_.size() >= by.forget_at_) { // no word comes of those that no store has counted
+        std::erase_if(by.known_, [](const auto& one) { return one.second.expired(); });
+        by.forget_at_ = std::max<std::size_t>(256, 2 * by.known_.size());
+    }
+    auto& known = by.known_[name.key()];
+    auto there = known.lock();
+    if (there && there->is_here()) return there;
+    auto own = detail::own_memory(name.bytes);
+    {
+        const auto window = own.write(0, name.bytes);
+        std::memcpy(window.bytes().data(), bytes.data(), bytes.size());
+    }
+    if (there) {
+        there->settle(std::move(own), 0);
+        return there;
+    }
+    const std::optional<std::uint64_t> at_its_begin(0);
+    auto made = std::make_shared<object>(name, std::move(own), at_its_begin, by.back_, 0);
+    known = made;
+    return made;
+}
+
+} // namespace skein::objects
+
+// ======== skein/objects/detail/store_client.ipp
+// The bodies of objects/store_client.hpp.
+
+
 // ======== skein/objects/detail/whose_objects.hpp
 // What a process says of objects to a store that is alone, by their numbers, and to one that has others
 // beside it, by their names.
@@ -40869,13 +41223,17 @@ inline void add_given(give_request& to, const object_name& which) {
 }
 inline void add_given(far_give_request& to, const object_name& which) { to.which.push_back(which); }
 
+inline void set_store(give_request&, std::uint64_t) {}
+inline void set_store(far_give_request& to, std::uint64_t store) { to.to_store = store; }
+
 template <class Request>
 [[nodiscard]] task<void> give_by(net::requests::handle over, std::vector<object_name> all,
-                                 process_id to) {
+                                 process_id to, std::uint64_t to_store) {
     for (std::size_t from = 0; from < all.size(); from += most_names) {
         const auto many = std::min(most_names, all.size() - from);
         Request what;
         what.to = to;
+        set_store(what, to_store);
         for (std::size_t i = 0; i < many; ++i) add_given(what, all[from + i]);
         auto asking = shield(over->call<done_reply>(std::move(what)));
         (void)co_await asking;
@@ -40906,16 +41264,18 @@ SKEIN_INLINE fresh_object::~fresh_object() {
 
 SKEIN_INLINE std::shared_ptr<store_client> store_client::make(loop& on, arena memory,
                                                               process_id self, connector connect,
-                                                              bool has_peers) {
+                                                              bool has_peers,
+                                                              std::uint64_t number) {
     std::shared_ptr<store_client> made(
-        new store_client(on, std::move(memory), self, std::move(connect), has_peers));
+        new store_client(on, std::move(memory), self, std::move(connect), has_peers, number));
     made->back_->to = made;
     return made;
 }
 
 SKEIN_INLINE store_client::store_client(loop& on, arena memory, process_id self, connector connect,
-                                        bool has_peers)
-    : memory_(std::move(memory)), self_(self), connect_(std::move(connect)), has_peers_(has_peers),
+                                        bool has_peers, std::uint64_t number)
+    : memory_(std::move(memory)), self_(self), connect_(std::move(connect)), store_(number),
+      has_peers_(has_peers), others_(number),
       creating_(64), // others wait here: a store takes so many of one process
       pinning_(256), fetching_(2), news_(std::make_shared<net::request_service>()),
       back_(std::make_shared<detail::let_go_box>()) {
@@ -40923,6 +41283,7 @@ SKEIN_INLINE store_client::store_client(loop& on, arena memory, process_id self,
     back_->send = [](store_client& to) { to.send_back(); };
     news_->on_tell_at_once<roomy_note>(
         [this](const roomy_note& what) { set_roomy(what.is_roomy); });
+    news_->on_tell_at_once<reached_note>([this](const reached_note& what) { others_.hear(what); });
 }
 SKEIN_INLINE store_client::~store_client() { back_->close(); }
 
@@ -40954,6 +41315,7 @@ SKEIN_INLINE task<void> store_client::connect(store_client* self) {
 SKEIN_INLINE void store_client::link_is_lost(const error& why) {
     if (!lost_) lost_ = why;
     settled_.set();
+    others_.end();
     if (is_closed_ || why.code() == errc::closed || why.code() == errc::cancelled) return;
     auto then = std::exchange(when_lost_, {});
     logging::warn("objects", "the store of this node is lost",
@@ -40974,6 +41336,7 @@ SKEIN_INLINE task<void> store_client::close() {
     back_->close();
     if (!lost_) lost_ = error(errc::closed, "the store's client has ended");
     settled_.set();
+    others_.end();
     early_.clear();
     tasks_.cancel();
     auto joined = as_result(shield(tasks_.join()));
@@ -41116,7 +41479,8 @@ void store_client::tell_in_order(const Note& what) {
     if (!link_) return early_.push_back([this, what] { tell_in_order(what); });
     try {
         link_->tell(what);
-    } catch (const error&) { // its end follows, and the store forgets all
+    } catch (const error& e) { // its end follows, and the store forgets all
+        link_->abort(e);
     }
 }
 
@@ -41255,14 +41619,6 @@ SKEIN_INLINE task<void> store_client::bring(std::vector<object_ptr> all) {
     if (names.empty()) co_return;
     auto claiming = claim_far(std::move(names));
     (void)co_await claiming; // it settles those that are known
-}
-
-SKEIN_INLINE void store_client::tell_hub(const std::string& door, bool is_for_hosts) {
-    if (!has_peers_) return;
-    hub_note what;
-    what.door = door;
-    what.is_for_hosts = is_for_hosts;
-    tell_in_order(what);
 }
 
 // ---- reading -----------------------------------------------------------------------------------
@@ -41435,15 +41791,17 @@ SKEIN_INLINE task<reading_ptr> store_client::fetch(store_client* self, object_pt
     co_return made;
 }
 
-SKEIN_INLINE task<void> store_client::give(std::vector<object_ptr> all, process_id to) {
+SKEIN_INLINE task<void> store_client::give(std::vector<object_ptr> all, process_id to,
+                                           std::uint64_t to_store) {
     const auto self = shared_from_this();
     auto linking = link();
     const auto over = co_await linking;
     std::vector<object_name> names;
     names.reserve(all.size());
     for (const auto& one : all) names.push_back(one->name());
-    auto giving = has_peers_ ? detail::give_by<far_give_request>(over, std::move(names), to)
-                             : detail::give_by<give_request>(over, std::move(names), to);
+    auto giving = has_peers_
+                      ? detail::give_by<far_give_request>(over, std::move(names), to, to_store)
+                      : detail::give_by<give_request>(over, std::move(names), to, to_store);
     co_await giving;
     all.clear(); // whoever has the task holds nothing any more
 }
@@ -41462,8 +41820,8 @@ void store_client::send_back(const std::vector<far_let_go>& all) {
         }
         try {
             link_->tell(what);
-        } catch (const error&) {
-            return; // its end follows, and the store forgets all
+        } catch (const error& e) {
+            return link_->abort(e); // its end follows, and the store forgets all
         }
     }
 }
@@ -41504,9 +41862,6 @@ namespace skein::objects {
 ///   errors  usage
 [[nodiscard]] std::uint64_t store_bytes_for(std::string_view asked);
 
-/// Whether one of the two says anything.
-[[nodiscard]] bool is_store_asked(std::string_view asked) noexcept;
-
 /// What a child inherits of the store, for it alone, and our end of its socket once more.
 struct child_link {
     std::vector<std::shared_ptr<const unique_fd>> files;
@@ -41537,6 +41892,8 @@ public:
     ~local_store();
 
     [[nodiscard]] std::uint64_t bytes() const noexcept { return memory_.bytes(); }
+    /// Of the store: no other one has it.
+    [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
     /// The memory, and a socket.
     [[nodiscard]] child_link link_for_child();
     /// For its boot message.
@@ -41561,6 +41918,7 @@ private:
     void take(unique_fd socket);
 
     arena memory_;
+    std::uint64_t number_;
     std::optional<store_on_node> among_;
     std::string door_;                      ///< once it is open
     std::unique_ptr<spill_volume> files_;   ///< until the start
@@ -41574,12 +41932,11 @@ private:
 /// The client of a child that has inherited such files.
 ///   want       asks the driver to start its store; called once, before the first use
 ///   has_peers  it is a store of many, see far_objects
+///   number     of it, if it is
 ///   errors  malformed: they are something else
-[[nodiscard]] std::shared_ptr<store_client> inherited_client(net::real_loop& on,
-                                                             std::vector<unique_fd> files,
-                                                             net::token secret, process_id self,
-                                                             unique_function<void()> want,
-                                                             bool has_peers = false);
+[[nodiscard]] std::shared_ptr<store_client> inherited_client(
+    net::real_loop& on, std::vector<unique_fd> files, net::token secret, process_id self,
+    unique_function<void()> want, bool has_peers = false, std::uint64_t number = 0);
 
 } // namespace skein::objects
 
@@ -41639,10 +41996,6 @@ SKEIN_INLINE std::uint64_t parse_store_bytes(std::string_view text) {
     throw refuse();
 }
 
-SKEIN_INLINE bool is_store_asked(std::string_view asked) noexcept {
-    const char* const said = std::getenv("SKEIN_STORE");
-    return !asked.empty() || (said != nullptr && *said != '\0');
-}
 SKEIN_INLINE std::uint64_t store_bytes_for(std::string_view asked) {
     if (const char* said = std::getenv("SKEIN_STORE"); said != nullptr && *said != '\0')
         asked = said;
@@ -41736,6 +42089,20 @@ struct local_store::server {
         } catch (const error&) { // it has gone before it came
         }
     }
+    static task<void> begin(local_store* of) {
+        of->server_ = std::make_unique<server>(of->thread_->loop(), of->memory_, of->number_,
+                                               of->among_, std::move(of->files_));
+        co_return;
+    }
+    static task<void> drop(std::unique_ptr<server>* which) {
+        which->reset();
+        co_return;
+    }
+    static task<std::string> listen(server* self, net::address at) {
+        self->far->listen(at);
+        co_return to_string(self->far->local());
+    }
+    static task<bool> is_needed(server* self) { co_return self->far && self->far->is_needed(); }
     static task<void> end(server* self) {
         if (self->far) {
             auto parting = self->far->close();
@@ -41751,8 +42118,8 @@ struct local_store::server {
 
 SKEIN_INLINE local_store::local_store(std::uint64_t bytes, std::optional<store_on_node> among,
                                       std::unique_ptr<spill_volume> files)
-    : memory_(arena::create(bytes)), among_(std::move(among)), files_(std::move(files)),
-      secret_(net::token::generate()) {
+    : memory_(arena::create(bytes)), number_(system_random().next() | 1), among_(std::move(among)),
+      files_(std::move(files)), secret_(net::token::generate()) {
     if (among_ && files_)
         throw error(errc::not_supported, "not supported: files beside stores of other nodes");
     file_ = std::make_shared<const unique_fd>(::fcntl(memory_.fd(), F_DUPFD_CLOEXEC, 0));
@@ -41762,11 +42129,8 @@ SKEIN_INLINE local_store::local_store(std::uint64_t bytes, std::optional<store_o
 
 SKEIN_INLINE local_store::~local_store() {
     if (!thread_) return;
-    thread_->run([this]() -> task<void> { return server::end(server_.get()); });
-    thread_->run([this]() -> task<void> {
-        server_.reset();
-        co_return;
-    });
+    thread_->run([this] { return server::end(server_.get()); });
+    thread_->run([this] { return server::drop(&server_); });
 }
 
 SKEIN_INLINE void child_link::has_ended() noexcept {
@@ -41797,28 +42161,18 @@ SKEIN_INLINE void local_store::take(unique_fd socket) {
 SKEIN_INLINE void local_store::start() {
     if (thread_) return;
     thread_ = std::make_unique<net::loop_thread>("skein-objects");
-    thread_->run([this]() -> task<void> {
-        server_ = std::make_unique<server>(thread_->loop(), memory_, system_random().next() | 1,
-                                           among_, std::move(files_));
-        co_return;
-    });
+    thread_->run([this] { return server::begin(this); });
     for (auto& socket : std::exchange(early_, {})) take(std::move(socket));
 }
 
 SKEIN_INLINE std::string local_store::open_door(const net::address& at) {
     start();
-    if (door_.empty())
-        door_ = thread_->run([this, &at]() -> task<std::string> {
-            server_->far->listen(at);
-            co_return to_string(server_->far->local());
-        });
+    if (door_.empty()) door_ = thread_->run([&] { return server::listen(server_.get(), at); });
     return door_;
 }
 
 SKEIN_INLINE bool local_store::is_needed() {
-    return thread_ && thread_->run([this]() -> task<bool> {
-        co_return server_->far && server_->far->is_needed();
-    });
+    return thread_ && thread_->run([this] { return server::is_needed(server_.get()); });
 }
 
 SKEIN_INLINE std::shared_ptr<store_client> local_store::client(net::real_loop& on,
@@ -41835,14 +42189,14 @@ SKEIN_INLINE std::shared_ptr<store_client> local_store::client(net::real_loop& o
                 net::adopt_unix_stream(on, link.theirs.release(), "the store"),
                 detail::store_connection(secret_, self));
         },
-        has_others());
+        has_others(), has_others() ? number_ : 0);
 }
 
 SKEIN_INLINE std::shared_ptr<store_client> inherited_client(net::real_loop& on,
                                                             std::vector<unique_fd> files,
                                                             net::token secret, process_id self,
                                                             unique_function<void()> want,
-                                                            bool has_peers) {
+                                                            bool has_peers, std::uint64_t number) {
     if (files.size() != 2)
         throw error(errc::malformed, "this process has not inherited the files of a store");
     auto memory = arena::open(std::move(files[0]));
@@ -41855,7 +42209,7 @@ SKEIN_INLINE std::shared_ptr<store_client> inherited_client(net::real_loop& on,
             want();
             return detail::meet_store(std::move(stream), detail::store_connection(secret, self));
         },
-        has_peers);
+        has_peers, number);
 }
 
 } // namespace skein::objects
@@ -42810,6 +43164,7 @@ struct worker_order {
     std::string head_host{}; ///< of its cluster, as its agent reaches it
     bool is_shared = false;  ///< tasks with different numbers of cpus take turns there
     byte_buffer store{}; ///< the secret of its node's store, whose files it inherits; empty: none
+    std::uint64_t store_number = 0; ///< of that store, where there are others
 };
 
 /// What one side says to the other.
@@ -42839,6 +43194,9 @@ inline constexpr std::string_view space_client_name = "client-";
 /// store begin, and gives where it listens for those of other nodes; empty: there are none.
 void use_store(runtime& self, std::shared_ptr<objects::store_client> store,
                unique_function<std::string()> start = {});
+/// Which store this process is about to use(), of several on the nodes of a program. Before the first
+/// link: others learn it from hello().
+void tell_store_number(runtime& self, std::uint64_t number);
 /// Worker: the driver at the other end has a store that those of its nodes may meet.
 [[nodiscard]] bool has_store_for_nodes(const net::channel& driver);
 /// Worker: it is about to use the store of its driver.
@@ -42882,11 +43240,15 @@ void want_store(net::channel& driver);
 // says back where its own store is, for that to meet it: body = an address. What calls and replies say
 // of objects is in detail/object_message.hpp.
 //
+// values_wanted, id = the call: its objects cannot be had from where they are; who has sent it gives
+// their values: values, id = the call, flags: ok or failed, body = the objects, or wire_failure. A driver
+// passes both on.
+//
 // Of placement groups, from a worker to its driver: group, body = group_question,
 // detail/group_message.hpp.
 //
 // Workers call the actors of each other over links of their own, which carry call, cancel, reply,
-// started, held, item and taken alone; what they need their driver for is in detail/direct_message.hpp, and for
+// started, held, item, taken, values_wanted and values alone; what they need their driver for is in detail/direct_message.hpp, and for
 // namespaces in detail/space_state.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the
@@ -44483,6 +44845,8 @@ enum message : std::uint16_t {
     message_item = 40,
     message_taken = 41,
     message_store = 48,
+    message_values_wanted = 49,
+    message_values = 50,
 };
 /// reply_counted: of a stream that failed, beside reply_failed: its items are counted in front.
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1, reply_lends = 2, reply_object = 4,
@@ -44645,8 +45009,9 @@ struct worker_hello {
     /// Where other workers reach it: on its host, and from others. Empty: nowhere. tcp:*:port has
     /// its host from the link to the driver.
     std::string near_address, far_address;
-    std::string space;      ///< a driver's: it is the space server of this namespace
-    bool has_store = false; ///< a driver's: its store is one of many, on other nodes
+    std::string space;       ///< a driver's: it is the space server of this namespace
+    bool has_store = false;  ///< a driver's: its store is one of many, on other nodes
+    std::uint64_t store = 0; ///< which of many it uses, or is about to
 };
 
 /// The parts of the body of a reply that lends.
@@ -45304,6 +45669,9 @@ private:
 //     reply with reply_object    the body is the name of an object, which is the value
 //     reply with reply_refs      behind the value: which objects its refs name
 //
+// Where two stores do not reach each other the bytes come along: behind the name in a reply_object, else
+// in front of the list. For a call they are asked for (message_values_wanted).
+//
 // Who sends a call holds its objects until the call has ended; who gets one claims them before it
 // runs. Who sends a reply has the store hold its objects for who gets it, and then lets go.
 
@@ -45316,8 +45684,8 @@ namespace skein::rt::detail {
 /// An object in a call.
 struct object_use {
     objects::object_name name;
-    std::uint32_t place = 0; ///< the argument that it is, from 0 on; or one of those below
-    std::uint32_t unused = 0;
+    std::uint32_t place = 0;       ///< the argument that it is, from 0 on; or one of those below
+    std::uint32_t comes_along = 0; ///< 1: its bytes stand in front of the list
 };
 /// A ref or view somewhere in the arguments names it.
 inline constexpr std::uint32_t named_inside = 0xffffffff;
@@ -45327,7 +45695,12 @@ inline constexpr std::uint32_t all_arguments = 0xfffffffe;
 /// Behind the end of a body.
 void append_uses(wire::writer& to, const std::vector<object_use>& all);
 /// Takes them from the end of a body, which is shorter then. False: they cannot be read.
-[[nodiscard]] bool take_uses(byte_span& body, std::vector<object_use>& into);
+///   values  the bytes of those that come along, in the same order; of others nothing
+[[nodiscard]] bool take_uses(byte_span& body, std::vector<object_use>& into,
+                             std::vector<byte_span>* values = nullptr);
+/// Behind the end of a body: their bytes, and what they are. One for each use.
+void append_values(wire::writer& to, std::vector<object_use> all,
+                   const std::vector<objects::reading_ptr>& values);
 
 /// In the stead of a reference in a message: what it is.
 enum class ref_tag : std::uint8_t {
@@ -45354,7 +45727,8 @@ SKEIN_INLINE void append_uses(wire::writer& to, const std::vector<object_use>& a
     to.fixed(static_cast<std::uint32_t>(list.size()));
 }
 
-SKEIN_INLINE bool take_uses(byte_span& body, std::vector<object_use>& into) {
+SKEIN_INLINE bool take_uses(byte_span& body, std::vector<object_use>& into,
+                            std::vector<byte_span>* values) {
     constexpr std::size_t length = sizeof(std::uint32_t);
     if (body.size() < length) return false;
     const auto bytes = load_le<std::uint32_t>(body.data() + body.size() - length);
@@ -45362,7 +45736,25 @@ SKEIN_INLINE bool take_uses(byte_span& body, std::vector<object_use>& into) {
     const auto list = body.subspan(body.size() - length - bytes, bytes);
     if (!wire::decode(list, into)) return false;
     body = body.first(body.size() - length - bytes);
+    if (values != nullptr) values->assign(into.size(), {});
+    for (std::size_t i = into.size(); i-- > 0;) {
+        if (into[i].comes_along == 0) continue;
+        const auto size = into[i].name.bytes;
+        if (size == 0 || size > body.size()) return false;
+        const auto at = body.size() - static_cast<std::size_t>(size);
+        if (values != nullptr) (*values)[i] = body.subspan(at);
+        body = body.first(at);
+    }
     return true;
+}
+
+SKEIN_INLINE void append_values(wire::writer& to, std::vector<object_use> all,
+                                const std::vector<objects::reading_ptr>& values) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        to.raw(values[i]->bytes());
+        all[i].comes_along = 1;
+    }
+    append_uses(to, all);
 }
 
 } // namespace skein::rt::detail
@@ -45399,6 +45791,7 @@ struct arrived_objects {
     std::vector<objects::reading_ptr> bytes; ///< the same of those that are read; null: it is not
     std::optional<error> why;                ///< they are not there
     event ready;
+    event values_came; ///< from the caller, or `why` not
 
     [[nodiscard]] bool reads(const object_use& one) const noexcept {
         return reads_inside || one.place != named_inside;
@@ -45437,6 +45830,9 @@ public:
     void use(std::shared_ptr<objects::store_client> store,
              unique_function<std::string()> start = {});
     [[nodiscard]] bool has_store() const noexcept { return store_ != nullptr; }
+    /// Which one that is, or will be, of several; 0: there are no others.
+    void set_store_number(std::uint64_t number) noexcept { number_ = number; }
+    [[nodiscard]] std::uint64_t store_number() const noexcept { return number_; }
     /// Nothing comes from the store any more: what this process holds it can read, no more.
     [[nodiscard]] bool has_lost_store() const noexcept;
     [[nodiscard]] objects::store_client& store() noexcept { return *store_; }
@@ -45452,9 +45848,21 @@ public:
     }
 
     /// Holds the objects of a call that has come, and reads those whose bytes need not be asked for.
+    /// What cannot be had from where it is, its caller gives.
     ///   reads_views  the function has views in its arguments
     [[nodiscard]] std::shared_ptr<arrived_objects> claim(std::vector<object_use> uses,
-                                                         bool reads_views);
+                                                         bool reads_views,
+                                                         const std::shared_ptr<peer>& from,
+                                                         slot_id call);
+    /// The caller of a call that waits for them gives the values of its objects.
+    ///   errors  malformed
+    void take_values(peer& from, slot_id call, bool has_failed, byte_span body);
+    /// A call is not wanted any more: it waits for none.
+    static void forget_values(peer& from, slot_id call);
+    /// The values of objects that are held here, for who cannot reach them; `uses` say which.
+    ///   errors  those of reading them
+    [[nodiscard]] task<byte_buffer> values_of(std::vector<object_use> uses,
+                                              std::vector<objects::object_ptr> all);
     /// The call is about to run: what it reads is read. Until then it may be in files.
     void read(const std::shared_ptr<arrived_objects>& all);
     /// The objects of a reply of that process, which has given them to this one; the body is without
@@ -45462,6 +45870,14 @@ public:
     ///   errors  malformed, mismatch, not_supported
     [[nodiscard]] std::vector<objects::object_ptr> adopt(std::uint64_t from, std::uint16_t flags,
                                                          byte_span& body);
+    /// Whether a process that uses that store gets what this one makes; waits for their stores to meet.
+    ///   errors  cancelled
+    [[nodiscard]] task<bool> reach(std::uint64_t store_number);
+    /// Has that process hold them: true. Where the stores cannot: false, and their values go in the
+    /// message.
+    ///   errors  those of store_client::give()
+    [[nodiscard]] task<bool> give(std::vector<objects::object_ptr> all, objects::process_id to,
+                                  std::uint64_t store_number);
     /// The same of a reply that nobody waits for any more.
     void drop(std::uint64_t from, std::uint16_t flags, byte_span& body);
     /// That process has ended, and all its replies were read.
@@ -45493,6 +45909,7 @@ public:
 
 private:
     std::shared_ptr<objects::store_client> store_;
+    std::uint64_t number_ = 0;
     unique_function<std::string()> start_;
     departures leaving_;
     scope tasks_;
@@ -45744,7 +46161,8 @@ namespace skein::rt {
 
 namespace detail {
 
-struct direct_state; // in detail/direct_state.hpp
+struct direct_state;    // in detail/direct_state.hpp
+struct arrived_objects; // in detail/object_traffic.hpp
 
 /// What a peer is to this process.
 enum class peer_role : std::uint8_t {
@@ -45769,6 +46187,7 @@ struct peer : std::enable_shared_from_this<peer> {
     peer_id number;
     std::string who;               ///< "worker-2 (pid 4711 at host)"
     std::uint64_t incarnation = 0; ///< of its process, as it says
+    std::uint64_t store = 0;       ///< the same: which of several it uses
     bool up = true;
     bool is_space_client = false;      ///< another program: nothing runs there
     error why{errc::closed, "closed"}; ///< once it has ended
@@ -45801,6 +46220,8 @@ struct peer : std::enable_shared_from_this<peer> {
     // What runs for this peer: here, and calls that the driver passed on for a worker.
     detail::inbound_calls inbound;
     std::unordered_map<slot_id, detail::call_base*> forwarded;
+    /// Calls of it that wait here for the values of their objects.
+    std::unordered_map<slot_id, std::shared_ptr<detail::arrived_objects>> wants_values;
 
     // A worker, as its driver knows it, to others that call its actors.
     std::string near_address, far_address;
@@ -45836,6 +46257,7 @@ struct peer : std::enable_shared_from_this<peer> {
 
 
 // ======== skein/rt/detail/object_traffic.ipp, continued
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -45932,9 +46354,31 @@ SKEIN_INLINE bool read_at_once(objects::store_client& store, arrived_objects& al
     return true;
 }
 
+/// The home of an object is lost, or has no link with the store of this node.
+[[nodiscard]] SKEIN_INLINE bool is_out_of_reach(const objects::store_client& store,
+                                                const error& why) noexcept {
+    return store.has_peers() && !store.is_lost() &&
+           (why.code() == errc::object_lost || why.code() == errc::not_found);
+}
+
+/// Asks who has sent a call for the values of its objects, and waits for them.
+SKEIN_INLINE task<void> ask_for_values(std::shared_ptr<arrived_objects> all,
+                                       std::shared_ptr<peer> from, slot_id call) {
+    if (!from->wire || !from->is_open()) co_return;
+    from->wants_values[call] = all;
+    if (std::exchange(from->inbound.is_paused, false)) from->wire->resume_reading();
+    from->send(message_values_wanted, 0, call.value(), {});
+    while (!all->values_came.is_set() && from->is_open()) {
+        auto waiting = all->values_came.wait_for(std::chrono::seconds(1));
+        (void)co_await waiting;
+    }
+    from->wants_values.erase(call);
+}
+
 /// Until it has an answer, whatever becomes of the call.
 SKEIN_INLINE task<void> claim_for(std::shared_ptr<objects::store_client> store,
-                                  std::shared_ptr<arrived_objects> all) {
+                                  std::shared_ptr<arrived_objects> all, std::shared_ptr<peer> from,
+                                  slot_id call) {
     std::vector<objects::object_name> names;
     names.reserve(all->uses.size());
     for (const auto& one : all->uses) names.push_back(one.name);
@@ -45950,6 +46394,10 @@ SKEIN_INLINE task<void> claim_for(std::shared_ptr<objects::store_client> store,
     } else {
         all->why = held.error();
     }
+    if (all->why && is_out_of_reach(*store, *all->why)) {
+        auto asking = ask_for_values(all, std::move(from), call);
+        co_await asking;
+    }
     all->is_claimed = true;
     if (all->why || read_at_once(*store, *all)) {
         all->ready.set();
@@ -45964,8 +46412,68 @@ SKEIN_INLINE void object_traffic::read(const std::shared_ptr<arrived_objects>& a
     spawn(read_for(store_, all));
 }
 
-SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(std::vector<object_use> uses,
-                                                                    bool reads_views) {
+SKEIN_INLINE void object_traffic::take_values(peer& from, slot_id call, bool has_failed,
+                                              byte_span body) {
+    const auto found = from.wants_values.find(call);
+    if (found == from.wants_values.end()) return; // it is not wanted any more
+    const auto all = found->second;
+    from.wants_values.erase(found);
+    std::vector<object_use> uses;
+    std::vector<byte_span> values;
+    if (!has_failed) {
+        if (!take_uses(body, uses, &values) || uses.size() != all->uses.size())
+            throw malformed(fmt::format("objects that cannot be read from {}", from.who));
+        std::vector<objects::object_ptr> held;
+        for (std::size_t i = 0; i < uses.size(); ++i) {
+            if (!(uses[i].name == all->uses[i].name))
+                throw malformed(fmt::format("other objects than were asked for from {}", from.who));
+            held.push_back(objects::adopt_value(*store_, uses[i].name, values[i]));
+        }
+        all->held = std::move(held);
+        all->why.reset();
+    }
+    all->values_came.set();
+}
+
+SKEIN_INLINE void object_traffic::forget_values(peer& from, slot_id call) {
+    const auto found = from.wants_values.find(call);
+    if (found != from.wants_values.end()) found->second->values_came.set();
+}
+
+SKEIN_INLINE task<byte_buffer> object_traffic::values_of(std::vector<object_use> uses,
+                                                         std::vector<objects::object_ptr> all) {
+    const auto store = store_;
+    auto reading = store->read(std::move(all));
+    const auto got = co_await reading;
+    wire::writer out;
+    append_values(out, std::move(uses), got);
+    co_return std::move(out).take();
+}
+
+SKEIN_INLINE task<bool> object_traffic::reach(std::uint64_t store_number) {
+    const auto store = store_;
+    if (!store->has_peers()) co_return true;
+    store->open();
+    auto reaching = store->others().wait(store_number);
+    co_return co_await reaching;
+}
+
+SKEIN_INLINE task<bool> object_traffic::give(std::vector<objects::object_ptr> all,
+                                             objects::process_id to, std::uint64_t store_number) {
+    const auto store = store_;
+    for (const auto& one : all)
+        if (one->is_own_copy()) co_return false;
+    auto reaching = reach(store_number);
+    if (!co_await reaching) co_return false;
+    auto giving = as_result(store->give(std::move(all), to, store_number));
+    const auto given = co_await giving;
+    if (!given && !is_out_of_reach(*store, given.error())) throw given.error();
+    co_return given.has_value();
+}
+
+SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(
+    std::vector<object_use> uses, bool reads_views, const std::shared_ptr<peer>& from,
+    slot_id call) {
     auto all = std::make_shared<arrived_objects>();
     all->uses = std::move(uses);
     all->reads_inside = reads_views;
@@ -45975,7 +46483,7 @@ SKEIN_INLINE std::shared_ptr<arrived_objects> object_traffic::claim(std::vector<
                 .with_hint("give the value instead of its ref");
         all->ready.set();
     } else {
-        spawn(claim_for(store_, all));
+        spawn(claim_for(store_, all, from, call));
     }
     return all;
 }
@@ -45987,15 +46495,29 @@ SKEIN_INLINE std::vector<objects::object_ptr> object_traffic::adopt(std::uint64_
         throw error(errc::not_supported,
                     "not supported: a reply that is an object of another host's store");
     std::vector<objects::object_name> names;
+    std::vector<byte_span> values;
     if (flags == reply_object) {
-        if (auto read = wire::decode(body, names.emplace_back()); !read) throw read.error();
+        wire::reader in(body);
+        if (!wire::decode(in, names.emplace_back()))
+            throw error(errc::malformed, "a reply whose object cannot be read");
+        values.push_back(in.rest());
     } else {
         std::vector<object_use> uses;
-        if (!take_uses(body, uses))
+        if (!take_uses(body, uses, &values))
             throw error(errc::malformed, "a reply whose objects cannot be read");
         for (const auto& one : uses) names.push_back(one.name);
     }
-    return store_->adopt(names, objects::process_id(from));
+    std::vector<objects::object_name> given; // the others come along
+    for (std::size_t i = 0; i < names.size(); ++i)
+        if (values[i].empty()) given.push_back(names[i]);
+    auto taken = store_->adopt(given, objects::process_id(from));
+    if (given.size() == names.size()) return taken;
+    std::vector<objects::object_ptr> all;
+    auto next = taken.begin();
+    for (std::size_t i = 0; i < names.size(); ++i)
+        all.push_back(values[i].empty() ? std::move(*next++)
+                                        : objects::adopt_value(*store_, names[i], values[i]));
+    return all;
 }
 
 SKEIN_INLINE void object_traffic::drop(std::uint64_t from, std::uint16_t flags, byte_span& body) {
@@ -46181,6 +46703,7 @@ struct direct_hello {
     std::uint64_t incarnation = 0; ///< its own
     std::uint64_t wanted = 0;      ///< whom it takes the other one for; 0 in the answer
     std::uint64_t generation = 0;  ///< grows with every link of the two; 0 in the answer
+    std::uint64_t store = 0;       ///< which of several it uses
 };
 /// What direct links are for, see net::identity.
 inline constexpr const char* direct_purpose = "calls between workers";
@@ -46459,26 +46982,64 @@ struct replies::later_reply {
     }
 
     static task<void> with_value(later_reply self, std::unique_ptr<outgoing_value> value) {
-        auto making = as_result(self.by->objects_.make_for(self.caller(), value->stored()));
-        const auto name = co_await making;
-        if (!name && name.error().code() == errc::cancelled) throw name.error();
+        auto& objects = self.by->objects_;
+        auto reaching = objects.reach(self.to->store);
+        std::optional<objects::object_name> made;
+        if (co_await reaching) {
+            auto making = as_result(objects.make_for(self.caller(), value->stored()));
+            const auto name = co_await making;
+            if (!name && name.error().code() == errc::cancelled) throw name.error();
+            if (name) made = *name;
+        }
         self.reply_or_fail([&] {
-            if (name && *name)
-                self.send(reply_object, [&](wire::writer& w) { wire::encode(w, **name); });
+            if (made)
+                self.send(reply_object, [&](wire::writer& w) { wire::encode(w, *made); });
             else
                 self.send(reply_ok, [&](wire::writer& w) { value->encode(w); });
         });
     }
     static task<void> with_refs(later_reply self, byte_buffer body,
                                 std::vector<objects::object_ptr> all) {
-        const auto store = self.by->objects_.shared_store();
-        auto giving = as_result(store->give(all, self.caller()));
+        auto& objects = self.by->objects_;
+        auto giving = as_result(objects.give(all, self.caller(), self.to->store));
         const auto given = co_await giving;
         if (!given && given.error().code() == errc::cancelled) throw given.error();
+        std::optional<error> why;
+        if (given && !*given) {
+            auto packing = as_result(with_values(&objects, self.flags, std::move(body), all));
+            auto packed = co_await packing;
+            if (!packed && packed.error().code() == errc::cancelled) throw packed.error();
+            if (packed)
+                body = std::move(*packed);
+            else
+                why = packed.error();
+        }
         self.reply_or_fail([&] {
+            if (why) throw *why;
             if (!given) throw given.error();
             self.send(self.flags, [&](wire::writer& w) { w.raw(body); });
         });
+    }
+    /// The same reply, with the bytes of its objects in it.
+    static task<byte_buffer> with_values(object_traffic* objects, std::uint16_t flags,
+                                         byte_buffer body, std::vector<objects::object_ptr> all) {
+        std::vector<object_use> uses;
+        byte_span value = body;
+        if (flags == reply_object)
+            uses.push_back({all.front()->name(), named_inside, 0});
+        else if (!take_uses(value, uses) || uses.size() != all.size())
+            throw error(errc::malformed, "a reply whose objects cannot be read");
+        auto reading = objects->store().read(all);
+        const auto got = co_await reading;
+        wire::writer out;
+        if (flags == reply_object) {
+            wire::encode(out, all.front()->name());
+            out.raw(got.front()->bytes());
+        } else {
+            out.raw(value);
+            append_values(out, std::move(uses), got);
+        }
+        co_return std::move(out).take();
     }
 };
 
@@ -50425,7 +50986,8 @@ SKEIN_INLINE void backlog::push(arrival one) {
     bytes_ += one.body.size();
     waiting_.push_back(std::move(one));
     is_full_ = is_full_ || bytes_ > limit::backlog_bytes;
-    if (is_full_ && from.wire && !std::exchange(from.inbound.is_paused, true))
+    if (is_full_ && from.wire && from.wants_values.empty() &&
+        !std::exchange(from.inbound.is_paused, true))
         from.wire->pause_reading();
 }
 
@@ -50970,10 +51532,12 @@ SKEIN_INLINE void executor::drop_calls(peer& caller) {
 }
 
 SKEIN_INLINE void executor::cancel(peer& from, slot_id id, bool by_force) {
-    if (auto* const found = from.inbound.running.find(id))
+    if (auto* const found = from.inbound.running.find(id)) {
         (*found)->end(by_force);
-    else
+    } else {
         backlog_.cancel(from, id);
+        object_traffic::forget_values(from, id);
+    }
 }
 
 SKEIN_INLINE void executor::items_were_taken(peer& from, slot_id id, byte_span body) {
@@ -51001,7 +51565,7 @@ SKEIN_INLINE void executor::arrived_with_objects(const std::shared_ptr<peer>& fr
     wire::reader head_of(body);
     call_head head;
     const auto& fn = read_head(head_of, head, *from, one.came);
-    const auto objects = replies_.objects().claim(std::move(uses), fn.reads_views);
+    const auto objects = replies_.objects().claim(std::move(uses), fn.reads_views, from, one.slot);
     one.objects = objects;
     if (!backlog_.is_open()) {
         backlog_.open();
@@ -51566,7 +52130,9 @@ consteval bool holds_loops_own() {
 
 
 // ======== skein/rt/detail/stored.hpp, continued
+#include <concepts>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51597,6 +52163,12 @@ consteval bool is_storable() {
 /// A value of this type can be an object: nothing in it belongs to a loop.
 template <class T>
 inline constexpr bool storable = is_storable<T>();
+
+/// A value of which its codec gives one that lies over the bytes of an object, which it keeps.
+template <class T>
+concept read_in_place = requires(byte_span bytes, std::shared_ptr<const void> keep) {
+    { wire::codec<T>::in_place(bytes, keep) } -> std::same_as<result<T>>;
+};
 
 /// What a view of a T gives.
 template <class T>
@@ -52206,6 +52778,8 @@ public:
     bool lends = false; ///< the value is that of a reply that lends
 
     [[nodiscard]] const peer& origin() const noexcept { return *origin_; }
+    [[nodiscard]] slot_id origin_id() const noexcept { return origin_id_; }
+    [[nodiscard]] const std::shared_ptr<peer>& who_asks() const noexcept { return origin_; }
     [[nodiscard]] call_id asker() const noexcept { return asker_; }
     /// The value has refs of objects in it, which this process holds; it is passed on as it came.
     void pass_refs(std::uint16_t flags, byte_span reply, std::vector<objects::object_ptr> all) {
@@ -52465,6 +53039,13 @@ struct runtime::object_replies {
     static task<void> read_and_take(runtime* self, std::shared_ptr<peer> from,
                                     counted_ptr<detail::call_base> call, std::uint16_t flags,
                                     byte_buffer body, std::vector<objects::object_ptr> all);
+    [[nodiscard]] static bool runs_again(runtime& self, detail::call_base& call, const error& why);
+    /// Who runs a call cannot reach its objects.
+    static void values_wanted(runtime& self, peer& from, slot_id id);
+    static task<void> give_values(runtime* self, std::shared_ptr<peer> to, slot_id id,
+                                  counted_ptr<detail::call_base> call);
+    /// What came of that.
+    static void values(runtime& self, peer& from, const net::frame_view& f);
 };
 
 /// What the options of a call say of its place. Functions of runtime, in runtime_dispatch.ipp.
@@ -54423,9 +55004,15 @@ SKEIN_INLINE void runtime::drain(detail::actor_queue& queue) {
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call, bool by_force) noexcept {
     const counted_ptr<detail::call_base> hold(&call);
+    const bool was_sent = call.state == detail::phase::sent || call.state == detail::phase::started;
+    if (was_sent && call.on == nullptr) // its answer is there, and the objects of that come
+        return call.fail({error(errc::cancelled, fmt::format("{} was cancelled; its value was on "
+                                                             "the way",
+                                                             call.name())),
+                          nullptr});
     const auto queue = call.queue;
     const bool is_free = take_back(call);
-    if (!is_free && (call.state == detail::phase::sent || call.state == detail::phase::started)) {
+    if (!is_free && was_sent) {
         by_force = by_force && call.kind == detail::call_kind::task;
         if (std::exchange(call.extra().cancel_requested, true) && !by_force) return;
         if (call.on != nullptr && call.on->is_open())
@@ -54735,7 +55322,8 @@ SKEIN_INLINE void runtime::open_to_workers(net::network& via, const net::token& 
     const auto open = [&](const net::address& at) -> std::string {
         if (at.host.empty()) return {};
         try {
-            const detail::direct_hello hello{state_->incarnation, 0, 0};
+            const detail::direct_hello hello{state_->incarnation, 0, 0,
+                                             state_->replies.objects().store_number()};
             direct.doors.push_back(std::make_unique<net::link_endpoint>(
                 via, at, detail::direct_options(*this, secret, at.is_unix(), hello),
                 worker_links(*this, time_constants::lan().worker_resume),
@@ -54760,6 +55348,7 @@ SKEIN_INLINE detail::worker_hello runtime::hello() const {
     out.far_address = state_->direct->far_address;
     if (state_->home == nullptr && state_->space_server == 0) out.space = state_->space;
     const auto& objects = state_->replies.objects();
+    out.store = objects.store_number();
     out.has_store = state_->upstream == nullptr && objects.has_store() && objects.has_peers();
     return out;
 }
@@ -54792,6 +55381,7 @@ SKEIN_INLINE task<void> runtime::serve_caller(runtime* self, std::shared_ptr<net
     const auto& who = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
     l->incarnation = hello->incarnation;
+    l->store = hello->store;
     direct.callers.push_back(l);
     self->state_->executor.add_caller(*l);
     self->listen_to(l);
@@ -54832,6 +55422,9 @@ SKEIN_INLINE void runtime::on_direct_frame(const std::shared_ptr<peer>& from,
     if (f.kind == detail::message_reply && answers) return on_reply(*from, f);
     if (f.kind == detail::message_item && answers) return streams::on_item(*this, *from, f);
     if (f.kind == detail::message_taken && calls) return streams::on_taken(*from, f);
+    if (f.kind == detail::message_values_wanted && answers)
+        return object_replies::values_wanted(*this, *from, slot_id(f.id));
+    if (f.kind == detail::message_values && calls) return object_replies::values(*this, *from, f);
     if (f.kind == detail::message_cancel && calls) return on_cancel(*from, slot_id(f.id), false);
     if (f.kind == detail::message_started && answers)
         return credits::on_started(*this, *from, slot_id(f.id));
@@ -54920,6 +55513,7 @@ SKEIN_INLINE peer& runtime::here() {
         direct.here->loopback = &direct;
         direct.here->who = state_->name.describe();
         direct.here->incarnation = state_->incarnation;
+        direct.here->store = state_->replies.objects().store_number();
         state_->executor.add_caller(*direct.here);
     }
     return *direct.here;
@@ -55608,7 +56202,8 @@ SKEIN_INLINE task<void> runtime::reach(runtime* self, std::uint64_t incarnation)
 SKEIN_INLINE task<std::shared_ptr<net::channel>> runtime::dial(std::uint64_t incarnation) {
     auto& direct = *state_->direct;
     auto& at = direct.targets.at(incarnation);
-    const detail::direct_hello hello{state_->incarnation, incarnation, ++at.generation};
+    const detail::direct_hello hello{state_->incarnation, incarnation, ++at.generation,
+                                     state_->replies.objects().store_number()};
     const auto addresses = at.addresses;
     for (const auto& text : addresses) {
         const auto to = net::address::parse(text);
@@ -55642,6 +56237,8 @@ SKEIN_INLINE task<void> runtime::talk(runtime* self, std::uint64_t incarnation,
     l->number = peer_id(++self->state_->last_link);
     l->who = at.who;
     l->incarnation = incarnation;
+    if (const auto its = wire::decode<detail::direct_hello>(l->wire->peer().extra))
+        l->store = its->store;
     at.link = l;
     self->listen_to(l);
     for (const auto id : std::exchange(at.waiting, {})) {
@@ -56111,6 +56708,9 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_item: return streams::on_item(*this, *from, f);
     case detail::message_taken: return streams::on_taken(*from, f);
+    case detail::message_values_wanted:
+        return object_replies::values_wanted(*this, *from, slot_id(f.id));
+    case detail::message_values: return object_replies::values(*this, *from, f);
     case detail::message_call:
         return state_->upstream == nullptr ? forward(*from, f) : state_->executor.arrived(from, f);
     case detail::message_started: return credits::on_started(*this, *from, slot_id(f.id));
@@ -56923,6 +57523,7 @@ SKEIN_INLINE task<void> runtime::object_replies::bring(
         self->refuse(*call, self->is_closing(call->name()));
         co_return;
     }
+    if (!came && runs_again(*self, *call, came.error())) co_return;
     if (!came) {
         call->fail({error(came.error().code(),
                           fmt::format("the value of {}: {}", call->name(), came.error().text()))
@@ -56938,6 +57539,101 @@ SKEIN_INLINE task<void> runtime::object_replies::bring(
     } catch (const error& e) {
         call->fail({e, nullptr});
     }
+}
+
+/// Driver: what has ended with the node on which it was made is made again, as if its worker had been
+/// lost a moment before.
+SKEIN_INLINE bool runtime::object_replies::runs_again(runtime& self, detail::call_base& call,
+                                                      const error& why) {
+    const bool is_lost = why.code() == errc::object_lost || why.code() == errc::not_found;
+    if (!is_lost || self.state_->upstream != nullptr || self.state_->closing ||
+        self.state_->given_up || call.kind != detail::call_kind::task || call.retries_left == 0 ||
+        call.is_spent || detail::is_unwanted(call) || call.body.empty())
+        return false;
+    --call.retries_left;
+    ++call.lost_attempts;
+    ++self.state_->stats.retried;
+    call.on = nullptr;
+    call.alone = 0;
+    call.state = detail::phase::queued;
+    call.begin_again();
+    self.place(counted_ptr(&call));
+    return true;
+}
+
+SKEIN_INLINE void runtime::object_replies::values_wanted(runtime& self, peer& from, slot_id id) {
+    auto* const call = self.call_at(from, id);
+    const auto refuse = [&] {
+        wire::writer w;
+        detail::encode_failure(w,
+                               {error(errc::object_lost, "nobody has its objects any more"), {}});
+        if (from.is_open())
+            from.send(detail::message_values, detail::reply_failed, id.value(), w.bytes());
+    };
+    if (call == nullptr || call->is_done()) return refuse();
+    if (self.state_->upstream == nullptr && call->nested) {
+        const auto& passed = static_cast<const detail::forwarded_call&>(*call);
+        const auto& origin = passed.who_asks();
+        if (!origin->is_open()) return refuse();
+        return origin->send(detail::message_values_wanted, 0, passed.origin_id().value(), {});
+    }
+    if (!call->rare || call->rare->objects.empty() || !self.state_->replies.objects().has_store())
+        return refuse();
+    self.state_->replies.objects().spawn(
+        give_values(&self, from.shared_from_this(), id, counted_ptr(call)));
+}
+
+SKEIN_INLINE task<void> runtime::object_replies::give_values(runtime* self,
+                                                             std::shared_ptr<peer> to, slot_id id,
+                                                             counted_ptr<detail::call_base> call) {
+    auto& objects = self->state_->replies.objects();
+    auto uses = call->rare->objects;
+    std::vector<objects::object_ptr> all;
+    std::optional<error> why;
+    for (const auto& one : uses) {
+        all.push_back(objects.store().find(one.name.key()));
+        if (!all.back()) why = error(errc::object_lost, "an object of the call is held no more");
+    }
+    if (!why) {
+        auto packing = as_result(objects.values_of(std::move(uses), std::move(all)));
+        auto packed = co_await packing;
+        if (!packed && packed.error().code() == errc::cancelled) throw packed.error();
+        if (!to->is_open()) co_return;
+        try {
+            if (!packed) throw packed.error();
+            net::frame f;
+            f.kind = detail::message_values;
+            f.id = id.value();
+            f.body = std::move(*packed);
+            to->send(std::move(f));
+            co_return;
+        } catch (const error& e) {
+            why = e;
+        }
+    }
+    if (!to->is_open()) co_return;
+    wire::writer w;
+    detail::encode_failure(w, {std::move(*why), nullptr});
+    to->send(detail::message_values, detail::reply_failed, id.value(), w.bytes());
+}
+
+/// From who has sent the call, or, at the driver, from the worker for which it has passed it on.
+SKEIN_INLINE void runtime::object_replies::values(runtime& self, peer& from,
+                                                  const net::frame_view& f) {
+    const slot_id id(f.id);
+    const bool is_passed_on = self.state_->upstream == nullptr;
+    if (!is_passed_on)
+        return self.state_->replies.objects().take_values(from, id, f.flags != 0, f.body);
+    const auto found = from.forwarded.find(id);
+    if (found == from.forwarded.end()) return;
+    const auto& call = *found->second;
+    if (call.on == nullptr || !call.on->is_open()) return;
+    net::frame out;
+    out.kind = detail::message_values;
+    out.flags = f.flags;
+    out.id = call.slot.value();
+    out.body = f.take_body();
+    call.on->send(std::move(out));
 }
 
 /// All of them can be read here, or are passed on. body: without the list of objects.
@@ -57034,6 +57730,7 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::channel>
     if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
         l->room.capacity = std::max<std::uint32_t>(1, hello->cpus);
         l->incarnation = hello->incarnation;
+        l->store = hello->store;
         if (!hello->shares_memory && state_->upstream == nullptr) l->page = {};
         l->near_address = hello->near_address;
         l->far_address = hello->far_address;
@@ -58524,6 +59221,10 @@ SKEIN_INLINE void use_store(runtime& self, std::shared_ptr<objects::store_client
     answers.objects().use(std::move(store), std::move(start));
 }
 
+SKEIN_INLINE void tell_store_number(runtime& self, std::uint64_t number) {
+    self.answers().objects().set_store_number(number);
+}
+
 SKEIN_INLINE bool has_store_for_nodes(const net::channel& driver) {
     const auto hello = wire::decode<detail::worker_hello>(driver.peer().extra);
     return hello && hello->has_store;
@@ -58746,7 +59447,7 @@ SKEIN_INLINE std::shared_ptr<objects::store_client> join_store(rt::runtime& self
         [driver = std::move(driver)] {
             if (const auto wire = driver.lock()) rt::want_store(*wire);
         },
-        has_peers);
+        has_peers, mine.store_number);
     rt::use_store(self, store);
     return store;
 }
@@ -58777,6 +59478,7 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, rt::runtime* self, by
     const bool in_memory = inherited != nullptr;
     rt::worker_link ours{secret, mine->cpus, in_memory, static_cast<bool>(memory)};
     ours.start = time_constants::lan().start_timeout;
+    rt::tell_store_number(*self, mine->store_number);
     net::address to;
     if (!in_memory) to = net::address::parse(mine->address).value();
     if (mine->direct) {
@@ -59840,7 +60542,8 @@ SKEIN_INLINE error session_closed(const rt::function_record* fn, const char* pro
 //     auto s = skein::remote<&total>(r);
 //
 // Of a vector of plain elements it gives a std::span, of a std::string a std::string_view, of all else
-// a const T&, which is decoded once in each process. What it gives never changes and stays as long as
+// a const T&, which is decoded once in each process, or lies over the bytes where its codec knows how
+// (train/tensor_message.hpp). What it gives never changes and stays as long as
 // a copy of the view lives, on whichever thread. A vector of views is the parameter for a vector of
 // refs.
 
@@ -59906,6 +60609,10 @@ public:
         made.object_ = bytes->of();
         if constexpr (rt::detail::is_flat<T>) {
             made.bytes_ = std::move(bytes); // it stays where it is
+        } else if constexpr (rt::detail::read_in_place<T>) {
+            auto value = wire::codec<T>::in_place(bytes->bytes(), bytes);
+            if (!value) throw value.error();
+            made.value_ = std::make_shared<const T>(std::move(*value));
         } else {
             made.value_ = made.object_->template decoded<T>([&] {
                 auto value = std::make_shared<T>(wire::detail::fresh<T>());
@@ -62455,7 +63162,7 @@ SKEIN_INLINE driver::driver(net::real_loop& on, const driver_plan& plan, const r
     if (!plan.head.empty()) {
         workers_ = roles_of_program()->workers(on, network_, self_, plan.cluster);
         const auto meeting = workers_->stores();
-        if (meeting && objects::is_store_asked(how.store))
+        if (meeting)
             open_store(on, how.store, objects::store_on_node{meeting->secret, "the driver"});
         return;
     }
@@ -62483,6 +63190,7 @@ SKEIN_INLINE void driver::open_store(net::real_loop& on, std::string_view asked,
                     {{"why", e.what()}, {"then", "large values travel in messages"}});
         return;
     }
+    if (store_->has_others()) rt::tell_store_number(self_, store_->number());
     objects_ = store_->client(on, objects::process_id(self_.incarnation()));
     rt::use_store(self_, objects_, [this] {
         const auto meeting = workers_->stores();

@@ -60,7 +60,8 @@
 //
 // Models: stub_communicator (one rank), shm_communicator (one host), ring_communicator (TCP, also
 // on the simulated network), hierarchical_communicator (shared memory inside hosts, a ring between
-// them), and what a program adds (models.hpp). A process may have several at once, over the same or
+// them), host_communicator (buffers of devices, over one of these), and what a program adds
+// (models.hpp). A process may have several at once, over the same or
 // other ranks; each has its own order of collectives.
 //
 //     std::unique_ptr<communicator> comm = ...;                // on its loop; comm_thread has one
@@ -703,6 +704,9 @@ public:
     /// What it is, for people: "shm x2", "ring x4", "hierarchical x4 on 2 hosts".
     [[nodiscard]] virtual std::string name() const = 0;
 
+    /// Whether it takes buffers that are there. Any thread.
+    [[nodiscard]] virtual bool reaches(device where) const noexcept { return where.is_cpu(); }
+
     /// io of every rank holds the reduction.
     virtual task<void> all_reduce(buffer_view io, reduce_op op) = 0;
     /// in.count = N * out.count; rank r gets slice r; in is unchanged.
@@ -831,6 +835,7 @@ struct comm_stats {
 class comm_thread {
     friend class ticket;
     friend std::shared_ptr<const call_record> calls_of(const comm_thread& comm);
+    friend bool reaches(const comm_thread& comm, device where) noexcept;
 
 public:
     /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back
@@ -934,6 +939,8 @@ private:
 
 /// What a rank has called on its communicator, if that compares no calls: communicator::calls().
 [[nodiscard]] std::shared_ptr<const call_record> calls_of(const comm_thread& comm);
+/// Any thread: whether its collectives take buffers that are there.
+[[nodiscard]] bool reaches(const comm_thread& comm, device where) noexcept;
 
 } // namespace skein::dist
 
@@ -1414,6 +1421,10 @@ SKEIN_INLINE comm_stats comm_thread::stats() const {
 
 SKEIN_INLINE std::shared_ptr<const call_record> calls_of(const comm_thread& comm) {
     return comm.comm_->calls();
+}
+
+SKEIN_INLINE bool reaches(const comm_thread& comm, device where) noexcept {
+    return comm.comm_->reaches(where);
 }
 
 } // namespace skein::dist
@@ -5804,6 +5815,924 @@ SKEIN_INLINE task<void> hierarchical_communicator::message(buffer_view io, int p
 
 } // namespace skein::dist
 
+// ======== skein/dist/host_communicator.hpp
+// A communicator for buffers of devices over one that works in the host's memory.
+//
+// Each collective copies what it reads from the device into pinned memory, lets the other
+// communicator work there, and copies back what that wrote. So it is correct wherever that one is,
+// also for ranks that share a device, and each byte crosses the bus twice. Buffers of the host go to
+// the other one as they are. Never run on a GPU: docs/gpu.md.
+//
+//     run_config.communicator = "host";                 // over shm, ring or hierarchical
+//     host_communicator comm(std::move(inner), [] { return load_cuda_runtime().value(); });
+
+
+// ======== skein/dist/cuda_runtime.hpp
+// CUDA's runtime as a table of functions: memory, streams and events of devices.
+//
+// The declarations are skein's own, of the C interface that CUDA 12 and 13 share, so that nothing
+// of CUDA is needed to build. The table is filled by dlopen, or by a model of a device (sim), which
+// no program can choose. docs/design/0050-cuda-and-nccl.md says what has run where.
+//
+//     const cuda_runtime cuda = load_cuda_runtime().value();
+//     require_device(cuda, 0);                          // or says what is missing
+//     cuda_stream stream = nullptr;
+//     cuda_check(cuda, cuda.stream_create(&stream, cuda_stream_non_blocking), "a stream");
+
+
+// ======== skein/dist/library.hpp
+// Libraries that are looked for while the program runs: nothing of them is needed to build it.
+//
+// A table of functions stands for such a library (cuda_runtime.hpp, nccl.hpp). Its entries are
+// filled by dlopen, or by a model of the library, and callers cannot tell which.
+//
+//     const auto found = shared_library::find({"libnccl.so.2"});
+//     void* const version = found.value().symbol("ncclGetVersion");
+
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::dist {
+
+/// Gives the address of a function by its name; null when there is none.
+using symbol_finder = std::function<void*(const char*)>;
+
+/// A library of this process. It stays loaded: libraries of devices have threads of their own.
+class shared_library {
+public:
+    /// The first of the names that is loaded already, else the first that can be loaded.
+    ///   names   as dlopen takes them: "libnccl.so.2", or a path
+    ///   errors  not_found: the names that were tried, and what the system said of each
+    [[nodiscard]] static result<shared_library> find(const std::vector<std::string>& names);
+
+    /// Some part of this process has it. Nothing is loaded.
+    [[nodiscard]] static bool is_loaded(const std::string& name) noexcept;
+
+    /// Null when the library has no such function.
+    [[nodiscard]] void* symbol(const char* name) const noexcept;
+    /// The file it came from, or the name it was found by.
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+    /// Somebody else had loaded it before.
+    [[nodiscard]] bool was_loaded() const noexcept { return was_loaded_; }
+
+private:
+    shared_library(void* handle, std::string path, bool was_loaded)
+        : handle_(handle), path_(std::move(path)), was_loaded_(was_loaded) {}
+
+    void* handle_;
+    std::string path_;
+    bool was_loaded_;
+};
+
+namespace detail {
+
+template <class Result, class... Args>
+void bind_symbol(std::function<Result(Args...)>& entry, void* address) {
+    if (address != nullptr) entry = reinterpret_cast<Result (*)(Args...)>(address);
+}
+
+} // namespace detail
+
+/// Fills every entry of a table. Gives the names of those that were not found.
+///   Table  has a function each(table, visitor), which calls visitor(symbol, entry) for each
+template <class Table>
+[[nodiscard]] std::vector<std::string> fill_table(Table& table, const symbol_finder& find) {
+    std::vector<std::string> missing;
+    Table::each(table, [&](const char* symbol, auto& entry) {
+        void* const address = find(symbol);
+        detail::bind_symbol(entry, address);
+        if (address == nullptr) missing.emplace_back(symbol);
+    });
+    return missing;
+}
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/library.ipp
+// The door to dlopen.
+
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <dlfcn.h>
+#include <link.h>
+
+namespace skein::dist {
+
+namespace detail {
+
+SKEIN_INLINE std::string path_of(void* handle, const std::string& name) {
+    struct link_map* map = nullptr;
+    const bool known = ::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr &&
+                       map->l_name != nullptr && map->l_name[0] != '\0';
+    return known ? map->l_name : name;
+}
+
+} // namespace detail
+
+SKEIN_INLINE result<shared_library> shared_library::find(const std::vector<std::string>& names) {
+    for (const auto& name : names) {
+        if (void* const handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE))
+            return shared_library(handle, detail::path_of(handle, name), true);
+    }
+    std::vector<std::string> said;
+    for (const auto& name : names) {
+        if (void* const handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE))
+            return shared_library(handle, detail::path_of(handle, name), false);
+        const char* const why = ::dlerror();
+        said.emplace_back(why != nullptr ? why : name + ": cannot be loaded");
+    }
+    return error(errc::not_found, fmt::format("no library called {}", fmt::join(names, " or ")))
+        .with_cause(fmt::format("{}", fmt::join(said, "; ")));
+}
+
+SKEIN_INLINE bool shared_library::is_loaded(const std::string& name) noexcept {
+    void* const handle = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (handle != nullptr) (void)::dlclose(handle); // the count that this look has added
+    return handle != nullptr;
+}
+
+SKEIN_INLINE void* shared_library::symbol(const char* name) const noexcept {
+    return ::dlsym(handle_, name);
+}
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/cuda_runtime.hpp, continued
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::dist {
+
+/// What CUDA's functions return; those that skein decides on. Others are passed on as numbers.
+enum class cuda_result : int {
+    success = 0,
+    invalid_value = 1,
+    out_of_memory = 2,
+    insufficient_driver = 35,
+    no_device = 100,
+    invalid_device = 101,
+    invalid_handle = 400,
+    not_ready = 600,
+    launch_failure = 719,
+};
+
+struct cuda_stream_object;
+struct cuda_event_object;
+using cuda_stream = cuda_stream_object*; ///< null: the device's legacy default stream
+using cuda_event = cuda_event_object*;
+
+/// Of a copy: automatic looks at the two addresses.
+enum class cuda_copy : int {
+    host_to_host,
+    host_to_device,
+    device_to_host,
+    device_to_device,
+    automatic
+};
+
+inline constexpr unsigned cuda_stream_non_blocking = 1; ///< no order with the default stream
+inline constexpr unsigned cuda_event_disable_timing = 2;
+inline constexpr unsigned cuda_host_alloc_portable = 1; ///< pinned for all devices
+
+/// The functions of CUDA's runtime that skein calls. The current device is each thread's own.
+struct cuda_runtime {
+    template <class F>
+    using entry = std::function<F>;
+
+    entry<cuda_result(int*)> runtime_version, driver_version; ///< 13020: 13.2
+    entry<cuda_result(int*)> device_count;
+    entry<cuda_result(int*)> get_device;
+    entry<cuda_result(int)> set_device;
+    entry<cuda_result()> device_synchronize;
+    entry<const char*(cuda_result)> error_text;
+    entry<cuda_result()> last_error; ///< and forgets it
+    entry<cuda_result(void**, std::size_t)> allocate;
+    entry<cuda_result(void*)> release;
+    entry<cuda_result(void**, std::size_t, unsigned)> allocate_host; ///< pinned
+    entry<cuda_result(void*)> release_host;
+    entry<cuda_result(std::size_t*, std::size_t*)> memory_info; ///< free, total
+    entry<cuda_result(void*, const void*, std::size_t, cuda_copy, cuda_stream)> copy_async;
+    entry<cuda_result(void*, int, std::size_t, cuda_stream)> set_async;
+    entry<cuda_result(cuda_stream*, unsigned)> stream_create;
+    entry<cuda_result(cuda_stream)> stream_destroy, stream_query, stream_synchronize;
+    entry<cuda_result(cuda_stream, cuda_event, unsigned)> stream_wait_event;
+    entry<cuda_result(cuda_event*, unsigned)> event_create;
+    entry<cuda_result(cuda_event)> event_destroy, event_query, event_synchronize;
+    entry<cuda_result(cuda_event, cuda_stream)> event_record;
+
+    /// Where the functions came from: a file, or "a model".
+    std::string source;
+
+    /// visitor(name in the library, entry), for each.
+    template <class Table, class Visitor>
+    static void each(Table& t, Visitor visit) {
+        visit("cudaRuntimeGetVersion", t.runtime_version);
+        visit("cudaDriverGetVersion", t.driver_version);
+        visit("cudaGetDeviceCount", t.device_count);
+        visit("cudaGetDevice", t.get_device);
+        visit("cudaSetDevice", t.set_device);
+        visit("cudaDeviceSynchronize", t.device_synchronize);
+        visit("cudaGetErrorString", t.error_text);
+        visit("cudaGetLastError", t.last_error);
+        visit("cudaMalloc", t.allocate);
+        visit("cudaFree", t.release);
+        visit("cudaHostAlloc", t.allocate_host);
+        visit("cudaFreeHost", t.release_host);
+        visit("cudaMemGetInfo", t.memory_info);
+        visit("cudaMemcpyAsync", t.copy_async);
+        visit("cudaMemsetAsync", t.set_async);
+        visit("cudaStreamCreateWithFlags", t.stream_create);
+        visit("cudaStreamDestroy", t.stream_destroy);
+        visit("cudaStreamQuery", t.stream_query);
+        visit("cudaStreamSynchronize", t.stream_synchronize);
+        visit("cudaStreamWaitEvent", t.stream_wait_event);
+        visit("cudaEventCreateWithFlags", t.event_create);
+        visit("cudaEventDestroy", t.event_destroy);
+        visit("cudaEventQuery", t.event_query);
+        visit("cudaEventSynchronize", t.event_synchronize);
+        visit("cudaEventRecord", t.event_record);
+    }
+};
+
+/// The names under which the library is looked for.
+[[nodiscard]] std::vector<std::string> cuda_runtime_names();
+
+/// The library that is loaded already, else one that the system finds by a name.
+///   errors  not_found: no library, with the names that were tried and what to do; not_supported:
+///           one that lacks functions, or is older than CUDA 12
+[[nodiscard]] result<cuda_runtime> load_cuda_runtime(
+    const std::vector<std::string>& names = cuda_runtime_names());
+/// The same from functions that somebody else has found.
+[[nodiscard]] result<cuda_runtime> cuda_runtime_from(const symbol_finder& find, std::string source);
+
+/// How many devices this process can use.
+///   errors  not_supported: no driver, one that is too old, or no device, with what
+///           CUDA_VISIBLE_DEVICES says
+[[nodiscard]] result<int> cuda_devices(const cuda_runtime& cuda);
+
+/// Throws what cuda_devices() gives; invalid_argument when there are devices, but not this one.
+void require_device(const cuda_runtime& cuda, int device);
+
+/// Throws the error of a call that failed; not_ready is one.
+///   what    "an event", "copy 12 bytes": the text is "cuda: cannot make <what>"
+///   errors  exhausted: no memory; not_supported: no driver or device; io: anything else
+void cuda_check(const cuda_runtime& cuda, cuda_result outcome, std::string_view what);
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/cuda_runtime.ipp
+// Finding CUDA's runtime, and saying what is missing.
+
+#include <cstdlib>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace skein::dist {
+
+namespace detail {
+
+SKEIN_INLINE std::string cuda_version_text(int number) {
+    return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
+}
+
+SKEIN_INLINE std::string cuda_text(const cuda_runtime& cuda, cuda_result outcome) {
+    const char* const text = cuda.error_text ? cuda.error_text(outcome) : nullptr;
+    return fmt::format("{} (error {} of CUDA)", text != nullptr ? text : "no text",
+                       static_cast<int>(outcome));
+}
+
+/// What decides which devices a process sees, for a hint.
+SKEIN_INLINE std::string visible_devices() {
+    const char* const set = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (set == nullptr) return "";
+    if (*set == '\0') return "CUDA_VISIBLE_DEVICES is empty, which hides all devices: unset it";
+    return fmt::format("CUDA_VISIBLE_DEVICES={}: check that it names devices of this machine", set);
+}
+
+SKEIN_INLINE error no_device_error(const cuda_runtime& cuda, cuda_result outcome) {
+    int runtime = 0, driver = 0;
+    if (cuda.runtime_version) (void)cuda.runtime_version(&runtime);
+    if (cuda.driver_version) (void)cuda.driver_version(&driver);
+    const bool no_driver = outcome == cuda_result::insufficient_driver && driver == 0;
+    error why(errc::not_supported,
+              no_driver ? std::string("no CUDA device: this machine has no driver of NVIDIA")
+              : outcome == cuda_result::insufficient_driver
+                  ? fmt::format("no CUDA device: the driver is for CUDA {}, the runtime is {}",
+                                cuda_version_text(driver), cuda_version_text(runtime))
+                  : std::string("no CUDA device"));
+    why.with_cause(fmt::format("{}: {}", cuda.source, cuda_text(cuda, outcome)));
+    const std::string visible = visible_devices();
+    why.with_hint(no_driver ? "install the driver (nvidia-smi shows it), or train on the cpu"
+                  : !visible.empty() ? visible
+                                     : "see what nvidia-smi shows, or train on the cpu");
+    return why;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::vector<std::string> cuda_runtime_names() {
+    return {"libcudart.so.13", "libcudart.so.12"};
+}
+
+SKEIN_INLINE result<cuda_runtime> cuda_runtime_from(const symbol_finder& find, std::string source) {
+    cuda_runtime cuda;
+    const auto missing = fill_table(cuda, find);
+    cuda.source = std::move(source);
+    if (!missing.empty()) {
+        return error(errc::not_supported,
+                     fmt::format("{} is no CUDA runtime that skein can use", cuda.source))
+            .with_cause(fmt::format("it lacks {}", fmt::join(missing, ", ")))
+            .with_hint("skein calls functions of CUDA 12 and 13");
+    }
+    int version = 0;
+    const cuda_result asked = cuda.runtime_version(&version);
+    if (asked != cuda_result::success || version < 12000) {
+        return error(errc::not_supported,
+                     fmt::format("not supported: CUDA {} of {}, which is older than 12.0",
+                                 detail::cuda_version_text(version), cuda.source))
+            .with_hint("install CUDA's runtime 12 or 13");
+    }
+    return cuda;
+}
+
+SKEIN_INLINE result<cuda_runtime> load_cuda_runtime(const std::vector<std::string>& names) {
+    const auto found = shared_library::find(names);
+    if (!found) {
+        return error(errc::not_found,
+                     fmt::format("no CUDA runtime: looked for {}", fmt::join(names, ", ")))
+            .with_cause(found.error().cause())
+            .with_hint("install CUDA's runtime, or put the folder of LibTorch's own "
+                       "(nvidia/cu13/lib) into LD_LIBRARY_PATH");
+    }
+    return cuda_runtime_from([&](const char* name) { return found->symbol(name); }, found->path());
+}
+
+SKEIN_INLINE result<int> cuda_devices(const cuda_runtime& cuda) {
+    int count = 0;
+    const cuda_result outcome = cuda.device_count(&count);
+    if (outcome == cuda_result::success && count > 0) return count;
+    (void)cuda.last_error(); // nobody else is to find it
+    return detail::no_device_error(cuda, outcome == cuda_result::success ? cuda_result::no_device
+                                                                         : outcome);
+}
+
+SKEIN_INLINE void require_device(const cuda_runtime& cuda, int device) {
+    const int count = cuda_devices(cuda).value();
+    if (device >= 0 && device < count) return;
+    error why(errc::invalid_argument,
+              fmt::format("no device cuda:{}: this process sees {}", device, count));
+    const std::string visible = detail::visible_devices();
+    why.with_hint(visible.empty() ? fmt::format("the first is cuda:0, the last cuda:{}", count - 1)
+                                  : visible);
+    throw why;
+}
+
+SKEIN_INLINE void cuda_check(const cuda_runtime& cuda, cuda_result outcome, std::string_view what) {
+    if (outcome == cuda_result::success) return;
+    (void)cuda.last_error();
+    if (outcome == cuda_result::insufficient_driver || outcome == cuda_result::no_device)
+        throw detail::no_device_error(cuda, outcome).with_where(std::string(what));
+    const bool full = outcome == cuda_result::out_of_memory;
+    error why(full ? errc::exhausted : errc::io, fmt::format("cuda: cannot make {}", what));
+    why.with_cause(detail::cuda_text(cuda, outcome));
+    if (full && cuda.memory_info) {
+        std::size_t free = 0, total = 0;
+        if (cuda.memory_info(&free, &total) == cuda_result::success) {
+            why.with_hint(
+                fmt::format("the device has {} MiB free of {} MiB", free >> 20, total >> 20));
+        }
+    }
+    throw why;
+}
+
+} // namespace skein::dist
+
+// ======== skein/dist/detail/pinned_lane.hpp
+// Copies between the memory of one device and pinned memory of the host, for one operation at a
+// time.
+//
+// They run on a stream of their own, behind what is on the work stream when they are put there.
+
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace skein::dist::detail {
+
+/// A buffer of an operation, and where its bytes are on the host meanwhile.
+struct pinned_part {
+    buffer_view of;   ///< the caller's
+    buffer_view host; ///< pinned; the caller's own where that is the host's
+};
+
+/// Of one device. On its loop's thread.
+class pinned_lane {
+public:
+    /// work: a stream of the device; null: its default one.
+    pinned_lane(const cuda_runtime& cuda, int device, cuda_stream work);
+    pinned_lane(const pinned_lane&) = delete;
+    pinned_lane& operator=(const pinned_lane&) = delete;
+    /// Where copies are in flight, what they use is left to the end of the process.
+    ~pinned_lane();
+
+    [[nodiscard]] int device() const noexcept { return device_; }
+    /// Pinned memory for one operation; what an earlier one had is void. Nothing may be in flight.
+    ///   errors  exhausted
+    [[nodiscard]] std::byte* room(std::size_t bytes);
+    /// Copies to the host, then back, and ends when the host knows that they are done. bring() comes
+    /// first, with no parts where nothing is read: it puts both behind the work stream.
+    ///   errors  timeout: the device did not do it by then; those of cuda_check()
+    task<void> bring(std::vector<pinned_part> parts, time_point until);
+    task<void> take(std::vector<pinned_part> parts, time_point until);
+    /// Ends when nothing is in flight, or at `until`.
+    task<void> idle(time_point until);
+
+private:
+    void copy(const pinned_part& part, bool to_host);
+    void end();
+    task<void> reached(time_point until);
+    void use_device() const;
+
+    const cuda_runtime& cuda_;
+    const int device_;
+    const cuda_stream work_;
+    cuda_stream stream_ = nullptr;
+    cuda_event ready_ = nullptr, done_ = nullptr;
+    void* memory_ = nullptr;
+    std::size_t bytes_ = 0;
+};
+
+} // namespace skein::dist::detail
+
+
+// ======== skein/dist/detail/pinned_lane.ipp
+// Bodies of <skein/dist/detail/pinned_lane.hpp>.
+
+
+// ======== skein/dist/detail/look_pauses.hpp
+// How long to wait between two looks at a device, which tells nobody when it is done.
+
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace skein::dist::detail {
+
+/// Pauses between two looks at a device: none at first, then longer ones.
+class look_pauses {
+public:
+    [[nodiscard]] duration next() noexcept {
+        if (looks_ < 64) {
+            ++looks_;
+            return duration::zero();
+        }
+        return std::exchange(pause_, std::min(2 * pause_, duration(std::chrono::milliseconds(1))));
+    }
+
+private:
+    int looks_ = 0;
+    duration pause_ = std::chrono::microseconds(50);
+};
+
+} // namespace skein::dist::detail
+
+
+// ======== skein/dist/detail/pinned_lane.ipp, continued
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::dist::detail {
+
+SKEIN_INLINE pinned_lane::pinned_lane(const cuda_runtime& cuda, int device, cuda_stream work)
+    : cuda_(cuda), device_(device), work_(work) {
+    use_device();
+    cuda_check(cuda_, cuda_.stream_create(&stream_, cuda_stream_non_blocking), "a stream");
+    try {
+        cuda_check(cuda_, cuda_.event_create(&ready_, cuda_event_disable_timing), "an event");
+        cuda_check(cuda_, cuda_.event_create(&done_, cuda_event_disable_timing), "an event");
+    } catch (...) {
+        if (ready_ != nullptr) (void)cuda_.event_destroy(ready_);
+        (void)cuda_.stream_destroy(stream_);
+        throw;
+    }
+}
+
+SKEIN_INLINE pinned_lane::~pinned_lane() {
+    (void)cuda_.set_device(device_);
+    if (cuda_.stream_query(stream_) == cuda_result::not_ready) return;
+    if (memory_ != nullptr) (void)cuda_.release_host(memory_);
+    (void)cuda_.event_destroy(ready_);
+    (void)cuda_.event_destroy(done_);
+    (void)cuda_.stream_destroy(stream_);
+}
+
+SKEIN_INLINE void pinned_lane::use_device() const {
+    cuda_check(cuda_, cuda_.set_device(device_), fmt::format("cuda:{} current", device_));
+}
+
+SKEIN_INLINE std::byte* pinned_lane::room(std::size_t bytes) {
+    if (bytes > bytes_) {
+        use_device();
+        if (memory_ != nullptr) (void)cuda_.release_host(std::exchange(memory_, nullptr));
+        bytes_ = 0;
+        cuda_check(cuda_, cuda_.allocate_host(&memory_, bytes, cuda_host_alloc_portable),
+                   fmt::format("{} bytes of pinned memory", bytes));
+        bytes_ = bytes;
+    }
+    return static_cast<std::byte*>(memory_);
+}
+
+SKEIN_INLINE void pinned_lane::copy(const pinned_part& part, bool to_host) {
+    if (part.of.where.is_cpu() || part.of.bytes() == 0) return;
+    void* const to = to_host ? part.host.data : part.of.data;
+    const void* const from = to_host ? part.of.data : part.host.data;
+    cuda_check(cuda_,
+               cuda_.copy_async(to, from, part.of.bytes(),
+                                to_host ? cuda_copy::device_to_host : cuda_copy::host_to_device,
+                                stream_),
+               fmt::format("a copy of {} bytes", part.of.bytes()));
+}
+
+/// What is put on the work stream from here on is behind the copies, too.
+SKEIN_INLINE void pinned_lane::end() {
+    cuda_check(cuda_, cuda_.event_record(done_, stream_), "an event");
+    cuda_check(cuda_, cuda_.stream_wait_event(work_, done_, 0), "a wait for a copy");
+}
+
+SKEIN_INLINE task<void> pinned_lane::bring(std::vector<pinned_part> parts, time_point until) {
+    use_device();
+    cuda_check(cuda_, cuda_.event_record(ready_, work_), "an event on the work stream");
+    cuda_check(cuda_, cuda_.stream_wait_event(stream_, ready_, 0), "a wait for the work stream");
+    if (parts.empty()) co_return; // what take() writes is behind what the work stream reads there
+    for (const auto& part : parts) copy(part, /*to_host=*/true);
+    end();
+    auto reaching = reached(until);
+    co_await std::move(reaching);
+}
+
+SKEIN_INLINE task<void> pinned_lane::take(std::vector<pinned_part> parts, time_point until) {
+    use_device();
+    for (const auto& part : parts) copy(part, /*to_host=*/false);
+    end();
+    auto reaching = reached(until);
+    co_await std::move(reaching);
+}
+
+SKEIN_INLINE task<void> pinned_lane::reached(time_point until) {
+    look_pauses pauses;
+    for (;;) {
+        use_device();
+        const cuda_result state = cuda_.event_query(done_);
+        if (state == cuda_result::success) co_return;
+        if (state != cuda_result::not_ready) cuda_check(cuda_, state, "a copy");
+        if (loop::current().exact_now() >= until)
+            throw error(errc::timeout,
+                        fmt::format("copies of cuda:{} did not end by the deadline of the "
+                                    "collective",
+                                    device_))
+                .with_hint("the device is busy or stuck; nvidia-smi shows who works on it");
+        const duration pause = pauses.next();
+        if (pause > duration::zero()) co_await sleep_for(pause);
+    }
+}
+
+SKEIN_INLINE task<void> pinned_lane::idle(time_point until) {
+    look_pauses pauses;
+    while (loop::current().exact_now() < until) {
+        (void)cuda_.set_device(device_);
+        if (cuda_.stream_query(stream_) != cuda_result::not_ready) co_return;
+        const duration pause = pauses.next();
+        if (pause > duration::zero()) co_await sleep_for(pause);
+    }
+}
+
+} // namespace skein::dist::detail
+
+
+// ======== skein/dist/host_communicator.hpp, continued
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace skein::dist {
+
+/// One rank's end. The buffers of one collective are those of the host and of one device.
+///   errors  besides those of the other one: not_supported: two devices in one call; timeout: a copy
+///           did not end by the deadline; those of cuda_check(). After each of them the group is
+///           aborted, and the task ends when no copy is in flight
+class host_communicator final : public communicator {
+public:
+    /// open  gives CUDA's runtime; called when the first buffer of a device comes
+    /// work  a stream of that device, behind whose work collectives come; null: its default one,
+    ///       which LibTorch computes on
+    host_communicator(std::unique_ptr<communicator> inner, std::function<cuda_runtime()> open,
+                      collective_options limits = {}, cuda_stream work = nullptr);
+    ~host_communicator() override;
+
+    [[nodiscard]] int rank() const noexcept override { return inner_->rank(); }
+    [[nodiscard]] int world_size() const noexcept override { return inner_->world_size(); }
+    [[nodiscard]] std::string name() const override { return "host over " + inner_->name(); }
+    [[nodiscard]] bool reaches(device /*where*/) const noexcept override { return true; }
+
+    task<void> all_reduce(buffer_view io, reduce_op op) override;
+    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op) override;
+    task<void> all_gather(buffer_view in, buffer_view out) override;
+    task<void> all_gather_v(buffer_view in, buffer_view out,
+                            std::span<const std::size_t> counts) override;
+    task<void> broadcast(buffer_view io, int root) override;
+    task<void> barrier() override { return inner_->barrier(); }
+    /// The other one's, which is the host's.
+    task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) override {
+        return inner_->allocate(bytes, kind);
+    }
+    task<void> send(buffer_view io, int to) override;
+    task<void> recv(buffer_view io, int from) override;
+    task<void> close() override { return inner_->close(); }
+    void abort(error why) noexcept override { inner_->abort(std::move(why)); }
+    void set_deadline(time_span limit) override;
+    void set_tag(collective_tag tag) override { inner_->set_tag(tag); }
+    [[nodiscard]] std::shared_ptr<const call_record> calls() const override {
+        return inner_->calls();
+    }
+
+private:
+    /// What of a collective is copied before and behind it; the buffers it works with.
+    struct staging {
+        std::vector<detail::pinned_part> before, after;
+        detail::pinned_lane* lane = nullptr;
+    };
+    using call = unique_function<task<void>()>;
+
+    [[nodiscard]] detail::pinned_lane& lane_of(std::span<const buffer_view> all);
+    [[nodiscard]] staging begin(std::span<const buffer_view> all, std::byte*& next);
+    /// The same elements in pinned memory, behind those before.
+    [[nodiscard]] static buffer_view at(std::byte*& next, buffer_view of) noexcept;
+    task<void> run(staging what, call inner);
+    task<void> gather(buffer_view in, buffer_view out,
+                      std::optional<std::span<const std::size_t>> counts);
+
+    std::unique_ptr<communicator> inner_;
+    const std::function<cuda_runtime()> open_;
+    const cuda_stream work_;
+    std::optional<cuda_runtime> cuda_;
+    std::vector<std::unique_ptr<detail::pinned_lane>> lanes_; // one for each device
+    duration deadline_;
+};
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/host_communicator.ipp
+// Bodies of <skein/dist/host_communicator.hpp>.
+
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::dist {
+
+namespace detail {
+
+/// Parts in pinned memory begin at multiples of it.
+inline constexpr std::size_t pinned_alignment = 64;
+
+[[nodiscard]] SKEIN_INLINE std::size_t pinned_bytes(buffer_view of) noexcept {
+    if (of.where.is_cpu()) return 0;
+    return (of.bytes() + pinned_alignment - 1) / pinned_alignment * pinned_alignment;
+}
+
+[[nodiscard]] SKEIN_INLINE bool on_host(std::span<const buffer_view> all) noexcept {
+    return std::ranges::all_of(all, [](const buffer_view& v) { return v.where.is_cpu(); });
+}
+
+[[nodiscard]] SKEIN_INLINE std::size_t before_rank(std::span<const std::size_t> counts, int rank) {
+    std::size_t first = 0;
+    for (int r = 0; r < rank; ++r) first += counts[static_cast<std::size_t>(r)];
+    return first;
+}
+
+} // namespace detail
+
+SKEIN_INLINE host_communicator::host_communicator(std::unique_ptr<communicator> inner,
+                                                  std::function<cuda_runtime()> open,
+                                                  collective_options limits, cuda_stream work)
+    : inner_(std::move(inner)), open_(std::move(open)), work_(work), deadline_(limits.deadline) {}
+SKEIN_INLINE host_communicator::~host_communicator() = default;
+
+SKEIN_INLINE void host_communicator::set_deadline(time_span limit) {
+    deadline_ = limit;
+    inner_->set_deadline(limit);
+}
+
+/// The lane of the one device that they are on.
+SKEIN_INLINE detail::pinned_lane& host_communicator::lane_of(std::span<const buffer_view> all) {
+    const auto first =
+        std::ranges::find_if(all, [](const buffer_view& v) { return !v.where.is_cpu(); });
+    for (const auto& each : all)
+        if (!each.where.is_cpu() && each.where != first->where)
+            throw error(errc::not_supported,
+                        fmt::format("not supported: a collective of buffers on {} and {}",
+                                    to_string(first->where), to_string(each.where)))
+                .with_hint("copy one of them to the other's device");
+    if (!cuda_) cuda_.emplace(open_());
+    const int device = first->where.index;
+    const auto known =
+        std::ranges::find_if(lanes_, [&](const auto& lane) { return lane->device() == device; });
+    if (known != lanes_.end()) return **known;
+    require_device(*cuda_, device);
+    return *lanes_.emplace_back(std::make_unique<detail::pinned_lane>(*cuda_, device, work_));
+}
+
+/// With pinned memory for all of them. Where there is none, the others need not wait for this rank.
+SKEIN_INLINE host_communicator::staging host_communicator::begin(std::span<const buffer_view> all,
+                                                                 std::byte*& next) {
+    try {
+        staging what;
+        what.lane = &lane_of(all);
+        std::size_t bytes = 0;
+        for (const auto& each : all) bytes += detail::pinned_bytes(each);
+        next = what.lane->room(bytes);
+        return what;
+    } catch (const error& why) {
+        inner_->abort(why);
+        throw;
+    }
+}
+
+SKEIN_INLINE buffer_view host_communicator::at(std::byte*& next, buffer_view of) noexcept {
+    if (of.where.is_cpu()) return of;
+    const buffer_view host{next, of.count, of.type, device::cpu()};
+    next += detail::pinned_bytes(of);
+    return host;
+}
+
+SKEIN_INLINE task<void> host_communicator::run(staging what, call inner) {
+    const time_point now = loop::current().exact_now();
+    const time_point until =
+        deadline_ > time_point::max() - now ? time_point::max() : now + deadline_;
+    std::optional<error> why;
+    try {
+        auto bringing = what.lane->bring(std::move(what.before), until);
+        co_await std::move(bringing);
+        auto work = inner();
+        co_await std::move(work);
+        if (!what.after.empty()) {
+            auto taking = what.lane->take(std::move(what.after), until);
+            co_await std::move(taking);
+        }
+    } catch (...) {
+        why = to_error(std::current_exception());
+    }
+    if (!why) co_return;
+    inner_->abort(*why); // the others wait for this rank, or go on without what it has lost
+    const time_point then = loop::current().exact_now();
+    const time_point limit =
+        deadline_ > time_point::max() - then ? time_point::max() : then + deadline_;
+    auto waiting = shield(what.lane->idle(limit)); // cancelled or not: the buffers are in use
+    co_await std::move(waiting);
+    throw *why;
+}
+
+SKEIN_INLINE task<void> host_communicator::all_reduce(buffer_view io, reduce_op op) {
+    if (io.where.is_cpu()) return inner_->all_reduce(io, op);
+    std::byte* next = nullptr;
+    auto what = begin({&io, 1}, next);
+    const auto host = at(next, io);
+    what.before = what.after = {{io, host}};
+    return run(std::move(what), [=, this] { return inner_->all_reduce(host, op); });
+}
+
+SKEIN_INLINE task<void> host_communicator::reduce_scatter(buffer_view in, buffer_view out,
+                                                          reduce_op op) {
+    const buffer_view all[] = {in, out};
+    if (detail::on_host(all)) return inner_->reduce_scatter(in, out, op);
+    std::byte* next = nullptr;
+    auto what = begin(all, next);
+    const auto from = at(next, in), to = at(next, out);
+    what.before = {{in, from}};
+    what.after = {{out, to}};
+    return run(std::move(what), [=, this] { return inner_->reduce_scatter(from, to, op); });
+}
+
+SKEIN_INLINE task<void> host_communicator::reduce_scatter_v(buffer_view io,
+                                                            std::span<const std::size_t> counts,
+                                                            reduce_op op) {
+    if (io.where.is_cpu()) return inner_->reduce_scatter_v(io, counts, op);
+    std::byte* next = nullptr;
+    auto what = begin({&io, 1}, next);
+    const auto host = at(next, io);
+    what.before = {{io, host}};
+    // Only the own part is promised. Counts that do not fit are refused by the other one.
+    const auto mine = static_cast<std::size_t>(rank());
+    const auto first = mine < counts.size() ? detail::before_rank(counts, rank()) : io.count;
+    if (first < io.count && counts[mine] <= io.count - first)
+        what.after = {{io.slice(first, counts[mine]), host.slice(first, counts[mine])}};
+    return run(std::move(what), [=, this] { return inner_->reduce_scatter_v(host, counts, op); });
+}
+
+SKEIN_INLINE task<void> host_communicator::reduce_scatter_v(buffer_view io,
+                                                            std::span<const std::size_t> counts,
+                                                            buffer_view out, reduce_op op) {
+    const buffer_view all[] = {io, out};
+    if (detail::on_host(all)) return inner_->reduce_scatter_v(io, counts, out, op);
+    std::byte* next = nullptr;
+    auto what = begin(all, next);
+    const auto from = at(next, io), to = at(next, out);
+    what.before = {{io, from}};
+    what.after = {{out, to}};
+    return run(std::move(what),
+               [=, this] { return inner_->reduce_scatter_v(from, counts, to, op); });
+}
+
+/// Both gathers. What this rank brings may be its own slice of the result, and is then on the host,
+/// too.
+SKEIN_INLINE task<void> host_communicator::gather(
+    buffer_view in, buffer_view out, std::optional<std::span<const std::size_t>> counts) {
+    const buffer_view all[] = {in, out};
+    std::byte* next = nullptr;
+    auto what = begin(all, next);
+    const auto to = at(next, out);
+    const auto size = size_of(out.type);
+    const bool is_slice = in.where == out.where && in.type == out.type &&
+                          in.begin() >= out.begin() &&
+                          in.begin() + in.bytes() <= out.begin() + out.bytes();
+    const auto from =
+        is_slice ? to.slice(static_cast<std::size_t>(in.begin() - out.begin()) / size, in.count)
+                 : at(next, in);
+    what.before = {{in, from}};
+    what.after = {{out, to}};
+    return run(std::move(what), [=, this] {
+        return counts ? inner_->all_gather_v(from, to, *counts) : inner_->all_gather(from, to);
+    });
+}
+
+SKEIN_INLINE task<void> host_communicator::all_gather(buffer_view in, buffer_view out) {
+    const buffer_view all[] = {in, out};
+    return detail::on_host(all) ? inner_->all_gather(in, out) : gather(in, out, {});
+}
+
+SKEIN_INLINE task<void> host_communicator::all_gather_v(buffer_view in, buffer_view out,
+                                                        std::span<const std::size_t> counts) {
+    const buffer_view all[] = {in, out};
+    return detail::on_host(all) ? inner_->all_gather_v(in, out, counts) : gather(in, out, counts);
+}
+
+SKEIN_INLINE task<void> host_communicator::broadcast(buffer_view io, int root) {
+    if (io.where.is_cpu()) return inner_->broadcast(io, root);
+    std::byte* next = nullptr;
+    auto what = begin({&io, 1}, next);
+    const auto host = at(next, io);
+    (rank() == root ? what.before : what.after) = {{io, host}};
+    return run(std::move(what), [=, this] { return inner_->broadcast(host, root); });
+}
+
+SKEIN_INLINE task<void> host_communicator::send(buffer_view io, int to) {
+    if (io.where.is_cpu()) return inner_->send(io, to);
+    std::byte* next = nullptr;
+    auto what = begin({&io, 1}, next);
+    const auto host = at(next, io);
+    what.before = {{io, host}};
+    return run(std::move(what), [=, this] { return inner_->send(host, to); });
+}
+
+SKEIN_INLINE task<void> host_communicator::recv(buffer_view io, int from) {
+    if (io.where.is_cpu()) return inner_->recv(io, from);
+    std::byte* next = nullptr;
+    auto what = begin({&io, 1}, next);
+    const auto host = at(next, io);
+    what.after = {{io, host}};
+    return run(std::move(what), [=, this] { return inner_->recv(host, from); });
+}
+
+} // namespace skein::dist
+
 // ======== skein/dist/stub.hpp
 // The communicator of one rank: every law holds, nothing is sent.
 //
@@ -6108,8 +7037,27 @@ SKEIN_INLINE comm_model hierarchical_model() {
             }};
 }
 
+/// Over what automatic would take. The doors to devices open when the first buffer of one comes.
+SKEIN_INLINE comm_model host_model() {
+    return {"host",
+            [](const comm_site& site) {
+                if (site.options.model == "automatic")
+                    return comm_fit{0, "it is for buffers of devices, and has to be asked for"};
+                return comm_fit{};
+            },
+            [](const comm_site& site) -> std::unique_ptr<communicator> {
+                auto options = site.options;
+                options.model = "automatic";
+                const comm_site of{site.world, options,          site.worker,
+                                   site.where, site.one_network, site.key};
+                return std::make_unique<host_communicator>(
+                    choose_comm_model(of).make(of), [] { return load_cuda_runtime().value(); },
+                    site.options.limits);
+            }};
+}
+
 SKEIN_INLINE std::vector<comm_model> own_models() {
-    return {stub_model(), shm_model(), ring_model(), hierarchical_model()};
+    return {stub_model(), shm_model(), ring_model(), hierarchical_model(), host_model()};
 }
 
 } // namespace skein::dist::detail
@@ -13767,7 +14715,8 @@ struct run_config {
     scaling_config scaling{};
     checkpoint_config checkpoint{};
     failure_config failure{};
-    std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
+    /// automatic, shm, ring or hierarchical; host, over one of these, for ranks on devices.
+    std::string communicator = "automatic";
     /// What the model is trained on: cpu, cuda (the device of the local rank), or automatic, which
     /// says what it takes and why. Never run on a GPU: see docs/gpu.md.
     std::string device = "cpu";
@@ -13876,10 +14825,14 @@ struct device_choice {
 };
 
 /// "cpu", "cuda", or "automatic": a device for each of so many ranks of a host if there is one.
-///   errors  usage: no such kind; "cuda" where something is missing, with what was looked for and
-///           what to do; or where there are fewer devices than ranks
+///   may_share  ranks may have a device together: the communicator is "host"
+///   errors     usage: no such kind; "cuda" where something is missing, with what was looked for and
+///              what to do; or where there are fewer devices than ranks that share none
 [[nodiscard]] device_choice choose_device(std::string_view asked, const device_survey& there,
-                                          int local_ranks);
+                                          int local_ranks, bool may_share = false);
+
+/// The first of the `each` devices of a rank; beyond the last one it begins anew.
+[[nodiscard]] int device_of_rank(int local_rank, int each, int devices) noexcept;
 
 /// Throws errc::usage when `asked` is none of the three.
 void require_device_kind(std::string_view asked);
@@ -13891,401 +14844,6 @@ void require_device_kind(std::string_view asked);
 // Bodies of <skein/train/device.hpp>.
 
 
-// ======== skein/dist/cuda_runtime.hpp
-// CUDA's runtime as a table of functions: memory, streams and events of devices.
-//
-// The declarations are skein's own, of the C interface that CUDA 12 and 13 share, so that nothing
-// of CUDA is needed to build. The table is filled by dlopen, or by a model of a device (sim), which
-// no program can choose. docs/design/0050-cuda-and-nccl.md says what has run where.
-//
-//     const cuda_runtime cuda = load_cuda_runtime().value();
-//     require_device(cuda, 0);                          // or says what is missing
-//     cuda_stream stream = nullptr;
-//     cuda_check(cuda, cuda.stream_create(&stream, cuda_stream_non_blocking), "a stream");
-
-
-// ======== skein/dist/library.hpp
-// Libraries that are looked for while the program runs: nothing of them is needed to build it.
-//
-// A table of functions stands for such a library (cuda_runtime.hpp, nccl.hpp). Its entries are
-// filled by dlopen, or by a model of the library, and callers cannot tell which.
-//
-//     const auto found = shared_library::find({"libnccl.so.2"});
-//     void* const version = found.value().symbol("ncclGetVersion");
-
-
-#include <functional>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::dist {
-
-/// Gives the address of a function by its name; null when there is none.
-using symbol_finder = std::function<void*(const char*)>;
-
-/// A library of this process. It stays loaded: libraries of devices have threads of their own.
-class shared_library {
-public:
-    /// The first of the names that is loaded already, else the first that can be loaded.
-    ///   names   as dlopen takes them: "libnccl.so.2", or a path
-    ///   errors  not_found: the names that were tried, and what the system said of each
-    [[nodiscard]] static result<shared_library> find(const std::vector<std::string>& names);
-
-    /// Some part of this process has it. Nothing is loaded.
-    [[nodiscard]] static bool is_loaded(const std::string& name) noexcept;
-
-    /// Null when the library has no such function.
-    [[nodiscard]] void* symbol(const char* name) const noexcept;
-    /// The file it came from, or the name it was found by.
-    [[nodiscard]] const std::string& path() const noexcept { return path_; }
-    /// Somebody else had loaded it before.
-    [[nodiscard]] bool was_loaded() const noexcept { return was_loaded_; }
-
-private:
-    shared_library(void* handle, std::string path, bool was_loaded)
-        : handle_(handle), path_(std::move(path)), was_loaded_(was_loaded) {}
-
-    void* handle_;
-    std::string path_;
-    bool was_loaded_;
-};
-
-namespace detail {
-
-template <class Result, class... Args>
-void bind_symbol(std::function<Result(Args...)>& entry, void* address) {
-    if (address != nullptr) entry = reinterpret_cast<Result (*)(Args...)>(address);
-}
-
-} // namespace detail
-
-/// Fills every entry of a table. Gives the names of those that were not found.
-///   Table  has a function each(table, visitor), which calls visitor(symbol, entry) for each
-template <class Table>
-[[nodiscard]] std::vector<std::string> fill_table(Table& table, const symbol_finder& find) {
-    std::vector<std::string> missing;
-    Table::each(table, [&](const char* symbol, auto& entry) {
-        void* const address = find(symbol);
-        detail::bind_symbol(entry, address);
-        if (address == nullptr) missing.emplace_back(symbol);
-    });
-    return missing;
-}
-
-} // namespace skein::dist
-
-
-// ======== skein/dist/detail/library.ipp
-// The door to dlopen.
-
-#include <utility>
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <dlfcn.h>
-#include <link.h>
-
-namespace skein::dist {
-
-namespace detail {
-
-SKEIN_INLINE std::string path_of(void* handle, const std::string& name) {
-    struct link_map* map = nullptr;
-    const bool known = ::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr &&
-                       map->l_name != nullptr && map->l_name[0] != '\0';
-    return known ? map->l_name : name;
-}
-
-} // namespace detail
-
-SKEIN_INLINE result<shared_library> shared_library::find(const std::vector<std::string>& names) {
-    for (const auto& name : names) {
-        if (void* const handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE))
-            return shared_library(handle, detail::path_of(handle, name), true);
-    }
-    std::vector<std::string> said;
-    for (const auto& name : names) {
-        if (void* const handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE))
-            return shared_library(handle, detail::path_of(handle, name), false);
-        const char* const why = ::dlerror();
-        said.emplace_back(why != nullptr ? why : name + ": cannot be loaded");
-    }
-    return error(errc::not_found, fmt::format("no library called {}", fmt::join(names, " or ")))
-        .with_cause(fmt::format("{}", fmt::join(said, "; ")));
-}
-
-SKEIN_INLINE bool shared_library::is_loaded(const std::string& name) noexcept {
-    void* const handle = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-    if (handle != nullptr) (void)::dlclose(handle); // the count that this look has added
-    return handle != nullptr;
-}
-
-SKEIN_INLINE void* shared_library::symbol(const char* name) const noexcept {
-    return ::dlsym(handle_, name);
-}
-
-} // namespace skein::dist
-
-
-// ======== skein/dist/cuda_runtime.hpp, continued
-#include <cstddef>
-#include <functional>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::dist {
-
-/// What CUDA's functions return; those that skein decides on. Others are passed on as numbers.
-enum class cuda_result : int {
-    success = 0,
-    invalid_value = 1,
-    out_of_memory = 2,
-    insufficient_driver = 35,
-    no_device = 100,
-    invalid_device = 101,
-    invalid_handle = 400,
-    not_ready = 600,
-    launch_failure = 719,
-};
-
-struct cuda_stream_object;
-struct cuda_event_object;
-using cuda_stream = cuda_stream_object*; ///< null: the device's legacy default stream
-using cuda_event = cuda_event_object*;
-
-/// Of a copy: automatic looks at the two addresses.
-enum class cuda_copy : int {
-    host_to_host,
-    host_to_device,
-    device_to_host,
-    device_to_device,
-    automatic
-};
-
-inline constexpr unsigned cuda_stream_non_blocking = 1; ///< no order with the default stream
-inline constexpr unsigned cuda_event_disable_timing = 2;
-inline constexpr unsigned cuda_host_alloc_portable = 1; ///< pinned for all devices
-
-/// The functions of CUDA's runtime that skein calls. The current device is each thread's own.
-struct cuda_runtime {
-    template <class F>
-    using entry = std::function<F>;
-
-    entry<cuda_result(int*)> runtime_version, driver_version; ///< 13020: 13.2
-    entry<cuda_result(int*)> device_count;
-    entry<cuda_result(int*)> get_device;
-    entry<cuda_result(int)> set_device;
-    entry<cuda_result()> device_synchronize;
-    entry<const char*(cuda_result)> error_text;
-    entry<cuda_result()> last_error; ///< and forgets it
-    entry<cuda_result(void**, std::size_t)> allocate;
-    entry<cuda_result(void*)> release;
-    entry<cuda_result(void**, std::size_t, unsigned)> allocate_host; ///< pinned
-    entry<cuda_result(void*)> release_host;
-    entry<cuda_result(std::size_t*, std::size_t*)> memory_info; ///< free, total
-    entry<cuda_result(void*, const void*, std::size_t, cuda_copy, cuda_stream)> copy_async;
-    entry<cuda_result(void*, int, std::size_t, cuda_stream)> set_async;
-    entry<cuda_result(cuda_stream*, unsigned)> stream_create;
-    entry<cuda_result(cuda_stream)> stream_destroy, stream_query, stream_synchronize;
-    entry<cuda_result(cuda_stream, cuda_event, unsigned)> stream_wait_event;
-    entry<cuda_result(cuda_event*, unsigned)> event_create;
-    entry<cuda_result(cuda_event)> event_destroy, event_query, event_synchronize;
-    entry<cuda_result(cuda_event, cuda_stream)> event_record;
-
-    /// Where the functions came from: a file, or "a model".
-    std::string source;
-
-    /// visitor(name in the library, entry), for each.
-    template <class Table, class Visitor>
-    static void each(Table& t, Visitor visit) {
-        visit("cudaRuntimeGetVersion", t.runtime_version);
-        visit("cudaDriverGetVersion", t.driver_version);
-        visit("cudaGetDeviceCount", t.device_count);
-        visit("cudaGetDevice", t.get_device);
-        visit("cudaSetDevice", t.set_device);
-        visit("cudaDeviceSynchronize", t.device_synchronize);
-        visit("cudaGetErrorString", t.error_text);
-        visit("cudaGetLastError", t.last_error);
-        visit("cudaMalloc", t.allocate);
-        visit("cudaFree", t.release);
-        visit("cudaHostAlloc", t.allocate_host);
-        visit("cudaFreeHost", t.release_host);
-        visit("cudaMemGetInfo", t.memory_info);
-        visit("cudaMemcpyAsync", t.copy_async);
-        visit("cudaMemsetAsync", t.set_async);
-        visit("cudaStreamCreateWithFlags", t.stream_create);
-        visit("cudaStreamDestroy", t.stream_destroy);
-        visit("cudaStreamQuery", t.stream_query);
-        visit("cudaStreamSynchronize", t.stream_synchronize);
-        visit("cudaStreamWaitEvent", t.stream_wait_event);
-        visit("cudaEventCreateWithFlags", t.event_create);
-        visit("cudaEventDestroy", t.event_destroy);
-        visit("cudaEventQuery", t.event_query);
-        visit("cudaEventSynchronize", t.event_synchronize);
-        visit("cudaEventRecord", t.event_record);
-    }
-};
-
-/// The names under which the library is looked for.
-[[nodiscard]] std::vector<std::string> cuda_runtime_names();
-
-/// The library that is loaded already, else one that the system finds by a name.
-///   errors  not_found: no library, with the names that were tried and what to do; not_supported:
-///           one that lacks functions, or is older than CUDA 12
-[[nodiscard]] result<cuda_runtime> load_cuda_runtime(
-    const std::vector<std::string>& names = cuda_runtime_names());
-/// The same from functions that somebody else has found.
-[[nodiscard]] result<cuda_runtime> cuda_runtime_from(const symbol_finder& find, std::string source);
-
-/// How many devices this process can use.
-///   errors  not_supported: no driver, one that is too old, or no device, with what
-///           CUDA_VISIBLE_DEVICES says
-[[nodiscard]] result<int> cuda_devices(const cuda_runtime& cuda);
-
-/// Throws what cuda_devices() gives; invalid_argument when there are devices, but not this one.
-void require_device(const cuda_runtime& cuda, int device);
-
-/// Throws the error of a call that failed; not_ready is one.
-///   what    "an event", "copy 12 bytes": the text is "cuda: cannot make <what>"
-///   errors  exhausted: no memory; not_supported: no driver or device; io: anything else
-void cuda_check(const cuda_runtime& cuda, cuda_result outcome, std::string_view what);
-
-} // namespace skein::dist
-
-
-// ======== skein/dist/detail/cuda_runtime.ipp
-// Finding CUDA's runtime, and saying what is missing.
-
-#include <cstdlib>
-#include <utility>
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-namespace skein::dist {
-
-namespace detail {
-
-SKEIN_INLINE std::string cuda_version_text(int number) {
-    return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
-}
-
-SKEIN_INLINE std::string cuda_text(const cuda_runtime& cuda, cuda_result outcome) {
-    const char* const text = cuda.error_text ? cuda.error_text(outcome) : nullptr;
-    return fmt::format("{} (error {} of CUDA)", text != nullptr ? text : "no text",
-                       static_cast<int>(outcome));
-}
-
-/// What decides which devices a process sees, for a hint.
-SKEIN_INLINE std::string visible_devices() {
-    const char* const set = std::getenv("CUDA_VISIBLE_DEVICES");
-    if (set == nullptr) return "";
-    if (*set == '\0') return "CUDA_VISIBLE_DEVICES is empty, which hides all devices: unset it";
-    return fmt::format("CUDA_VISIBLE_DEVICES={}: check that it names devices of this machine", set);
-}
-
-SKEIN_INLINE error no_device_error(const cuda_runtime& cuda, cuda_result outcome) {
-    int runtime = 0, driver = 0;
-    if (cuda.runtime_version) (void)cuda.runtime_version(&runtime);
-    if (cuda.driver_version) (void)cuda.driver_version(&driver);
-    const bool no_driver = outcome == cuda_result::insufficient_driver && driver == 0;
-    error why(errc::not_supported,
-              no_driver ? std::string("no CUDA device: this machine has no driver of NVIDIA")
-              : outcome == cuda_result::insufficient_driver
-                  ? fmt::format("no CUDA device: the driver is for CUDA {}, the runtime is {}",
-                                cuda_version_text(driver), cuda_version_text(runtime))
-                  : std::string("no CUDA device"));
-    why.with_cause(fmt::format("{}: {}", cuda.source, cuda_text(cuda, outcome)));
-    const std::string visible = visible_devices();
-    why.with_hint(no_driver ? "install the driver (nvidia-smi shows it), or train on the cpu"
-                  : !visible.empty() ? visible
-                                     : "see what nvidia-smi shows, or train on the cpu");
-    return why;
-}
-
-} // namespace detail
-
-SKEIN_INLINE std::vector<std::string> cuda_runtime_names() {
-    return {"libcudart.so.13", "libcudart.so.12"};
-}
-
-SKEIN_INLINE result<cuda_runtime> cuda_runtime_from(const symbol_finder& find, std::string source) {
-    cuda_runtime cuda;
-    const auto missing = fill_table(cuda, find);
-    cuda.source = std::move(source);
-    if (!missing.empty()) {
-        return error(errc::not_supported,
-                     fmt::format("{} is no CUDA runtime that skein can use", cuda.source))
-            .with_cause(fmt::format("it lacks {}", fmt::join(missing, ", ")))
-            .with_hint("skein calls functions of CUDA 12 and 13");
-    }
-    int version = 0;
-    const cuda_result asked = cuda.runtime_version(&version);
-    if (asked != cuda_result::success || version < 12000) {
-        return error(errc::not_supported,
-                     fmt::format("not supported: CUDA {} of {}, which is older than 12.0",
-                                 detail::cuda_version_text(version), cuda.source))
-            .with_hint("install CUDA's runtime 12 or 13");
-    }
-    return cuda;
-}
-
-SKEIN_INLINE result<cuda_runtime> load_cuda_runtime(const std::vector<std::string>& names) {
-    const auto found = shared_library::find(names);
-    if (!found) {
-        return error(errc::not_found,
-                     fmt::format("no CUDA runtime: looked for {}", fmt::join(names, ", ")))
-            .with_cause(found.error().cause())
-            .with_hint("install CUDA's runtime, or put the folder of LibTorch's own "
-                       "(nvidia/cu13/lib) into LD_LIBRARY_PATH");
-    }
-    return cuda_runtime_from([&](const char* name) { return found->symbol(name); }, found->path());
-}
-
-SKEIN_INLINE result<int> cuda_devices(const cuda_runtime& cuda) {
-    int count = 0;
-    const cuda_result outcome = cuda.device_count(&count);
-    if (outcome == cuda_result::success && count > 0) return count;
-    (void)cuda.last_error(); // nobody else is to find it
-    return detail::no_device_error(cuda, outcome == cuda_result::success ? cuda_result::no_device
-                                                                         : outcome);
-}
-
-SKEIN_INLINE void require_device(const cuda_runtime& cuda, int device) {
-    const int count = cuda_devices(cuda).value();
-    if (device >= 0 && device < count) return;
-    error why(errc::invalid_argument,
-              fmt::format("no device cuda:{}: this process sees {}", device, count));
-    const std::string visible = detail::visible_devices();
-    why.with_hint(visible.empty() ? fmt::format("the first is cuda:0, the last cuda:{}", count - 1)
-                                  : visible);
-    throw why;
-}
-
-SKEIN_INLINE void cuda_check(const cuda_runtime& cuda, cuda_result outcome, std::string_view what) {
-    if (outcome == cuda_result::success) return;
-    (void)cuda.last_error();
-    if (outcome == cuda_result::insufficient_driver || outcome == cuda_result::no_device)
-        throw detail::no_device_error(cuda, outcome).with_where(std::string(what));
-    const bool full = outcome == cuda_result::out_of_memory;
-    error why(full ? errc::exhausted : errc::io, fmt::format("cuda: cannot make {}", what));
-    why.with_cause(detail::cuda_text(cuda, outcome));
-    if (full && cuda.memory_info) {
-        std::size_t free = 0, total = 0;
-        if (cuda.memory_info(&free, &total) == cuda_result::success) {
-            why.with_hint(
-                fmt::format("the device has {} MiB free of {} MiB", free >> 20, total >> 20));
-        }
-    }
-    throw why;
-}
-
-} // namespace skein::dist
-
-
-// ======== skein/train/detail/device.ipp, continued
 #include <algorithm>
 #include <utility>
 
@@ -14312,7 +14870,8 @@ SKEIN_INLINE int count_devices(const std::vector<std::string>& names, device_sur
 }
 
 /// Why there is no device for each rank; empty: there is one.
-SKEIN_INLINE device_survey::lack lack_for(const device_survey& there, int local_ranks) {
+SKEIN_INLINE device_survey::lack lack_for(const device_survey& there, int local_ranks,
+                                          bool may_share) {
     device_survey::lack all;
     const auto add = [](std::string& to, const char* between, const std::string& more) {
         to += (to.empty() || more.empty() ? "" : between) + more;
@@ -14321,10 +14880,11 @@ SKEIN_INLINE device_survey::lack lack_for(const device_survey& there, int local_
         add(all.what, "; ", each.what);
         add(all.hint, "; ", each.hint);
     }
-    if (all.what.empty() && there.devices < local_ranks) {
+    if (all.what.empty() && there.devices < (may_share ? 1 : local_ranks)) {
         all.what = fmt::format("{} ranks on a host that shows this process {} device{}",
                                local_ranks, there.devices, there.devices == 1 ? "" : "s");
-        all.hint = "start at most one rank for each device";
+        all.hint = "start at most one rank for each device, or let them share one by communicator "
+                   "\"host\"";
     }
     return all;
 }
@@ -14354,18 +14914,23 @@ SKEIN_INLINE void require_device_kind(std::string_view asked) {
 }
 
 SKEIN_INLINE device_choice choose_device(std::string_view asked, const device_survey& there,
-                                         int local_ranks) {
+                                         int local_ranks, bool may_share) {
     require_device_kind(asked);
     if (asked == "cpu") return {dist::device::cpu(), "it was asked for"};
-    const auto lacking = detail::lack_for(there, local_ranks);
+    const auto lacking = detail::lack_for(there, local_ranks, may_share);
     if (lacking.what.empty())
-        return {dist::device::cuda(0),
-                asked == "cuda" ? "it was asked for"
-                                : fmt::format("{} here", there.devices == 1 ? "there is one"
-                                                                            : "there are enough")};
+        return {dist::device::cuda(0), asked == "cuda"               ? "it was asked for"
+                                       : there.devices < local_ranks ? "ranks share what is here"
+                                       : there.devices == 1          ? "there is one here"
+                                                                     : "there are enough here"};
     if (asked == "automatic") return {dist::device::cpu(), lacking.what};
     throw error(errc::usage, "device cuda: " + lacking.what)
         .with_hint(lacking.hint + "; or train with device cpu");
+}
+
+SKEIN_INLINE int device_of_rank(int local_rank, int each, int devices) noexcept {
+    const int first = local_rank * std::max(1, each);
+    return devices > 0 ? first % devices : first;
 }
 
 } // namespace skein::train
@@ -15191,7 +15756,9 @@ public:
 
     /// The calls of a communicator that does not compare those of its ranks (communicator::calls())
     /// are compared in the row of each step from the next one on, before the step is applied, for
-    /// as long as somebody holds the record. Of comm() by itself. All ranks do it alike.
+    /// as long as somebody holds the record. Of comm() by itself. All ranks do it alike, and have waited
+    /// for the tickets of those calls when a step ends: else the row finds them begun on some ranks and
+    /// not on others, and a right training ends with `mismatch`.
     void watch_calls(const std::shared_ptr<const dist::call_record>& record) const;
     [[nodiscard]] std::vector<std::shared_ptr<const dist::call_record>> watched_calls() const;
 
@@ -19771,6 +20338,8 @@ class unit_gatherer;
 
 /// Elements of each sharding rank, for the collectives.
 [[nodiscard]] std::vector<std::size_t> counts_of(const flat_unit& unit);
+/// Where a tensor's elements are, for the collectives.
+[[nodiscard]] dist::device place_of(const at::Tensor& tensor);
 /// A flat tensor, or a part of one, for the collectives.
 [[nodiscard]] dist::buffer_view view_of_flat(const at::Tensor& flat);
 /// Starts to gather a unit in its place: its range of `flat`, which is laid out as the parameters.
@@ -20242,9 +20811,9 @@ SKEIN_INLINE void shard_sums::add_up(const flat_unit& unit) const {
 
 namespace skein::train::detail {
 
-/// Gives back the pages that lie wholly inside a range of the buffer.
+/// Gives back the pages that lie wholly inside a range of the buffer. A device keeps its memory.
 SKEIN_INLINE void drop_pages(const at::Tensor& flat_P, flat_range range) {
-    if (range.empty()) return;
+    if (range.empty() || !flat_P.device().is_cpu()) return;
     const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
     const auto at = reinterpret_cast<std::uintptr_t>(flat_P.const_data_ptr());
     const auto begin =
@@ -20261,13 +20830,30 @@ SKEIN_INLINE std::vector<std::size_t> counts_of(const flat_unit& unit) {
     return counts;
 }
 
+/// Where the parameters are, and so everything else.
+[[nodiscard]] SKEIN_INLINE at::Device home_of(const torch::nn::Module& module) {
+    for (const auto& p : module.parameters())
+        if (p.defined()) return p.device();
+    return at::kCPU;
+}
+
+SKEIN_INLINE dist::device place_of(const at::Tensor& tensor) {
+    if (tensor.device().is_cpu()) return dist::device::cpu();
+    return dist::device::cuda(static_cast<std::uint8_t>(tensor.device().index()));
+}
+
 SKEIN_INLINE dist::buffer_view view_of_flat(const at::Tensor& flat) {
     const auto type = flat.scalar_type() == at::kFloat      ? dist::dtype::f32
                       : flat.scalar_type() == at::kBFloat16 ? dist::dtype::bf16
                                                             : dist::dtype::f16;
     SKEIN_CHECK(type != dist::dtype::f16 || flat.scalar_type() == at::kHalf,
                 "a flat buffer of type {}", c10::toString(flat.scalar_type()));
-    return {flat.mutable_data_ptr(), static_cast<std::size_t>(flat.numel()), type};
+    return {flat.mutable_data_ptr(), static_cast<std::size_t>(flat.numel()), type, place_of(flat)};
+}
+
+/// The same as bytes, of any type.
+SKEIN_INLINE dist::buffer_view bytes_of_flat(const at::Tensor& flat) {
+    return {flat.mutable_data_ptr(), flat.nbytes(), dist::dtype::u8, place_of(flat)};
 }
 
 SKEIN_INLINE dist::ticket gather_unit(dist::comm_thread& comm, const at::Tensor& flat,
@@ -20294,10 +20880,11 @@ public:
                             ? nullptr
                             : std::dynamic_pointer_cast<unit_mark>(found->second);
             if (!mark)
-                throw error(errc::not_supported,
-                            fmt::format("not supported: between hosts FSDP gathers '{}' when its "
-                                        "forward begins, and that is no skein::unit",
-                                        unit.name))
+                throw error(
+                    errc::not_supported,
+                    fmt::format("not supported: between hosts and on devices FSDP gathers '{}' "
+                                "when its forward begins, and that is no skein::unit",
+                                unit.name))
                     .with_hint("declare the block with TORCH_MODULE_IMPL(Block, "
                                "skein::unit<BlockImpl>) and wrap by that type, or choose Zero2");
             states_[u].place = order_.size();
@@ -20669,11 +21256,11 @@ SKEIN_INLINE at::Tensor adopt(std::shared_ptr<dist::group_memory> memory, std::i
     return static_cast<std::size_t>(std::max<std::int64_t>(1, elements)) * c10::elementSize(type);
 }
 
-/// Where the group that reduces can work in place; none without such a group.
+/// Where the group that reduces can work in place; none without such a group, and on a device.
 SKEIN_INLINE std::function<at::Tensor(std::int64_t, at::ScalarType)> sharded_parallel::
     gradient_memory() const {
     auto* const reducing = groups_->shard != nullptr ? groups_->shard : groups_->replicas;
-    if (reducing == nullptr) return {};
+    if (reducing == nullptr || !home_of(*module_).is_cpu()) return {};
     return [reducing](std::int64_t elements, at::ScalarType type) {
         auto memory = reducing->allocate(bytes_of(elements, type), dist::memory_kind::own);
         return memory->everywhere() ? adopt(std::move(memory), elements, type)
@@ -20691,14 +21278,15 @@ SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
         options.shard = groups_->shard->rank();
         if (policy_.shard_gradients) options.gradient_places = 2;
         // Asked for before the values are copied in, hence the reference to `options`.
-        options.parameter_memory = [&](std::int64_t elements, at::ScalarType type) {
-            auto memory =
-                groups_->shard->allocate(bytes_of(elements, type), dist::memory_kind::common);
-            one_copy_ = memory->everywhere();
-            if (!one_copy_) return make_flat_buffer(elements, type);
-            options.brings_values = groups_->shard->rank() == 0;
-            return adopt(std::move(memory), elements, type);
-        };
+        if (home_of(module).is_cpu())
+            options.parameter_memory = [&](std::int64_t elements, at::ScalarType type) {
+                auto memory =
+                    groups_->shard->allocate(bytes_of(elements, type), dist::memory_kind::common);
+                one_copy_ = memory->everywhere();
+                if (!one_copy_) return make_flat_buffer(elements, type);
+                options.brings_values = groups_->shard->rank() == 0;
+                return adopt(std::move(memory), elements, type);
+            };
     }
     shards_ = options.shards;
     shard_ = options.shard;
@@ -20728,8 +21316,7 @@ SKEIN_INLINE void sharded_parallel::spread_values() {
             for (const auto& u : store_->units()) {
                 auto own = store_->params_P().narrow(0, u.own.begin, u.own.size());
                 if (own.numel() == 0) continue;
-                const dist::buffer_view view{own.mutable_data_ptr(), own.nbytes(), dist::dtype::u8};
-                groups_->replicas->broadcast(view, root).wait();
+                groups_->replicas->broadcast(bytes_of_flat(own), root).wait();
             }
             groups_->shard->barrier().wait();
             if (store_->is_mixed()) {
@@ -20760,7 +21347,7 @@ SKEIN_INLINE void sharded_parallel::spread_values() {
 SKEIN_INLINE void sharded_parallel::broadcast(const at::Tensor& tensor) {
     at::NoGradGuard no_grad;
     auto flat = tensor.detach().contiguous();
-    const dist::buffer_view bytes{flat.mutable_data_ptr(), flat.nbytes(), dist::dtype::u8};
+    const auto bytes = bytes_of_flat(flat);
     if (bytes.count == 0) return;
     groups_->world->broadcast(bytes, 0).wait();
     if (!flat.is_same(tensor) && flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);
@@ -21201,7 +21788,7 @@ SKEIN_INLINE void compare_values(const context& ctx, torch::nn::Module& module) 
     byte_buffer mine(sizeof(std::uint32_t));
     std::uint32_t sum = 0;
     for (const auto& p : module.parameters()) {
-        const auto values = p.detach().contiguous();
+        const auto values = p.detach().cpu().contiguous();
         sum =
             crc32c({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}, sum);
     }
@@ -21476,12 +22063,11 @@ inline void require_one_device(const std::vector<flat_segment>& segments,
     const char* const what = options.precision.is_mixed() ? "16 bits for what is computed"
                              : options.parameter_memory || options.gradient_memory
                                  ? "memory that ranks share"
-                             : options.shards > 1 || options.gradient_places > 0
-                                 ? "parameters that are cut between ranks"
-                                 : nullptr;
+                             : first.cut != nullptr ? "a model that was built in parts"
+                                                    : nullptr;
     if (what == nullptr) return;
     throw error(errc::not_supported, fmt::format("not supported: {} on {}", what, where.str()))
-        .with_hint("train with Single in float32 there, or on the CPU");
+        .with_hint("train in float32 there, a model that was built whole, or on the CPU");
 }
 
 /// LibTorch's norms take statistics and parameters of one type, or a 16-bit input with both in
@@ -33094,12 +33680,21 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
     keep_freed_memory();
 }
 
+/// Ranks exchange what is on devices, and what is on the host.
+[[nodiscard]] SKEIN_INLINE bool carries_both(const context& ctx) {
+    const auto* const comm = ctx.comm();
+    return comm != nullptr && dist::reaches(*comm, dist::device::cpu()) &&
+           dist::reaches(*comm, dist::device::cuda(0));
+}
+
 /// What of a run works on the CPU alone; empty: nothing.
 [[nodiscard]] SKEIN_INLINE std::string only_on_cpu(const context& ctx, const run_config& config,
                                                    std::string_view strategy, bool fits) {
     if (ctx.elastic() != nullptr) return "ranks that come and go";
-    if (ctx.world_size() > 1) return fmt::format("{} ranks", ctx.world_size());
     if (!fits) return fmt::format("strategy {}", strategy);
+    if (ctx.world_size() > 1 && !carries_both(ctx))
+        return fmt::format("{} ranks over {} (communicator = \"host\" carries what is there)",
+                           ctx.world_size(), ctx.comm()->name());
     if (config.checkpoint.enabled) return "checkpoints (checkpoint.enabled = false writes none)";
     if (config.scaling.logical_shards > 0) return "logical shards";
     return {};
@@ -33108,7 +33703,9 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
 SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& config,
                                       std::string_view strategy, bool fits) {
     if (config.device == "cpu") return at::kCPU;
-    auto chosen = choose_device(config.device, survey_devices(), ctx.local_size());
+    const auto there = survey_devices();
+    const bool may_share = carries_both(ctx);
+    auto chosen = choose_device(config.device, there, ctx.local_size(), may_share);
     if (!chosen.where.is_cpu() && !at::hasCUDA()) { // loaded, and nothing of it is there
         const std::string why = "LibTorch's half for CUDA is there and says that it has none";
         if (config.device == "cuda") throw error(errc::usage, "device cuda: " + why);
@@ -33118,16 +33715,16 @@ SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& conf
     if (!chosen.where.is_cpu() && !bar.empty()) {
         if (config.device == "cuda")
             throw error(errc::not_supported, fmt::format("not supported: {} on a device", bar))
-                .with_hint("train there with Single, in one process and without checkpoints, or "
-                           "on the CPU");
+                .with_hint("train there with Single, or with DDP or FSDP by communicator \"host\", "
+                           "in float32 and without checkpoints, or on the CPU");
         chosen = {dist::device::cpu(), fmt::format("not supported on a device: {}", bar)};
     }
     // gpus of a rank lie side by side in what it sees (docs/jobs.md).
-    const int each = std::max(1, static_cast<int>(config.scaling.gpus));
-    const auto where =
-        chosen.where.is_cpu()
-            ? at::Device(at::kCPU)
-            : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(ctx.local_rank() * each));
+    const int mine = device_of_rank(ctx.local_rank(), static_cast<int>(config.scaling.gpus),
+                                    may_share ? there.devices : 0);
+    const auto where = chosen.where.is_cpu()
+                           ? at::Device(at::kCPU)
+                           : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(mine));
     if (config.device == "automatic" && ctx.is_first())
         say_note(config, fmt::format("device {}: {}", where.str(), chosen.why));
     return where;
@@ -34388,6 +34985,8 @@ template <class Bucket = bucket<>, train::precision_setting... Settings>
 class DDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "DDP";
+    static constexpr bool works_on_devices =
+        true; ///< by communicator "host"; never run: docs/gpu.md
     /// Every rank has everything: any of them may be lost, and new ones get a copy.
     static constexpr bool ranks_may_change = true;
     [[nodiscard]] static train::precision_policy used_precision() {
@@ -41699,6 +42298,8 @@ template <class Wrap, class... Settings>
 class FSDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "FSDP";
+    static constexpr bool works_on_devices =
+        true; ///< by communicator "host"; never run: docs/gpu.md
     [[nodiscard]] static train::precision_policy used_precision() {
         return train::precision_of<Settings...>();
     }
@@ -41881,7 +42482,8 @@ SKEIN_INLINE std::string comm_model_of(const run_config& config) {
 /// of them computes.
 SKEIN_INLINE void require_device_here(const run_config& config, int ranks) {
     if (config.device == "cuda")
-        (void)choose_device(config.device, survey_devices(), std::max(ranks, 1));
+        (void)choose_device(config.device, survey_devices(), std::max(ranks, 1),
+                            /*may_share=*/config.communicator == "host");
 }
 
 SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) {
@@ -44404,6 +45006,163 @@ private:
 };
 
 } // namespace skein
+
+// ======== skein/train/tensor_message.hpp
+// Tensors as arguments, results and objects of tasks.
+//
+//     at::Tensor scaled(at::Tensor x, double by);               // travels as any value
+//     auto weights = co_await skein::put(at::Tensor(model->weight.detach()));
+//     double norm(skein::view<at::Tensor> w) { return w->norm().item<double>(); } // no byte copied
+//
+// A tensor is dense, contiguous and in the memory of a CPU: on another device, sparse, quantized or a
+// strided part of another one it is refused, because what would travel is not what it looks like. One
+// that requires a gradient is refused, too: its history stays behind, so detach() says that. A tensor
+// without a type (at::Tensor()) travels as that.
+//
+// The tensor of a view lies over the memory of the store, which nobody may write to: an operation in
+// place on it ends the process with SIGSEGV. clone() gives one of its own.
+
+
+#include <memory>
+
+namespace skein::wire {
+
+/// Bool, the whole numbers of 8 to 64 bits and uint8, f16, bf16, f32, f64 and complex numbers of f32
+/// and f64; up to 64 dimensions. Elements begin at a multiple of 64 bytes.
+template <>
+struct codec<at::Tensor> {
+    static constexpr const char* schema = "tensor";
+    ///   errors  not_supported: see above, with what to call
+    static void encode(writer& to, const at::Tensor& tensor);
+    ///   errors  malformed: an unknown type, sizes that do not agree with the bytes
+    static result<void> decode(reader& from, at::Tensor& into);
+    /// A tensor over the bytes of one message, which `keep` owns. Never written to.
+    ///   errors  as decode
+    static result<at::Tensor> in_place(byte_span message, std::shared_ptr<const void> keep);
+};
+
+} // namespace skein::wire
+
+
+// ======== skein/train/detail/tensor_message.ipp
+// Bodies of <skein/train/tensor_message.hpp>.
+
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::wire::detail {
+
+/// Types by their number in a message; 0 is no tensor.
+inline constexpr std::array tensor_types{
+    at::kBool, at::kByte,     at::kChar,  at::kShort,  at::kInt,          at::kLong,
+    at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble};
+inline constexpr std::size_t tensor_alignment = 64, most_dimensions = 64;
+
+[[noreturn]] inline void refuse_tensor(const char* what, const char* hint) {
+    throw error(errc::not_supported, fmt::format("not supported: {} as a message", what))
+        .with_hint(hint);
+}
+
+/// What stands before the elements.
+struct tensor_head {
+    at::ScalarType type = at::kFloat;
+    std::vector<std::int64_t> sizes;
+    std::size_t bytes = 0;
+    bool is_defined = false;
+};
+
+/// Reads up to the first element.
+inline bool read_tensor_head(reader& from, tensor_head& head) {
+    std::uint8_t number = 0;
+    if (!from.fixed(number)) return false;
+    if (number == 0) return true;
+    if (number > tensor_types.size())
+        return from.fail(errc::malformed, fmt::format("a tensor of the unknown type {}", number));
+    head.is_defined = true;
+    head.type = tensor_types[number - 1];
+    std::uint64_t dimensions = 0;
+    if (!from.varint(dimensions)) return false;
+    if (dimensions > most_dimensions)
+        return from.fail(errc::malformed, fmt::format("a tensor of {} dimensions", dimensions));
+    // Sizes of which one is zero say nothing of the others: their product is checked without it.
+    constexpr auto most = std::uint64_t(std::numeric_limits<std::int64_t>::max());
+    std::uint64_t product = at::elementSize(head.type);
+    bool is_empty = false;
+    for (std::uint64_t i = 0; i < dimensions; ++i) {
+        std::uint64_t size = 0;
+        if (!from.varint(size)) return false;
+        if (size > most || (size != 0 && product > most / size))
+            return from.fail(errc::malformed, "a tensor with too many elements");
+        is_empty = is_empty || size == 0;
+        product *= std::max<std::uint64_t>(size, 1);
+        head.sizes.push_back(std::int64_t(size));
+    }
+    head.bytes = is_empty ? 0 : std::size_t(product);
+    return from.align(tensor_alignment);
+}
+
+} // namespace skein::wire::detail
+
+namespace skein::wire {
+
+SKEIN_INLINE void codec<at::Tensor>::encode(writer& to, const at::Tensor& tensor) {
+    if (!tensor.defined()) return to.fixed(std::uint8_t{0});
+    if (tensor.layout() != at::kStrided)
+        detail::refuse_tensor("a tensor that is not dense", "to_dense()");
+    if (!tensor.device().is_cpu())
+        detail::refuse_tensor("a tensor on a device", "cpu(), and to(device) where it arrives");
+    if (tensor.requires_grad())
+        detail::refuse_tensor("a tensor that requires a gradient",
+                              "detach(): its history does not travel");
+    if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg())
+        detail::refuse_tensor("a tensor that is not contiguous", "contiguous()");
+    const auto& types = detail::tensor_types;
+    const auto type = std::find(types.begin(), types.end(), tensor.scalar_type());
+    if (type == types.end())
+        detail::refuse_tensor("a tensor of this type", "to() one of those of tensor_message.hpp");
+    to.fixed(std::uint8_t(type - types.begin() + 1));
+    to.varint(std::uint64_t(tensor.dim()));
+    for (const auto size : tensor.sizes()) to.varint(std::uint64_t(size));
+    to.align(detail::tensor_alignment);
+    to.raw({static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
+}
+
+SKEIN_INLINE result<void> codec<at::Tensor>::decode(reader& from, at::Tensor& into) {
+    detail::tensor_head head;
+    byte_span elements;
+    if (!detail::read_tensor_head(from, head) || !from.raw(head.bytes, elements))
+        return from.status();
+    into = at::Tensor();
+    if (!head.is_defined) return {};
+    into = at::empty(head.sizes, at::TensorOptions(head.type));
+    if (!elements.empty()) std::memcpy(into.mutable_data_ptr(), elements.data(), elements.size());
+    return {};
+}
+
+SKEIN_INLINE result<at::Tensor> codec<at::Tensor>::in_place(byte_span message,
+                                                            std::shared_ptr<const void> keep) {
+    reader from(message);
+    detail::tensor_head head;
+    byte_span elements;
+    if (!detail::read_tensor_head(from, head) || !from.raw(head.bytes, elements) || !from.finish())
+        return from.status().error();
+    if (!head.is_defined) return at::Tensor();
+    // Of memory that no one writes to; LibTorch has no word for that.
+    return at::from_blob(
+        const_cast<std::byte*>(elements.data()), // NOLINT
+        head.sizes, [kept = std::move(keep)](void*) mutable { kept.reset(); },
+        at::TensorOptions(head.type));
+}
+
+} // namespace skein::wire
 
 // ======== skein/train/trainer.hpp
 // The training loop: the same for one process and many, and the only place that knows all parts.

@@ -39,7 +39,8 @@ skein::task<void> travel() {
     const auto seen = skein::view(twice);
     const auto v = co_await seen;
     fmt::print("the same {}\n", at::equal(*v, numbers * 2) && v->is_contiguous());
-    fmt::print("unchanged {}\n", at::equal(numbers, at::arange(1 << 20).remainder(1000).to(at::kFloat)));
+    fmt::print("unchanged {}\n",
+               at::equal(numbers, at::arange(1 << 20).remainder(1000).to(at::kFloat)));
 }
 
 skein::task<void> refused() {

@@ -64,8 +64,7 @@ TEST_CASE("what would travel as something else is refused, with what to call") {
           std::string::npos);
     CHECK(refused(whole.to_sparse()).find("to_dense()") != std::string::npos);
     CHECK(refused(whole.clone().requires_grad_(true)).find("detach()") != std::string::npos);
-    CHECK(refused(at::empty({2}, at::TensorOptions(at::kMeta))).find("cpu()") !=
-          std::string::npos);
+    CHECK(refused(at::empty({2}, at::TensorOptions(at::kMeta))).find("cpu()") != std::string::npos);
     CHECK(refused(at::empty({2}, at::TensorOptions(at::kFloat8_e4m3fn))).find("type") !=
           std::string::npos);
     CHECK(refused(whole.slice(0, 1, 3)).empty()); // rows of another one, and contiguous

@@ -26,7 +26,8 @@
 namespace skein::wire {
 
 /// Bool, the whole numbers of 8 to 64 bits and uint8, f16, bf16, f32, f64 and complex numbers of f32
-/// and f64; up to 64 dimensions. Elements begin at a multiple of 64 bytes.
+/// and f64; up to 64 dimensions. Elements begin at a multiple of
+/// 64 bytes of what the writer has.
 template <>
 struct codec<at::Tensor> {
     static constexpr const char* schema = "tensor";
@@ -34,7 +35,8 @@ struct codec<at::Tensor> {
     static void encode(writer& to, const at::Tensor& tensor);
     ///   errors  malformed: an unknown type, sizes that do not agree with the bytes
     static result<void> decode(reader& from, at::Tensor& into);
-    /// A tensor over the bytes of one message, which `keep` owns. Never written to.
+    /// A tensor over the bytes of one message, which `keep` owns. Never written to. Its own copy where
+    /// they do not lie as the type asks for.
     ///   errors  as decode
     static result<at::Tensor> in_place(byte_span message, std::shared_ptr<const void> keep);
 };

@@ -63,7 +63,14 @@ inline bool read_tensor_head(reader& from, tensor_head& head) {
         head.sizes.push_back(std::int64_t(size));
     }
     head.bytes = is_empty ? 0 : std::size_t(product);
-    return from.align(tensor_alignment);
+    // How much is said: where a message begins in the bytes that its reader has is not known here.
+    std::uint8_t zeros = 0;
+    byte_span padding;
+    if (!from.fixed(zeros) || !from.raw(zeros, padding)) return false;
+    if (zeros >= tensor_alignment ||
+        std::any_of(padding.begin(), padding.end(), [](std::byte b) { return b != std::byte{0}; }))
+        return from.fail(errc::malformed, "a tensor with padding that is none");
+    return true;
 }
 
 } // namespace skein::wire::detail
@@ -88,6 +95,7 @@ SKEIN_INLINE void codec<at::Tensor>::encode(writer& to, const at::Tensor& tensor
     to.fixed(std::uint8_t(type - types.begin() + 1));
     to.varint(std::uint64_t(tensor.dim()));
     for (const auto size : tensor.sizes()) to.varint(std::uint64_t(size));
+    to.fixed(std::uint8_t((0 - (to.size() + 1)) % detail::tensor_alignment));
     to.align(detail::tensor_alignment);
     to.raw({static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
 }
@@ -112,6 +120,12 @@ SKEIN_INLINE result<at::Tensor> codec<at::Tensor>::in_place(byte_span message,
     if (!detail::read_tensor_head(from, head) || !from.raw(head.bytes, elements) || !from.finish())
         return from.status().error();
     if (!head.is_defined) return at::Tensor();
+    if (reinterpret_cast<std::uintptr_t>(elements.data()) % at::elementSize(head.type) != 0) {
+        const auto own = at::empty(head.sizes, at::TensorOptions(head.type));
+        if (!elements.empty())
+            std::memcpy(own.mutable_data_ptr(), elements.data(), elements.size());
+        return own;
+    }
     // Of memory that no one writes to; LibTorch has no word for that.
     return at::from_blob(
         const_cast<std::byte*>(elements.data()), // NOLINT
