@@ -584,6 +584,7 @@ using skein::net::wait_readable;
 } // namespace skein::net
 
 export namespace skein::objects {
+using skein::objects::adopt_value;
 using skein::objects::arena;
 using skein::objects::byte_source;
 using skein::objects::child_link;
@@ -624,12 +625,12 @@ using skein::objects::fresh_object;
 using skein::objects::give_back_note;
 using skein::objects::give_for_request;
 using skein::objects::give_request;
+using skein::objects::gone_note;
 using skein::objects::held_bytes;
 using skein::objects::hold_reply;
 using skein::objects::hold_request;
 using skein::objects::hub_note;
 using skein::objects::inherited_client;
-using skein::objects::is_store_asked;
 using skein::objects::let_go;
 using skein::objects::let_go_note;
 using skein::objects::local_store;
@@ -650,6 +651,7 @@ using skein::objects::peer_messages;
 using skein::objects::pin_reply;
 using skein::objects::pin_request;
 using skein::objects::process_id;
+using skein::objects::reached_note;
 using skein::objects::read;
 using skein::objects::read_now;
 using skein::objects::read_then;
@@ -675,11 +677,13 @@ using skein::objects::store_peer_options;
 using skein::objects::store_peers;
 using skein::objects::store_place;
 using skein::objects::store_process_tag;
+using skein::objects::store_reach;
 using skein::objects::store_times;
 using skein::objects::store_usage;
 using skein::objects::stores_note;
 using skein::objects::take_for_note;
 using skein::objects::take_note;
+using skein::objects::taken_note;
 } // namespace skein::objects
 
 export namespace skein::proc {
@@ -781,6 +785,7 @@ using skein::rt::space_place;
 using skein::rt::space_server_role;
 using skein::rt::store_meeting;
 using skein::rt::tell_space_server_ended;
+using skein::rt::tell_store_number;
 using skein::rt::use_store;
 using skein::rt::want_store;
 using skein::rt::worker_connection;

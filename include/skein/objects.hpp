@@ -15,4 +15,5 @@
 #include <skein/objects/store_client.hpp>
 #include <skein/objects/store_messages.hpp>
 #include <skein/objects/store_peers.hpp>
+#include <skein/objects/store_reach.hpp>
 #include <skein/objects/transfer.hpp>
