@@ -45028,7 +45028,8 @@ private:
 namespace skein::wire {
 
 /// Bool, the whole numbers of 8 to 64 bits and uint8, f16, bf16, f32, f64 and complex numbers of f32
-/// and f64; up to 64 dimensions. Elements begin at a multiple of 64 bytes.
+/// and f64; up to 64 dimensions. Elements begin at a multiple of
+/// 64 bytes of what the writer has.
 template <>
 struct codec<at::Tensor> {
     static constexpr const char* schema = "tensor";
@@ -45036,7 +45037,8 @@ struct codec<at::Tensor> {
     static void encode(writer& to, const at::Tensor& tensor);
     ///   errors  malformed: an unknown type, sizes that do not agree with the bytes
     static result<void> decode(reader& from, at::Tensor& into);
-    /// A tensor over the bytes of one message, which `keep` owns. Never written to.
+    /// A tensor over the bytes of one message, which `keep` owns. Never written to. Its own copy where
+    /// they do not lie as the type asks for.
     ///   errors  as decode
     static result<at::Tensor> in_place(byte_span message, std::shared_ptr<const void> keep);
 };
@@ -45106,7 +45108,14 @@ inline bool read_tensor_head(reader& from, tensor_head& head) {
         head.sizes.push_back(std::int64_t(size));
     }
     head.bytes = is_empty ? 0 : std::size_t(product);
-    return from.align(tensor_alignment);
+    // How much is said: where a message begins in the bytes that its reader has is not known here.
+    std::uint8_t zeros = 0;
+    byte_span padding;
+    if (!from.fixed(zeros) || !from.raw(zeros, padding)) return false;
+    if (zeros >= tensor_alignment ||
+        std::any_of(padding.begin(), padding.end(), [](std::byte b) { return b != std::byte{0}; }))
+        return from.fail(errc::malformed, "a tensor with padding that is none");
+    return true;
 }
 
 } // namespace skein::wire::detail
@@ -45131,6 +45140,7 @@ SKEIN_INLINE void codec<at::Tensor>::encode(writer& to, const at::Tensor& tensor
     to.fixed(std::uint8_t(type - types.begin() + 1));
     to.varint(std::uint64_t(tensor.dim()));
     for (const auto size : tensor.sizes()) to.varint(std::uint64_t(size));
+    to.fixed(std::uint8_t((0 - (to.size() + 1)) % detail::tensor_alignment));
     to.align(detail::tensor_alignment);
     to.raw({static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
 }
@@ -45155,6 +45165,12 @@ SKEIN_INLINE result<at::Tensor> codec<at::Tensor>::in_place(byte_span message,
     if (!detail::read_tensor_head(from, head) || !from.raw(head.bytes, elements) || !from.finish())
         return from.status().error();
     if (!head.is_defined) return at::Tensor();
+    if (reinterpret_cast<std::uintptr_t>(elements.data()) % at::elementSize(head.type) != 0) {
+        const auto own = at::empty(head.sizes, at::TensorOptions(head.type));
+        if (!elements.empty())
+            std::memcpy(own.mutable_data_ptr(), elements.data(), elements.size());
+        return own;
+    }
     // Of memory that no one writes to; LibTorch has no word for that.
     return at::from_blob(
         const_cast<std::byte*>(elements.data()), // NOLINT
