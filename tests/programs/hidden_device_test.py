@@ -25,8 +25,9 @@ def train(workers):
         sys.exit(77)
     assert done.returncode == 0, said
     found = re.findall(r"^(\w+): \d+ weights ([0-9.e+-]+), loss ([0-9.e+-]+), norm ([0-9.e+-]+) apart", said, re.M)
-    assert [name for name, *_ in found] == (["Single"] if workers == 1 else []) + ["DDP", "FSDP"], said
+    assert [name for name, *_ in found] == (["Single", "Adam", "SGD"] if workers == 1 else []) + ["DDP", "FSDP"], said
     assert all(float(weights) == 0 and float(loss) == 0 for _, weights, loss, _ in found), said
+    assert workers > 1 or "not supported: optimizer lion on cuda:0" in said, said
 
 
 def case_one_rank():

@@ -354,14 +354,15 @@ struct outcome {
 };
 
 template <class Strategy>
-outcome train_on(context& ctx, c10::Device where) {
+outcome train_on(context& ctx, c10::Device where, const train::optimizer_options& how,
+                 double clip_value) {
     torch::manual_seed(42);
     Net net;
     net->to(where);
     outcome out;
     {
         Strategy strategy(ctx, *net);
-        train::flat_optimizer optimizer(AdamW{}, strategy.store());
+        train::flat_optimizer optimizer(how, strategy.store());
         for (int step = 0; step < 20; ++step) {
             strategy.begin_step();
             torch::Tensor loss;
@@ -378,7 +379,7 @@ outcome train_on(context& ctx, c10::Device where) {
             train::all_reduce(ctx, row, dist::reduce_op::sum);
             out.loss = row[0];
             out.norm = std::sqrt(strategy.squared_norm(strategy.store().own_squared_norm()));
-            optimizer.step(1e-2, 1.0, {}, 0.0);
+            optimizer.step(1e-2, 1.0, {}, clip_value);
             strategy.publish();
         }
         strategy.finish();
@@ -392,9 +393,10 @@ outcome train_on(context& ctx, c10::Device where) {
 }
 
 template <class Strategy>
-void compare(context& ctx, const char* name) {
-    const auto here = train_on<Strategy>(ctx, c10::kCPU);
-    const auto there = train_on<Strategy>(ctx, device);
+void compare(context& ctx, const std::string& name, const train::optimizer_options& how = AdamW{},
+             double clip_value = 0.0) {
+    const auto here = train_on<Strategy>(ctx, c10::kCPU, how, clip_value);
+    const auto there = train_on<Strategy>(ctx, device, how, clip_value);
     double worst = here.weights.size() == there.weights.size() ? 0.0 : 1e30;
     for (std::size_t i = 0; i < here.weights.size() && worst < 1e30; ++i)
         worst = std::max(worst, std::abs(static_cast<double>(here.weights[i]) - there.weights[i]));
@@ -405,6 +407,18 @@ void compare(context& ctx, const char* name) {
     std::fflush(stdout);
     if (!(worst <= 1e-5) || !(loss <= 1e-5) || !(norm <= 1e-5 * here.norm))
         throw error(errc::mismatch, fmt::format("{} on a device trains another model", name));
+}
+
+/// What reads the host's memory is refused before it does.
+void refuse_lion(context& ctx) {
+    try {
+        (void)train_on<Single>(ctx, device, Lion{}, 0.0);
+    } catch (const error& why) {
+        if (why.code() != errc::not_supported) throw;
+        fmt::print("{}\n", why.what());
+        return;
+    }
+    throw error(errc::internal, "Lion was taken on a device");
 }
 
 } // namespace
@@ -421,7 +435,12 @@ int main(int argc, char** argv) {
     config.scaling.workers =
         argc == 3 && std::string(argv[1]) == "--workers" ? std::atoi(argv[2]) : 2;
     return train::launch(config, [&](context& ctx) {
-        if (ctx.world_size() == 1) compare<Single>(ctx, "Single");
+        if (ctx.world_size() == 1) {
+            compare<Single>(ctx, "Single");
+            compare<Single>(ctx, "Adam", Adam{}, 0.01);
+            compare<Single>(ctx, "SGD", SGD{.momentum = 0.9});
+            refuse_lion(ctx);
+        }
         compare<DDP<small_buckets>>(ctx, "DDP");
         compare<FSDP<auto_wrap<Block>>>(ctx, "FSDP");
     });
