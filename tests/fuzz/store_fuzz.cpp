@@ -93,9 +93,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!of_store && of_store.error().text().empty()) std::abort();
     skein::byte_span rest = body;
     std::vector<skein::rt::detail::object_use> uses;
-    if (skein::rt::detail::take_uses(rest, uses)) {
+    std::vector<skein::byte_span> values;
+    if (skein::rt::detail::take_uses(rest, uses, &values)) {
         skein::wire::writer again;
         again.raw(rest);
+        for (const auto& one : values) again.raw(one);
         skein::rt::detail::append_uses(again, uses);
         if (again.size() != body.size()) std::abort();
     }

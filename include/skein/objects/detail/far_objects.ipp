@@ -87,9 +87,7 @@ SKEIN_INLINE void far_objects::add_to(net::request_service& service, process_id 
             return claim(this, who, std::move(what));
         });
     service.on<far_read_request, far_read_reply>(
-        [this, who](far_read_request what, const net::caller&) {
-            return read(this, who, std::move(what));
-        });
+        [this, who](far_read_request what, const net::caller&) { return read(this, who, what); });
     service.on<far_give_request, done_reply>(
         [this, who](far_give_request what, const net::caller&) {
             return give(this, who, std::move(what));
