@@ -193,6 +193,10 @@ if(sim_sources)
   skein_test(sim.traces "sim;runtime" 60 "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tests/sim/compare_hashes.py" "${hashes}")
   # Calls that a broken link did not take any more went before those that it had taken.
   skein_test(sim.known_seed "sim;runtime" 60 skein_sim_seeds --scenario rt_direct --first 717663 --seeds 1)
+  # A way was lost while a home was told of a gift; a window that opened byte by byte made millions of events.
+  foreach(seed 2002 5103)
+    skein_test(sim.objects_${seed} "sim;runtime" 60 skein_sim_seeds --scenario objects --first ${seed} --seeds 1)
+  endforeach()
   set_tests_properties(sim.seeds PROPERTIES FIXTURES_SETUP sim_hashes)
   set_tests_properties(sim.traces PROPERTIES FIXTURES_REQUIRED sim_hashes)
 endif()

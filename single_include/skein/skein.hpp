@@ -39003,7 +39003,7 @@ private:
 
 SKEIN_INLINE byte_source::byte_source(net::network& via, net::address at, net::token secret,
                                       std::uint64_t self, std::function<bool()> may_come_back)
-    : via_(via), at_(std::move(at)), secret_(std::move(secret)), self_(self),
+    : via_(via), at_(std::move(at)), secret_(secret), self_(self),
       may_come_back_(std::move(may_come_back)), turns_(most_at_once) {}
 SKEIN_INLINE byte_source::~byte_source() {
     for (const auto& wire : idle_)
@@ -39029,8 +39029,8 @@ SKEIN_INLINE task<net::connection::handle> byte_source::connection() {
         net::reconnect_policy how;
         how.max_tries = 0;
         how.until = deadline_after(loop::current().exact_now(), duration(gone_after));
-        auto connecting = as_result(
-            net::connect_patiently(via_, at_, chunk_connection(secret_, self_), std::move(how)));
+        auto connecting =
+            as_result(net::connect_patiently(via_, at_, chunk_connection(secret_, self_), how));
         auto made = co_await connecting;
         if (made) co_return std::move(*made);
         const auto& why = made.error();
@@ -39969,9 +39969,7 @@ SKEIN_INLINE void far_objects::add_to(net::request_service& service, process_id 
             return claim(this, who, std::move(what));
         });
     service.on<far_read_request, far_read_reply>(
-        [this, who](far_read_request what, const net::caller&) {
-            return read(this, who, std::move(what));
-        });
+        [this, who](far_read_request what, const net::caller&) { return read(this, who, what); });
     service.on<far_give_request, done_reply>(
         [this, who](far_give_request what, const net::caller&) {
             return give(this, who, std::move(what));
