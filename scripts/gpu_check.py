@@ -177,18 +177,24 @@ class check:
         """What is here: self.devices, why there are none, and the words that go with each figure."""
         self.devices, self.lacking, self.known = 0, "", {}
         if os.path.exists(os.path.join(self.build, "training")):
-            said = subprocess.run([os.path.join(self.build, "training"), "survey"], capture_output=True, text=True, check=False,
-                                  env=self.environment, timeout=LIMIT)
+            said = None
             try:
+                said = subprocess.run([os.path.join(self.build, "training"), "survey"], capture_output=True, text=True, check=False,
+                                      env=self.environment, timeout=LIMIT)
                 self.known = json.loads(said.stdout)
                 self.devices, self.lacking = self.known["devices"], self.known["lacking"]
+            except subprocess.TimeoutExpired:
+                self.lacking = f"the program that asks for devices did not end within {LIMIT} s: the driver hangs"
             except ValueError:
                 self.lacking = f"the program does not run: {(said.stderr or said.stdout).strip()[-300:]}"
         rows = []
         if shutil.which("nvidia-smi"):
-            asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True,
-                                   check=False)
-            rows = asked.stdout.strip().splitlines() if asked.returncode == 0 else []
+            try:
+                asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True,
+                                       text=True, check=False, timeout=60)
+                rows = asked.stdout.strip().splitlines() if asked.returncode == 0 else []
+            except subprocess.TimeoutExpired:
+                self.lacking = self.lacking or "nvidia-smi did not end within 60 s: the driver hangs"
         if not self.known:   # only checks without torch were built
             self.devices = len(rows)
             self.lacking = self.lacking or ("" if rows else "no device that nvidia-smi shows")

@@ -6250,8 +6250,8 @@ public:
     ~pinned_lane();
 
     [[nodiscard]] int device() const noexcept { return device_; }
-    /// Pinned memory for one operation; what an earlier one had is void. Nothing may be in flight.
-    ///   errors  exhausted
+    /// Pinned memory for one operation; what an earlier one had is void.
+    ///   errors  exhausted; timeout: copies of an earlier operation, which gave up, are in flight
     [[nodiscard]] std::byte* room(std::size_t bytes);
     /// Copies to the host, then back, and ends when the host knows that they are done. bring() comes
     /// first, with no parts where nothing is read: it puts both behind the work stream.
@@ -6347,6 +6347,15 @@ SKEIN_INLINE void pinned_lane::use_device() const {
 }
 
 SKEIN_INLINE std::byte* pinned_lane::room(std::size_t bytes) {
+    if (memory_ != nullptr) {
+        use_device();
+        if (cuda_.stream_query(stream_) == cuda_result::not_ready) // an operation gave up on them
+            throw error(
+                errc::timeout,
+                fmt::format("copies of an earlier collective are still in flight on cuda:{}",
+                            device_))
+                .with_hint("the device is busy or stuck; nvidia-smi shows who works on it");
+    }
     if (bytes > bytes_) {
         use_device();
         if (memory_ != nullptr) (void)cuda_.release_host(std::exchange(memory_, nullptr));
@@ -33694,7 +33703,8 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
     if (!fits) return fmt::format("strategy {}", strategy);
     if (ctx.world_size() > 1 && !carries_both(ctx))
         return fmt::format("{} ranks over {} (communicator = \"host\" carries what is there)",
-                           ctx.world_size(), ctx.comm()->name());
+                           ctx.world_size(),
+                           ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator");
     if (config.checkpoint.enabled) return "checkpoints (checkpoint.enabled = false writes none)";
     if (config.scaling.logical_shards > 0) return "logical shards";
     return {};
@@ -45118,6 +45128,15 @@ inline bool read_tensor_head(reader& from, tensor_head& head) {
     return true;
 }
 
+/// The head, and a view of the elements.
+inline bool read_tensor(reader& from, tensor_head& head, byte_span& elements) {
+    if (!read_tensor_head(from, head) || !from.raw(head.bytes, elements)) return false;
+    const auto is_bool = [](std::byte b) { return b <= std::byte{1}; };
+    if (head.type == at::kBool && !std::all_of(elements.begin(), elements.end(), is_bool))
+        return from.fail(errc::malformed, "a tensor of truth values with another one");
+    return true;
+}
+
 } // namespace skein::wire::detail
 
 namespace skein::wire {
@@ -45148,8 +45167,7 @@ SKEIN_INLINE void codec<at::Tensor>::encode(writer& to, const at::Tensor& tensor
 SKEIN_INLINE result<void> codec<at::Tensor>::decode(reader& from, at::Tensor& into) {
     detail::tensor_head head;
     byte_span elements;
-    if (!detail::read_tensor_head(from, head) || !from.raw(head.bytes, elements))
-        return from.status();
+    if (!detail::read_tensor(from, head, elements)) return from.status();
     into = at::Tensor();
     if (!head.is_defined) return {};
     into = at::empty(head.sizes, at::TensorOptions(head.type));
@@ -45162,8 +45180,7 @@ SKEIN_INLINE result<at::Tensor> codec<at::Tensor>::in_place(byte_span message,
     reader from(message);
     detail::tensor_head head;
     byte_span elements;
-    if (!detail::read_tensor_head(from, head) || !from.raw(head.bytes, elements) || !from.finish())
-        return from.status().error();
+    if (!detail::read_tensor(from, head, elements) || !from.finish()) return from.status().error();
     if (!head.is_defined) return at::Tensor();
     if (reinterpret_cast<std::uintptr_t>(elements.data()) % at::elementSize(head.type) != 0) {
         const auto own = at::empty(head.sizes, at::TensorOptions(head.type));

@@ -112,6 +112,11 @@ TEST_CASE("bytes that are no tensor are malformed") {
         large.varint(size);
     at::Tensor into;
     CHECK(!wire::decode(large.bytes(), into));
+    auto truth = wire::encode(at::ones({3}, at::TensorOptions(at::kBool)));
+    CHECK(wire::decode(truth, into));
+    truth.back() = std::byte{2};
+    CHECK(!wire::decode(truth, into));
+    CHECK(!wire::codec<at::Tensor>::in_place(truth, nullptr));
 }
 
 } // namespace tensor_messages

@@ -33,8 +33,8 @@ public:
     ~pinned_lane();
 
     [[nodiscard]] int device() const noexcept { return device_; }
-    /// Pinned memory for one operation; what an earlier one had is void. Nothing may be in flight.
-    ///   errors  exhausted
+    /// Pinned memory for one operation; what an earlier one had is void.
+    ///   errors  exhausted; timeout: copies of an earlier operation, which gave up, are in flight
     [[nodiscard]] std::byte* room(std::size_t bytes);
     /// Copies to the host, then back, and ends when the host knows that they are done. bring() comes
     /// first, with no parts where nothing is read: it puts both behind the work stream.

@@ -40,6 +40,15 @@ SKEIN_INLINE void pinned_lane::use_device() const {
 }
 
 SKEIN_INLINE std::byte* pinned_lane::room(std::size_t bytes) {
+    if (memory_ != nullptr) {
+        use_device();
+        if (cuda_.stream_query(stream_) == cuda_result::not_ready) // an operation gave up on them
+            throw error(
+                errc::timeout,
+                fmt::format("copies of an earlier collective are still in flight on cuda:{}",
+                            device_))
+                .with_hint("the device is busy or stuck; nvidia-smi shows who works on it");
+    }
     if (bytes > bytes_) {
         use_device();
         if (memory_ != nullptr) (void)cuda_.release_host(std::exchange(memory_, nullptr));

@@ -62,7 +62,8 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
     if (!fits) return fmt::format("strategy {}", strategy);
     if (ctx.world_size() > 1 && !carries_both(ctx))
         return fmt::format("{} ranks over {} (communicator = \"host\" carries what is there)",
-                           ctx.world_size(), ctx.comm()->name());
+                           ctx.world_size(),
+                           ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator");
     if (config.checkpoint.enabled) return "checkpoints (checkpoint.enabled = false writes none)";
     if (config.scaling.logical_shards > 0) return "logical shards";
     return {};

@@ -73,6 +73,15 @@ inline bool read_tensor_head(reader& from, tensor_head& head) {
     return true;
 }
 
+/// The head, and a view of the elements.
+inline bool read_tensor(reader& from, tensor_head& head, byte_span& elements) {
+    if (!read_tensor_head(from, head) || !from.raw(head.bytes, elements)) return false;
+    const auto is_bool = [](std::byte b) { return b <= std::byte{1}; };
+    if (head.type == at::kBool && !std::all_of(elements.begin(), elements.end(), is_bool))
+        return from.fail(errc::malformed, "a tensor of truth values with another one");
+    return true;
+}
+
 } // namespace skein::wire::detail
 
 namespace skein::wire {
@@ -103,8 +112,7 @@ SKEIN_INLINE void codec<at::Tensor>::encode(writer& to, const at::Tensor& tensor
 SKEIN_INLINE result<void> codec<at::Tensor>::decode(reader& from, at::Tensor& into) {
     detail::tensor_head head;
     byte_span elements;
-    if (!detail::read_tensor_head(from, head) || !from.raw(head.bytes, elements))
-        return from.status();
+    if (!detail::read_tensor(from, head, elements)) return from.status();
     into = at::Tensor();
     if (!head.is_defined) return {};
     into = at::empty(head.sizes, at::TensorOptions(head.type));
@@ -117,8 +125,7 @@ SKEIN_INLINE result<at::Tensor> codec<at::Tensor>::in_place(byte_span message,
     reader from(message);
     detail::tensor_head head;
     byte_span elements;
-    if (!detail::read_tensor_head(from, head) || !from.raw(head.bytes, elements) || !from.finish())
-        return from.status().error();
+    if (!detail::read_tensor(from, head, elements) || !from.finish()) return from.status().error();
     if (!head.is_defined) return at::Tensor();
     if (reinterpret_cast<std::uintptr_t>(elements.data()) % at::elementSize(head.type) != 0) {
         const auto own = at::empty(head.sizes, at::TensorOptions(head.type));
