@@ -92,7 +92,11 @@ def main() -> int:
     def one(item):
         if limit and (time.monotonic() - begin > limit or with_torch(item[0])):
             return item[0], None
-        return item[0], subprocess.run(command(tool, *item), capture_output=True, text=True, check=False, cwd=checks.ROOT)
+        try:
+            return item[0], subprocess.run(command(tool, *item), capture_output=True, text=True, check=False, cwd=checks.ROOT,
+                                           timeout=3 * limit if limit else None)
+        except subprocess.TimeoutExpired:
+            return item[0], None
 
     # Those with LibTorch last: the most files for the time.
     order = sorted(compilations(changed).items(), key=lambda item: (with_torch(item[0]), len(item[1]), item[0]))
