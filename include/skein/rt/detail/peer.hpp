@@ -4,6 +4,7 @@
 // of detail/runtime_state.hpp.
 
 #include <skein/core/event.hpp>
+#include <skein/core/semaphore.hpp>
 #include <skein/net/channel.hpp>
 #include <skein/proc/claims.hpp>
 #include <skein/rt/detail/call.hpp>
@@ -85,6 +86,7 @@ struct peer : std::enable_shared_from_this<peer> {
     std::unordered_map<slot_id, detail::call_base*> forwarded;
     /// Calls of it that wait here for the values of their objects.
     std::unordered_map<slot_id, std::shared_ptr<detail::arrived_objects>> wants_values;
+    semaphore value_turns{2}; ///< so many at once
 
     // A worker, as its driver knows it, to others that call its actors.
     std::string near_address, far_address;
