@@ -131,21 +131,27 @@ SKEIN_INLINE bool read_at_once(objects::store_client& store, arrived_objects& al
     return true;
 }
 
-/// Asks who has sent a call for the values of its objects, and waits for them. Of one peer so many
-/// calls ask at once: those behind them may find what came for the first.
+/// Of one peer so many calls ask for values at once: those behind them may find what came for the first.
+struct value_turns {
+    semaphore free{2};
+};
+struct value_turn {
+    explicit value_turn(std::shared_ptr<value_turns> all) noexcept : of(std::move(all)) {}
+    value_turn(const value_turn&) = delete;
+    value_turn& operator=(const value_turn&) = delete;
+    ~value_turn() { of->free.release(); }
+    std::shared_ptr<value_turns> of;
+};
+
+/// Asks who has sent a call for the values of its objects, and waits for them.
 SKEIN_INLINE task<void> ask_for_values(std::shared_ptr<objects::store_client> store,
                                        std::shared_ptr<arrived_objects> all,
                                        std::shared_ptr<peer> from, slot_id call) {
-    struct turn {
-        explicit turn(semaphore& s) noexcept : of(s) {}
-        turn(const turn&) = delete;
-        turn& operator=(const turn&) = delete;
-        ~turn() { of.release(); }
-        semaphore& of;
-    };
     if (!from->wire) co_return;
-    co_await from->value_turns.acquire();
-    const turn mine(from->value_turns);
+    if (!from->value_turns) from->value_turns = std::make_shared<value_turns>();
+    const auto turns = from->value_turns;
+    co_await turns->free.acquire();
+    const value_turn mine(turns);
     if (!from->is_open() || have_known(*store, *all)) co_return;
     from->wants_values[call] = all;
     if (std::exchange(from->inbound.is_paused, false)) from->wire->resume_reading();
@@ -219,7 +225,8 @@ SKEIN_INLINE void object_traffic::take_values(peer& from, slot_id call, bool has
             if (e.code() != errc::exhausted) throw;
             all->why = e; // of this call alone
         }
-    } else if (auto said = decode_failure(body).what; said.code() != errc::object_lost && all->why) {
+    } else if (auto said = decode_failure(body).what;
+               said.code() != errc::object_lost && all->why) {
         all->why = std::move(said).with_cause(all->why->what());
     }
     all->values_came.set();
