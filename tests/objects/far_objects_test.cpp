@@ -332,6 +332,150 @@ TEST_CASE("what was given and taken while stores did not reach each other is not
     });
 }
 
+task<void> part_until_met_again(world* w, node* one, node* other) {
+    w->network.partition(one->host, other->host);
+    co_await sleep_for(30s); // until both know
+    w->network.heal(one->host, other->host);
+    co_await sleep_for(30s);
+}
+
+TEST_CASE("what is held from before stores met again is given away as lost, not as a mistake",
+          "[objects][far][V16]") {
+    for (const bool has_copy : {true, false}) {
+        world w;
+        w.run([has_copy](world& w) -> task<void> {
+            auto& hub = w.add(16 * mebi);
+            auto& home = w.add(16 * mebi);
+            const auto driver = w.join(hub), maker = w.join(home);
+            const auto other = w.join(hub);
+            co_await sleep_for(1s);
+            auto making = make(maker, mebi, 5);
+            auto kept = co_await making;
+            auto giving = maker->give({kept}, driver->self());
+            co_await giving;
+            auto held = driver->adopt({kept->name()}, maker->self());
+            if (has_copy) {
+                auto bringing = driver->bring(held);
+                co_await bringing;
+            }
+            co_await sleep_for(1s);
+            auto parting = part_until_met_again(&w, &hub, &home);
+            co_await parting;
+            CHECK(hub.far->peers().linked() == 1);
+            {
+                auto passing = as_result(driver->give(held, other->self()));
+                const auto passed = co_await passing;
+                REQUIRE_FALSE(passed);
+                INFO(passed.error().what());
+                CHECK(passed.error().code() == errc::object_lost);
+            }
+            if (!has_copy) { // who reads it is counted again
+                auto bringing = driver->bring(held);
+                co_await bringing;
+                auto again = driver->give(held, other->self());
+                co_await again;
+                auto theirs = other->adopt({kept->name()}, driver->self());
+                CHECK(theirs.size() == 1);
+            }
+            CHECK((!has_copy || is_all(held.front(), 5)));
+            held.clear();
+            kept.reset();
+            co_await sleep_for(1s);
+            CHECK(home.store->usage().objects == 0);
+        });
+    }
+}
+
+TEST_CASE("a gift whose home was lost before is not taken back there", "[objects][far][V16]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& hub = w.add(16 * mebi);
+        auto& home = w.add(16 * mebi);
+        const auto driver = w.join(hub), maker = w.join(home);
+        const auto other = w.join(hub);
+        co_await sleep_for(1s);
+        auto making = make(maker, mebi, 5);
+        auto kept = co_await making;
+        auto giving = maker->give({kept}, driver->self());
+        co_await giving;
+        auto held = driver->adopt({kept->name()}, maker->self());
+        auto right = driver->give(held, other->self()); // and is not taken yet
+        co_await right;
+        w.network.partition(hub.host, home.host);
+        co_await sleep_for(30s);
+        for (int i = 0; i < 3; ++i) {
+            auto passing = as_result(driver->give(held, other->self()));
+            const auto passed = co_await passing;
+            REQUIRE_FALSE(passed);
+            CHECK(passed.error().code() == errc::object_lost);
+        }
+        kept.reset();
+        held.clear();
+        w.network.heal(hub.host, home.host);
+        co_await sleep_for(30s);
+        CHECK(home.store->usage().objects == 1); // the gift
+        auto theirs = other->adopt({{4712, objects::object_number(1), 0, mebi}}, driver->self());
+        {
+            auto bringing = other->bring(theirs);
+            co_await bringing;
+        }
+        CHECK(is_all(theirs.front(), 5));
+        theirs.clear();
+        co_await sleep_for(1s);
+        CHECK(home.store->usage().objects == 0);
+    });
+}
+
+TEST_CASE("of gifts that are asked for at once all are given, or none", "[objects][far]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& hub = w.add(16 * mebi);
+        const auto driver = w.join(hub), other = w.join(hub);
+        auto making = make(driver, mebi, 5);
+        auto first = co_await making;
+        auto making_too = make(other, mebi, 6);
+        const auto not_its = co_await making_too;
+        {
+            auto giving = as_result(driver->give({first, not_its}, other->self()));
+            const auto given = co_await giving;
+            CHECK_FALSE(given);
+        }
+        first.reset();
+        co_await sleep_for(1s);
+        CHECK(hub.store->usage().objects == 1);
+    });
+}
+
+TEST_CASE("a store that others use is kept for a while without that of the driver",
+          "[objects][far][V16]") {
+    world w;
+    w.run([](world& w) -> task<void> {
+        auto& hub = w.add(16 * mebi);
+        auto& home = w.add(16 * mebi);
+        auto& third = w.add(16 * mebi);
+        const auto maker = w.join(home), reader = w.join(third);
+        co_await sleep_for(1s);
+        auto making = make(maker, mebi, 5);
+        auto made = co_await making;
+        auto claiming = reader->claim({made->name()});
+        auto held = co_await claiming;
+        made.reset();
+        CHECK(home.far->is_needed());
+        w.network.partition(hub.host, home.host);
+        while (home.far->peers().has_hub()) co_await sleep_for(500ms);
+        co_await sleep_for(2s);
+        CHECK(home.far->is_needed());
+        w.network.heal(hub.host, home.host);
+        co_await sleep_for(30s);
+        CHECK(home.far->peers().has_hub());
+        CHECK(home.far->is_needed());
+        w.network.partition(hub.host, home.host);
+        co_await sleep_for(60s); // the driver may be gone for good
+        CHECK_FALSE(home.far->is_needed());
+        held.clear();
+    });
+}
+
 TEST_CASE("a transfer goes on when its home is there again in time", "[objects][far][V16]") {
     world w;
     w.run([](world& w) -> task<void> {

@@ -3,7 +3,9 @@
 #include <tests/support/sim_cluster.hpp>
 
 #include <skein/core/awaitable.hpp>
+#include <skein/core/metric_registry.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/rt/actor.hpp>
 #include <skein/rt/put.hpp>
 #include <skein/rt/remote.hpp>
 #include <skein/rt/view.hpp>
@@ -86,6 +88,67 @@ task<void> without_a_way(test::sim_cluster* c, int one, int other) {
 TEST_CASE("without a way between stores values travel in messages", "[rt][objects][V16]") {
     on_nodes([](test::sim_cluster& c) { return without_a_way(&c, 0, 1); });
     on_nodes([](test::sim_cluster& c) { return without_a_way(&c, 1, 2); });
+}
+
+std::uint64_t bytes_sent() { // of all processes here
+    return metric_registry::process()
+        .counter("skein_net_sent_bytes_total", "Bytes sent to peers.")
+        .value();
+}
+
+/// An actor that keeps what it is given.
+struct keeper {
+    std::vector<ref<numbers>> kept;
+    void keep(ref<numbers> one) { kept.push_back(std::move(one)); }
+    std::vector<ref<numbers>> give() { return kept; }
+    std::uint32_t look(view<numbers> at) { return (*at)[many - 1]; }
+    /// A call of the process to itself.
+    task<std::uint32_t> look_by(actor_handle<keeper> self, ref<numbers> at) {
+        const auto seen = self.call<&keeper::look>(at);
+        co_return co_await seen;
+    }
+};
+
+TEST_CASE("a ref is given back after its stores have lost each other and met again",
+          "[rt][objects][V16]") {
+    on_nodes([](test::sim_cluster& c) -> task<void> {
+        auto putting = put(numbers(many, 3));
+        const auto stored = co_await putting;
+        auto making = actor<keeper>();
+        const auto there = co_await making;
+        const auto kept = there.call<&keeper::keep>(stored);
+        co_await kept;
+        for (const int node : {1, 2})
+            c.network().partition(c.host_of_node(0), c.host_of_node(node));
+        co_await sleep_for(30s);
+        c.network().heal_all();
+        co_await sleep_for(30s);
+        CHECK(c.are_stores_linked());
+        const auto back = there.call<&keeper::give>();
+        const auto refs = co_await back;
+        const auto value = co_await refs.at(0);
+        CHECK(value.back() == 3);
+    });
+}
+
+TEST_CASE("what came in a message once is not asked for again", "[rt][objects][V16]") {
+    on_nodes([](test::sim_cluster& c) -> task<void> {
+        for (const int node : {1, 2})
+            c.network().partition(c.host_of_node(0), c.host_of_node(node));
+        co_await sleep_for(20s);
+        auto putting = put(numbers(many, 3));
+        const auto stored = co_await putting;
+        auto making = actor<keeper>();
+        const auto there = co_await making;
+        const auto kept = there.call<&keeper::keep>(stored);
+        co_await kept;
+        const auto before = bytes_sent();
+        std::vector<ref<std::uint32_t>> seen;
+        for (int i = 0; i < 10; ++i) seen.push_back(there.call<&keeper::look>(stored));
+        seen.push_back(there.call<&keeper::look_by>(there, stored)); // of its own process
+        for (const auto& one : seen) CHECK(co_await one == 3);
+        CHECK(bytes_sent() - before < many * sizeof(std::uint32_t));
+    });
 }
 
 TEST_CASE("a task whose result is lost on its way runs again if it has retries",

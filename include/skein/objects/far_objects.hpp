@@ -64,7 +64,8 @@ public:
     /// Of others; listens at all addresses, or on this host alone if the hub does.
     void join(const net::address& hub, bool is_for_hosts);
     [[nodiscard]] far_statistics statistics() const;
-    /// An object is here, and the program is.
+    /// An object is here, and the program is, or may be: the link with its driver's store was lost
+    /// a while ago.
     [[nodiscard]] bool is_needed() const;
     [[nodiscard]] task<void> close();
 

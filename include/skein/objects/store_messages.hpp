@@ -156,8 +156,8 @@ struct far_take_note {
     process_id from;
 };
 /// Held for another process, too. At most most_names.
-///   errors  those of far_claim_request; unreachable: the store of that process and that of an object
-///           have no link
+///   errors  those of far_claim_request; object_lost, too: the store of that process and that of an
+///           object have no link, or that and the one here have had another one since it was held
 struct far_give_request {
     static constexpr std::uint16_t number = 33;
     std::vector<object_name> which;

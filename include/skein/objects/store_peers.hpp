@@ -18,6 +18,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/function.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
@@ -64,16 +65,16 @@ struct store_peer {
     net::link::handle below;    ///< the same
     std::shared_ptr<net::request_service> service;
     std::optional<error> lost;
-    event settled;                                            ///< one of the two
-    bool was_awaited = false;                                 ///< and did not come
-    std::vector<unique_function<void(net::requests&)>> early; ///< what is told when there is a link
+    event settled;                                         ///< one of the two
+    bool was_awaited = false;                              ///< and did not come
+    std::vector<unique_function<void(store_peer&)>> early; ///< what is told when there is a link
     std::shared_ptr<byte_source> bytes;
 
     /// Behind what was told before. Of one that is lost nothing comes of it.
     template <class Note>
     void tell(const Note& what) {
         if (lost) return;
-        if (!link) return early.push_back([what](net::requests& to) { to.tell(what); });
+        if (!link) return early.push_back([what](store_peer& to) { to.tell(what); });
         try {
             link->tell(what);
         } catch (const error& e) { // its end follows; what is counted there is wrong from now on
@@ -137,8 +138,10 @@ public:
     [[nodiscard]] std::vector<std::uint64_t> reached() const;
     /// There is a link with the hub.
     [[nodiscard]] bool has_hub() const noexcept { return hub_ && hub_->link; }
-    /// There was one, at least.
-    [[nodiscard]] bool had_hub() const noexcept { return hub_ != nullptr; }
+    /// The link with it was lost a while ago, less than lost_after, and not because it has ended.
+    [[nodiscard]] bool awaits_hub() const {
+        return !has_hub() && hub_awaited_until_ && loop::current().now() < *hub_awaited_until_;
+    }
 
     [[nodiscard]] task<void> close();
 
@@ -173,6 +176,7 @@ private:
     std::unique_ptr<net::endpoint> bytes_door_;
     std::map<std::uint64_t, std::shared_ptr<store_peer>> all_;
     std::shared_ptr<store_peer> hub_;
+    std::optional<time_point> hub_awaited_until_;   ///< since the loss of a link with it
     std::map<std::uint64_t, net::address> dialled_; ///< those that are dialled, and where
     std::set<std::uint64_t> gone_;                  ///< as the hub says
     event hub_known_; ///< there was a link with it, or this is the hub

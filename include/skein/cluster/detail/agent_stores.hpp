@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // agent_stores: the stores of programs on one node, each on a thread of its own. One is there while its
-// program has workers here, and after that as long as others hold what it has and its driver is there.
+// program has workers here, and after that as long as others hold what it has and its driver is there,
+// or may come back: see objects::far_objects::is_needed().
 //
 //     boot.store = stores.join(driver, secret, child, link);        // before the process starts
 //     ...

@@ -228,8 +228,8 @@ SKEIN_INLINE void far_objects::take(process_id by, const far_take_note& what) {
         const auto one = peers_.at(home);
         auto& its = debts_[home];
         if (one->link) {
+            its.told.push_back(note); // first: the link may end in that, and owes it then
             one->tell(note);
-            its.told.push_back(std::move(note));
         } else {
             its.owed.push_back(std::move(note));
         }
@@ -252,13 +252,30 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
         request.to_store = what.to_store;
         request.which.push_back(name.number);
     }
+    // Not after the loss of a link with it, until a process asks for them anew.
+    const auto are_counted = [self](std::uint64_t home, const std::vector<object_number>& which) {
+        return std::all_of(which.begin(), which.end(), [&](object_number one) {
+            const auto found = self->entries_.find({home, one});
+            return found != self->entries_.end() && found->second->registered != 0;
+        });
+    };
     give_back_note undo;
     undo.by = by;
     undo.to = what.to;
+    const auto undo_at = [self, &undo](std::uint64_t home, const give_for_request& done) {
+        undo.which = done.which;
+        if (home == self->store_.number_) return self->take_back(undo);
+        const auto there = self->peers_.at(home);
+        if (there->link)
+            there->tell(undo);
+        else
+            self->debts_[home].undone.push_back(undo);
+    };
     for (const auto& one : asked) {
         const auto store = one.first;
         const auto& request = one.second;
         std::optional<error> why;
+        std::shared_ptr<store_peer> asked_home;
         try {
             if (store == own) {
                 self->give_for(by, request);
@@ -266,17 +283,17 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
             }
             auto reaching = self->peers_.reach(store);
             const auto home = co_await reaching;
+            if (!are_counted(store, request.which))
+                throw error(errc::object_lost, "it was lost, and does not count this store again");
             const auto link = home->link;
+            asked_home = home;
             auto asking = link->call<done_reply>(request);
             (void)co_await asking;
         } catch (const error& e) {
             why = e;
         }
         if (!why) continue;
-        if (store != own && self->peers_.at(store)->lost) { // it may have been done
-            undo.which = request.which;
-            self->debts_[store].undone.push_back(undo);
-        }
+        if (asked_home && asked_home->lost) undo_at(store, request); // it may have been done
         if (is_way_lost(why->code())) {
             const auto which =
                 std::find_if(what.which.begin(), what.which.end(),
@@ -285,11 +302,7 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
         }
         for (const auto& [given, which] : asked) { // none of them are told of
             if (given == store) break;
-            undo.which = which.which;
-            if (given == own)
-                self->take_back(undo);
-            else
-                self->peers_.at(given)->tell(undo);
+            undo_at(given, which);
         }
         throw *why;
     }
@@ -461,6 +474,7 @@ SKEIN_INLINE task<void> far_objects::register_at(far_objects* self, entry_ptr on
     if (!link) throw error(*home->lost);
     auto asking = link->call<hold_reply>(std::move(what));
     const auto answer = co_await asking;
+    if (home->lost) throw error(*home->lost); // meanwhile: it counts nothing any more
     if (answer.bytes.size() != 1 || (answer.bytes[0] != 0 && answer.bytes[0] != one->name.bytes))
         throw error(errc::malformed, "a store answers for another object than it was asked for");
     if (answer.bytes[0] == 0 && one->copy) self->give_back(*std::exchange(one->copy, {}));

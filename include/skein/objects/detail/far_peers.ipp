@@ -61,8 +61,8 @@ SKEIN_INLINE void far_objects::peer_came(store_peer& one) {
             else
                 rest.all.push_back({which, 1, 0});
         }
+        its.told.push_back(note);
         one.tell(note);
-        its.told.push_back(std::move(note));
         if (!rest.all.empty()) one.tell(rest);
     }
     for (const auto& note : std::exchange(its.undone, {})) one.tell(note);
@@ -113,7 +113,7 @@ SKEIN_INLINE void far_objects::peer_lost(store_peer& one) {
 }
 
 SKEIN_INLINE bool far_objects::is_needed() const {
-    return peers_.has_hub() && store_.book_.usage().sealed != 0;
+    return (peers_.has_hub() || peers_.awaits_hub()) && store_.book_.usage().sealed != 0;
 }
 
 SKEIN_INLINE std::optional<held_bytes> far_objects::bytes_of(object_number which) {
@@ -167,9 +167,14 @@ SKEIN_INLINE void far_objects::give_for(process_id from, const give_for_request&
     if (!what.to) throw error(errc::malformed, "objects are given to nobody");
     if (what.to_store != 0 && what.to_store != store_.number_ && !peers_.at(what.to_store)->link)
         throw error(errc::object_lost, "the store of who is to have an object has no link with it");
+    give_back_note before;
+    before.by = what.by;
+    before.to = what.to;
     for (const auto which : what.which) {
         const auto given = store_.book_.give(what.by, which, what.to, from);
+        if (!given) take_back(before); // all or none
         if (!given) throw given.error();
+        before.which.push_back(which);
     }
 }
 

@@ -166,12 +166,7 @@ SKEIN_INLINE std::shared_ptr<store_peer> store_peers::take(const net::link::hand
     one->below = link;
     one->service = service_for(*one);
     one->link = net::requests::over(link, one->service);
-    for (auto& note : std::exchange(one->early, {})) {
-        try {
-            note(*one->link);
-        } catch (const error&) { // its end follows
-        }
-    }
+    for (auto& note : std::exchange(one->early, {})) note(*one);
     if (is_hub) {
         hub_ = one;
         hub_known_.set();
@@ -299,8 +294,9 @@ SKEIN_INLINE task<void> store_peers::serve(store_peers* self, net::link::handle 
 SKEIN_INLINE std::shared_ptr<net::request_service> store_peers::service_for(store_peer& one) {
     auto service = std::make_shared<net::request_service>();
     service->on_tell_at_once<stores_note>([this](const stores_note& what) { hear(what); });
-    service->on_tell_at_once<gone_note>(
-        [this](const gone_note& what) { gone_.insert(what.store); });
+    service->on_tell_at_once<gone_note>([this, from = &one](const gone_note& what) {
+        if (hub_.get() == from) gone_.insert(what.store);
+    });
     above_.serve_peer(*service, one);
     return service;
 }
@@ -346,6 +342,8 @@ SKEIN_INLINE void store_peers::lose(store_peer& one, error why) {
     above_.peer_lost(one);
     one.settled.set();
     if (is_closed_) return;
+    if (hub_.get() == &one && why.code() != errc::closed)
+        hub_awaited_until_ = deadline_after(loop::current().now(), duration(how_.lost_after));
     if (!is_joined_) tell_all(gone_note{one.where.store});
     above_.reach_changed();
 }

@@ -126,7 +126,7 @@ public:
     void read(const std::shared_ptr<arrived_objects>& all);
     /// The objects of a reply of that process, which has given them to this one; the body is without
     /// their list then.
-    ///   errors  malformed, mismatch, not_supported
+    ///   errors  malformed, mismatch, not_supported; exhausted: no room for one that comes along
     [[nodiscard]] std::vector<objects::object_ptr> adopt(std::uint64_t from, std::uint16_t flags,
                                                          byte_span& body);
     /// Whether a process that uses that store gets what this one makes; waits for their stores to meet.

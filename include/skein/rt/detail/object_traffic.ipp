@@ -5,6 +5,7 @@
 #include <skein/core/awaitable.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/semaphore.hpp>
 #include <skein/net/address.hpp>
 #include <skein/objects/store_client.hpp>
 #include <skein/rt/detail/message.hpp>
@@ -116,10 +117,42 @@ SKEIN_INLINE bool read_at_once(objects::store_client& store, arrived_objects& al
            (why.code() == errc::object_lost || why.code() == errc::not_found);
 }
 
+/// This process has them all, whoever brought them: then they are the call's.
+[[nodiscard]] SKEIN_INLINE bool have_known(const objects::store_client& store,
+                                           arrived_objects& all) {
+    std::vector<objects::object_ptr> held;
+    for (const auto& use : all.uses) {
+        auto one = store.find(use.name.key());
+        if (!one || !one->is_here() || one->bytes() != use.name.bytes) return false;
+        held.push_back(std::move(one));
+    }
+    all.held = std::move(held);
+    all.why.reset();
+    return true;
+}
+
+/// Of one peer so many calls ask for values at once: those behind them may find what came for the first.
+struct value_turns {
+    semaphore free{2};
+};
+struct value_turn {
+    explicit value_turn(std::shared_ptr<value_turns> all) noexcept : of(std::move(all)) {}
+    value_turn(const value_turn&) = delete;
+    value_turn& operator=(const value_turn&) = delete;
+    ~value_turn() { of->free.release(); }
+    std::shared_ptr<value_turns> of;
+};
+
 /// Asks who has sent a call for the values of its objects, and waits for them.
-SKEIN_INLINE task<void> ask_for_values(std::shared_ptr<arrived_objects> all,
+SKEIN_INLINE task<void> ask_for_values(std::shared_ptr<objects::store_client> store,
+                                       std::shared_ptr<arrived_objects> all,
                                        std::shared_ptr<peer> from, slot_id call) {
-    if (!from->wire || !from->is_open()) co_return;
+    if (!from->wire) co_return;
+    if (!from->value_turns) from->value_turns = std::make_shared<value_turns>();
+    const auto turns = from->value_turns;
+    co_await turns->free.acquire();
+    const value_turn mine(turns);
+    if (!from->is_open() || have_known(*store, *all)) co_return;
     from->wants_values[call] = all;
     if (std::exchange(from->inbound.is_paused, false)) from->wire->resume_reading();
     from->send(message_values_wanted, 0, call.value(), {});
@@ -149,8 +182,8 @@ SKEIN_INLINE task<void> claim_for(std::shared_ptr<objects::store_client> store,
     } else {
         all->why = held.error();
     }
-    if (all->why && is_out_of_reach(*store, *all->why)) {
-        auto asking = ask_for_values(all, std::move(from), call);
+    if (all->why && is_out_of_reach(*store, *all->why) && !have_known(*store, *all)) {
+        auto asking = ask_for_values(store, all, std::move(from), call);
         co_await asking;
     }
     all->is_claimed = true;
@@ -178,14 +211,23 @@ SKEIN_INLINE void object_traffic::take_values(peer& from, slot_id call, bool has
     if (!has_failed) {
         if (!take_uses(body, uses, &values) || uses.size() != all->uses.size())
             throw malformed(fmt::format("objects that cannot be read from {}", from.who));
-        std::vector<objects::object_ptr> held;
         for (std::size_t i = 0; i < uses.size(); ++i) {
             if (!(uses[i].name == all->uses[i].name))
                 throw malformed(fmt::format("other objects than were asked for from {}", from.who));
-            held.push_back(objects::adopt_value(*store_, uses[i].name, values[i]));
         }
-        all->held = std::move(held);
-        all->why.reset();
+        std::vector<objects::object_ptr> held;
+        try {
+            for (std::size_t i = 0; i < uses.size(); ++i)
+                held.push_back(objects::adopt_value(*store_, uses[i].name, values[i]));
+            all->held = std::move(held);
+            all->why.reset();
+        } catch (const error& e) {
+            if (e.code() != errc::exhausted) throw;
+            all->why = e; // of this call alone
+        }
+    } else if (auto said = decode_failure(body).what;
+               said.code() != errc::object_lost && all->why) {
+        all->why = std::move(said).with_cause(all->why->what());
     }
     all->values_came.set();
 }
@@ -276,7 +318,12 @@ SKEIN_INLINE std::vector<objects::object_ptr> object_traffic::adopt(std::uint64_
 }
 
 SKEIN_INLINE void object_traffic::drop(std::uint64_t from, std::uint16_t flags, byte_span& body) {
-    if (has_objects(flags) && store_ != nullptr) (void)adopt(from, flags, body);
+    if (!has_objects(flags) || store_ == nullptr) return;
+    try {
+        (void)adopt(from, flags, body);
+    } catch (const error& e) {
+        if (e.code() != errc::exhausted) throw; // no room for what nobody wants
+    }
 }
 
 SKEIN_INLINE void object_traffic::lost(std::uint64_t incarnation, bool has_ended) {

@@ -26,6 +26,7 @@ namespace detail {
 
 struct direct_state;    // in detail/direct_state.hpp
 struct arrived_objects; // in detail/object_traffic.hpp
+struct value_turns;     // in detail/object_traffic.ipp
 
 /// What a peer is to this process.
 enum class peer_role : std::uint8_t {
@@ -85,6 +86,7 @@ struct peer : std::enable_shared_from_this<peer> {
     std::unordered_map<slot_id, detail::call_base*> forwarded;
     /// Calls of it that wait here for the values of their objects.
     std::unordered_map<slot_id, std::shared_ptr<detail::arrived_objects>> wants_values;
+    std::shared_ptr<detail::value_turns> value_turns; ///< once there were any
 
     // A worker, as its driver knows it, to others that call its actors.
     std::string near_address, far_address;

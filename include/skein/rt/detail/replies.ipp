@@ -241,8 +241,23 @@ struct replies::later_reply {
         self.reply_or_fail([&] {
             if (why) throw *why;
             if (!given) throw given.error();
+            if (*given && self.flags != reply_object) body = without_values(std::move(body));
             self.send(self.flags, [&](wire::writer& w) { w.raw(body); });
         });
+    }
+    /// Of a reply that is passed on as it came: who gets it holds its objects, and takes no bytes.
+    static byte_buffer without_values(byte_buffer body) {
+        std::vector<object_use> uses;
+        byte_span value = body;
+        if (!take_uses(value, uses))
+            throw error(errc::malformed, "a reply whose objects cannot be read");
+        bool have_come = false;
+        for (auto& one : uses) have_come |= std::exchange(one.comes_along, 0) != 0;
+        if (!have_come) return body;
+        wire::writer out;
+        out.raw(value);
+        append_uses(out, uses);
+        return std::move(out).take();
     }
     /// The same reply, with the bytes of its objects in it.
     static task<byte_buffer> with_values(object_traffic* objects, std::uint16_t flags,

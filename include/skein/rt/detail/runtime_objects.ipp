@@ -88,7 +88,13 @@ SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detai
                                                 const net::frame_view& f) {
     byte_span body = f.body;
     auto& objects = self.state_->replies.objects();
-    auto all = objects.adopt(from.incarnation, f.flags, body);
+    std::vector<objects::object_ptr> all;
+    try {
+        all = objects.adopt(from.incarnation, f.flags, body);
+    } catch (const error& e) {
+        if (e.code() != errc::exhausted) throw;
+        return has_no_room(self, from, call, f.flags, body, e);
+    }
     const bool is_only_passed_on = self.state_->upstream == nullptr && call.nested;
     if (is_only_passed_on || objects.are_here(all))
         return finish(self, from, call, f, body, std::move(all));
@@ -103,6 +109,18 @@ SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detai
     call.on = nullptr; // its link may end meanwhile
     objects.spawn(bring(&self, from.shared_from_this(), counted_ptr(&call), f.flags,
                         to_buffer(body), std::move(all), std::move(lent)));
+}
+
+/// For a value that comes along: this call fails, and its link goes on. body: without the list.
+SKEIN_INLINE void runtime::object_replies::has_no_room(runtime& self, peer& from,
+                                                       detail::call_base& call, std::uint16_t flags,
+                                                       byte_span body, const error& why) {
+    call.fail({why, nullptr});
+    if (self.state_->upstream == nullptr || (flags & detail::reply_lends) == 0) return;
+    net::frame_view lent; // the handles in it are nobody's
+    lent.flags = detail::reply_lends;
+    lent.body = body;
+    self.give_back(call, from.incarnation, lent);
 }
 
 /// They are on another node.

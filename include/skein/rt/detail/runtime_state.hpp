@@ -310,6 +310,8 @@ struct runtime::large_arguments {
 /// An answer that is an object, or has refs of objects in it. In runtime_objects.ipp.
 struct runtime::object_replies {
     static void take(runtime& self, peer& from, detail::call_base& call, const net::frame_view& f);
+    static void has_no_room(runtime& self, peer& from, detail::call_base& call, std::uint16_t flags,
+                            byte_span body, const error& why);
     static task<void> bring(runtime* self, std::shared_ptr<peer> from,
                             counted_ptr<detail::call_base> call, std::uint16_t flags,
                             byte_buffer body, std::vector<objects::object_ptr> all,
