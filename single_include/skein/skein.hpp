@@ -37646,8 +37646,8 @@ struct far_take_note {
     process_id from;
 };
 /// Held for another process, too. At most most_names.
-///   errors  those of far_claim_request; unreachable: the store of that process and that of an object
-///           have no link
+///   errors  those of far_claim_request; object_lost, too: the store of that process and that of an
+///           object have no link, or that and the one here have had another one since it was held
 struct far_give_request {
     static constexpr std::uint16_t number = 33;
     std::vector<object_name> which;
@@ -39168,16 +39168,16 @@ struct store_peer {
     net::link::handle below;    ///< the same
     std::shared_ptr<net::request_service> service;
     std::optional<error> lost;
-    event settled;                                            ///< one of the two
-    bool was_awaited = false;                                 ///< and did not come
-    std::vector<unique_function<void(net::requests&)>> early; ///< what is told when there is a link
+    event settled;                                         ///< one of the two
+    bool was_awaited = false;                              ///< and did not come
+    std::vector<unique_function<void(store_peer&)>> early; ///< what is told when there is a link
     std::shared_ptr<byte_source> bytes;
 
     /// Behind what was told before. Of one that is lost nothing comes of it.
     template <class Note>
     void tell(const Note& what) {
         if (lost) return;
-        if (!link) return early.push_back([what](net::requests& to) { to.tell(what); });
+        if (!link) return early.push_back([what](store_peer& to) { to.tell(what); });
         try {
             link->tell(what);
         } catch (const error& e) { // its end follows; what is counted there is wrong from now on
@@ -39241,8 +39241,10 @@ public:
     [[nodiscard]] std::vector<std::uint64_t> reached() const;
     /// There is a link with the hub.
     [[nodiscard]] bool has_hub() const noexcept { return hub_ && hub_->link; }
-    /// There was one, at least.
-    [[nodiscard]] bool had_hub() const noexcept { return hub_ != nullptr; }
+    /// The link with it was lost a while ago, less than lost_after, and not because it has ended.
+    [[nodiscard]] bool awaits_hub() const {
+        return !has_hub() && hub_awaited_until_ && loop::current().now() < *hub_awaited_until_;
+    }
 
     [[nodiscard]] task<void> close();
 
@@ -39277,6 +39279,7 @@ private:
     std::unique_ptr<net::endpoint> bytes_door_;
     std::map<std::uint64_t, std::shared_ptr<store_peer>> all_;
     std::shared_ptr<store_peer> hub_;
+    std::optional<time_point> hub_awaited_until_;   ///< since the loss of a link with it
     std::map<std::uint64_t, net::address> dialled_; ///< those that are dialled, and where
     std::set<std::uint64_t> gone_;                  ///< as the hub says
     event hub_known_; ///< there was a link with it, or this is the hub
@@ -39537,12 +39540,7 @@ SKEIN_INLINE std::shared_ptr<store_peer> store_peers::take(const net::link::hand
     one->below = link;
     one->service = service_for(*one);
     one->link = net::requests::over(link, one->service);
-    for (auto& note : std::exchange(one->early, {})) {
-        try {
-            note(*one->link);
-        } catch (const error&) { // its end follows
-        }
-    }
+    for (auto& note : std::exchange(one->early, {})) note(*one);
     if (is_hub) {
         hub_ = one;
         hub_known_.set();
@@ -39670,8 +39668,9 @@ SKEIN_INLINE task<void> store_peers::serve(store_peers* self, net::link::handle 
 SKEIN_INLINE std::shared_ptr<net::request_service> store_peers::service_for(store_peer& one) {
     auto service = std::make_shared<net::request_service>();
     service->on_tell_at_once<stores_note>([this](const stores_note& what) { hear(what); });
-    service->on_tell_at_once<gone_note>(
-        [this](const gone_note& what) { gone_.insert(what.store); });
+    service->on_tell_at_once<gone_note>([this, from = &one](const gone_note& what) {
+        if (hub_.get() == from) gone_.insert(what.store);
+    });
     above_.serve_peer(*service, one);
     return service;
 }
@@ -39717,6 +39716,8 @@ SKEIN_INLINE void store_peers::lose(store_peer& one, error why) {
     above_.peer_lost(one);
     one.settled.set();
     if (is_closed_) return;
+    if (hub_.get() == &one && why.code() != errc::closed)
+        hub_awaited_until_ = deadline_after(loop::current().now(), duration(how_.lost_after));
     if (!is_joined_) tell_all(gone_note{one.where.store});
     above_.reach_changed();
 }
@@ -39795,7 +39796,8 @@ public:
     /// Of others; listens at all addresses, or on this host alone if the hub does.
     void join(const net::address& hub, bool is_for_hosts);
     [[nodiscard]] far_statistics statistics() const;
-    /// An object is here, and the program is.
+    /// An object is here, and the program is, or may be: the link with its driver's store was lost
+    /// a while ago.
     [[nodiscard]] bool is_needed() const;
     [[nodiscard]] task<void> close();
 
@@ -40110,8 +40112,8 @@ SKEIN_INLINE void far_objects::take(process_id by, const far_take_note& what) {
         const auto one = peers_.at(home);
         auto& its = debts_[home];
         if (one->link) {
+            its.told.push_back(note); // first: the link may end in that, and owes it then
             one->tell(note);
-            its.told.push_back(std::move(note));
         } else {
             its.owed.push_back(std::move(note));
         }
@@ -40134,13 +40136,30 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
         request.to_store = what.to_store;
         request.which.push_back(name.number);
     }
+    // Not after the loss of a link with it, until a process asks for them anew.
+    const auto are_counted = [self](std::uint64_t home, const std::vector<object_number>& which) {
+        return std::all_of(which.begin(), which.end(), [&](object_number one) {
+            const auto found = self->entries_.find({home, one});
+            return found != self->entries_.end() && found->second->registered != 0;
+        });
+    };
     give_back_note undo;
     undo.by = by;
     undo.to = what.to;
+    const auto undo_at = [self, &undo](std::uint64_t home, const give_for_request& done) {
+        undo.which = done.which;
+        if (home == self->store_.number_) return self->take_back(undo);
+        const auto there = self->peers_.at(home);
+        if (there->link)
+            there->tell(undo);
+        else
+            self->debts_[home].undone.push_back(undo);
+    };
     for (const auto& one : asked) {
         const auto store = one.first;
         const auto& request = one.second;
         std::optional<error> why;
+        std::shared_ptr<store_peer> asked_home;
         try {
             if (store == own) {
                 self->give_for(by, request);
@@ -40148,17 +40167,17 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
             }
             auto reaching = self->peers_.reach(store);
             const auto home = co_await reaching;
+            if (!are_counted(store, request.which))
+                throw error(errc::object_lost, "it was lost, and does not count this store again");
             const auto link = home->link;
+            asked_home = home;
             auto asking = link->call<done_reply>(request);
             (void)co_await asking;
         } catch (const error& e) {
             why = e;
         }
         if (!why) continue;
-        if (store != own && self->peers_.at(store)->lost) { // it may have been done
-            undo.which = request.which;
-            self->debts_[store].undone.push_back(undo);
-        }
+        if (asked_home && asked_home->lost) undo_at(store, request); // it may have been done
         if (is_way_lost(why->code())) {
             const auto which =
                 std::find_if(what.which.begin(), what.which.end(),
@@ -40167,11 +40186,7 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
         }
         for (const auto& [given, which] : asked) { // none of them are told of
             if (given == store) break;
-            undo.which = which.which;
-            if (given == own)
-                self->take_back(undo);
-            else
-                self->peers_.at(given)->tell(undo);
+            undo_at(given, which);
         }
         throw *why;
     }
@@ -40343,6 +40358,7 @@ SKEIN_INLINE task<void> far_objects::register_at(far_objects* self, entry_ptr on
     if (!link) throw error(*home->lost);
     auto asking = link->call<hold_reply>(std::move(what));
     const auto answer = co_await asking;
+    if (home->lost) throw error(*home->lost); // meanwhile: it counts nothing any more
     if (answer.bytes.size() != 1 || (answer.bytes[0] != 0 && answer.bytes[0] != one->name.bytes))
         throw error(errc::malformed, "a store answers for another object than it was asked for");
     if (answer.bytes[0] == 0 && one->copy) self->give_back(*std::exchange(one->copy, {}));
@@ -40467,8 +40483,8 @@ SKEIN_INLINE void far_objects::peer_came(store_peer& one) {
             else
                 rest.all.push_back({which, 1, 0});
         }
+        its.told.push_back(note);
         one.tell(note);
-        its.told.push_back(std::move(note));
         if (!rest.all.empty()) one.tell(rest);
     }
     for (const auto& note : std::exchange(its.undone, {})) one.tell(note);
@@ -40519,7 +40535,7 @@ SKEIN_INLINE void far_objects::peer_lost(store_peer& one) {
 }
 
 SKEIN_INLINE bool far_objects::is_needed() const {
-    return peers_.has_hub() && store_.book_.usage().sealed != 0;
+    return (peers_.has_hub() || peers_.awaits_hub()) && store_.book_.usage().sealed != 0;
 }
 
 SKEIN_INLINE std::optional<held_bytes> far_objects::bytes_of(object_number which) {
@@ -40573,9 +40589,14 @@ SKEIN_INLINE void far_objects::give_for(process_id from, const give_for_request&
     if (!what.to) throw error(errc::malformed, "objects are given to nobody");
     if (what.to_store != 0 && what.to_store != store_.number_ && !peers_.at(what.to_store)->link)
         throw error(errc::object_lost, "the store of who is to have an object has no link with it");
+    give_back_note before;
+    before.by = what.by;
+    before.to = what.to;
     for (const auto which : what.which) {
         const auto given = store_.book_.give(what.by, which, what.to, from);
+        if (!given) take_back(before); // all or none
         if (!given) throw given.error();
+        before.which.push_back(which);
     }
 }
 
@@ -45865,7 +45886,7 @@ public:
     void read(const std::shared_ptr<arrived_objects>& all);
     /// The objects of a reply of that process, which has given them to this one; the body is without
     /// their list then.
-    ///   errors  malformed, mismatch, not_supported
+    ///   errors  malformed, mismatch, not_supported; exhausted: no room for one that comes along
     [[nodiscard]] std::vector<objects::object_ptr> adopt(std::uint64_t from, std::uint16_t flags,
                                                          byte_span& body);
     /// Whether a process that uses that store gets what this one makes; waits for their stores to meet.
@@ -46161,6 +46182,7 @@ namespace detail {
 
 struct direct_state;    // in detail/direct_state.hpp
 struct arrived_objects; // in detail/object_traffic.hpp
+struct value_turns;     // in detail/object_traffic.ipp
 
 /// What a peer is to this process.
 enum class peer_role : std::uint8_t {
@@ -46220,6 +46242,7 @@ struct peer : std::enable_shared_from_this<peer> {
     std::unordered_map<slot_id, detail::call_base*> forwarded;
     /// Calls of it that wait here for the values of their objects.
     std::unordered_map<slot_id, std::shared_ptr<detail::arrived_objects>> wants_values;
+    std::shared_ptr<detail::value_turns> value_turns; ///< once there were any
 
     // A worker, as its driver knows it, to others that call its actors.
     std::string near_address, far_address;
@@ -46359,10 +46382,42 @@ SKEIN_INLINE bool read_at_once(objects::store_client& store, arrived_objects& al
            (why.code() == errc::object_lost || why.code() == errc::not_found);
 }
 
+/// This process has them all, whoever brought them: then they are the call's.
+[[nodiscard]] SKEIN_INLINE bool have_known(const objects::store_client& store,
+                                           arrived_objects& all) {
+    std::vector<objects::object_ptr> held;
+    for (const auto& use : all.uses) {
+        auto one = store.find(use.name.key());
+        if (!one || !one->is_here() || one->bytes() != use.name.bytes) return false;
+        held.push_back(std::move(one));
+    }
+    all.held = std::move(held);
+    all.why.reset();
+    return true;
+}
+
+/// Of one peer so many calls ask for values at once: those behind them may find what came for the first.
+struct value_turns {
+    semaphore free{2};
+};
+struct value_turn {
+    explicit value_turn(std::shared_ptr<value_turns> all) noexcept : of(std::move(all)) {}
+    value_turn(const value_turn&) = delete;
+    value_turn& operator=(const value_turn&) = delete;
+    ~value_turn() { of->free.release(); }
+    std::shared_ptr<value_turns> of;
+};
+
 /// Asks who has sent a call for the values of its objects, and waits for them.
-SKEIN_INLINE task<void> ask_for_values(std::shared_ptr<arrived_objects> all,
+SKEIN_INLINE task<void> ask_for_values(std::shared_ptr<objects::store_client> store,
+                                       std::shared_ptr<arrived_objects> all,
                                        std::shared_ptr<peer> from, slot_id call) {
-    if (!from->wire || !from->is_open()) co_return;
+    if (!from->wire) co_return;
+    if (!from->value_turns) from->value_turns = std::make_shared<value_turns>();
+    const auto turns = from->value_turns;
+    co_await turns->free.acquire();
+    const value_turn mine(turns);
+    if (!from->is_open() || have_known(*store, *all)) co_return;
     from->wants_values[call] = all;
     if (std::exchange(from->inbound.is_paused, false)) from->wire->resume_reading();
     from->send(message_values_wanted, 0, call.value(), {});
@@ -46392,8 +46447,8 @@ SKEIN_INLINE task<void> claim_for(std::shared_ptr<objects::store_client> store,
     } else {
         all->why = held.error();
     }
-    if (all->why && is_out_of_reach(*store, *all->why)) {
-        auto asking = ask_for_values(all, std::move(from), call);
+    if (all->why && is_out_of_reach(*store, *all->why) && !have_known(*store, *all)) {
+        auto asking = ask_for_values(store, all, std::move(from), call);
         co_await asking;
     }
     all->is_claimed = true;
@@ -46421,14 +46476,23 @@ SKEIN_INLINE void object_traffic::take_values(peer& from, slot_id call, bool has
     if (!has_failed) {
         if (!take_uses(body, uses, &values) || uses.size() != all->uses.size())
             throw malformed(fmt::format("objects that cannot be read from {}", from.who));
-        std::vector<objects::object_ptr> held;
         for (std::size_t i = 0; i < uses.size(); ++i) {
             if (!(uses[i].name == all->uses[i].name))
                 throw malformed(fmt::format("other objects than were asked for from {}", from.who));
-            held.push_back(objects::adopt_value(*store_, uses[i].name, values[i]));
         }
-        all->held = std::move(held);
-        all->why.reset();
+        std::vector<objects::object_ptr> held;
+        try {
+            for (std::size_t i = 0; i < uses.size(); ++i)
+                held.push_back(objects::adopt_value(*store_, uses[i].name, values[i]));
+            all->held = std::move(held);
+            all->why.reset();
+        } catch (const error& e) {
+            if (e.code() != errc::exhausted) throw;
+            all->why = e; // of this call alone
+        }
+    } else if (auto said = decode_failure(body).what;
+               said.code() != errc::object_lost && all->why) {
+        all->why = std::move(said).with_cause(all->why->what());
     }
     all->values_came.set();
 }
@@ -46519,7 +46583,12 @@ SKEIN_INLINE std::vector<objects::object_ptr> object_traffic::adopt(std::uint64_
 }
 
 SKEIN_INLINE void object_traffic::drop(std::uint64_t from, std::uint16_t flags, byte_span& body) {
-    if (has_objects(flags) && store_ != nullptr) (void)adopt(from, flags, body);
+    if (!has_objects(flags) || store_ == nullptr) return;
+    try {
+        (void)adopt(from, flags, body);
+    } catch (const error& e) {
+        if (e.code() != errc::exhausted) throw; // no room for what nobody wants
+    }
 }
 
 SKEIN_INLINE void object_traffic::lost(std::uint64_t incarnation, bool has_ended) {
@@ -47015,8 +47084,23 @@ struct replies::later_reply {
         self.reply_or_fail([&] {
             if (why) throw *why;
             if (!given) throw given.error();
+            if (*given && self.flags != reply_object) body = without_values(std::move(body));
             self.send(self.flags, [&](wire::writer& w) { w.raw(body); });
         });
+    }
+    /// Of a reply that is passed on as it came: who gets it holds its objects, and takes no bytes.
+    static byte_buffer without_values(byte_buffer body) {
+        std::vector<object_use> uses;
+        byte_span value = body;
+        if (!take_uses(value, uses))
+            throw error(errc::malformed, "a reply whose objects cannot be read");
+        bool have_come = false;
+        for (auto& one : uses) have_come |= std::exchange(one.comes_along, 0) != 0;
+        if (!have_come) return body;
+        wire::writer out;
+        out.raw(value);
+        append_uses(out, uses);
+        return std::move(out).take();
     }
     /// The same reply, with the bytes of its objects in it.
     static task<byte_buffer> with_values(object_traffic* objects, std::uint16_t flags,
@@ -53026,6 +53110,8 @@ struct runtime::large_arguments {
 /// An answer that is an object, or has refs of objects in it. In runtime_objects.ipp.
 struct runtime::object_replies {
     static void take(runtime& self, peer& from, detail::call_base& call, const net::frame_view& f);
+    static void has_no_room(runtime& self, peer& from, detail::call_base& call, std::uint16_t flags,
+                            byte_span body, const error& why);
     static task<void> bring(runtime* self, std::shared_ptr<peer> from,
                             counted_ptr<detail::call_base> call, std::uint16_t flags,
                             byte_buffer body, std::vector<objects::object_ptr> all,
@@ -57492,7 +57578,13 @@ SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detai
                                                 const net::frame_view& f) {
     byte_span body = f.body;
     auto& objects = self.state_->replies.objects();
-    auto all = objects.adopt(from.incarnation, f.flags, body);
+    std::vector<objects::object_ptr> all;
+    try {
+        all = objects.adopt(from.incarnation, f.flags, body);
+    } catch (const error& e) {
+        if (e.code() != errc::exhausted) throw;
+        return has_no_room(self, from, call, f.flags, body, e);
+    }
     const bool is_only_passed_on = self.state_->upstream == nullptr && call.nested;
     if (is_only_passed_on || objects.are_here(all))
         return finish(self, from, call, f, body, std::move(all));
@@ -57507,6 +57599,18 @@ SKEIN_INLINE void runtime::object_replies::take(runtime& self, peer& from, detai
     call.on = nullptr; // its link may end meanwhile
     objects.spawn(bring(&self, from.shared_from_this(), counted_ptr(&call), f.flags,
                         to_buffer(body), std::move(all), std::move(lent)));
+}
+
+/// For a value that comes along: this call fails, and its link goes on. body: without the list.
+SKEIN_INLINE void runtime::object_replies::has_no_room(runtime& self, peer& from,
+                                                       detail::call_base& call, std::uint16_t flags,
+                                                       byte_span body, const error& why) {
+    call.fail({why, nullptr});
+    if (self.state_->upstream == nullptr || (flags & detail::reply_lends) == 0) return;
+    net::frame_view lent; // the handles in it are nobody's
+    lent.flags = detail::reply_lends;
+    lent.body = body;
+    self.give_back(call, from.incarnation, lent);
 }
 
 /// They are on another node.
