@@ -42,6 +42,12 @@ task<std::uint32_t> make_and_look(std::uint32_t of) {
     co_return co_await seen;
 }
 
+ref<numbers> same(ref<numbers> one) { return one; }
+task<ref<numbers>> same_by_another(ref<numbers> one) {
+    const auto called = remote<&same>(one);
+    co_return co_await called;
+}
+
 /// The driver's store is on node 0, worker 1 on node 1, worker 2 on node 2.
 template <class Body>
 void on_nodes(Body body) {
@@ -128,6 +134,27 @@ TEST_CASE("a ref is given back after its stores have lost each other and met aga
         const auto refs = co_await back;
         const auto value = co_await refs.at(0);
         CHECK(value.back() == 3);
+    });
+}
+
+TEST_CASE("what a driver passes on with its bytes, and has itself, is not held by nobody",
+          "[rt][objects][V16]") {
+    on_nodes([](test::sim_cluster& c) -> task<void> {
+        c.network().partition(c.host_of_node(0), c.host_of_node(2));
+        auto cutting = cut_for_good(&c, 1, 2);
+        co_await cutting;
+        {
+            auto putting = put(numbers(many, 3));
+            const auto stored = co_await putting;
+            for (int i = 0; i < 6; ++i) {
+                const auto asked = remote<&same_by_another>(stored);
+                const auto back = co_await asked;
+                const auto value = co_await back;
+                CHECK(value.back() == 3);
+            }
+        }
+        co_await sleep_for(30s);
+        CHECK(c.stored().objects == 0);
     });
 }
 

@@ -73,6 +73,7 @@ private:
     struct attempt;
     struct entry;
     class claim_holds;
+    class giving;
     using entry_ptr = std::shared_ptr<entry>;
 
     // of processes
