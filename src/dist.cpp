@@ -32,6 +32,7 @@
 #include <skein/dist/nccl_communicator.hpp>
 #include <skein/dist/nccl_domain.hpp>
 #include <skein/dist/nccl_model.hpp>
+#include <skein/dist/paired_communicator.hpp>
 #include <skein/dist/placement.hpp>
 #include <skein/dist/reduce.hpp>
 #include <skein/dist/ring.hpp>
@@ -64,6 +65,7 @@
 #include <skein/dist/detail/nccl_model.ipp>
 #include <skein/dist/detail/nccl_runner.ipp>
 #include <skein/dist/detail/own_models.ipp>
+#include <skein/dist/detail/paired_communicator.ipp>
 #include <skein/dist/detail/pinned_lane.ipp>
 #include <skein/dist/detail/place_card.ipp>
 #include <skein/dist/detail/placement.ipp>

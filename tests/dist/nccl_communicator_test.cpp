@@ -239,6 +239,19 @@ TEST_CASE("two ranks sum over a modelled device") {
     on.check_laws();
 }
 
+TEST_CASE("a barrier is on the rank's device, which need not have the rank's number") {
+    const bench on(2);
+    all_well(ranks::each(2, [&](int r) {
+        net::real_loop loop;
+        nccl_options where;
+        where.device = 1 - r;
+        auto comm = loop.run(nccl_communicator::connect(on.process(), on.id, r, 2, where));
+        loop.run(comm->barrier());
+        loop.run(comm->close());
+    }));
+    on.check_laws();
+}
+
 TEST_CASE("reductions over NCCL keep the laws of all communicators") {
     const int n = GENERATE(1, 2, 3);
     const bench on(n, static_cast<std::uint64_t>(n));

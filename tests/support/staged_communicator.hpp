@@ -47,12 +47,14 @@ public:
     using counts_span = std::span<const std::size_t>;
 
     /// cuda: of the device that the inner one works on; none: it takes the host's buffers. work: the
-    /// inner one's work stream, which is given over with it.
+    /// inner one's work stream, which is given over with it. words_stay: what is not float32 stays
+    /// on the host, as the row of a step and rank 0's words do.
     staged_communicator(std::unique_ptr<dist::communicator> inner, call_list& calls,
                         std::optional<dist::cuda_runtime> cuda = {}, int device = 0,
-                        dist::cuda_stream work = nullptr)
+                        dist::cuda_stream work = nullptr, bool words_stay = false)
         : inner_(std::move(inner)), calls_(&calls), cuda_(std::move(cuda)), device_(device),
-          work_(work), record_(std::make_shared<dist::call_record>("staged")) {}
+          work_(work), words_stay_(words_stay),
+          record_(std::make_shared<dist::call_record>("staged")) {}
 
     ~staged_communicator() override {
         inner_.reset();
@@ -151,7 +153,7 @@ private:
     class place {
     public:
         place(const staged_communicator& of, buffer_view host) : view_(host) {
-            if (!of.cuda_) return;
+            if (!of.cuda_ || (of.words_stay_ && host.type != dist::dtype::f32)) return;
             dist::cuda_check(*of.cuda_, of.cuda_->set_device(of.device_), "a device current");
             const std::vector<std::byte> bytes(host.begin(), host.begin() + host.bytes());
             there_ = std::make_unique<device_vector<std::byte>>(*of.cuda_, of.work_, bytes);
@@ -186,6 +188,7 @@ private:
     std::optional<dist::cuda_runtime> cuda_;
     int device_;
     dist::cuda_stream work_;
+    bool words_stay_;
     std::shared_ptr<const dist::call_record> record_; // of nothing
     dist::collective_tag tag_;
 };

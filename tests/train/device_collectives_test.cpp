@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // label: cuda
-// DDP and FSDP over NCCL's table and the streams of a modelled device call what they call over shared
-// memory, and train the same; so they do where buffers of a device that ranks share go through pinned
-// memory of the host.
+// DDP and FSDP over NCCL's table and the streams of a modelled device, with shared memory beside it
+// for the row of a step, call what they call over shared memory, and train the same; so they do where
+// buffers of a device that ranks share go through pinned memory of the host.
 #include <tests/train/train_support.hpp>
 
 #include <skein/dist/host_communicator.hpp>
@@ -116,15 +116,9 @@ void add_models() {
              }});
         dist::add_comm_model(
             {"staged-nccl", fits, [](const dist::comm_site& site) {
+                 // Gathers and reductions of a rank have one work stream, the device's default one,
+                 // as LibTorch's kernels do.
                  const int rank = site.world.rank();
-                 // A work stream for each communicator: with one for both, the
-                 // gathers and reductions of two ranks wait for each other in a
-                 // cycle.
-                 const auto cuda = place_now->devices.cuda();
-                 dist::cuda_stream work = nullptr;
-                 dist::cuda_check(cuda, cuda.set_device(rank), "a device");
-                 dist::cuda_check(cuda, cuda.stream_create(&work, dist::cuda_stream_non_blocking),
-                                  "a stream");
                  auto options = site.options;
                  options.limits.deadline = std::chrono::seconds(60);
                  const dist::comm_site of{site.world, options,          site.worker,
@@ -133,12 +127,12 @@ void add_models() {
                      dist::nccl_place where;
                      where.domain = place_now->domains[static_cast<std::size_t>(rank)];
                      where.where.device = rank;
-                     where.where.work = work;
                      return where;
                  });
                  auto& calls = place_now->list_for(rank);
-                 return std::make_unique<staged_communicator>(over.make(of), calls, cuda, rank,
-                                                              work);
+                 return std::make_unique<staged_communicator>(over.make(of), calls,
+                                                              place_now->devices.cuda(), rank,
+                                                              nullptr, /*words_stay=*/true);
              }});
         return true;
     }();

@@ -2,8 +2,8 @@
 #pragma once
 // The communicator over NCCL: buffers of one device, collectives on a stream of its own.
 //
-// A collective comes after what is on the work stream when it begins, and what is put there later
-// comes after the collective; its task ends when the host may use the result too. Calls never
+// A collective comes after what is on the work stream when it begins; its task ends when the host
+// may use the result, and so may what is put on the work stream from then on. Calls never
 // block: NCCL's communicator is non-blocking, and this one looks at it between other work of its
 // loop. An asynchronous error, a deadline or abort() ends all communicators of the process
 // (nccl_domain); a task that fails ends when its stream is idle, so that no buffer is released
@@ -31,8 +31,7 @@ namespace skein::dist {
 /// Where a communicator over NCCL works.
 struct nccl_options {
     int device = 0;
-    /// Of the device; null: its default stream. Of several communicators each has its own: with one
-    /// for two, ranks that call them in different orders wait in a cycle.
+    /// Of the device; null: its default stream. Several communicators may have one.
     cuda_stream work = nullptr;
     /// What errors call the ranks. Empty: 0, 1, ...
     std::vector<int> labels = {};

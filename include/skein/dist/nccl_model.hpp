@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The communicator called "nccl" in the list of models (models.hpp).
+// The communicator called "nccl" in the list of models (models.hpp): buffers of devices go over
+// NCCL, those of the host over what automatic would take (paired_communicator.hpp).
 //
-// automatic never takes it: its buffers are those of a device, which no other model reaches. Never
-// run on a GPU (docs/design/0050-cuda-and-nccl.md).
+// automatic never takes it: it is for ranks that have a device each. Never run on a GPU
+// (docs/design/0050-cuda-and-nccl.md).
 //
 //     dist::add_nccl_model();                                  // once, for the program
+//     run_config.communicator = "nccl";                        // DDP and FSDP on devices
 //     auto comm = make_comm_thread(world, {.model = "nccl"});  // a device for each local rank
 
 #include <skein/dist/models.hpp>
 #include <skein/dist/nccl_communicator.hpp>
+#include <skein/dist/paired_communicator.hpp>
 
 #include <functional>
 #include <memory>
@@ -25,7 +28,8 @@ struct nccl_place {
 /// The model over what `place` gives, which every rank calls once for each communicator. What it
 /// throws is told to the other ranks.
 ///   errors  of make: invalid_argument: two ranks on one device; mismatch: unlike versions of NCCL;
-///           refused: another rank has no device; those of nccl_communicator::connect
+///           refused: another rank has no device; not_supported: the communicator for the host
+///           compares no calls, either; those of nccl_communicator::connect and of that one
 [[nodiscard]] comm_model nccl_model(std::function<nccl_place(const comm_site&)> place);
 
 /// The same over the libraries of this machine, with the device of the local rank.

@@ -168,7 +168,8 @@ struct run_config {
     scaling_config scaling{};
     checkpoint_config checkpoint{};
     failure_config failure{};
-    /// automatic, shm, ring or hierarchical; host, over one of these, for ranks on devices.
+    /// automatic, shm, ring or hierarchical; for ranks on devices host, over one of these, or, with a
+    /// device for each and where the program has added it, nccl (dist/nccl_model.hpp).
     std::string communicator = "automatic";
     /// What the model is trained on: cpu, cuda (the device of the local rank), or automatic, which
     /// says what it takes and why. Never run on a GPU: see docs/gpu.md.

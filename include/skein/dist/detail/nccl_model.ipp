@@ -119,6 +119,37 @@ SKEIN_INLINE std::unique_ptr<communicator> make_nccl(
     return made;
 }
 
+/// With what automatic would take for the host's buffers. That one is made last: a rank that has no
+/// place over NCCL says so before.
+SKEIN_INLINE std::unique_ptr<communicator> make_nccl_pair(
+    const comm_site& site, const std::function<nccl_place(const comm_site&)>& place_of) {
+    auto there = make_nccl(site, place_of);
+    std::unique_ptr<communicator> here;
+    std::optional<error> why;
+    try {
+        auto options = site.options;
+        options.model = "automatic";
+        const comm_site of{site.world, options,          site.worker,
+                           site.where, site.one_network, site.key};
+        here = choose_comm_model(of).make(of);
+        if (here->calls())
+            throw error(errc::not_supported,
+                        fmt::format("not supported: {} beside NCCL: it compares no calls of its "
+                                    "ranks, either",
+                                    here->name()))
+                .with_hint("choose \"host\"");
+    } catch (...) {
+        why = to_error(std::current_exception());
+    }
+    if (!why) return std::make_unique<paired_communicator>(std::move(there), std::move(here));
+    for (auto* const each : {there.get(), here.get()}) {
+        if (each == nullptr) continue;
+        each->abort(*why);
+        site.worker.run([each] { return each->close(); });
+    }
+    throw *why;
+}
+
 /// The libraries, opened when the first communicator is made.
 SKEIN_INLINE std::shared_ptr<nccl_domain> open_nccl_domain(std::shared_ptr<device_math> math) {
     auto cuda = load_cuda_runtime().value();
@@ -132,13 +163,12 @@ SKEIN_INLINE comm_model nccl_model(std::function<nccl_place(const comm_site&)> p
     comm_model model;
     model.name = "nccl";
     model.fits = [](const comm_site& site) {
-        // Buffers of the host, which all others work with, are nothing for it.
         if (site.options.model == "automatic")
-            return comm_fit{0, "it is for buffers of devices, and has to be asked for"};
+            return comm_fit{0, "it is for ranks that have a device each, and has to be asked for"};
         return comm_fit{};
     };
     model.make = [place = std::move(place)](const comm_site& site) {
-        return detail::make_nccl(site, place);
+        return detail::make_nccl_pair(site, place);
     };
     return model;
 }

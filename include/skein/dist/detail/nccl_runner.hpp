@@ -3,7 +3,7 @@
 // One communicator of NCCL with its stream: how an operation passes, ends, and fails.
 //
 // The pieces of an operation are put on the stream one behind the other, between an event of the
-// work stream before it and one that the work stream waits for behind it.
+// work stream before it and one behind it, which the work stream waits for when it is reached.
 
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>

@@ -170,7 +170,6 @@ SKEIN_INLINE void nccl_runner::end(const nccl_steps& how) {
     if (how.after) how.after();
     const cuda_runtime& cuda = domain_->cuda();
     cuda_check(cuda, cuda.event_record(done_, stream_), "an event");
-    cuda_check(cuda, cuda.stream_wait_event(work_, done_, 0), "a wait for a collective");
 }
 
 SKEIN_INLINE task<void> nccl_runner::run_checked(std::string what, time_point until,
@@ -183,6 +182,11 @@ SKEIN_INLINE task<void> nccl_runner::run_checked(std::string what, time_point un
     end(how);
     auto reaching = reached(what, until);
     co_await std::move(reaching);
+    // Not before it is reached: several communicators would wait for each other through the work
+    // stream, in a cycle where two ranks call them in different orders.
+    use_device();
+    const cuda_runtime& cuda = domain_->cuda();
+    cuda_check(cuda, cuda.stream_wait_event(work_, done_, 0), "a wait for a collective");
 }
 
 SKEIN_INLINE task<void> nccl_runner::run(std::string what, nccl_steps how) {
