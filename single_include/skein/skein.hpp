@@ -39805,6 +39805,7 @@ private:
     struct attempt;
     struct entry;
     class claim_holds;
+    class giving;
     using entry_ptr = std::shared_ptr<entry>;
 
     // of processes
@@ -40120,42 +40121,58 @@ SKEIN_INLINE void far_objects::take(process_id by, const far_take_note& what) {
     }
 }
 
+/// What a process gives away, at which home. Lives as long as that takes.
+class far_objects::giving {
+public:
+    giving(far_objects& of, process_id by, const far_give_request& what) : of_(of) {
+        undo_.by = by;
+        undo_.to = what.to;
+        for (const auto& name : what.which) {
+            const auto one = of_.entries_.find(name.key());
+            if (name.store != of_.store_.number_ &&
+                (one == of_.entries_.end() || !one->second->holds.contains(by)))
+                throw error(errc::malformed, "an object is given away that is not held");
+            auto& request = asked[name.store];
+            request.by = by;
+            request.to = what.to;
+            request.to_store = what.to_store;
+            request.which.push_back(name.number);
+        }
+    }
+
+    std::map<std::uint64_t, give_for_request> asked;
+
+    /// A home counts this store as one that holds all of these: not after the loss of a link with it,
+    /// until a process asks for them anew.
+    [[nodiscard]] bool are_counted(std::uint64_t home, const give_for_request& all) const {
+        return std::all_of(all.which.begin(), all.which.end(), [&](object_number which) {
+            const auto found = of_.entries_.find({home, which});
+            return found != of_.entries_.end() && found->second->registered != 0;
+        });
+    }
+    /// That home has, or may have, what is none.
+    void undo_at(std::uint64_t home, const give_for_request& done) {
+        undo_.which = done.which;
+        if (home == of_.store_.number_) return of_.take_back(undo_);
+        const auto one = of_.peers_.at(home);
+        if (one->link)
+            one->tell(undo_);
+        else
+            of_.debts_[home].undone.push_back(undo_);
+    }
+
+private:
+    far_objects& of_;
+    give_back_note undo_;
+};
+
 SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by,
                                                 far_give_request what) {
     if (!what.to || what.which.size() > most_names)
         throw error(errc::malformed, "objects are given to nobody, or too many at once");
     const auto own = self->store_.number_;
-    std::map<std::uint64_t, give_for_request> asked;
-    for (const auto& name : what.which) {
-        const auto one = self->entries_.find(name.key());
-        if (name.store != own && (one == self->entries_.end() || !one->second->holds.contains(by)))
-            throw error(errc::malformed, "an object is given away that is not held");
-        auto& request = asked[name.store];
-        request.by = by;
-        request.to = what.to;
-        request.to_store = what.to_store;
-        request.which.push_back(name.number);
-    }
-    // Not after the loss of a link with it, until a process asks for them anew.
-    const auto are_counted = [self](std::uint64_t home, const std::vector<object_number>& which) {
-        return std::all_of(which.begin(), which.end(), [&](object_number one) {
-            const auto found = self->entries_.find({home, one});
-            return found != self->entries_.end() && found->second->registered != 0;
-        });
-    };
-    give_back_note undo;
-    undo.by = by;
-    undo.to = what.to;
-    const auto undo_at = [self, &undo](std::uint64_t home, const give_for_request& done) {
-        undo.which = done.which;
-        if (home == self->store_.number_) return self->take_back(undo);
-        const auto there = self->peers_.at(home);
-        if (there->link)
-            there->tell(undo);
-        else
-            self->debts_[home].undone.push_back(undo);
-    };
-    for (const auto& one : asked) {
+    giving all(*self, by, what);
+    for (const auto& one : all.asked) {
         const auto store = one.first;
         const auto& request = one.second;
         std::optional<error> why;
@@ -40167,7 +40184,7 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
             }
             auto reaching = self->peers_.reach(store);
             const auto home = co_await reaching;
-            if (!are_counted(store, request.which))
+            if (!all.are_counted(store, request))
                 throw error(errc::object_lost, "it was lost, and does not count this store again");
             const auto link = home->link;
             asked_home = home;
@@ -40177,16 +40194,16 @@ SKEIN_INLINE task<done_reply> far_objects::give(far_objects* self, process_id by
             why = e;
         }
         if (!why) continue;
-        if (asked_home && asked_home->lost) undo_at(store, request); // it may have been done
+        if (asked_home && asked_home->lost) all.undo_at(store, request); // it may have been done
         if (is_way_lost(why->code())) {
             const auto which =
                 std::find_if(what.which.begin(), what.which.end(),
                              [&](const object_name& name) { return name.store == store; });
             why = lost_with(*which, *self->peers_.at(store), *why);
         }
-        for (const auto& [given, which] : asked) { // none of them are told of
+        for (const auto& [given, which] : all.asked) { // none of them are told of
             if (given == store) break;
-            undo_at(given, which);
+            all.undo_at(given, which);
         }
         throw *why;
     }

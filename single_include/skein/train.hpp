@@ -14724,7 +14724,8 @@ struct run_config {
     scaling_config scaling{};
     checkpoint_config checkpoint{};
     failure_config failure{};
-    /// automatic, shm, ring or hierarchical; host, over one of these, for ranks on devices.
+    /// automatic, shm, ring or hierarchical; for ranks on devices host, over one of these, or, with a
+    /// device for each and where the program has added it, nccl (dist/nccl_model.hpp).
     std::string communicator = "automatic";
     /// What the model is trained on: cpu, cuda (the device of the local rank), or automatic, which
     /// says what it takes and why. Never run on a GPU: see docs/gpu.md.
@@ -33689,22 +33690,29 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
     keep_freed_memory();
 }
 
-/// Ranks exchange what is on devices, and what is on the host.
-[[nodiscard]] SKEIN_INLINE bool carries_both(const context& ctx) {
+/// Ranks exchange what is on their devices, and what is on the host.
+[[nodiscard]] SKEIN_INLINE bool carries_both(const context& ctx, dist::device where) {
     const auto* const comm = ctx.comm();
     return comm != nullptr && dist::reaches(*comm, dist::device::cpu()) &&
-           dist::reaches(*comm, dist::device::cuda(0));
+           dist::reaches(*comm, where);
+}
+
+/// Ranks may have a device together: one over NCCL takes buffers of its own alone.
+[[nodiscard]] SKEIN_INLINE bool carries_all(const context& ctx) {
+    return carries_both(ctx, dist::device::cuda(0)) && carries_both(ctx, dist::device::cuda(1));
 }
 
 /// What of a run works on the CPU alone; empty: nothing.
+///   own  device of this rank
 [[nodiscard]] SKEIN_INLINE std::string only_on_cpu(const context& ctx, const run_config& config,
-                                                   std::string_view strategy, bool fits) {
+                                                   std::string_view strategy, bool fits,
+                                                   dist::device own) {
     if (ctx.elastic() != nullptr) return "ranks that come and go";
     if (!fits) return fmt::format("strategy {}", strategy);
-    if (ctx.world_size() > 1 && !carries_both(ctx))
-        return fmt::format("{} ranks over {} (communicator = \"host\" carries what is there)",
-                           ctx.world_size(),
-                           ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator");
+    if (ctx.world_size() > 1 && !carries_both(ctx, own))
+        return fmt::format(
+            "{} ranks over {} (communicator = \"host\" carries what is on {})", ctx.world_size(),
+            ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator", to_string(own));
     if (config.checkpoint.enabled) return "checkpoints (checkpoint.enabled = false writes none)";
     if (config.scaling.logical_shards > 0) return "logical shards";
     return {};
@@ -33714,24 +33722,26 @@ SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& conf
                                       std::string_view strategy, bool fits) {
     if (config.device == "cpu") return at::kCPU;
     const auto there = survey_devices();
-    const bool may_share = carries_both(ctx);
+    const bool may_share = carries_all(ctx);
     auto chosen = choose_device(config.device, there, ctx.local_size(), may_share);
     if (!chosen.where.is_cpu() && !at::hasCUDA()) { // loaded, and nothing of it is there
         const std::string why = "LibTorch's half for CUDA is there and says that it has none";
         if (config.device == "cuda") throw error(errc::usage, "device cuda: " + why);
         chosen = {dist::device::cpu(), why};
     }
-    const auto bar = only_on_cpu(ctx, config, strategy, fits);
-    if (!chosen.where.is_cpu() && !bar.empty()) {
-        if (config.device == "cuda")
-            throw error(errc::not_supported, fmt::format("not supported: {} on a device", bar))
-                .with_hint("train there with Single, or with DDP or FSDP by communicator \"host\", "
-                           "in float32 and without checkpoints, or on the CPU");
-        chosen = {dist::device::cpu(), fmt::format("not supported on a device: {}", bar)};
-    }
     // gpus of a rank lie side by side in what it sees (docs/jobs.md).
     const int mine = device_of_rank(ctx.local_rank(), static_cast<int>(config.scaling.gpus),
                                     may_share ? there.devices : 0);
+    const auto bar = only_on_cpu(ctx, config, strategy, fits,
+                                 dist::device::cuda(static_cast<std::uint8_t>(mine)));
+    if (!chosen.where.is_cpu() && !bar.empty()) {
+        if (config.device == "cuda")
+            throw error(errc::not_supported, fmt::format("not supported: {} on a device", bar))
+                .with_hint("train there with Single, or with DDP or FSDP by communicator \"host\" "
+                           "or, with a device for each rank, \"nccl\", in float32 and without "
+                           "checkpoints, or on the CPU");
+        chosen = {dist::device::cpu(), fmt::format("not supported on a device: {}", bar)};
+    }
     const auto where = chosen.where.is_cpu()
                            ? at::Device(at::kCPU)
                            : at::Device(at::kCUDA, static_cast<at::DeviceIndex>(mine));
