@@ -33713,6 +33713,10 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
         return fmt::format(
             "{} ranks over {} (communicator = \"host\" carries what is on {})", ctx.world_size(),
             ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator", to_string(own));
+    // Said by all ranks, also by the first, whose device it is: none is on another one alone.
+    if (ctx.world_size() > 1 && !carries_all(ctx) && config.scaling.gpus > 1)
+        return fmt::format("scaling.gpus = {} over {}, where a rank has the device of its number",
+                           config.scaling.gpus, ctx.comm()->name());
     if (config.checkpoint.enabled) return "checkpoints (checkpoint.enabled = false writes none)";
     if (config.scaling.logical_shards > 0) return "logical shards";
     return {};
