@@ -193,10 +193,7 @@ void check_all(const bench& of, ranks::rank_view& c, std::size_t part) {
     c.barrier();
 }
 
-} // namespace host_communicator_test
-
 TEST_CASE("buffers of a device that ranks share have the values of every collective") {
-    using namespace host_communicator_test;
     const auto seed = GENERATE(range(1u, 5u));
     const int devices = seed % 2 == 1 ? 1 : 3;
     bench of(devices, seed);
@@ -213,7 +210,6 @@ TEST_CASE("buffers of a device that ranks share have the values of every collect
 }
 
 TEST_CASE("halves of a device are summed in float32, into float32 where that is asked for") {
-    using namespace host_communicator_test;
     bench of;
     all_well(each_rank(of, 2, [&](ranks::rank_view& c) {
         const std::vector<std::size_t> counts{40, 30};
@@ -230,7 +226,6 @@ TEST_CASE("halves of a device are summed in float32, into float32 where that is 
 }
 
 TEST_CASE("buffers of the host go to the communicator below, and no door is opened for them") {
-    using namespace host_communicator_test;
     bench of;
     of.open = []() -> cuda_runtime { throw error(errc::not_found, "no CUDA runtime"); };
     all_well(each_rank(of, 2, [&](ranks::rank_view& c) {
@@ -244,7 +239,6 @@ TEST_CASE("buffers of the host go to the communicator below, and no door is open
 }
 
 TEST_CASE("a rank without CUDA's runtime says so, and the others do not wait for it") {
-    using namespace host_communicator_test;
     bench of;
     of.open = []() -> cuda_runtime {
         throw error(errc::not_found, "no CUDA runtime: looked for x");
@@ -266,7 +260,6 @@ TEST_CASE("a rank without CUDA's runtime says so, and the others do not wait for
 }
 
 TEST_CASE("buffers of two devices in one collective are refused by name") {
-    using namespace host_communicator_test;
     bench of(2);
     const auto errors = each_rank(of, 2, [&](ranks::rank_view& c) {
         on_device<float> in(of, {1.0f, 2.0f}), out(of, {0.0f});
@@ -283,7 +276,6 @@ TEST_CASE("buffers of two devices in one collective are refused by name") {
 
 TEST_CASE(
     "a device that stands still ends by the deadline, on all ranks, with its copies in place") {
-    using namespace host_communicator_test;
     bench of(2);
     const auto errors = each_rank(
         of, 2,
@@ -310,7 +302,6 @@ TEST_CASE(
 }
 
 TEST_CASE("without pinned memory the group ends with the bytes that were asked for") {
-    using namespace host_communicator_test;
     bench of;
     of.open = [&] {
         auto cuda = of.model.cuda();
@@ -332,7 +323,6 @@ TEST_CASE("without pinned memory the group ends with the bytes that were asked f
 }
 
 TEST_CASE("a copy that fails ends the group with its reason, and nobody waits for the deadline") {
-    using namespace host_communicator_test;
     bench of;
     of.open = [&] {
         auto cuda = of.model.cuda();
@@ -357,7 +347,6 @@ TEST_CASE("a copy that fails ends the group with its reason, and nobody waits fo
 }
 
 TEST_CASE("host is a communicator that is asked for by its name") {
-    using namespace host_communicator_test;
     CHECK(checked_comm_model("host").value() == "host");
     const auto two = ranks::group({"a", "a"}, "host", [](ranks::rank_view& c) {
         require(c.comm.name() == "host over shm x2", c.comm.name());
@@ -373,7 +362,6 @@ TEST_CASE("host is a communicator that is asked for by its name") {
 }
 
 TEST_CASE("buffers of a real device that two ranks share are summed as those of the host") {
-    using namespace host_communicator_test;
     const auto real = test::real_devices::look();
     if (!real.cuda || real.count == 0) SKIP("no device here: " << real.why_not);
     bench of;
@@ -387,3 +375,5 @@ TEST_CASE("buffers of a real device that two ranks share are summed as those of 
         }
     }));
 }
+
+} // namespace host_communicator_test
