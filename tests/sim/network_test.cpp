@@ -65,9 +65,10 @@ TEST_CASE("the same seed gives the same trace, another seed another one") {
             auto linking = link(n);
             ends e = co_await linking;
             scope writing;
-            writing.spawn(put(e.a.get(), pattern(300'000)));
+            constexpr std::size_t many = 3'000'000; // a window is written to by a quarter or more
+            writing.spawn(put(e.a.get(), pattern(many)));
             std::size_t all = 0;
-            while (all < 300'000) {
+            while (all < many) {
                 auto reading = get(e.b.get());
                 all += co_await reading;
             }
