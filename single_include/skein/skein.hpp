@@ -22115,6 +22115,8 @@ private:
         if (next.offset != 0 && !next.is_last) { // the other side need not wait for the rest
             next.is_last = true;
             next.bytes.clear();
+            co_await self->places_.acquire(pieces_under_way); // it would overtake those under way
+            self->places_.release(pieces_under_way);
             auto abandoning = as_result(hand_over(self, std::move(next)));
             (void)co_await abandoning;
         }
