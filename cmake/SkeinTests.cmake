@@ -347,7 +347,7 @@ foreach(source IN LISTS consume_tests)
   cmake_path(GET source STEM file)
   string(REGEX REPLACE "_test$" "" name "${file}")
   skein_label(label "${source}" "# label: ")
-  skein_test(consume.${name} "consume;runtime;${label}" 600 "${Python3_EXECUTABLE}" "${source}" "${CMAKE_CXX_COMPILER}" "${CMAKE_COMMAND}")
+  skein_test(consume.${name} "consume;runtime;${label}" 1200 "${Python3_EXECUTABLE}" "${source}" "${CMAKE_CXX_COMPILER}" "${CMAKE_COMMAND}")
 endforeach()
 # The documentation: its texts and its site. Skipped without what scripts/docs --setup installs.
 file(GLOB docs_tests CONFIGURE_DEPENDS tests/docs/*_test.py)
