@@ -185,6 +185,7 @@ using skein::scope;
 using skein::second_signal;
 using skein::seeded_random;
 using skein::semaphore;
+using skein::semaphore_permit;
 using skein::series_kind;
 using skein::serve_if_worker;
 using skein::session;

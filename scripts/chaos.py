@@ -431,8 +431,10 @@ def report(chaos, faults, drivers, seconds, folder):
         if any(kind == f[1] for f in faults):
             say(f"  {kind:22} {chaos.counts.get(kind, 0):4} times")
     runs = sum(d.runs for d in drivers)
-    lost = sum(getattr(d.program, "lost", 0) for d in drivers)
-    say(f"  {runs} runs of {' and '.join(sorted({d.program.__doc__.split()[0] for d in drivers}))}, {lost} of which said object_lost, the longest took {max(d.longest for d in drivers):.1f} s; {chaos.missed} faults found nobody")
+    names = " and ".join(sorted({d.program.__doc__.split()[0] for d in drivers}))
+    lost = sum(d.program.lost for d in drivers)
+    say(f"  {runs} runs of {names}, {lost} of which said object_lost; the longest took {max(d.longest for d in drivers):.1f} s; "
+        f"{chaos.missed} faults found nobody")
     for finding in chaos.findings:
         say(f"FAILED {finding}")
     if chaos.findings:

@@ -34,7 +34,7 @@ class Words:
 
     def __init__(self, folder, name, seed):
         self.files, self.wanted = make(folder, name, seed)
-        self.environment = {}
+        self.environment, self.lost = {}, 0
 
     def command(self, find, address):
         return [find("090_map_reduce"), "--address", address, "--top", 1 << 20, "--piece", PIECE, *self.files]
@@ -55,8 +55,7 @@ class Sort:
         self.text, self.sorted = folder / f"{name}-text.txt", folder / f"{name}-sorted.txt"
         self.text.write_bytes(b"".join(lines))
         self.wanted = b"".join(sorted(lines))
-        self.environment = {"SKEIN_STORE": "64MiB"}
-        self.lost = 0
+        self.environment, self.lost = {"SKEIN_STORE": "64MiB"}, 0
 
     def command(self, find, address):
         return [find("092_sort"), "--address", address, self.text, self.sorted, 4]

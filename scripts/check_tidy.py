@@ -5,8 +5,8 @@
 Changed is what differs from the merge base with main (SKEIN_TIDY_BASE names another commit), on main itself from the
 commit before; files that git does not know yet count. Headers and bodies are looked at through the file of src/ that
 compiles their layer, one compilation each. SKEIN_TIDY_SECONDS (0: none) limits the time: what is left over is named,
-and does not fail; scripts/check tidy has no limit. As one of all checks nothing is begun after 30 s, and no file with
-LibTorch, which takes one to three minutes each.
+and does not fail; scripts/check tidy has no limit. As one of all checks nothing is begun after 30 s, a file that
+takes 90 s is left over, too, and none with LibTorch is begun: they take one to three minutes each.
 """
 import concurrent.futures
 import os

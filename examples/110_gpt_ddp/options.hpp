@@ -98,7 +98,7 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
                                      "(default: by the cores)");
     app.add_option("--max-failures", o.run.failure.max_failures, "restarts after lost workers");
     app.add_option("--communicator", o.run.communicator,
-                   "automatic, shm, ring, hierarchical or host");
+                   "automatic, shm, ring, hierarchical or host; 120_gpt_fsdp has nccl, too");
     app.add_option("--device", o.run.device,
                    "cpu, cuda, or automatic, which says what it takes and why");
     app.add_option("--run", o.run.name, "name of the run's folder");

@@ -21843,6 +21843,21 @@ private:
     intrusive_list<waiter, waiter> waiting_;
 };
 
+/// Gives one unit back at its end, which its task has acquired. The semaphore must outlive it.
+///
+///     co_await turns.acquire();
+///     const semaphore_permit mine(turns);
+class semaphore_permit {
+public:
+    explicit semaphore_permit(semaphore& of) noexcept : of_(of) {}
+    semaphore_permit(const semaphore_permit&) = delete;
+    semaphore_permit& operator=(const semaphore_permit&) = delete;
+    ~semaphore_permit() { of_.release(); }
+
+private:
+    semaphore& of_;
+};
+
 } // namespace skein
 
 // ======== skein/net/offload.hpp
@@ -37750,10 +37765,9 @@ struct declined_note {
     static constexpr std::uint16_t number = 56;
     process_id by, from;
 };
-/// So many take_for_notes have been heard since the last one of these.
+/// The oldest take_for_note that was not confirmed has been heard.
 struct taken_note {
     static constexpr std::uint16_t number = 59;
-    std::uint32_t notes = 0;
 };
 /// From the driver's store: it has lost that one, which is to be dialled when it is told of again.
 struct gone_note {
@@ -39070,14 +39084,7 @@ SKEIN_INLINE task<void> byte_source::fetch_over(net::connection* wire, object_nu
 
 SKEIN_INLINE task<void> byte_source::fetch(object_number which, extent part, writer write) {
     co_await turns_.acquire();
-    struct turn {
-        explicit turn(semaphore& s) noexcept : of(s) {}
-        turn(const turn&) = delete;
-        turn& operator=(const turn&) = delete;
-        ~turn() { of.release(); }
-        semaphore& of;
-    };
-    const turn mine(turns_);
+    const semaphore_permit mine(turns_);
     missing_chunks missing(part);
     backoff pauses(std::chrono::milliseconds(20), std::chrono::milliseconds(500));
     for (int breaks = 0;; ++breaks) {
@@ -40466,11 +40473,11 @@ SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, store_p
     });
     service.on_tell_at_once<take_for_note>([this, from, store](const take_for_note& what) {
         take_for(from, what);
-        peers_.at(store)->tell(taken_note{1});
+        peers_.at(store)->tell(taken_note());
     });
-    service.on_tell_at_once<taken_note>([this, store](const taken_note& what) {
+    service.on_tell_at_once<taken_note>([this, store](const taken_note&) {
         auto& told = debts_[store].told;
-        for (std::uint32_t n = 0; n < what.notes && !told.empty(); ++n) told.pop_front();
+        if (!told.empty()) told.pop_front();
     });
     service.on_tell_at_once<let_go_note>(
         [this, from](const let_go_note& what) { let_go_of(from, what); });
@@ -41073,7 +41080,6 @@ private:
     struct creation;
     struct far_claim;
     struct pinning;
-    struct turn;
     static task<void> create_for(store_client* self, std::shared_ptr<creation> asked,
                                  std::uint64_t bytes, time_span patience);
     [[nodiscard]] task<std::optional<fresh_object>> create_alone(std::uint64_t bytes,
@@ -41421,14 +41427,6 @@ SKEIN_INLINE task<void> store_client::create_for(store_client* self,
     asked->is_over.set();
 }
 
-struct store_client::turn {
-    explicit turn(semaphore& s) noexcept : of(s) {}
-    turn(const turn&) = delete;
-    turn& operator=(const turn&) = delete;
-    ~turn() { of.release(); }
-    semaphore& of;
-};
-
 [[nodiscard]] inline task<void> acquired(semaphore* turns) { co_await turns->acquire(); }
 
 /// All waiting together takes no longer than the patience.
@@ -41441,7 +41439,7 @@ SKEIN_INLINE task<std::optional<fresh_object>> store_client::create_alone(std::u
         if (!mine && mine.error().code() == errc::timeout) co_return std::nullopt;
         if (!mine) throw mine.error();
     }
-    const turn mine(creating_);
+    const semaphore_permit mine(creating_);
     std::optional<fresh_object> made;
     try {
         auto linking = link();
@@ -41619,7 +41617,7 @@ SKEIN_INLINE task<void> store_client::claim_far_for(store_client* self,
     std::vector<object_ptr> held;
     try {
         co_await self->pinning_.acquire(); // others wait here: a store takes so many of one process
-        const turn mine(self->pinning_);
+        const semaphore_permit mine(self->pinning_);
         auto linking = self->link();
         const auto over = co_await linking;
         for (std::size_t from = 0; from < names.size(); from += most_names) {
@@ -41780,7 +41778,7 @@ SKEIN_INLINE task<void> store_client::read_for(std::shared_ptr<store_client> sel
 SKEIN_INLINE task<void> store_client::pin_for(store_client* self, std::shared_ptr<pinning> asked) {
     try {
         co_await self->pinning_.acquire();
-        const turn mine(self->pinning_);
+        const semaphore_permit mine(self->pinning_);
         auto linking = self->link();
         const auto over = co_await linking;
         for (std::size_t from = 0; from < asked->which.size(); from += most_names) {
@@ -41817,7 +41815,7 @@ SKEIN_INLINE task<void> store_client::pin_for(store_client* self, std::shared_pt
 /// A copy in the memory of this process: the store has no room for it, and may have none for long.
 SKEIN_INLINE task<reading_ptr> store_client::fetch(store_client* self, object_ptr which) {
     co_await self->fetching_.acquire();
-    const turn mine(self->fetching_);
+    const semaphore_permit mine(self->fetching_);
     if (auto there = which->read_.lock()) co_return there;
     auto linking = self->link();
     const auto over = co_await linking;
@@ -46419,13 +46417,6 @@ SKEIN_INLINE bool read_at_once(objects::store_client& store, arrived_objects& al
 struct value_turns {
     semaphore free{2};
 };
-struct value_turn {
-    explicit value_turn(std::shared_ptr<value_turns> all) noexcept : of(std::move(all)) {}
-    value_turn(const value_turn&) = delete;
-    value_turn& operator=(const value_turn&) = delete;
-    ~value_turn() { of->free.release(); }
-    std::shared_ptr<value_turns> of;
-};
 
 /// Asks who has sent a call for the values of its objects, and waits for them.
 SKEIN_INLINE task<void> ask_for_values(std::shared_ptr<objects::store_client> store,
@@ -46435,7 +46426,7 @@ SKEIN_INLINE task<void> ask_for_values(std::shared_ptr<objects::store_client> st
     if (!from->value_turns) from->value_turns = std::make_shared<value_turns>();
     const auto turns = from->value_turns;
     co_await turns->free.acquire();
-    const value_turn mine(turns);
+    const semaphore_permit mine(turns->free);
     if (!from->is_open() || have_known(*store, *all)) co_return;
     from->wants_values[call] = all;
     if (std::exchange(from->inbound.is_paused, false)) from->wire->resume_reading();
@@ -60664,9 +60655,8 @@ SKEIN_INLINE error session_closed(const rt::function_record* fn, const char* pro
 //
 // Of a vector of plain elements it gives a std::span, of a std::string a std::string_view, of all else
 // a const T&, which is decoded once in each process, or lies over the bytes where its codec knows how
-// (train/tensor_message.hpp). What it gives never changes and stays as long as
-// a copy of the view lives, on whichever thread. A vector of views is the parameter for a vector of
-// refs.
+// (train/tensor_message.hpp). What it gives never changes and stays as long as a copy of the view
+// lives, on whichever thread. A vector of views is the parameter for a vector of refs.
 
 
 #include <memory>

@@ -61,8 +61,8 @@
 // Models: stub_communicator (one rank), shm_communicator (one host), ring_communicator (TCP, also
 // on the simulated network), hierarchical_communicator (shared memory inside hosts, a ring between
 // them), host_communicator (buffers of devices, over one of these), and what a program adds
-// (models.hpp). A process may have several at once, over the same or
-// other ranks; each has its own order of collectives.
+// (models.hpp). A process may have several at once, over the same or other ranks; each has its own
+// order of collectives.
 //
 //     std::unique_ptr<communicator> comm = ...;                // on its loop; comm_thread has one
 //     auto sum = comm->all_reduce(view_of(std::span<float>(grads)), reduce_op::mean);
@@ -5119,6 +5119,14 @@ void add_comm_model(comm_model model);
 ///   errors  not_supported: it does not fit here, and why; invalid_argument: no such model
 [[nodiscard]] comm_model choose_comm_model(const comm_site& site);
 
+/// For models that work over another one: what automatic makes at this site, whatever options.model
+/// says.
+[[nodiscard]] std::unique_ptr<communicator> make_automatic(const comm_site& site);
+
+/// For models that automatic never takes.
+///   what  it is for, as "ranks that have a device each"
+[[nodiscard]] comm_fit fits_by_name_alone(const comm_site& site, std::string_view what);
+
 } // namespace skein::dist
 
 
@@ -7049,18 +7057,10 @@ SKEIN_INLINE comm_model hierarchical_model() {
 /// Over what automatic would take. The doors to devices open when the first buffer of one comes.
 SKEIN_INLINE comm_model host_model() {
     return {"host",
-            [](const comm_site& site) {
-                if (site.options.model == "automatic")
-                    return comm_fit{0, "it is for buffers of devices, and has to be asked for"};
-                return comm_fit{};
-            },
+            [](const comm_site& site) { return fits_by_name_alone(site, "buffers of devices"); },
             [](const comm_site& site) -> std::unique_ptr<communicator> {
-                auto options = site.options;
-                options.model = "automatic";
-                const comm_site of{site.world, options,          site.worker,
-                                   site.where, site.one_network, site.key};
                 return std::make_unique<host_communicator>(
-                    choose_comm_model(of).make(of), [] { return load_cuda_runtime().value(); },
+                    make_automatic(site), [] { return load_cuda_runtime().value(); },
                     site.options.limits);
             }};
 }
@@ -7160,6 +7160,18 @@ SKEIN_INLINE comm_model choose_comm_model(const comm_site& site) {
                                                  site.where.hosts.size(), name))
         .with_cause(why_not)
         .with_hint("choose automatic");
+}
+
+SKEIN_INLINE std::unique_ptr<communicator> make_automatic(const comm_site& site) {
+    auto options = site.options;
+    options.model = "automatic";
+    const comm_site of{site.world, options, site.worker, site.where, site.one_network, site.key};
+    return choose_comm_model(of).make(of);
+}
+
+SKEIN_INLINE comm_fit fits_by_name_alone(const comm_site& site, std::string_view what) {
+    if (site.options.model != "automatic") return {};
+    return {0, fmt::format("it is for {}, and has to be asked for", what)};
 }
 
 } // namespace skein::dist
@@ -35010,7 +35022,7 @@ class DDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "DDP";
     static constexpr bool works_on_devices =
-        true; ///< by communicator "host"; never run: docs/gpu.md
+        true; ///< by communicator "host" or "nccl"; never run: docs/gpu.md
     /// Every rank has everything: any of them may be lost, and new ones get a copy.
     static constexpr bool ranks_may_change = true;
     [[nodiscard]] static train::precision_policy used_precision() {
@@ -42323,7 +42335,7 @@ class FSDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "FSDP";
     static constexpr bool works_on_devices =
-        true; ///< by communicator "host"; never run: docs/gpu.md
+        true; ///< by communicator "host" or "nccl"; never run: docs/gpu.md
     [[nodiscard]] static train::precision_policy used_precision() {
         return train::precision_of<Settings...>();
     }

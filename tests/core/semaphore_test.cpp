@@ -3,10 +3,12 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 
 #include "../support/manual_loop.hpp"
@@ -30,7 +32,24 @@ task<void> one_of_many(semaphore* s, int* now, int* most) {
     --*now;
     s->release();
 }
+task<void> throws_with_a_permit(semaphore* s) {
+    co_await s->acquire();
+    const skein::semaphore_permit mine(*s);
+    CHECK(s->available() == 0);
+    throw std::runtime_error("no");
+}
 } // namespace
+
+TEST_CASE("a permit gives its unit back, also when its task throws") {
+    const auto body = []() -> task<void> {
+        semaphore budget(1);
+        auto throwing = skein::as_result(throws_with_a_permit(&budget));
+        const auto thrown = co_await throwing;
+        CHECK(!thrown);
+        CHECK(budget.available() == 1);
+    };
+    run(body());
+}
 
 TEST_CASE("no more than the budget is out at a time") {
     const auto body = []() -> task<void> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stores of several nodes in the simulated world: one transfer for all that ask, who holds, what ends
-// with a process and with a node.
+// with a process and with a node. Time is the world's: nobody waits for it.
 #include "objects/far_support.hpp"
 
 #include <string>

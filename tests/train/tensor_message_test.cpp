@@ -3,6 +3,7 @@
 #include <skein/torch/torch.hpp>
 #include <skein/train/tensor_message.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -85,6 +86,17 @@ TEST_CASE("a tensor of a view lies over the bytes and keeps them") {
     *read = at::Tensor();
     CHECK(!there.expired());
     CHECK(same(part.contiguous(), tensor.slice(0, 30, 33)));
+}
+
+TEST_CASE("bytes that do not lie as their type asks for are copied") {
+    const auto tensor = at::rand({9}).to(at::kDouble);
+    const auto message = wire::encode(tensor);
+    auto shifted = std::make_shared<byte_buffer>(1 + message.size());
+    std::copy(message.begin(), message.end(), shifted->begin() + 1);
+    auto read = wire::codec<at::Tensor>::in_place(byte_span(*shifted).subspan(1), shifted);
+    REQUIRE(read);
+    shifted->assign(shifted->size(), std::byte{0});
+    CHECK(same(*read, tensor));
 }
 
 TEST_CASE("bytes that are no tensor are malformed") {

@@ -68,4 +68,19 @@ private:
     intrusive_list<waiter, waiter> waiting_;
 };
 
+/// Gives one unit back at its end, which its task has acquired. The semaphore must outlive it.
+///
+///     co_await turns.acquire();
+///     const semaphore_permit mine(turns);
+class semaphore_permit {
+public:
+    explicit semaphore_permit(semaphore& of) noexcept : of_(of) {}
+    semaphore_permit(const semaphore_permit&) = delete;
+    semaphore_permit& operator=(const semaphore_permit&) = delete;
+    ~semaphore_permit() { of_.release(); }
+
+private:
+    semaphore& of_;
+};
+
 } // namespace skein

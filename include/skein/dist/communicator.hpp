@@ -5,8 +5,8 @@
 // Models: stub_communicator (one rank), shm_communicator (one host), ring_communicator (TCP, also
 // on the simulated network), hierarchical_communicator (shared memory inside hosts, a ring between
 // them), host_communicator (buffers of devices, over one of these), and what a program adds
-// (models.hpp). A process may have several at once, over the same or
-// other ranks; each has its own order of collectives.
+// (models.hpp). A process may have several at once, over the same or other ranks; each has its own
+// order of collectives.
 //
 //     std::unique_ptr<communicator> comm = ...;                // on its loop; comm_thread has one
 //     auto sum = comm->all_reduce(view_of(std::span<float>(grads)), reduce_op::mean);

@@ -94,6 +94,14 @@ void add_comm_model(comm_model model);
 ///   errors  not_supported: it does not fit here, and why; invalid_argument: no such model
 [[nodiscard]] comm_model choose_comm_model(const comm_site& site);
 
+/// For models that work over another one: what automatic makes at this site, whatever options.model
+/// says.
+[[nodiscard]] std::unique_ptr<communicator> make_automatic(const comm_site& site);
+
+/// For models that automatic never takes.
+///   what  it is for, as "ranks that have a device each"
+[[nodiscard]] comm_fit fits_by_name_alone(const comm_site& site, std::string_view what);
+
 } // namespace skein::dist
 
 #if SKEIN_HEADER_ONLY

@@ -70,10 +70,9 @@ struct declined_note {
     static constexpr std::uint16_t number = 56;
     process_id by, from;
 };
-/// So many take_for_notes have been heard since the last one of these.
+/// The oldest take_for_note that was not confirmed has been heard.
 struct taken_note {
     static constexpr std::uint16_t number = 59;
-    std::uint32_t notes = 0;
 };
 /// From the driver's store: it has lost that one, which is to be dialled when it is told of again.
 struct gone_note {

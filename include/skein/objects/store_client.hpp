@@ -152,7 +152,6 @@ private:
     struct creation;
     struct far_claim;
     struct pinning;
-    struct turn;
     static task<void> create_for(store_client* self, std::shared_ptr<creation> asked,
                                  std::uint64_t bytes, time_span patience);
     [[nodiscard]] task<std::optional<fresh_object>> create_alone(std::uint64_t bytes,

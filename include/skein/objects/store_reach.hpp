@@ -7,6 +7,7 @@
 //     if (co_await waiting) ...;                       // objects get there, and back
 
 #include <skein/core/event.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
 #include <skein/objects/store_messages.hpp>

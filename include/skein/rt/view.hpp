@@ -11,9 +11,8 @@
 //
 // Of a vector of plain elements it gives a std::span, of a std::string a std::string_view, of all else
 // a const T&, which is decoded once in each process, or lies over the bytes where its codec knows how
-// (train/tensor_message.hpp). What it gives never changes and stays as long as
-// a copy of the view lives, on whichever thread. A vector of views is the parameter for a vector of
-// refs.
+// (train/tensor_message.hpp). What it gives never changes and stays as long as a copy of the view
+// lives, on whichever thread. A vector of views is the parameter for a vector of refs.
 
 #include <skein/core/check.hpp>
 #include <skein/objects/object.hpp>

@@ -32,7 +32,7 @@ class DDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "DDP";
     static constexpr bool works_on_devices =
-        true; ///< by communicator "host"; never run: docs/gpu.md
+        true; ///< by communicator "host" or "nccl"; never run: docs/gpu.md
     /// Every rank has everything: any of them may be lost, and new ones get a copy.
     static constexpr bool ranks_may_change = true;
     [[nodiscard]] static train::precision_policy used_precision() {

@@ -90,7 +90,7 @@ class FSDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "FSDP";
     static constexpr bool works_on_devices =
-        true; ///< by communicator "host"; never run: docs/gpu.md
+        true; ///< by communicator "host" or "nccl"; never run: docs/gpu.md
     [[nodiscard]] static train::precision_policy used_precision() {
         return train::precision_of<Settings...>();
     }

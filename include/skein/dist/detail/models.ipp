@@ -94,4 +94,16 @@ SKEIN_INLINE comm_model choose_comm_model(const comm_site& site) {
         .with_hint("choose automatic");
 }
 
+SKEIN_INLINE std::unique_ptr<communicator> make_automatic(const comm_site& site) {
+    auto options = site.options;
+    options.model = "automatic";
+    const comm_site of{site.world, options, site.worker, site.where, site.one_network, site.key};
+    return choose_comm_model(of).make(of);
+}
+
+SKEIN_INLINE comm_fit fits_by_name_alone(const comm_site& site, std::string_view what) {
+    if (site.options.model != "automatic") return {};
+    return {0, fmt::format("it is for {}, and has to be asked for", what)};
+}
+
 } // namespace skein::dist

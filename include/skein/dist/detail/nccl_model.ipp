@@ -127,11 +127,7 @@ SKEIN_INLINE std::unique_ptr<communicator> make_nccl_pair(
     std::unique_ptr<communicator> here;
     std::optional<error> why;
     try {
-        auto options = site.options;
-        options.model = "automatic";
-        const comm_site of{site.world, options,          site.worker,
-                           site.where, site.one_network, site.key};
-        here = choose_comm_model(of).make(of);
+        here = make_automatic(site);
         if (here->calls())
             throw error(errc::not_supported,
                         fmt::format("not supported: {} beside NCCL: it compares no calls of its "
@@ -163,9 +159,7 @@ SKEIN_INLINE comm_model nccl_model(std::function<nccl_place(const comm_site&)> p
     comm_model model;
     model.name = "nccl";
     model.fits = [](const comm_site& site) {
-        if (site.options.model == "automatic")
-            return comm_fit{0, "it is for ranks that have a device each, and has to be asked for"};
-        return comm_fit{};
+        return fits_by_name_alone(site, "ranks that have a device each");
     };
     model.make = [place = std::move(place)](const comm_site& site) {
         return detail::make_nccl_pair(site, place);

@@ -179,18 +179,10 @@ SKEIN_INLINE comm_model hierarchical_model() {
 /// Over what automatic would take. The doors to devices open when the first buffer of one comes.
 SKEIN_INLINE comm_model host_model() {
     return {"host",
-            [](const comm_site& site) {
-                if (site.options.model == "automatic")
-                    return comm_fit{0, "it is for buffers of devices, and has to be asked for"};
-                return comm_fit{};
-            },
+            [](const comm_site& site) { return fits_by_name_alone(site, "buffers of devices"); },
             [](const comm_site& site) -> std::unique_ptr<communicator> {
-                auto options = site.options;
-                options.model = "automatic";
-                const comm_site of{site.world, options,          site.worker,
-                                   site.where, site.one_network, site.key};
                 return std::make_unique<host_communicator>(
-                    choose_comm_model(of).make(of), [] { return load_cuda_runtime().value(); },
+                    make_automatic(site), [] { return load_cuda_runtime().value(); },
                     site.options.limits);
             }};
 }

@@ -25,11 +25,11 @@ SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, store_p
     });
     service.on_tell_at_once<take_for_note>([this, from, store](const take_for_note& what) {
         take_for(from, what);
-        peers_.at(store)->tell(taken_note{1});
+        peers_.at(store)->tell(taken_note());
     });
-    service.on_tell_at_once<taken_note>([this, store](const taken_note& what) {
+    service.on_tell_at_once<taken_note>([this, store](const taken_note&) {
         auto& told = debts_[store].told;
-        for (std::uint32_t n = 0; n < what.notes && !told.empty(); ++n) told.pop_front();
+        if (!told.empty()) told.pop_front();
     });
     service.on_tell_at_once<let_go_note>(
         [this, from](const let_go_note& what) { let_go_of(from, what); });

@@ -145,14 +145,6 @@ SKEIN_INLINE task<void> store_client::create_for(store_client* self,
     asked->is_over.set();
 }
 
-struct store_client::turn {
-    explicit turn(semaphore& s) noexcept : of(s) {}
-    turn(const turn&) = delete;
-    turn& operator=(const turn&) = delete;
-    ~turn() { of.release(); }
-    semaphore& of;
-};
-
 [[nodiscard]] inline task<void> acquired(semaphore* turns) { co_await turns->acquire(); }
 
 /// All waiting together takes no longer than the patience.
@@ -165,7 +157,7 @@ SKEIN_INLINE task<std::optional<fresh_object>> store_client::create_alone(std::u
         if (!mine && mine.error().code() == errc::timeout) co_return std::nullopt;
         if (!mine) throw mine.error();
     }
-    const turn mine(creating_);
+    const semaphore_permit mine(creating_);
     std::optional<fresh_object> made;
     try {
         auto linking = link();
@@ -343,7 +335,7 @@ SKEIN_INLINE task<void> store_client::claim_far_for(store_client* self,
     std::vector<object_ptr> held;
     try {
         co_await self->pinning_.acquire(); // others wait here: a store takes so many of one process
-        const turn mine(self->pinning_);
+        const semaphore_permit mine(self->pinning_);
         auto linking = self->link();
         const auto over = co_await linking;
         for (std::size_t from = 0; from < names.size(); from += most_names) {
@@ -504,7 +496,7 @@ SKEIN_INLINE task<void> store_client::read_for(std::shared_ptr<store_client> sel
 SKEIN_INLINE task<void> store_client::pin_for(store_client* self, std::shared_ptr<pinning> asked) {
     try {
         co_await self->pinning_.acquire();
-        const turn mine(self->pinning_);
+        const semaphore_permit mine(self->pinning_);
         auto linking = self->link();
         const auto over = co_await linking;
         for (std::size_t from = 0; from < asked->which.size(); from += most_names) {
@@ -541,7 +533,7 @@ SKEIN_INLINE task<void> store_client::pin_for(store_client* self, std::shared_pt
 /// A copy in the memory of this process: the store has no room for it, and may have none for long.
 SKEIN_INLINE task<reading_ptr> store_client::fetch(store_client* self, object_ptr which) {
     co_await self->fetching_.acquire();
-    const turn mine(self->fetching_);
+    const semaphore_permit mine(self->fetching_);
     if (auto there = which->read_.lock()) co_return there;
     auto linking = self->link();
     const auto over = co_await linking;

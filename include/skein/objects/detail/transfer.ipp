@@ -133,14 +133,7 @@ SKEIN_INLINE task<void> byte_source::fetch_over(net::connection* wire, object_nu
 
 SKEIN_INLINE task<void> byte_source::fetch(object_number which, extent part, writer write) {
     co_await turns_.acquire();
-    struct turn {
-        explicit turn(semaphore& s) noexcept : of(s) {}
-        turn(const turn&) = delete;
-        turn& operator=(const turn&) = delete;
-        ~turn() { of.release(); }
-        semaphore& of;
-    };
-    const turn mine(turns_);
+    const semaphore_permit mine(turns_);
     missing_chunks missing(part);
     backoff pauses(std::chrono::milliseconds(20), std::chrono::milliseconds(500));
     for (int breaks = 0;; ++breaks) {

@@ -135,13 +135,6 @@ SKEIN_INLINE bool read_at_once(objects::store_client& store, arrived_objects& al
 struct value_turns {
     semaphore free{2};
 };
-struct value_turn {
-    explicit value_turn(std::shared_ptr<value_turns> all) noexcept : of(std::move(all)) {}
-    value_turn(const value_turn&) = delete;
-    value_turn& operator=(const value_turn&) = delete;
-    ~value_turn() { of->free.release(); }
-    std::shared_ptr<value_turns> of;
-};
 
 /// Asks who has sent a call for the values of its objects, and waits for them.
 SKEIN_INLINE task<void> ask_for_values(std::shared_ptr<objects::store_client> store,
@@ -151,7 +144,7 @@ SKEIN_INLINE task<void> ask_for_values(std::shared_ptr<objects::store_client> st
     if (!from->value_turns) from->value_turns = std::make_shared<value_turns>();
     const auto turns = from->value_turns;
     co_await turns->free.acquire();
-    const value_turn mine(turns);
+    const semaphore_permit mine(turns->free);
     if (!from->is_open() || have_known(*store, *all)) co_return;
     from->wants_values[call] = all;
     if (std::exchange(from->inbound.is_paused, false)) from->wire->resume_reading();
