@@ -40,6 +40,13 @@ set(skein_test_environment "SKEIN_BUILD_DIR=${CMAKE_BINARY_DIR}" "SKEIN_SOURCE_D
 if(CMAKE_CXX_FLAGS MATCHES "sanitize=address")
   list(APPEND skein_test_environment "ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1" "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1")
 endif()
+# Libraries for devices that the loader does not find by their names: the wheels', beside LibTorch.
+if(LibTorch_CUDART)
+  list(APPEND skein_test_environment "SKEIN_TEST_CUDART=${LibTorch_CUDART}")
+endif()
+if(NCCL_FOUND)
+  list(APPEND skein_test_environment "SKEIN_TEST_NCCL=${NCCL_LIBRARY}")
+endif()
 
 # skein_test(NAME labels seconds command...)
 function(skein_test name labels seconds)
@@ -161,6 +168,11 @@ foreach(layer core wire goodput net sched proc objects rt spmd cluster program d
     endif()
   endif()
 endforeach()
+
+# They compare NCCL's header with what skein declares; nothing links the library.
+if(TARGET skein_cuda_tests AND NCCL_FOUND)
+  target_include_directories(skein_cuda_tests SYSTEM PRIVATE "${NCCL_INCLUDE_DIR}")
+endif()
 
 # ---- the simulated world ------------------------------------------------------------------------
 file(GLOB sim_sources CONFIGURE_DEPENDS tests/sim/*.cpp)

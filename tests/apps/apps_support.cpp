@@ -5,6 +5,7 @@
 #include <skein/proc/process.hpp>
 #include <skein/program/session.hpp>
 
+#include <barrier>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <thread>
+#include <vector>
 
 #include <linux/sockios.h>
 #include <sched.h>
@@ -223,6 +225,16 @@ int helper_main() {
     if (order == "echo") {
         (void)skein::proc::leave_last_words("done with it");
         return say(mine->role + " " + mine->name) ? 3 : 91;
+    }
+    if (order == "leave on all threads") {
+        std::barrier together(4);
+        const auto leave = [&] {
+            together.arrive_and_wait();
+            (void)skein::proc::leave_last_words("done with it");
+            ::_exit(3);
+        };
+        std::vector<std::jthread> threads;
+        for (int i = 0; i < 4; ++i) threads.emplace_back(leave);
     }
     if (order == "look around") {
         // A copy, so that the inner program has an output: the socket itself must not reach it.

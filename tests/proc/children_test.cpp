@@ -171,6 +171,20 @@ TEST_CASE("a child gets its message and a socket, and says why it leaves", "[rt]
     });
 }
 
+TEST_CASE("a child that leaves on several threads at once says why it leaves once",
+          "[rt][children]") {
+    with_children([](proc::children* here) -> task<void> {
+        for (int i = 0; i < 20; ++i) {
+            auto starting = started(here, helper("leave on all threads"));
+            auto child = co_await starting;
+            auto waiting = child->ended();
+            const auto end = co_await waiting;
+            CHECK(end.status.code() == 3);
+            CHECK(end.last_words == "done with it");
+        }
+    });
+}
+
 TEST_CASE("nothing of how a child was started reaches a program that it starts",
           "[P7][rt][children]") {
     // The environment of the inner program, then its open files, without that of the folder it

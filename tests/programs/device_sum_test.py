@@ -19,7 +19,10 @@ from program import find_program  # noqa: E402
 def run(*arguments, **variables):
     """Exit code, standard output and standard error."""
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    done = subprocess.run([find_program("skein_device_sum"), *arguments], env={**environment, **variables}, capture_output=True, text=True,
+    # Those that set-up has unpacked for the tests, unless the case names another.
+    unpacked = [word for option in ("cudart", "nccl") if (path := os.environ.get(f"SKEIN_TEST_{option.upper()}"))
+                and f"--{option}" not in arguments for word in (f"--{option}", path)]
+    done = subprocess.run([find_program("skein_device_sum"), *unpacked, *arguments], env={**environment, **variables}, capture_output=True, text=True,
                           timeout=120, check=False)
     print(f"{' '.join(arguments)} {variables}: exit {done.returncode}\n{done.stdout}{done.stderr}", end="")
     return done.returncode, done.stdout, done.stderr

@@ -82,7 +82,8 @@ struct process_options {
 inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
 
 /// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
-/// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
+/// The first text stands; later ones are dropped. Without such a parent it does nothing. Never waits
+/// for the parent, never throws. Any thread. Gives whether there is such a parent.
 bool leave_last_words(std::string_view text) noexcept;
 
 namespace detail {

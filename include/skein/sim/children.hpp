@@ -85,8 +85,10 @@ public:
     [[nodiscard]] net::network& network() noexcept;
     /// Its end of the socket, once; nullptr if the parent wanted none.
     [[nodiscard]] std::unique_ptr<net::stream> take_stream();
-    /// What its parent reads when it has ended.
-    void leave_last_words(std::string text) { last_words_ = std::move(text); }
+    /// What its parent reads when it has ended. The first text stands.
+    void leave_last_words(std::string text) {
+        if (last_words_.empty()) last_words_ = std::move(text);
+    }
     /// Writes to its standard output or error; nothing happens where its parent does not read that.
     /// Suspends while the parent has much to read, as before a full pipe.
     task<void> print(bool is_error, std::string text);
