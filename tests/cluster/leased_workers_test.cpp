@@ -443,7 +443,7 @@ TEST_CASE("a demand that was made before the driver has joined is said not to fi
 TEST_CASE("a head that is started again and has no nodes yet is nothing to warn of",
           "[cluster][leased_workers]") {
     test::log_lines lines("cluster");
-    test::in_world_of_nodes(7, [&lines](test::sim_nodes& c) -> task<void> {
+    test::in_world_of_nodes(7, [](test::sim_nodes& c) -> task<void> {
         c.start_head();
         c.add_node(2);
         co_await sleep_for(1s);
