@@ -520,9 +520,10 @@ seen_by_worker look_around() {
 struct onlooker {
     seen_by_worker look() { return look_around(); }
 };
-task<seen_by_worker> look_around_for(int ms) {
-    co_await sleep_for(std::chrono::milliseconds(ms));
-    co_return look_around();
+/// Two at once: neither has its worker from the other.
+seen_by_worker look_around_beside_another(const std::string& folder) {
+    meet_in(folder);
+    return look_around();
 }
 /// Needs all cores, and others that need one.
 task<int> all_and_one(int cores, int x) {
@@ -544,8 +545,9 @@ TEST_CASE("a task with a gpu has a worker that sees this gpu alone", "[W4][rt][l
         auto plain = remote<&look_around>();
         const auto without = co_await plain;
         CHECK(without.gpus.empty()); // who asks for none sees none
-        auto a = remote<&look_around_for>.with({.cpus = 0, .gpus = 1})(50);
-        auto b = remote<&look_around_for>.with({.cpus = 0, .gpus = 1})(50);
+        const test::temporary_folder folder;
+        auto a = remote<&look_around_beside_another>.with({.cpus = 0, .gpus = 1})(folder.path);
+        auto b = remote<&look_around_beside_another>.with({.cpus = 0, .gpus = 1})(folder.path);
         const auto first = co_await a;
         const auto second = co_await b;
         CHECK(first.pid != second.pid);

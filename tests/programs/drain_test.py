@@ -71,7 +71,7 @@ def leaves():
         drain.check("  left   entry process of job moves" in drain.stdout, "no word of the entry process")
         now = c.until("moves", "RUNNING")
         assert now["node"] == "n1" and now["attempt"] == 2 and now["retries"] == 0, now
-        assert c.job("logs", "moves")[0] == "attempt 1\nasked\nattempt 2\n", c.job("logs", "moves")
+        c.wait_until(lambda: c.job("logs", "moves")[0] == "attempt 1\nasked\nattempt 2\n", "the first line of its next attempt")
         now = c.end_job("moves")
         assert now["attempt"] == 2 and now["exit_code"] == 0, now
         driver.check(driver.wait(SECONDS) == 0 and driver.stdout == "the sum is 4950\n", "another sum")

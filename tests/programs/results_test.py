@@ -190,8 +190,8 @@ for n in 1 2 3 4 5; do
     mkdir -p runs/gpt/checkpoints/step-0$n.part
     head -c 2000000 /dev/zero | tr '\\0' $n > runs/gpt/checkpoints/step-0$n.part/large
     echo shard $n > runs/gpt/checkpoints/step-0$n.part/shard
+    rm -rf runs/gpt/checkpoints/step-0$((n - 2))    # before: a look in between would find three, and keep them until the next step
     mv runs/gpt/checkpoints/step-0$n.part runs/gpt/checkpoints/step-0$n
-    rm -rf runs/gpt/checkpoints/step-0$((n - 2))
     echo $n >> runs/gpt/metrics.csv
     echo wrote $n
     until test -e {go}$n; do sleep 0.02; done
