@@ -4,7 +4,7 @@
 //     120_gpt_fsdp --workers 2 --strategy fsdp
 //     120_gpt_fsdp --workers 2 --strategy fsdp --precision bf16
 //     120_gpt_fsdp --workers 4 --layers 48 --heads 16 --dim 1024 --plan      memory of each, nothing is trained
-//     120_gpt_fsdp --strategy single --device cuda --no-checkpoints          never run on a GPU
+//     120_gpt_fsdp --strategy single --device cuda                           never run on a GPU
 //
 // A strategy is a type: from DDP to FSDP is one line. Run alone it starts its own workers; under srun,
 // mpirun or torchrun it joins their world.

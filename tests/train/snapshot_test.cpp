@@ -9,6 +9,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
@@ -149,6 +151,45 @@ TEST_CASE("a rank copies what it writes, and its memory stays") {
     CHECK(most < whole);
     CHECK(all >= whole); // and no tensor is copied twice
     CHECK(all < whole + 64 * 3 * alone.state.tensors.size());
+}
+
+TEST_CASE(
+    "what the host cannot read is fetched once, by who writes it, and saved by its snapshot") {
+    sim::disk direct, copied;
+    test::run_ranks(2, [&](int rank, const auto& exchange) {
+        const checkpoint_world world{rank, 2, exchange};
+        tensors_of now(3, rank, 2);
+        (void)checkpointer(direct, "run/checkpoints", {}, world).save(now.state);
+        std::size_t fetched = 0;
+        auto hidden = now.state;
+        for (auto& t : hidden.tensors) {
+            t.fetch = [&fetched, from = t.bytes](mut_byte_span to) {
+                std::ranges::copy(from, to.begin());
+                fetched += to.size();
+            };
+            t.bytes = {reinterpret_cast<const std::byte*>(std::uintptr_t{64}), t.bytes.size()};
+        }
+        CHECK(snapshot::is_needed(hidden));
+        snapshot copy;
+        const auto room = snapshot::bytes_of(hidden, rank, 2);
+        copy.take(hidden, rank, 2);
+        CHECK(fetched > 0);
+        CHECK(fetched <= room);
+        CHECK(!snapshot::is_needed(copy.state()));
+        (void)checkpointer(copied, "run/checkpoints", {}, world).save(copy.state());
+    });
+    CHECK(files_of(copied, "run/checkpoints") == files_of(direct, "run/checkpoints"));
+}
+
+TEST_CASE("a checkpoint of what the host cannot read is refused by name") {
+    sim::disk where;
+    tensors_of now(3, 0, 1);
+    now.state.tensors[0].fetch = [](mut_byte_span) {};
+    const auto why =
+        test::error_of([&] { (void)checkpointer(where, "run/checkpoints").save(now.state); });
+    CHECK(why.code() == errc::invalid_argument);
+    CHECK(std::string(why.what()).find("tensor 'wte': the host cannot read it") !=
+          std::string::npos);
 }
 
 TEST_CASE("a snapshot for which there is no memory leaves the one before as it was") {

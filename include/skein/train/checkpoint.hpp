@@ -75,6 +75,9 @@ struct tensor_part {
     /// its own rows; together those of all ranks are the tensor, each row once. A rank without
     /// rows, or whose rows another rank writes, gives rows = 0.
     bool everywhere = true;
+    /// Of bytes that the host cannot read, as those on a device: copies them into its memory. A
+    /// snapshot calls it, and is what can be saved. None: the host reads the bytes.
+    std::function<void(mut_byte_span)> fetch{};
 };
 
 /// What to save. Every rank gives the same list of tensors (names, types, shapes, `everywhere`) and

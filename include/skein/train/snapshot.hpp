@@ -4,7 +4,8 @@
 //
 // Tensors of a checkpoint_state are views of what training works on. take() copies those that this
 // rank writes, and everything else by value: what it has then is of one moment, whatever the run
-// does meanwhile. The memory stays from one take to the next.
+// does meanwhile. The memory stays from one take to the next. What lies on a device comes to the
+// host here and nowhere else: a checkpoint of it is written from a snapshot.
 //
 //     snapshot copy;
 //     copy.reserve(snapshot::bytes_of(state, rank, size));   // once; throws when there is none
@@ -55,13 +56,16 @@ public:
     [[nodiscard]] static std::size_t bytes_of(const checkpoint_state& state, int rank,
                                               int world_size);
 
+    /// The host cannot read all of it: it can be saved by a snapshot alone.
+    [[nodiscard]] static bool is_needed(const checkpoint_state& state) noexcept;
+
     /// Room for so many bytes, all of it there now. Less than there is changes nothing.
     ///   errors  exhausted; then there is as much as before
     void reserve(std::size_t bytes);
     /// Gives the memory back; what was taken is gone.
     void release() noexcept;
     /// Copies what rank `rank` of so many writes of the state, which may change as soon as this
-    /// returns. What was taken before is gone.
+    /// returns. What was taken before is gone. Waits for the copies of what is on a device.
     ///   errors  exhausted, when it takes more room than there is and gets none
     void take(const checkpoint_state& from, int rank, int world_size);
 

@@ -82,6 +82,7 @@ SKEIN_INLINE result<tensor_view> view_of_part(const tensor_part& t) {
     if (wanted != t.bytes.size())
         return part_error(t.name, fmt::format("{} bytes given, type and shape say {} for {} rows",
                                               t.bytes.size(), wanted, rows));
+    if (t.fetch) return part_error(t.name, "the host cannot read it: save a snapshot of it");
     tensor_view view{t.name, t.dtype, t.shape, t.bytes};
     if (!view.shape.empty()) view.shape.front() = rows;
     return view;

@@ -34,7 +34,7 @@ SKEIN_INLINE void module_weights::read_rows(const std::string& name, const sourc
     const auto found = std::ranges::find(held_, name, &std::pair<std::string, at::Tensor>::first);
     const auto part =
         tensor.shape.empty() ? found->second : found->second.narrow(0, first_row, rows);
-    const auto dense = part.contiguous();
+    const auto dense = part.cpu().contiguous();
     std::memcpy(into.data(), dense.const_data_ptr(), into.size());
 }
 

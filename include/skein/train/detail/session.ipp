@@ -67,15 +67,18 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
                                                    dist::device own) {
     if (ctx.elastic() != nullptr) return "ranks that come and go";
     if (!fits) return fmt::format("strategy {}", strategy);
+    if (config.precision.starts_with("float16")) return "float16";
     if (ctx.world_size() > 1 && !carries_both(ctx, own))
         return fmt::format(
             "{} ranks over {} (communicator = \"host\" carries what is on {})", ctx.world_size(),
             ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator", to_string(own));
     // Said by all ranks, also by the first, whose device it is: none is on another one alone.
+    if (ctx.world_size() > 1 && !carries_all(ctx) && config.precision != run_config{}.precision)
+        return fmt::format("{} over {} (communicator = \"host\" carries it)", config.precision,
+                           ctx.comm()->name());
     if (ctx.world_size() > 1 && !carries_all(ctx) && config.scaling.gpus > 1)
         return fmt::format("scaling.gpus = {} over {}, where a rank has the device of its number",
                            config.scaling.gpus, ctx.comm()->name());
-    if (config.checkpoint.enabled) return "checkpoints (checkpoint.enabled = false writes none)";
     if (config.scaling.logical_shards > 0) return "logical shards";
     return {};
 }
@@ -100,8 +103,8 @@ SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& conf
         if (config.device == "cuda")
             throw error(errc::not_supported, fmt::format("not supported: {} on a device", bar))
                 .with_hint("train there with Single, or with DDP or FSDP by communicator \"host\" "
-                           "or, with a device for each rank, \"nccl\", in float32 and without "
-                           "checkpoints, or on the CPU");
+                           "(in float32 also, with a device for each rank, \"nccl\"), in float32 "
+                           "or bfloat16, or on the CPU");
         chosen = {dist::device::cpu(), fmt::format("not supported on a device: {}", bar)};
     }
     const auto where = chosen.where.is_cpu()

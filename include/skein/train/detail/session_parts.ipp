@@ -452,7 +452,9 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
     for (const auto& [name, state] : optimizer.states()) states.push_back(state);
     const auto policy = parts.precision();
     if (const auto where = parts.store().params_P().device(); !where.is_cpu()) {
-        to.note(fmt::format("computes on {}", where.str()));
+        const auto text = describe(policy);
+        to.note(fmt::format("computes on {}{}", where.str(),
+                            text.empty() ? "" : " in " + text + ", updates and saves in float32"));
         return; // the rest is about the host's memory and processor
     }
     const auto shape = shape_of(ctx, config, states_of(optimizer.options()), policy);

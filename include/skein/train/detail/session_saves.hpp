@@ -11,7 +11,8 @@
 // A save is staged when its copy is made: training may go on. It is durable when the checkpointer
 // has ended on all ranks, which each hears by the row of a step. One is in flight. While it is, its
 // thread alone submits to ctx.control(): whoever wants that, or takes the world away, waits for the
-// save or gives it up, which is done here and nowhere else.
+// save or gives it up, which is done here and nowhere else. What lies on a device is saved by a copy
+// in any case: from open() on there is room for it.
 //
 // States: closed -> open -> (in flight -> ended -> open). A save that failed or was given up is
 // owed: the ranks hear it by the row, and make one of that step.
@@ -98,13 +99,16 @@ public:
                        make_checkpoint_world(ctx_));
         is_beside_ = false;
         notice_.clear();
+        const auto first = like();
+        bytes_ = snapshot::bytes_of(first, ctx_.rank(), ctx_.world_size());
+        is_staged_ = snapshot::is_needed(first);
+        if (is_staged_) stage();
         if (!config_.checkpoint.asynchronous.value_or(true)) return;
-        const auto bytes = snapshot::bytes_of(like(), ctx_.rank(), ctx_.world_size());
-        double worst = static_cast<double>(prepare(bytes));
+        double worst = static_cast<double>(prepare());
         all_reduce(ctx_, std::span(&worst, 1), dist::reduce_op::max);
         const auto obstacle = static_cast<save_obstacle>(worst);
         is_beside_ = obstacle == save_obstacle::none;
-        if (!is_beside_) copy_.release();
+        if (!is_beside_ && !is_staged_) copy_.release();
         notice_ = text_of(obstacle);
     }
     [[nodiscard]] bool is_open() const noexcept { return saver_.has_value(); }
@@ -122,12 +126,12 @@ public:
     std::optional<saved_checkpoint> save(const checkpoint_state& state, bool beside) {
         is_owed_ = false;
         std::optional<saved_checkpoint> saved;
-        if (beside && is_beside_) {
-            copy_.take(state, ctx_.rank(), ctx_.world_size());
+        const bool in_flight = beside && is_beside_, copied = in_flight || is_staged_;
+        if (copied) copy_.take(state, ctx_.rank(), ctx_.world_size());
+        if (in_flight)
             writer_.begin([this] { return saver_->save(copy_.state()); });
-        } else {
-            saved = saver_->save(state);
-        }
+        else
+            saved = saver_->save(copied ? copy_.state() : state);
         is_due_ = false;
         return saved;
     }
@@ -196,27 +200,45 @@ private:
     /// Of a rank: what a disk takes a part of a second for. A save of less is not worth a line.
     static constexpr std::size_t felt_bytes = 64u << 20;
 
-    /// What stands against it on this rank; else the copy's memory is there.
-    [[nodiscard]] save_obstacle prepare(std::size_t bytes) {
+    /// Ranks of this host, at most.
+    [[nodiscard]] int ranks_here() const {
         const auto* const place = ctx_.elastic();
-        const int here = place != nullptr ? place->job().most() : std::max(1, ctx_.local_size());
+        return place != nullptr ? place->job().most() : std::max(1, ctx_.local_size());
+    }
+    /// The copy's memory is there, all of it.
+    ///   result  false: there is none for it
+    [[nodiscard]] bool make_room() {
+        const auto more = bytes_ - std::min(bytes_, copy_.capacity());
+        const int here = ranks_here();
+        if (more > 0 && static_cast<double>(more) * here > free_memory(config_, here)) return false;
+        try {
+            copy_.reserve(bytes_);
+        } catch (const error&) {
+            return false;
+        }
+        return true;
+    }
+    /// What is saved lies on a device: every save needs its copy. Whoever has no memory for it says
+    /// so before the first step.
+    void stage() {
+        if (make_room()) return;
+        throw error(errc::exhausted,
+                    fmt::format("there is no memory of the host for a copy of {} per rank, through "
+                                "which saves of what is on a device go",
+                                report::human_bytes(static_cast<double>(bytes_))))
+            .with_hint("train with fewer ranks on this host, or without checkpoints "
+                       "(checkpoint.enabled = false)");
+    }
+
+    /// What stands against it on this rank; else the copy's memory is there.
+    [[nodiscard]] save_obstacle prepare() {
         if (ctx_.world_size() > 1 && ctx_.control() == ctx_.comm())
             return save_obstacle::no_control;
-        bytes_ = bytes;
-        const bool is_alone = ctx_.world_size() == 1 && place == nullptr;
+        const bool is_alone = ctx_.world_size() == 1 && ctx_.elastic() == nullptr;
         if (!config_.checkpoint.asynchronous &&
-            !has_spare_core(available_cores(), here, config_, is_alone))
+            !has_spare_core(available_cores(), ranks_here(), config_, is_alone))
             return save_obstacle::no_core;
-        const auto more = bytes - std::min(bytes, copy_.capacity());
-        if (more == 0) return save_obstacle::none;
-        if (static_cast<double>(more) * here > free_memory(config_, here))
-            return save_obstacle::no_memory;
-        try {
-            copy_.reserve(bytes);
-        } catch (const error&) {
-            return save_obstacle::no_memory;
-        }
-        return save_obstacle::none;
+        return make_room() ? save_obstacle::none : save_obstacle::no_memory;
     }
     [[nodiscard]] std::string text_of(save_obstacle what) const {
         const auto copy = report::human_bytes(static_cast<double>(bytes_));
@@ -259,7 +281,8 @@ private:
     disk* const disk_;
     std::optional<checkpointer> saver_;
     snapshot copy_;
-    std::size_t bytes_ = 0; // of a copy
+    std::size_t bytes_ = 0;  // of a copy
+    bool is_staged_ = false; // the host cannot read what is saved: each save has a copy
     bool is_beside_ = false, is_owed_ = false, is_due_ = false;
     std::string notice_;
     std::atomic<bool> is_given_up_ = false;

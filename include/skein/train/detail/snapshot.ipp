@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include <sys/mman.h>
@@ -65,6 +66,11 @@ SKEIN_INLINE std::size_t snapshot::bytes_of(const checkpoint_state& state, int r
     return bytes;
 }
 
+SKEIN_INLINE bool snapshot::is_needed(const checkpoint_state& state) noexcept {
+    return std::ranges::any_of(state.tensors,
+                               [](const tensor_part& t) { return static_cast<bool>(t.fetch); });
+}
+
 SKEIN_INLINE void snapshot::reserve(std::size_t bytes) {
     if (bytes <= memory_.size()) return;
     state_ = {};
@@ -94,11 +100,15 @@ SKEIN_INLINE void snapshot::take(const checkpoint_state& from, int rank, int wor
     std::byte* to = memory_.data();
     for (std::size_t i = 0; i < mine.size(); ++i) {
         auto& view = state_.tensors[i].bytes;
+        const auto fetch = std::exchange(state_.tensors[i].fetch, {});
         if (!mine[i]) {
             view = {absent_.data(), view.size()};
             continue;
         }
-        if (!view.empty()) std::memcpy(to, view.data(), view.size());
+        if (fetch)
+            fetch({to, view.size()});
+        else if (!view.empty())
+            std::memcpy(to, view.data(), view.size());
         const auto room = detail::room_of(state_.tensors[i]);
         view = {to, view.size()};
         to += room;

@@ -201,14 +201,15 @@ inline void require_one_device(const std::vector<flat_segment>& segments,
     for (const auto& s : segments) require(s.name, s.parameter);
     for (const auto& f : fixed) require(f.name, f.tensor);
     if (where.is_cpu()) return;
-    const char* const what = options.precision.is_mixed() ? "16 bits for what is computed"
+    const char* const what = options.precision.compute == at::kHalf ? "float16"
                              : options.parameter_memory || options.gradient_memory
                                  ? "memory that ranks share"
                              : first.cut != nullptr ? "a model that was built in parts"
                                                     : nullptr;
     if (what == nullptr) return;
     throw error(errc::not_supported, fmt::format("not supported: {} on {}", what, where.str()))
-        .with_hint("train in float32 there, a model that was built whole, or on the CPU");
+        .with_hint("train in float32 or bfloat16 there, a model that was built whole, or on the "
+                   "CPU");
 }
 
 /// LibTorch's norms take statistics and parameters of one type, or a 16-bit input with both in
@@ -311,6 +312,16 @@ private:
 inline void take_written(const at::Tensor& master_P, const at::Tensor& values_P) {
     constexpr std::int64_t most = std::int64_t{1} << 15; // an operation on so many takes one thread
     const auto count = master_P.numel();
+    if (!master_P.device().is_cpu()) { // its bytes are for its own operators to compare
+        constexpr std::int64_t part = std::int64_t{1} << 24;
+        for (std::int64_t from = 0; from < count; from += part) {
+            const auto master = master_P.narrow(0, from, std::min(part, count - from));
+            const auto values = values_P.narrow(0, from, master.numel());
+            const auto kept = master.to(values.scalar_type()).eq(values);
+            master.copy_(at::where(kept, master, values.to(at::kFloat)));
+        }
+        return;
+    }
     at::parallel_for(0, (count + most - 1) / most, 16, [&](std::int64_t first, std::int64_t last) {
         const auto cast = at::empty({most}, values_P.options());
         for (auto from = first * most; from < std::min(count, last * most); from += most) {

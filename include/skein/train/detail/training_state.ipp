@@ -13,6 +13,7 @@
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,6 +61,18 @@ namespace detail {
 SKEIN_INLINE error missing_extra(const std::string& where, const char* what) {
     return error(errc::malformed, fmt::format("the checkpoint has no '{}'", what))
         .with_where(where);
+}
+
+/// Where a tensor of a device begins, and how much it is: for who has its bytes fetched.
+SKEIN_INLINE mut_byte_span address_of(const at::Tensor& tensor) {
+    return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+/// What is on a device, without gaps. Waits for what is computed there, and for the copy.
+SKEIN_INLINE void copy_to_host(const at::Tensor& from, mut_byte_span to) {
+    if (to.empty()) return;
+    const at::NoGradGuard no_grad;
+    at::from_blob(to.data(), from.sizes(), from.options().device(at::kCPU)).copy_(from);
 }
 
 /// Bytes that some ranks have, to those that have not: equal parts from each that has them.
@@ -125,17 +138,23 @@ SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint
     require_readable();
     held_.clear();
     for (auto& t : tensors()) {
-        held_.push_back(t.rows.contiguous());
+        const bool on_host = t.rows.device().is_cpu();
+        held_.push_back(on_host ? t.rows.contiguous() : t.rows);
         const bool writes = t.everywhere || !store_->is_saved_elsewhere();
+        const auto bytes = on_host ? bytes_of(held_.back()) : detail::address_of(t.rows);
+        std::function<void(mut_byte_span)> fetch;
+        if (!on_host && writes)
+            fetch = [rows = t.rows](mut_byte_span to) { detail::copy_to_host(rows, to); };
         state.tensors.push_back({.name = std::move(t.name),
                                  .dtype = safetensors_dtype(t.rows),
                                  .shape = std::move(t.shape),
-                                 .bytes = writes ? bytes_of(held_.back()) : mut_byte_span{},
+                                 .bytes = writes ? bytes : mut_byte_span{},
                                  .first_row = writes ? t.first_row : 0,
                                  .rows = t.everywhere ? tensor_part::whole
                                          : writes     ? t.count
                                                       : 0,
-                                 .everywhere = t.everywhere});
+                                 .everywhere = t.everywhere,
+                                 .fetch = std::move(fetch)});
     }
     json extra = parse_json(also, {.max_bytes = 256u << 20, .max_depth = 64}).value();
     if (order_ != nullptr) {
@@ -171,7 +190,7 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
             has_average = false;
             continue;
         }
-        auto rows = t.rows.contiguous();
+        auto rows = t.rows.cpu().contiguous();
         from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
         if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
     }
