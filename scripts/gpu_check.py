@@ -55,6 +55,8 @@ class torch_folder:
         self.cuda_headers = next((folder for folder in sorted(glob.glob(f"{beside}/nvidia/*/include")) + ["/usr/local/cuda/include"]
                                   if os.path.exists(f"{folder}/cuda_runtime_api.h") and os.path.exists(f"{folder}/crt/host_defines.h")), "")
 
+        self.nccl_headers = next((folder for folder in (f"{beside}/nvidia/nccl/include",) if os.path.exists(f"{folder}/nccl.h")), "")
+
     @property
     def lib(self) -> str:
         return os.path.join(self.folder, "lib")
@@ -131,6 +133,8 @@ class check:
             programs["conformance"] = (CONFORMANCE, [], catch2)
         if "doors" in self.steps and self.torch.cuda_headers:
             flags = [*self.torch.compile_flags(), "-idirafter", self.torch.cuda_headers]
+            if self.torch.nccl_headers:   # else the test of what is declared says that it was skipped
+                flags += ["-idirafter", self.torch.nccl_headers]
             programs["doors"] = (DOORS, flags, [*catch2, *self.torch.link_flags(True)])
         return programs
 

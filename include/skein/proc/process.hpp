@@ -82,8 +82,9 @@ struct process_options {
 inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
 
 /// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
-/// The first text stands; later ones are dropped. Without such a parent it does nothing. Never waits
-/// for the parent, never throws. Any thread. Gives whether there is such a parent.
+/// For a process that leaves now: the first text stands, later ones and empty ones are dropped.
+/// Without such a parent it does nothing. Never waits for the parent, never throws. Any thread.
+/// Gives whether there is such a parent.
 bool leave_last_words(std::string_view text) noexcept;
 
 namespace detail {

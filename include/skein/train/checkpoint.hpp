@@ -75,8 +75,9 @@ struct tensor_part {
     /// its own rows; together those of all ranks are the tensor, each row once. A rank without
     /// rows, or whose rows another rank writes, gives rows = 0.
     bool everywhere = true;
-    /// Of bytes that the host cannot read, as those on a device: copies them into its memory. A
-    /// snapshot calls it, and is what can be saved. None: the host reads the bytes.
+    /// Where the host cannot read `bytes`, as on a device: copies them into its memory; `bytes` says
+    /// only how many. A checkpointer refuses such a tensor: save a snapshot, which calls this. None:
+    /// the host reads `bytes`.
     std::function<void(mut_byte_span)> fetch{};
 };
 

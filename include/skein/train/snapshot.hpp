@@ -56,8 +56,8 @@ public:
     [[nodiscard]] static std::size_t bytes_of(const checkpoint_state& state, int rank,
                                               int world_size);
 
-    /// The host cannot read all of it: it can be saved by a snapshot alone.
-    [[nodiscard]] static bool is_needed(const checkpoint_state& state) noexcept;
+    /// The host cannot read all of it: a checkpointer takes a snapshot of it, not itself.
+    [[nodiscard]] static bool must_copy(const checkpoint_state& state) noexcept;
 
     /// Room for so many bytes, all of it there now. Less than there is changes nothing.
     ///   errors  exhausted; then there is as much as before
@@ -66,7 +66,8 @@ public:
     void release() noexcept;
     /// Copies what rank `rank` of so many writes of the state, which may change as soon as this
     /// returns. What was taken before is gone. Waits for the copies of what is on a device.
-    ///   errors  exhausted, when it takes more room than there is and gets none
+    ///   errors  exhausted, when it takes more room than there is and gets none; what a tensor's
+    ///           fetch throws. Then it has nothing
     void take(const checkpoint_state& from, int rank, int world_size);
 
     /// What was taken last. Valid until the next take(), and while this lives.

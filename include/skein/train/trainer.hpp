@@ -76,12 +76,11 @@ public:
         if constexpr (train::detail::is_elastic<Strategy>)
             (void)&train::detail::elastic_mark<Strategy>::noted;
         train::detail::begin_training(ctx, config_, train::detail::is_elastic<Strategy>);
-        if (const auto text = train::describe(train::detail::precision_used_by<Strategy>());
-            !text.empty())
-            config_.precision = text;
+        const auto precision = train::detail::precision_used_by<Strategy>();
+        if (const auto text = train::describe(precision); !text.empty()) config_.precision = text;
         device_ =
             train::detail::device_of_run(ctx, config_, train::detail::strategy_name_of<Strategy>(),
-                                         train::detail::works_on_devices<Strategy>);
+                                         train::detail::works_on_devices<Strategy>, precision);
     }
 
     /// What make() returns, a model that may be too large for one rank: under FSDP and Hybrid every

@@ -6,8 +6,8 @@
 // buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of
 // workers, and any other reader of safetensors, can load them. The rest is a small JSON object:
 // sampler position, optimizer steps, seed. What lies on a device is saved and loaded through memory
-// of the host, bit for bit: a run goes on there or on the CPU. Dropout needs no saved state: every micro-batch seeds
-// the generator with (seed, step, its number in the global batch).
+// of the host, bit for bit: a run goes on there or on the CPU. Dropout needs no saved state: every
+// micro-batch seeds the generator with (seed, step, its number in the global batch).
 
 #include <skein/core/bytes.hpp>
 #include <skein/torch/tensor.hpp>
@@ -47,9 +47,10 @@ public:
     /// Tells a model or optimizer with other tensors.
     [[nodiscard]] std::string config_hash() const;
 
-    /// What to save after `step` finished steps. The views stay valid until the next step; of what is
-    /// on a device a snapshot has to be taken until then. Throws, by name, for what nobody could read back: a tensor whose elements share memory, or of another
-    /// shape or type than when this was made.
+    /// What to save after `step` finished steps. The views stay valid until the next step; of what
+    /// is on a device a snapshot has to be taken until then. Throws, by name, for what nobody could
+    /// read back: a tensor whose elements share memory, or of another shape or type than when this
+    /// was made.
     ///   more   numbers that go into checkpoint_state::extra besides its own
     ///   extra  likewise: the text of a JSON object
     [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,

@@ -80,13 +80,14 @@ SKEIN_INLINE int detail::adopt_last_words() noexcept {
 }
 
 SKEIN_INLINE bool leave_last_words(std::string_view text) noexcept {
-    // Where threads leave at once the first one's reason stands, and none ends the process before it is written.
+    // Where threads leave at once the first one's reason stands, and none ends the process before it
+    // is written.
     static constinit std::mutex one_at_a_time;
     static constinit bool said = false;
     const int to = detail::adopt_last_words();
     if (to < 0) return false;
     const std::lock_guard lock(one_at_a_time);
-    if (said) return true;
+    if (said || text.empty()) return true;
     const auto bytes = std::min<std::size_t>(text.size(), 4096);
     said = ::write(to, text.data(), bytes) >= 0;
     return said;

@@ -35,9 +35,7 @@ SKEIN_INLINE void flat_store::take_writes(bool always) {
     for (auto& each : cast_) {
         const auto& f = fixed_[each.fixed];
         if (std::exchange(each.version, detail::version_of(f.parameter)) == each.version) continue;
-        const auto values = f.parameter.detach();
-        const auto kept = f.tensor.to(each.type).eq(values);
-        f.tensor.copy_(at::where(kept, f.tensor, values.to(at::kFloat)));
+        detail::merge_written(f.tensor, f.tensor.to(each.type), f.parameter.detach());
     }
 }
 

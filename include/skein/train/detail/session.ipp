@@ -10,6 +10,7 @@
 #include <skein/train/detail/session_ends.ipp>
 #include <skein/train/detail/session_worlds.ipp>
 #include <skein/train/device.hpp>
+#include <skein/train/precision.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -64,17 +65,18 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
 ///   own  device of this rank
 [[nodiscard]] SKEIN_INLINE std::string only_on_cpu(const context& ctx, const run_config& config,
                                                    std::string_view strategy, bool fits,
+                                                   const precision_policy& policy,
                                                    dist::device own) {
     if (ctx.elastic() != nullptr) return "ranks that come and go";
     if (!fits) return fmt::format("strategy {}", strategy);
-    if (config.precision.starts_with("float16")) return "float16";
+    if (policy.compute == at::kHalf) return "float16";
     if (ctx.world_size() > 1 && !carries_both(ctx, own))
         return fmt::format(
             "{} ranks over {} (communicator = \"host\" carries what is on {})", ctx.world_size(),
             ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator", to_string(own));
     // Said by all ranks, also by the first, whose device it is: none is on another one alone.
-    if (ctx.world_size() > 1 && !carries_all(ctx) && config.precision != run_config{}.precision)
-        return fmt::format("{} over {} (communicator = \"host\" carries it)", config.precision,
+    if (ctx.world_size() > 1 && !carries_all(ctx) && policy.is_mixed())
+        return fmt::format("{} over {} (communicator = \"host\" carries it)", describe(policy),
                            ctx.comm()->name());
     if (ctx.world_size() > 1 && !carries_all(ctx) && config.scaling.gpus > 1)
         return fmt::format("scaling.gpus = {} over {}, where a rank has the device of its number",
@@ -84,7 +86,8 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
 }
 
 SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& config,
-                                      std::string_view strategy, bool fits) {
+                                      std::string_view strategy, bool fits,
+                                      const precision_policy& policy) {
     if (config.device == "cpu") return at::kCPU;
     const auto there = survey_devices();
     const bool may_share = carries_all(ctx);
@@ -97,7 +100,7 @@ SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& conf
     // gpus of a rank lie side by side in what it sees (docs/jobs.md).
     const int mine = device_of_rank(ctx.local_rank(), static_cast<int>(config.scaling.gpus),
                                     may_share ? there.devices : 0);
-    const auto bar = only_on_cpu(ctx, config, strategy, fits,
+    const auto bar = only_on_cpu(ctx, config, strategy, fits, policy,
                                  dist::device::cuda(static_cast<std::uint8_t>(mine)));
     if (!chosen.where.is_cpu() && !bar.empty()) {
         if (config.device == "cuda")

@@ -11,8 +11,8 @@
 // A save is staged when its copy is made: training may go on. It is durable when the checkpointer
 // has ended on all ranks, which each hears by the row of a step. One is in flight. While it is, its
 // thread alone submits to ctx.control(): whoever wants that, or takes the world away, waits for the
-// save or gives it up, which is done here and nowhere else. What lies on a device is saved by a copy
-// in any case: from open() on there is room for it.
+// save or gives it up, which is done here and nowhere else. What lies on a device is saved by a
+// copy in any case: from open() on there is room for it.
 //
 // States: closed -> open -> (in flight -> ended -> open). A save that failed or was given up is
 // owed: the ranks hear it by the row, and make one of that step.
@@ -33,12 +33,14 @@
 #include <skein/train/snapshot.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,7 +91,8 @@ public:
     run_saves& operator=(const run_saves&) = delete;
 
     /// Collective; settle() or end_with_world() comes before it. Decides how saves are made.
-    ///   like  gives what a save of this rank has
+    ///   like    gives what a save of this rank has
+    ///   errors  exhausted, on all ranks: saves need a copy, and a rank has no memory for it
     template <class State>
     void open(std::string dir, checkpoint_options options, State like) {
         is_given_up_ = false;
@@ -101,15 +104,25 @@ public:
         notice_.clear();
         const auto first = like();
         bytes_ = snapshot::bytes_of(first, ctx_.rank(), ctx_.world_size());
-        is_staged_ = snapshot::is_needed(first);
-        if (is_staged_) stage();
-        if (!config_.checkpoint.asynchronous.value_or(true)) return;
-        double worst = static_cast<double>(prepare());
-        all_reduce(ctx_, std::span(&worst, 1), dist::reduce_op::max);
-        const auto obstacle = static_cast<save_obstacle>(worst);
+        must_copy_ = snapshot::must_copy(first);
+        const bool asked = config_.checkpoint.asynchronous.value_or(true);
+        if (!asked && !must_copy_) return;
+        // All look before any takes memory: those of one host would count what another has taken.
+        std::array<double, 2> worst{
+            static_cast<double>(asked ? obstacle_here() : save_obstacle::no_core),
+            must_copy_ && !has_room() ? 1.0 : 0.0};
+        all_reduce(ctx_, worst, dist::reduce_op::max);
+        auto obstacle = static_cast<save_obstacle>(worst[0]);
+        double lacks = worst[1];
+        if (lacks == 0 && (must_copy_ || obstacle == save_obstacle::none)) {
+            lacks = takes_room() ? 0 : 1;
+            all_reduce(ctx_, std::span(&lacks, 1), dist::reduce_op::max);
+        }
+        if (lacks > 0 && must_copy_) throw no_memory_for_copies();
+        if (lacks > 0) obstacle = save_obstacle::no_memory;
         is_beside_ = obstacle == save_obstacle::none;
-        if (!is_beside_ && !is_staged_) copy_.release();
-        notice_ = text_of(obstacle);
+        if (!is_beside_ && !must_copy_) copy_.release();
+        if (asked) notice_ = text_of(obstacle);
     }
     [[nodiscard]] bool is_open() const noexcept { return saver_.has_value(); }
     /// Saves may be written beside training.
@@ -126,7 +139,7 @@ public:
     std::optional<saved_checkpoint> save(const checkpoint_state& state, bool beside) {
         is_owed_ = false;
         std::optional<saved_checkpoint> saved;
-        const bool in_flight = beside && is_beside_, copied = in_flight || is_staged_;
+        const bool in_flight = beside && is_beside_, copied = in_flight || must_copy_;
         if (copied) copy_.take(state, ctx_.rank(), ctx_.world_size());
         if (in_flight)
             writer_.begin([this] { return saver_->save(copy_.state()); });
@@ -205,12 +218,14 @@ private:
         const auto* const place = ctx_.elastic();
         return place != nullptr ? place->job().most() : std::max(1, ctx_.local_size());
     }
-    /// The copy's memory is there, all of it.
-    ///   result  false: there is none for it
-    [[nodiscard]] bool make_room() {
+    /// This host has memory for the copies of its ranks.
+    [[nodiscard]] bool has_room() const {
         const auto more = bytes_ - std::min(bytes_, copy_.capacity());
         const int here = ranks_here();
-        if (more > 0 && static_cast<double>(more) * here > free_memory(config_, here)) return false;
+        return more == 0 || static_cast<double>(more) * here <= free_memory(config_, here);
+    }
+    /// False: there was none for the copy.
+    [[nodiscard]] bool takes_room() {
         try {
             copy_.reserve(bytes_);
         } catch (const error&) {
@@ -218,27 +233,25 @@ private:
         }
         return true;
     }
-    /// What is saved lies on a device: every save needs its copy. Whoever has no memory for it says
-    /// so before the first step.
-    void stage() {
-        if (make_room()) return;
-        throw error(errc::exhausted,
-                    fmt::format("there is no memory of the host for a copy of {} per rank, through "
-                                "which saves of what is on a device go",
-                                report::human_bytes(static_cast<double>(bytes_))))
-            .with_hint("train with fewer ranks on this host, or without checkpoints "
+    /// Said before the first step: a run whose saves cannot be made would train for nothing.
+    [[nodiscard]] error no_memory_for_copies() const {
+        return error(errc::exhausted,
+                     fmt::format("there is no memory of the host for a copy of {} per rank, "
+                                 "through which saves of what is on a device go",
+                                 report::human_bytes(static_cast<double>(bytes_))))
+            .with_hint("train with fewer ranks on a host, or without checkpoints "
                        "(checkpoint.enabled = false)");
     }
 
-    /// What stands against it on this rank; else the copy's memory is there.
-    [[nodiscard]] save_obstacle prepare() {
+    /// What stands against writing beside training on this rank.
+    [[nodiscard]] save_obstacle obstacle_here() const {
         if (ctx_.world_size() > 1 && ctx_.control() == ctx_.comm())
             return save_obstacle::no_control;
         const bool is_alone = ctx_.world_size() == 1 && ctx_.elastic() == nullptr;
         if (!config_.checkpoint.asynchronous &&
             !has_spare_core(available_cores(), ranks_here(), config_, is_alone))
             return save_obstacle::no_core;
-        return make_room() ? save_obstacle::none : save_obstacle::no_memory;
+        return has_room() ? save_obstacle::none : save_obstacle::no_memory;
     }
     [[nodiscard]] std::string text_of(save_obstacle what) const {
         const auto copy = report::human_bytes(static_cast<double>(bytes_));
@@ -282,7 +295,7 @@ private:
     std::optional<checkpointer> saver_;
     snapshot copy_;
     std::size_t bytes_ = 0;  // of a copy
-    bool is_staged_ = false; // the host cannot read what is saved: each save has a copy
+    bool must_copy_ = false; // the host cannot read what is saved: each save has a copy
     bool is_beside_ = false, is_owed_ = false, is_due_ = false;
     std::string notice_;
     std::atomic<bool> is_given_up_ = false;

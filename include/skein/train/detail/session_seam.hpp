@@ -176,7 +176,8 @@ void begin_training(const context& ctx, const run_config& config, bool is_elasti
 ///   strategy  its name; fits: it works on devices
 ///   errors    those of choose_device(); not_supported, by name, for what works on the CPU alone
 [[nodiscard]] at::Device device_of_run(const context& ctx, const run_config& config,
-                                       std::string_view strategy, bool fits);
+                                       std::string_view strategy, bool fits,
+                                       const precision_policy& policy);
 /// The whole module is there from now on; its gradients, of a time before the training, are gone.
 ///   look    what callbacks want to see of gradients, which is not supported on a device
 void move_to_device(torch::nn::Module& module, at::Device where, const gradient_look& look);

@@ -66,7 +66,7 @@ SKEIN_INLINE std::size_t snapshot::bytes_of(const checkpoint_state& state, int r
     return bytes;
 }
 
-SKEIN_INLINE bool snapshot::is_needed(const checkpoint_state& state) noexcept {
+SKEIN_INLINE bool snapshot::must_copy(const checkpoint_state& state) noexcept {
     return std::ranges::any_of(state.tensors,
                                [](const tensor_part& t) { return static_cast<bool>(t.fetch); });
 }
@@ -96,11 +96,12 @@ SKEIN_INLINE void snapshot::take(const checkpoint_state& from, int rank, int wor
     }
     reserve(bytes);
     if (absent > absent_.size()) absent_ = detail::mapped_pages(absent, /*readable=*/false);
-    state_ = from;
+    auto copied = from; // state_ once all is copied: a fetch may throw
+    state_ = {};
     std::byte* to = memory_.data();
     for (std::size_t i = 0; i < mine.size(); ++i) {
-        auto& view = state_.tensors[i].bytes;
-        const auto fetch = std::exchange(state_.tensors[i].fetch, {});
+        auto& view = copied.tensors[i].bytes;
+        const auto fetch = std::exchange(copied.tensors[i].fetch, {});
         if (!mine[i]) {
             view = {absent_.data(), view.size()};
             continue;
@@ -109,10 +110,11 @@ SKEIN_INLINE void snapshot::take(const checkpoint_state& from, int rank, int wor
             fetch({to, view.size()});
         else if (!view.empty())
             std::memcpy(to, view.data(), view.size());
-        const auto room = detail::room_of(state_.tensors[i]);
+        const auto room = detail::room_of(copied.tensors[i]);
         view = {to, view.size()};
         to += room;
     }
+    state_ = std::move(copied);
 }
 
 } // namespace skein::train

@@ -306,19 +306,24 @@ private:
     std::map<std::string, const void*> names_;
 };
 
+/// Masters are what was written to their values; where that is what they were cast to they stay.
+inline void merge_written(const at::Tensor& master, const at::Tensor& cast,
+                          const at::Tensor& values) {
+    master.copy_(at::where(cast.eq(values), master, values.to(at::kFloat)));
+}
+
 /// Masters become what was written to their values in 16 bits; the others keep their digits.
 ///   master_P, values_P  dense, of one layout; the values were cast from the masters when nobody
 ///                       had written
 inline void take_written(const at::Tensor& master_P, const at::Tensor& values_P) {
     constexpr std::int64_t most = std::int64_t{1} << 15; // an operation on so many takes one thread
     const auto count = master_P.numel();
-    if (!master_P.device().is_cpu()) { // its bytes are for its own operators to compare
-        constexpr std::int64_t part = std::int64_t{1} << 24;
+    if (!master_P.device().is_cpu()) { // the host cannot compare bytes first
+        constexpr std::int64_t part = std::int64_t{1} << 24; // its temporaries take 180 MB at most
         for (std::int64_t from = 0; from < count; from += part) {
             const auto master = master_P.narrow(0, from, std::min(part, count - from));
             const auto values = values_P.narrow(0, from, master.numel());
-            const auto kept = master.to(values.scalar_type()).eq(values);
-            master.copy_(at::where(kept, master, values.to(at::kFloat)));
+            merge_written(master, master.to(values.scalar_type()), values);
         }
         return;
     }
@@ -331,7 +336,7 @@ inline void take_written(const at::Tensor& master_P, const at::Tensor& values_P)
             const auto values = values_P.narrow(0, from, n);
             again.copy_(master);
             if (std::memcmp(again.const_data_ptr(), values.const_data_ptr(), values.nbytes()) != 0)
-                master.copy_(at::where(again.eq(values), master, values.to(at::kFloat)));
+                merge_written(master, again, values);
         }
     });
 }

@@ -63,9 +63,9 @@ SKEIN_INLINE error missing_extra(const std::string& where, const char* what) {
         .with_where(where);
 }
 
-/// Where a tensor of a device begins, and how much it is: for who has its bytes fetched.
-SKEIN_INLINE mut_byte_span address_of(const at::Tensor& tensor) {
-    return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+/// Of a tensor on a device: an address that nobody reads, and how many bytes there are.
+SKEIN_INLINE byte_span size_of(const at::Tensor& tensor) {
+    return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
 /// What is on a device, without gaps. Waits for what is computed there, and for the copy.
@@ -73,6 +73,12 @@ SKEIN_INLINE void copy_to_host(const at::Tensor& from, mut_byte_span to) {
     if (to.empty()) return;
     const at::NoGradGuard no_grad;
     at::from_blob(to.data(), from.sizes(), from.options().device(at::kCPU)).copy_(from);
+}
+
+/// Memory of the host for all of its elements: its own where that is dense and there.
+SKEIN_INLINE at::Tensor room_on_host(const at::Tensor& like) {
+    if (like.device().is_cpu()) return like.contiguous();
+    return at::empty(like.sizes(), like.options().device(at::kCPU));
 }
 
 /// Bytes that some ranks have, to those that have not: equal parts from each that has them.
@@ -139,16 +145,20 @@ SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint
     held_.clear();
     for (auto& t : tensors()) {
         const bool on_host = t.rows.device().is_cpu();
-        held_.push_back(on_host ? t.rows.contiguous() : t.rows);
         const bool writes = t.everywhere || !store_->is_saved_elsewhere();
-        const auto bytes = on_host ? bytes_of(held_.back()) : detail::address_of(t.rows);
-        std::function<void(mut_byte_span)> fetch;
-        if (!on_host && writes)
+        byte_span bytes;
+        std::function<void(mut_byte_span)> fetch; // also where another rank writes: all say alike
+        if (on_host) {
+            held_.push_back(t.rows.contiguous());
+            bytes = bytes_of(held_.back());
+        } else {
+            bytes = detail::size_of(t.rows);
             fetch = [rows = t.rows](mut_byte_span to) { detail::copy_to_host(rows, to); };
+        }
         state.tensors.push_back({.name = std::move(t.name),
                                  .dtype = safetensors_dtype(t.rows),
                                  .shape = std::move(t.shape),
-                                 .bytes = writes ? bytes : mut_byte_span{},
+                                 .bytes = writes ? bytes : byte_span{},
                                  .first_row = writes ? t.first_row : 0,
                                  .rows = t.everywhere ? tensor_part::whole
                                          : writes     ? t.count
@@ -190,7 +200,7 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
             has_average = false;
             continue;
         }
-        auto rows = t.rows.cpu().contiguous();
+        auto rows = detail::room_on_host(t.rows);
         from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
         if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
     }

@@ -118,7 +118,7 @@ SKEIN_INLINE void fill_rows(const weight_source& from, const planned_tensor& pla
     auto shape = planned.shape;
     if (shape.empty()) shape.push_back(1);
     shape[0] = target.count;
-    auto dense = target.rows.cpu().contiguous(); // of a device: through the host
+    auto dense = target.rows.cpu().contiguous(); // rows that no piece has stay as they are
     const auto rows = dense.view(shape);
     for (const auto& piece : planned.pieces) {
         const auto begin = std::max(piece.at, target.first_row);
