@@ -39,11 +39,11 @@ def shards(runs, step):
     return {path.name: path.read_bytes() for path in sorted(checkpoint(runs, step).glob("*.safetensors"))}
 
 
-def whole_runs(base, strategy, workers):
-    """8 steps on the CPU, on the device, and there with saves beside them: losses and checkpoints are the same."""
+def whole_runs(base, strategy, workers, both=False, **more):
+    """8 steps on the CPU, on the device and, with `both`, there with saves beside them: losses and checkpoints are the same."""
     runs = {}
-    for name, place, beside in (("cpu", "cpu", "no"), ("device", "device", "no"), ("beside", "device", "yes")):
-        losses, end = train(base / name, strategy=strategy, workers=workers, on=place, beside=beside, export=base / (name + "-weights"))
+    for name, place, beside in (("cpu", "cpu", "no"), ("device", "device", "no"), ("beside", "device", "yes"))[: 3 if both else 2]:
+        losses, end = train(base / name, strategy=strategy, workers=workers, on=place, beside=beside, export=base / (name + "-weights"), **more)
         runs[name] = (losses, end, {step: shards(base / name, step) for step in (2, 4, 6, 8)})
         print(f"{strategy}, {workers} workers, {name}: {end}", flush=True)
     losses, end, _ = runs["cpu"]
@@ -67,8 +67,8 @@ def go_on(base, strategy, workers, first, second):
     return losses, end, {step: shards(runs, step) for step in (6, 8)}
 
 
-def check(base, strategy, workers):
-    losses, end, saved = whole_runs(base, strategy, workers)
+def check(base, strategy, workers, both=False):
+    losses, end, saved = whole_runs(base, strategy, workers, both)
     for first, second in (("device", "cpu"), ("cpu", "device")):
         more, other, later = go_on(base, strategy, workers, first, second)
         assert {**losses, **more} == losses and other == end, (first, second, more, losses, other, end)
@@ -76,15 +76,15 @@ def check(base, strategy, workers):
 
 
 def case_single(base):
-    check(base, "single", 1)
+    check(base, "single", 1, both=True)
 
 
 def case_ddp(base):
-    check(base, "ddp", 2)
+    check(base, "ddp", 2, both=True)
 
 
 def case_fsdp(base):
-    check(base, "fsdp", 2)
+    check(base, "fsdp", 2, both=True)
     reference = go_on(base, "fsdp", 3, "cpu", "cpu")
     for first, second in (("device", "cpu"), ("cpu", "device")):
         assert go_on(base, "fsdp", 3, first, second) == reference, f"{first}, then {second} in another world"
@@ -92,6 +92,14 @@ def case_fsdp(base):
 
 def case_single_in_bfloat16(base):
     check(base, "single-bf16", 1)
+
+
+def case_written_to_in_bfloat16(base):
+    """What a program writes to its parameters of 16 bits is in the masters that are saved."""
+    for name in ("plain", "written"):
+        (base / name).mkdir()
+    plain = whole_runs(base / "plain", "single-bf16", 1)
+    assert whole_runs(base / "written", "single-bf16", 1, write="yes")[1] != plain[1]
 
 
 def case_ranks_in_bfloat16(base):

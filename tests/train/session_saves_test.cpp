@@ -17,6 +17,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -498,6 +499,55 @@ TEST_CASE("without memory or a core for it saves hold training up", "[train]") {
     plain.scaling.threads = 4;
     CHECK(skein::train::detail::has_spare_core(5, 1, plain, true));
     CHECK_FALSE(skein::train::detail::has_spare_core(5, 1, plain, false));
+}
+
+TEST_CASE("what lies on a device is saved by a copy, for which there is memory from the beginning",
+          "[train]") {
+    held_disk held;
+    const sk::byte_buffer device(4096, std::byte{7});
+    int fetched = 0;
+    checkpoint_state state{.step = 1};
+    state.tensors.push_back(
+        {.name = "all",
+         .dtype = "U8",
+         .shape = {4096},
+         .bytes = {reinterpret_cast<const std::byte*>(std::uintptr_t{64}), 4096},
+         .fetch = [&](sk::mut_byte_span to) {
+             std::ranges::copy(device, to.begin());
+             fetched += 1;
+         }});
+    auto config = beside_config();
+    for (const bool beside : {false, true}) {
+        config.checkpoint.asynchronous = beside;
+        run_world(1, [&](context& ctx) {
+            run_saves saves(ctx, config, &held);
+            saves.open("run/checkpoints", {}, [&] { return state; });
+            CHECK(fetched == (beside ? 2 : 0)); // by saves alone
+            CHECK(saves.is_beside() == beside);
+            for (int i = 0; i < 2; ++i) {
+                const auto saved = saves.save(state, true);
+                CHECK(saved.has_value() != beside);
+                CHECK((saved || saves.settle()));
+                state.step += 1;
+            }
+            CHECK((saves.load_latest()->read("all") == device));
+        });
+    }
+    CHECK(fetched == 4);
+    config.memory_limit = 1;
+    for (const bool beside : {false, true}) {
+        config.checkpoint.asynchronous = beside;
+        const auto why = sk::test::error_of([&] {
+            run_world(1, [&](context& ctx) {
+                run_saves saves(ctx, config, &held);
+                saves.open("run/checkpoints", {}, [&] { return state; });
+            });
+        });
+        CHECK(why.code() == sk::errc::exhausted);
+        CHECK_THAT(why.what(), ContainsSubstring("no memory of the host for a copy of 4.1"));
+        CHECK_THAT(why.what(), ContainsSubstring("saves of what is on a device"));
+    }
+    CHECK(fetched == 4);
 }
 
 TEST_CASE("a context that goes into another world waits for the save of this one", "[train]") {
