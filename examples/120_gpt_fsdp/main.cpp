@@ -56,13 +56,14 @@ using bf16 = skein::precision<skein::bf16>;
 void print_plan(const gpt::program_options& o, int hosts, double bytes_of_a_number) {
     namespace train = skein::train;
     gpt::GPT model(o.model);
-    const train::memory_shape shape{.ranks = o.run.scaling.workers.most * hosts,
-                                    .hosts = hosts,
-                                    .one_copy = o.run.communicator != "ring",
-                                    .states = train::states_of(o.optimizer()),
-                                    .compute = bytes_of_a_number,
-                                    .saves_beside = o.run.checkpoint.enabled &&
-                                                    o.run.checkpoint.asynchronous.value_or(false)};
+    const train::memory_shape shape{
+        .ranks = o.run.scaling.workers.most * hosts,
+        .hosts = hosts,
+        .one_copy = o.run.communicator != "ring",
+        .states = train::states_of(o.optimizer()),
+        .compute = bytes_of_a_number,
+        .saves_beside = o.run.checkpoint.enabled &&
+                        (o.run.device == "cuda" || o.run.checkpoint.asynchronous.value_or(false))};
     fmt::print("{}", train::memory_table(
                          train::measure_units(*model), shape,
                          train::find_memory_limit(static_cast<double>(o.run.memory_limit))));

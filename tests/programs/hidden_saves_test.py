@@ -36,7 +36,9 @@ def checkpoint(runs, step):
 
 def shards(runs, step):
     """The tensors of a checkpoint, as they are on disk."""
-    return {path.name: path.read_bytes() for path in sorted(checkpoint(runs, step).glob("*.safetensors"))}
+    found = {path.name: path.read_bytes() for path in sorted(checkpoint(runs, step).glob("*.safetensors"))}
+    assert found, f"no file of tensors in {checkpoint(runs, step)}"
+    return found
 
 
 def whole_runs(base, strategy, workers, both=False, **more):

@@ -14,6 +14,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -548,6 +549,31 @@ TEST_CASE("what lies on a device is saved by a copy, for which there is memory f
         CHECK_THAT(why.what(), ContainsSubstring("saves of what is on a device"));
     }
     CHECK(fetched == 4);
+}
+
+TEST_CASE("no rank begins where one has no memory for saves of what lies on a device", "[train]") {
+    held_disk held;
+    for (const bool beside : {false, true}) {
+        std::array<std::string, 2> said;
+        run_world(2, [&](context& ctx) {
+            auto config = beside_config();
+            config.checkpoint.asynchronous = beside;
+            if (!ctx.is_first()) config.memory_limit = 1;
+            checkpoint_state state{.step = 1};
+            state.tensors.push_back({.name = "all",
+                                     .dtype = "U8",
+                                     .shape = {16},
+                                     .bytes = {reinterpret_cast<const std::byte*>(64), 16},
+                                     .fetch = [](sk::mut_byte_span) {}});
+            run_saves saves(ctx, config, &held);
+            said[static_cast<std::size_t>(ctx.rank())] =
+                sk::test::error_of([&] {
+                    saves.open("run/checkpoints", {}, [&] { return state; });
+                }).what();
+        });
+        CHECK_THAT(said[0], ContainsSubstring("no memory of the host for a copy of"));
+        CHECK(said[0] == said[1]);
+    }
 }
 
 TEST_CASE("a context that goes into another world waits for the save of this one", "[train]") {

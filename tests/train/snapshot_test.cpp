@@ -181,6 +181,19 @@ TEST_CASE(
     CHECK(files_of(copied, "run/checkpoints") == files_of(direct, "run/checkpoints"));
 }
 
+TEST_CASE("a snapshot has nothing after a fetch that throws, and can be taken again") {
+    tensors_of now(3, 0, 1);
+    snapshot copy;
+    copy.take(now.state, 0, 1);
+    auto hidden = now.state;
+    hidden.tensors[1].fetch = [](mut_byte_span) { throw error(errc::io, "no copy"); };
+    const auto why = test::error_of([&] { copy.take(hidden, 0, 1); });
+    CHECK(why.code() == errc::io);
+    CHECK(copy.state().tensors.empty());
+    copy.take(now.state, 0, 1);
+    CHECK(copy.state().tensors.size() == now.state.tensors.size());
+}
+
 TEST_CASE("a checkpoint of what the host cannot read is refused by name") {
     sim::disk where;
     tensors_of now(3, 0, 1);

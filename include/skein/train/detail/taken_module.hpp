@@ -318,7 +318,7 @@ inline void merge_written(const at::Tensor& master, const at::Tensor& cast,
 inline void take_written(const at::Tensor& master_P, const at::Tensor& values_P) {
     constexpr std::int64_t most = std::int64_t{1} << 15; // an operation on so many takes one thread
     const auto count = master_P.numel();
-    if (!master_P.device().is_cpu()) { // the host cannot compare bytes first
+    if (!master_P.device().is_cpu()) {                       // the host cannot compare bytes first
         constexpr std::int64_t part = std::int64_t{1} << 24; // its temporaries take 180 MB at most
         for (std::int64_t from = 0; from < count; from += part) {
             const auto master = master_P.narrow(0, from, std::min(part, count - from));
