@@ -343,7 +343,7 @@ endif()
 
 # ---- the structural checks find what is planted, and skein can be used from outside ---------------
 if(EXISTS "${PROJECT_SOURCE_DIR}/tests/checks/checks_test.py")
-  skein_test(checks.planted "checks;runtime" 120 "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tests/checks/checks_test.py")
+  skein_test(checks.planted "checks;runtime" 300 "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tests/checks/checks_test.py")
 endif()
 if(EXISTS "${PROJECT_SOURCE_DIR}/tests/checks/release_test.py")
   skein_test(checks.release "checks;runtime" 300 "${test_python}" "${PROJECT_SOURCE_DIR}/tests/checks/release_test.py")

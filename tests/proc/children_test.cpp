@@ -389,6 +389,25 @@ TEST_CASE(
     });
 }
 
+TEST_CASE("a process that the kernel takes apart is told from one that a signal still reaches",
+          "[rt][children]") {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0)
+        for (;;) ::pause();
+    CHECK_FALSE(proc::detail::look_at(child, false).is_ending);
+    siginfo_t how{};
+    REQUIRE(::kill(child, SIGSTOP) == 0);
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &how, WSTOPPED | WNOWAIT) == 0);
+    CHECK(proc::detail::look_at(child, false).is_stopped);
+    CHECK_FALSE(proc::detail::look_at(child, false).is_ending);
+    REQUIRE(::kill(child, SIGKILL) == 0);
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &how, WEXITED | WNOWAIT) == 0);
+    CHECK(proc::detail::look_at(child, false).is_ending);
+    REQUIRE(::waitpid(child, nullptr, 0) == child);
+    CHECK_FALSE(proc::detail::look_at(child, false).is_ending); // nothing is known of it
+}
+
 TEST_CASE("what a child takes is measured while it runs", "[rt][children]") {
     with_children([](proc::children* here) -> task<void> {
         CHECK(here->resources().cores == available_cores());

@@ -47,13 +47,15 @@ def lost_node():
         shutil.copy(find_program("110_gpt_ddp"), folder / "train")
         command = ["--cpus", "2", "--working-dir", folder, "--env", "OMP_NUM_THREADS=1", "--", "./train", "--workers", "2", "--steps", "1500",
                    "--checkpoint-every", "100", "--resume", "--text", write_text(c.cwd), *TINY]
-        c.job("submit", "--id", "calm", *command)
+        calm = c.start("--id", "calm", *command)
+        calm.check(calm.wait() == 0, "it failed")
         c.job("fetch", "calm")
-        c.job("submit", "--id", "lost", "--no-wait", "--retries", "1", *command)
-        c.wait_until(lambda: re.search(r"results +gpt/step-\d+ of attempt 1", c.job("status", "lost")[0]), "a step at the head")
+        lost = c.start("--id", "lost", "--retries", "1", *command)
+        lost.wait_until(lambda: re.search(r"results +gpt/step-\d+ of attempt 1", c.job("status", "lost")[0]), "a step at the head")
         node = c.info("lost")["node"]
         lose(c, node, "lost")
-        now = c.until("lost", "SUCCEEDED")
+        lost.check(lost.wait() == 0, "it failed")
+        now = c.info("lost")
         assert now["node"] != node and now["attempt"] == 2, now
         said = c.job("logs", "lost", "--attempt", "2")[0]
         assert re.search(r"steps +1500 of 1500, 1?\d00 of them since the resume", said), said

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <skein/core/event.hpp>
 #include <skein/core/this_process.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/proc/children.hpp>
@@ -269,19 +270,16 @@ private:
     std::function<void(const std::string& why)> tell_;
 };
 
-/// A child as it is; whoever waits for its end is told first.
-class heard_child final : public proc::child {
+/// A child as it is.
+class same_child : public proc::child {
 public:
-    heard_child(std::unique_ptr<proc::child> which, std::function<void()> on_end)
-        : which_(std::move(which)), on_end_(std::move(on_end)) {}
+    explicit same_child(std::unique_ptr<proc::child> which) : which_(std::move(which)) {}
     const std::string& name() const noexcept override { return which_->name(); }
     std::int64_t pid() const noexcept override { return which_->pid(); }
     bool running() const noexcept override { return which_->running(); }
     task<proc::child_end> ended() override {
         auto ending = which_->ended();
-        auto how = co_await ending;
-        on_end_();
-        co_return how;
+        co_return co_await ending;
     }
     void signal(int number) noexcept override { which_->signal(number); }
     void kill() noexcept override { which_->kill(); }
@@ -293,7 +291,58 @@ public:
 
 private:
     std::unique_ptr<proc::child> which_;
+};
+
+/// Whoever waits for its end is told first.
+class heard_child final : public same_child {
+public:
+    heard_child(std::unique_ptr<proc::child> which, std::function<void()> on_end)
+        : same_child(std::move(which)), on_end_(std::move(on_end)) {}
+    task<proc::child_end> ended() override {
+        auto ending = same_child::ended();
+        auto how = co_await ending;
+        on_end_();
+        co_return how;
+    }
+
+private:
     std::function<void()> on_end_;
+};
+
+/// One that dies is taken apart until somebody would kill it, as on a host that is busy.
+class slow_to_end final : public same_child {
+public:
+    using same_child::same_child;
+    task<proc::child_end> ended() override {
+        auto ending = same_child::ended();
+        auto how = co_await ending;
+        if (how.status.signal() == SIGKILL) {
+            auto asked = killed_.wait();
+            co_await asked;
+        }
+        co_return how;
+    }
+    void kill() noexcept override {
+        same_child::kill();
+        killed_.set();
+    }
+    proc::process_look look() override { return {.is_ending = !running()}; }
+
+private:
+    event killed_;
+};
+
+class slow_host final : public proc::children {
+public:
+    explicit slow_host(net::real_loop& on) : here_(on) {}
+    task<std::unique_ptr<proc::child>> start(proc::child_options how) override {
+        auto starting = here_.start(std::move(how));
+        auto made = co_await starting;
+        co_return std::make_unique<slow_to_end>(std::move(made));
+    }
+
+private:
+    proc::local_children here_;
 };
 
 /// Of this host; they are to leave their places when the first one of them has ended.
@@ -320,6 +369,18 @@ private:
 };
 
 } // namespace
+
+TEST_CASE("a killed rank that the kernel is slow to take apart is told as one that was killed") {
+    spmd::supervisor_options options;
+    options.children = [](loop& on, net::network&) {
+        return std::make_shared<slow_host>(dynamic_cast<net::real_loop&>(on));
+    };
+    const auto t = supervise_program("is killed once", 2, 2, options);
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(t.outcome.restarts == 1);
+    REQUIRE(t.restarts.size() == 1);
+    CHECK_THAT(t.restarts[0], ContainsSubstring("worker 1") && ContainsSubstring("SIGKILL"));
+}
 
 TEST_CASE("a training that is done while it is asked to leave its places is not run again") {
     int starts = 0;

@@ -110,6 +110,7 @@ struct process_usage {
 /// disk or a peer of its own, shows none of it.
 struct process_look {
     bool is_stopped = false;      ///< SIGSTOP and the like; not by a debugger
+    bool is_ending = false;       ///< the kernel takes it apart: no signal reaches it any more
     bool holds_socket = false;    ///< its end of our socket waits in reads: it reads there itself
     std::uint64_t executable = 0; ///< which one; another one later: exec. 0: not known
 };

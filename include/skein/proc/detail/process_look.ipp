@@ -17,6 +17,7 @@
 #include <charconv>
 #include <cstdint>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -37,12 +38,22 @@ SKEIN_INLINE std::string read_start(const std::string& path) {
     return std::string(text.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
 }
 
-/// The letter of its state: R S D T t Z. 0: not known.
-SKEIN_INLINE char state_letter(const std::string& folder) {
+/// What /proc says of it behind its name.
+struct process_state {
+    char letter = 0;         ///< R S D T t Z; 0: not known
+    std::uint64_t flags = 0; ///< the kernel's own
+};
+SKEIN_INLINE process_state read_state(const std::string& folder) {
+    process_state out;
     const auto line = read_start(folder + "/stat");
     const auto name_ends = line.rfind(')'); // the name may hold anything
-    if (name_ends == std::string::npos || line.size() < name_ends + 3) return 0;
-    return line[name_ends + 2];
+    if (name_ends == std::string::npos) return out;
+    std::istringstream fields(line.substr(name_ends + 1));
+    std::string skipped; // parent, group, session, terminal and its group
+    fields >> out.letter;
+    for (int field = 4; field < 9; ++field) fields >> skipped;
+    fields >> out.flags;
+    return out;
 }
 
 /// The flags with which a descriptor of it was opened; -1: it has none of that number, or it is not
@@ -62,7 +73,10 @@ SKEIN_INLINE int open_flags(const std::string& folder, int descriptor) {
 SKEIN_INLINE process_look look_at(std::int64_t pid, bool has_socket) {
     const auto folder = fmt::format("/proc/{}", pid);
     process_look seen;
-    seen.is_stopped = state_letter(folder) == 'T';
+    const auto state = read_state(folder);
+    seen.is_stopped = state.letter == 'T';
+    constexpr std::uint64_t exiting = 4; // PF_EXITING, before its files are closed
+    seen.is_ending = (state.flags & exiting) != 0;
     struct stat about{};
     if (::stat((folder + "/exe").c_str(), &about) == 0)
         seen.executable = static_cast<std::uint64_t>(about.st_ino) ^

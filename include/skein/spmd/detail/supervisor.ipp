@@ -417,7 +417,7 @@ private:
                 limit = std::min(
                     limit.value_or(time_point::max()),
                     time + (now->meets ? options_.times.crash_grace : options_.times.silent_grace));
-                // A rank that fell silent will not leave; a dead one is reaped within the moment.
+                // A rank that fell silent will not leave; one that has died is mostly reaped by then.
                 if (!now->group->reported) silent_limit = time + moment;
             }
             if (has_failed) tell_of_failure(*now);
@@ -469,9 +469,12 @@ private:
     static void kill_all(attempt& now) {
         for (auto& r : now.ranks) kill(r);
     }
+    /// One that the kernel takes apart already, which may last on a busy host, ends by what came
+    /// before.
     static void kill(rank_process& r) {
         if (!r.running) return;
-        r.killed_by_us = true;
+        const bool is_dying = !r.process->running() || r.process->look().is_ending;
+        r.killed_by_us = r.killed_by_us || !is_dying;
         r.process->kill();
     }
 
