@@ -57,7 +57,8 @@ def samples():
         every = c.get("/api/v1/samples")
         assert set(every["nodes"]) == {"n1", "n/2 <b>"} and every["number"] >= 5, every
         newest = c.get_when(f"/api/v1/samples?after={every['number']}", lambda s: s["nodes"], "a sample after those")
-        assert all(len(rows) == 1 for rows in newest["nodes"].values()) and newest["number"] > every["number"], newest
+        more = newest["number"] - every["number"]   # one where the answer came within a second
+        assert more > 0 and all(1 <= len(rows) <= more for rows in newest["nodes"].values()), newest
         assert "no node" in c.get("/api/v1/nodes/none/samples", 404)["message"]
         assert "is no number" in c.get("/api/v1/samples?seconds=soon", 400)["message"]
         for path in ("/api/v1/functions", "/api/v1/actors", "/api/v1/logs"):

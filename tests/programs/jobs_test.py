@@ -240,7 +240,7 @@ def grace():
         err = c.job("submit", "--timeout", "1s", "--grace", "30s", "--", "sh", "-c", saves, code=1)[1]
         assert sum("no --state" in line for line in err) == 1, err
         assert "time limit" in err[-1] and c.job("list", "--json")[0].count('"FAILED"') == 1, err
-        watching = c.start("--id", "brief", "--", "sh", "-c", saves)
+        watching = c.start("--id", "brief", "--", "sh", "-c", saves.replace("sleep 3", "sleep 300"))
         watching.wait_until(lambda: watching.stdout == "on\n", "its first line", SECONDS)
         c.job("stop", "brief")
         watching.check(watching.wait(SECONDS) == 1 and watching.stdout == "on\nasked\n", "it had more than two seconds")
