@@ -2382,7 +2382,9 @@ struct process_options {
 inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
 
 /// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
-/// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
+/// For a process that leaves now: the first text stands, later ones and empty ones are dropped.
+/// Without such a parent it does nothing. Never waits for the parent, never throws. Any thread.
+/// Gives whether there is such a parent.
 bool leave_last_words(std::string_view text) noexcept;
 
 namespace detail {
@@ -2622,10 +2624,17 @@ SKEIN_INLINE int detail::adopt_last_words() noexcept {
 }
 
 SKEIN_INLINE bool leave_last_words(std::string_view text) noexcept {
+    // Where threads leave at once the first one's reason stands, and none ends the process before it
+    // is written.
+    static constinit std::mutex one_at_a_time;
+    static constinit bool said = false;
     const int to = detail::adopt_last_words();
     if (to < 0) return false;
+    const std::lock_guard lock(one_at_a_time);
+    if (said || text.empty()) return true;
     const auto bytes = std::min<std::size_t>(text.size(), 4096);
-    return ::write(to, text.data(), bytes) >= 0;
+    said = ::write(to, text.data(), bytes) >= 0;
+    return said;
 }
 
 namespace detail {
@@ -9271,6 +9280,7 @@ struct process_usage {
 /// disk or a peer of its own, shows none of it.
 struct process_look {
     bool is_stopped = false;      ///< SIGSTOP and the like; not by a debugger
+    bool is_ending = false;       ///< the kernel takes it apart: no signal reaches it any more
     bool holds_socket = false;    ///< its end of our socket waits in reads: it reads there itself
     std::uint64_t executable = 0; ///< which one; another one later: exec. 0: not known
 };
@@ -12091,6 +12101,7 @@ SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) no
 #include <charconv>
 #include <cstdint>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12111,12 +12122,22 @@ SKEIN_INLINE std::string read_start(const std::string& path) {
     return std::string(text.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
 }
 
-/// The letter of its state: R S D T t Z. 0: not known.
-SKEIN_INLINE char state_letter(const std::string& folder) {
+/// What /proc says of it behind its name.
+struct process_state {
+    char letter = 0;         ///< R S D T t Z; 0: not known
+    std::uint64_t flags = 0; ///< the kernel's own
+};
+SKEIN_INLINE process_state read_state(const std::string& folder) {
+    process_state out;
     const auto line = read_start(folder + "/stat");
     const auto name_ends = line.rfind(')'); // the name may hold anything
-    if (name_ends == std::string::npos || line.size() < name_ends + 3) return 0;
-    return line[name_ends + 2];
+    if (name_ends == std::string::npos) return out;
+    std::istringstream fields(line.substr(name_ends + 1));
+    std::string skipped; // parent, group, session, terminal and its group
+    fields >> out.letter;
+    for (int field = 4; field < 9; ++field) fields >> skipped;
+    fields >> out.flags;
+    return out;
 }
 
 /// The flags with which a descriptor of it was opened; -1: it has none of that number, or it is not
@@ -12136,7 +12157,10 @@ SKEIN_INLINE int open_flags(const std::string& folder, int descriptor) {
 SKEIN_INLINE process_look look_at(std::int64_t pid, bool has_socket) {
     const auto folder = fmt::format("/proc/{}", pid);
     process_look seen;
-    seen.is_stopped = state_letter(folder) == 'T';
+    const auto state = read_state(folder);
+    seen.is_stopped = state.letter == 'T';
+    constexpr std::uint64_t exiting = 4; // PF_EXITING, before its files are closed
+    seen.is_ending = (state.flags & exiting) != 0;
     struct stat about{};
     if (::stat((folder + "/exe").c_str(), &about) == 0)
         seen.executable = static_cast<std::uint64_t>(about.st_ino) ^
@@ -67082,7 +67106,7 @@ private:
                 limit = std::min(
                     limit.value_or(time_point::max()),
                     time + (now->meets ? options_.times.crash_grace : options_.times.silent_grace));
-                // A rank that fell silent will not leave; a dead one is reaped within the moment.
+                // A rank that fell silent will not leave; one that has died is mostly reaped by then.
                 if (!now->group->reported) silent_limit = time + moment;
             }
             if (has_failed) tell_of_failure(*now);
@@ -67134,9 +67158,12 @@ private:
     static void kill_all(attempt& now) {
         for (auto& r : now.ranks) kill(r);
     }
+    /// One that the kernel takes apart already, which may last on a busy host, ends by what came
+    /// before.
     static void kill(rank_process& r) {
         if (!r.running) return;
-        r.killed_by_us = true;
+        const bool is_dying = !r.process->running() || r.process->look().is_ending;
+        r.killed_by_us = r.killed_by_us || !is_dying;
         r.process->kill();
     }
 

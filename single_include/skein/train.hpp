@@ -17768,6 +17768,10 @@ struct tensor_part {
     /// its own rows; together those of all ranks are the tensor, each row once. A rank without
     /// rows, or whose rows another rank writes, gives rows = 0.
     bool everywhere = true;
+    /// Where the host cannot read `bytes`, as on a device: copies them into its memory; `bytes` says
+    /// only how many. A checkpointer refuses such a tensor: save a snapshot, which calls this. None:
+    /// the host reads `bytes`.
+    std::function<void(mut_byte_span)> fetch{};
 };
 
 /// What to save. Every rank gives the same list of tensors (names, types, shapes, `everywhere`) and
@@ -18120,6 +18124,7 @@ SKEIN_INLINE result<tensor_view> view_of_part(const tensor_part& t) {
     if (wanted != t.bytes.size())
         return part_error(t.name, fmt::format("{} bytes given, type and shape say {} for {} rows",
                                               t.bytes.size(), wanted, rows));
+    if (t.fetch) return part_error(t.name, "the host cannot read it: save a snapshot of it");
     tensor_view view{t.name, t.dtype, t.shape, t.bytes};
     if (!view.shape.empty()) view.shape.front() = rows;
     return view;
@@ -22082,14 +22087,15 @@ inline void require_one_device(const std::vector<flat_segment>& segments,
     for (const auto& s : segments) require(s.name, s.parameter);
     for (const auto& f : fixed) require(f.name, f.tensor);
     if (where.is_cpu()) return;
-    const char* const what = options.precision.is_mixed() ? "16 bits for what is computed"
+    const char* const what = options.precision.compute == at::kHalf ? "float16"
                              : options.parameter_memory || options.gradient_memory
                                  ? "memory that ranks share"
                              : first.cut != nullptr ? "a model that was built in parts"
                                                     : nullptr;
     if (what == nullptr) return;
     throw error(errc::not_supported, fmt::format("not supported: {} on {}", what, where.str()))
-        .with_hint("train in float32 there, a model that was built whole, or on the CPU");
+        .with_hint("train in float32 or bfloat16 there, a model that was built whole, or on the "
+                   "CPU");
 }
 
 /// LibTorch's norms take statistics and parameters of one type, or a 16-bit input with both in
@@ -22186,12 +22192,27 @@ private:
     std::map<std::string, const void*> names_;
 };
 
+/// Masters are what was written to their values; where that is what they were cast to they stay.
+inline void merge_written(const at::Tensor& master, const at::Tensor& cast,
+                          const at::Tensor& values) {
+    master.copy_(at::where(cast.eq(values), master, values.to(at::kFloat)));
+}
+
 /// Masters become what was written to their values in 16 bits; the others keep their digits.
 ///   master_P, values_P  dense, of one layout; the values were cast from the masters when nobody
 ///                       had written
 inline void take_written(const at::Tensor& master_P, const at::Tensor& values_P) {
     constexpr std::int64_t most = std::int64_t{1} << 15; // an operation on so many takes one thread
     const auto count = master_P.numel();
+    if (!master_P.device().is_cpu()) {                       // the host cannot compare bytes first
+        constexpr std::int64_t part = std::int64_t{1} << 24; // its temporaries take 180 MB at most
+        for (std::int64_t from = 0; from < count; from += part) {
+            const auto master = master_P.narrow(0, from, std::min(part, count - from));
+            const auto values = values_P.narrow(0, from, master.numel());
+            merge_written(master, master.to(values.scalar_type()), values);
+        }
+        return;
+    }
     at::parallel_for(0, (count + most - 1) / most, 16, [&](std::int64_t first, std::int64_t last) {
         const auto cast = at::empty({most}, values_P.options());
         for (auto from = first * most; from < std::min(count, last * most); from += most) {
@@ -22201,7 +22222,7 @@ inline void take_written(const at::Tensor& master_P, const at::Tensor& values_P)
             const auto values = values_P.narrow(0, from, n);
             again.copy_(master);
             if (std::memcmp(again.const_data_ptr(), values.const_data_ptr(), values.nbytes()) != 0)
-                master.copy_(at::where(again.eq(values), master, values.to(at::kFloat)));
+                merge_written(master, again, values);
         }
     });
 }
@@ -22239,9 +22260,7 @@ SKEIN_INLINE void flat_store::take_writes(bool always) {
     for (auto& each : cast_) {
         const auto& f = fixed_[each.fixed];
         if (std::exchange(each.version, detail::version_of(f.parameter)) == each.version) continue;
-        const auto values = f.parameter.detach();
-        const auto kept = f.tensor.to(each.type).eq(values);
-        f.tensor.copy_(at::where(kept, f.tensor, values.to(at::kFloat)));
+        detail::merge_written(f.tensor, f.tensor.to(each.type), f.parameter.detach());
     }
 }
 
@@ -25396,7 +25415,8 @@ void begin_training(const context& ctx, const run_config& config, bool is_elasti
 ///   strategy  its name; fits: it works on devices
 ///   errors    those of choose_device(); not_supported, by name, for what works on the CPU alone
 [[nodiscard]] at::Device device_of_run(const context& ctx, const run_config& config,
-                                       std::string_view strategy, bool fits);
+                                       std::string_view strategy, bool fits,
+                                       const precision_policy& policy);
 /// The whole module is there from now on; its gradients, of a time before the training, are gone.
 ///   look    what callbacks want to see of gradients, which is not supported on a device
 void move_to_device(torch::nn::Module& module, at::Device where, const gradient_look& look);
@@ -25837,8 +25857,9 @@ private:
 // Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
 // buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of
 // workers, and any other reader of safetensors, can load them. The rest is a small JSON object:
-// sampler position, optimizer steps, seed. Dropout needs no saved state: every micro-batch seeds
-// the generator with (seed, step, its number in the global batch).
+// sampler position, optimizer steps, seed. What lies on a device is saved and loaded through memory
+// of the host, bit for bit: a run goes on there or on the CPU. Dropout needs no saved state: every
+// micro-batch seeds the generator with (seed, step, its number in the global batch).
 
 
 #include <cstdint>
@@ -25872,9 +25893,10 @@ public:
     /// Tells a model or optimizer with other tensors.
     [[nodiscard]] std::string config_hash() const;
 
-    /// What to save after `step` finished steps. The views stay valid until the next step. Throws,
-    /// by name, for what nobody could read back: a tensor whose elements share memory, or of another
-    /// shape or type than when this was made.
+    /// What to save after `step` finished steps. The views stay valid until the next step; of what
+    /// is on a device a snapshot has to be taken until then. Throws, by name, for what nobody could
+    /// read back: a tensor whose elements share memory, or of another shape or type than when this
+    /// was made.
     ///   more   numbers that go into checkpoint_state::extra besides its own
     ///   extra  likewise: the text of a JSON object
     [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
@@ -25927,6 +25949,7 @@ private:
 
 
 #include <algorithm>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25974,6 +25997,24 @@ namespace detail {
 SKEIN_INLINE error missing_extra(const std::string& where, const char* what) {
     return error(errc::malformed, fmt::format("the checkpoint has no '{}'", what))
         .with_where(where);
+}
+
+/// Of a tensor on a device: an address that nobody reads, and how many bytes there are.
+SKEIN_INLINE byte_span size_of(const at::Tensor& tensor) {
+    return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+/// What is on a device, without gaps. Waits for what is computed there, and for the copy.
+SKEIN_INLINE void copy_to_host(const at::Tensor& from, mut_byte_span to) {
+    if (to.empty()) return;
+    const at::NoGradGuard no_grad;
+    at::from_blob(to.data(), from.sizes(), from.options().device(at::kCPU)).copy_(from);
+}
+
+/// Memory of the host for all of its elements: its own where that is dense and there.
+SKEIN_INLINE at::Tensor room_on_host(const at::Tensor& like) {
+    if (like.device().is_cpu()) return like.contiguous();
+    return at::empty(like.sizes(), like.options().device(at::kCPU));
 }
 
 /// Bytes that some ranks have, to those that have not: equal parts from each that has them.
@@ -26039,17 +26080,27 @@ SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint
     require_readable();
     held_.clear();
     for (auto& t : tensors()) {
-        held_.push_back(t.rows.contiguous());
+        const bool on_host = t.rows.device().is_cpu();
         const bool writes = t.everywhere || !store_->is_saved_elsewhere();
+        byte_span bytes;
+        std::function<void(mut_byte_span)> fetch; // also where another rank writes: all say alike
+        if (on_host) {
+            held_.push_back(t.rows.contiguous());
+            bytes = bytes_of(held_.back());
+        } else {
+            bytes = detail::size_of(t.rows);
+            fetch = [rows = t.rows](mut_byte_span to) { detail::copy_to_host(rows, to); };
+        }
         state.tensors.push_back({.name = std::move(t.name),
                                  .dtype = safetensors_dtype(t.rows),
                                  .shape = std::move(t.shape),
-                                 .bytes = writes ? bytes_of(held_.back()) : mut_byte_span{},
+                                 .bytes = writes ? bytes : byte_span{},
                                  .first_row = writes ? t.first_row : 0,
                                  .rows = t.everywhere ? tensor_part::whole
                                          : writes     ? t.count
                                                       : 0,
-                                 .everywhere = t.everywhere});
+                                 .everywhere = t.everywhere,
+                                 .fetch = std::move(fetch)});
     }
     json extra = parse_json(also, {.max_bytes = 256u << 20, .max_depth = 64}).value();
     if (order_ != nullptr) {
@@ -26085,7 +26136,7 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
             has_average = false;
             continue;
         }
-        auto rows = t.rows.contiguous();
+        auto rows = detail::room_on_host(t.rows);
         from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
         if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
     }
@@ -29700,7 +29751,9 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
     for (const auto& [name, state] : optimizer.states()) states.push_back(state);
     const auto policy = parts.precision();
     if (const auto where = parts.store().params_P().device(); !where.is_cpu()) {
-        to.note(fmt::format("computes on {}", where.str()));
+        const auto text = describe(policy);
+        to.note(fmt::format("computes on {}{}", where.str(),
+                            text.empty() ? "" : " in " + text + ", updates and saves in float32"));
         return; // the rest is about the host's memory and processor
     }
     const auto shape = shape_of(ctx, config, states_of(optimizer.options()), policy);
@@ -30176,7 +30229,8 @@ struct loaded_plan {
 // A save is staged when its copy is made: training may go on. It is durable when the checkpointer
 // has ended on all ranks, which each hears by the row of a step. One is in flight. While it is, its
 // thread alone submits to ctx.control(): whoever wants that, or takes the world away, waits for the
-// save or gives it up, which is done here and nowhere else.
+// save or gives it up, which is done here and nowhere else. What lies on a device is saved by a
+// copy in any case: from open() on there is room for it.
 //
 // States: closed -> open -> (in flight -> ended -> open). A save that failed or was given up is
 // owed: the ranks hear it by the row, and make one of that step.
@@ -30322,7 +30376,8 @@ SKEIN_INLINE void checkpoint_writer::make() {
 //
 // Tensors of a checkpoint_state are views of what training works on. take() copies those that this
 // rank writes, and everything else by value: what it has then is of one moment, whatever the run
-// does meanwhile. The memory stays from one take to the next.
+// does meanwhile. The memory stays from one take to the next. What lies on a device comes to the
+// host here and nowhere else: a checkpoint of it is written from a snapshot.
 //
 //     snapshot copy;
 //     copy.reserve(snapshot::bytes_of(state, rank, size));   // once; throws when there is none
@@ -30372,14 +30427,18 @@ public:
     [[nodiscard]] static std::size_t bytes_of(const checkpoint_state& state, int rank,
                                               int world_size);
 
+    /// The host cannot read all of it: a checkpointer takes a snapshot of it, not itself.
+    [[nodiscard]] static bool must_copy(const checkpoint_state& state) noexcept;
+
     /// Room for so many bytes, all of it there now. Less than there is changes nothing.
     ///   errors  exhausted; then there is as much as before
     void reserve(std::size_t bytes);
     /// Gives the memory back; what was taken is gone.
     void release() noexcept;
     /// Copies what rank `rank` of so many writes of the state, which may change as soon as this
-    /// returns. What was taken before is gone.
-    ///   errors  exhausted, when it takes more room than there is and gets none
+    /// returns. What was taken before is gone. Waits for the copies of what is on a device.
+    ///   errors  exhausted, when it takes more room than there is and gets none; what a tensor's
+    ///           fetch throws. Then it has nothing
     void take(const checkpoint_state& from, int rank, int world_size);
 
     /// What was taken last. Valid until the next take(), and while this lives.
@@ -30400,6 +30459,7 @@ private:
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include <sys/mman.h>
@@ -30458,6 +30518,11 @@ SKEIN_INLINE std::size_t snapshot::bytes_of(const checkpoint_state& state, int r
     return bytes;
 }
 
+SKEIN_INLINE bool snapshot::must_copy(const checkpoint_state& state) noexcept {
+    return std::ranges::any_of(state.tensors,
+                               [](const tensor_part& t) { return static_cast<bool>(t.fetch); });
+}
+
 SKEIN_INLINE void snapshot::reserve(std::size_t bytes) {
     if (bytes <= memory_.size()) return;
     state_ = {};
@@ -30483,19 +30548,25 @@ SKEIN_INLINE void snapshot::take(const checkpoint_state& from, int rank, int wor
     }
     reserve(bytes);
     if (absent > absent_.size()) absent_ = detail::mapped_pages(absent, /*readable=*/false);
-    state_ = from;
+    auto copied = from; // state_ once all is copied: a fetch may throw
+    state_ = {};
     std::byte* to = memory_.data();
     for (std::size_t i = 0; i < mine.size(); ++i) {
-        auto& view = state_.tensors[i].bytes;
+        auto& view = copied.tensors[i].bytes;
+        const auto fetch = std::exchange(copied.tensors[i].fetch, {});
         if (!mine[i]) {
             view = {absent_.data(), view.size()};
             continue;
         }
-        if (!view.empty()) std::memcpy(to, view.data(), view.size());
-        const auto room = detail::room_of(state_.tensors[i]);
+        if (fetch)
+            fetch({to, view.size()});
+        else if (!view.empty())
+            std::memcpy(to, view.data(), view.size());
+        const auto room = detail::room_of(copied.tensors[i]);
         view = {to, view.size()};
         to += room;
     }
+    state_ = std::move(copied);
 }
 
 } // namespace skein::train
@@ -30503,12 +30574,14 @@ SKEIN_INLINE void snapshot::take(const checkpoint_state& from, int rank, int wor
 
 // ======== skein/train/detail/session_saves.hpp, continued
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30559,7 +30632,8 @@ public:
     run_saves& operator=(const run_saves&) = delete;
 
     /// Collective; settle() or end_with_world() comes before it. Decides how saves are made.
-    ///   like  gives what a save of this rank has
+    ///   like    gives what a save of this rank has
+    ///   errors  exhausted, on all ranks: saves need a copy, and a rank has no memory for it
     template <class State>
     void open(std::string dir, checkpoint_options options, State like) {
         is_given_up_ = false;
@@ -30569,14 +30643,27 @@ public:
                        make_checkpoint_world(ctx_));
         is_beside_ = false;
         notice_.clear();
-        if (!config_.checkpoint.asynchronous.value_or(true)) return;
-        const auto bytes = snapshot::bytes_of(like(), ctx_.rank(), ctx_.world_size());
-        double worst = static_cast<double>(prepare(bytes));
-        all_reduce(ctx_, std::span(&worst, 1), dist::reduce_op::max);
-        const auto obstacle = static_cast<save_obstacle>(worst);
+        const auto first = like();
+        bytes_ = snapshot::bytes_of(first, ctx_.rank(), ctx_.world_size());
+        must_copy_ = snapshot::must_copy(first);
+        const bool asked = config_.checkpoint.asynchronous.value_or(true);
+        if (!asked && !must_copy_) return;
+        // All look before any takes memory: those of one host would count what another has taken.
+        std::array<double, 2> worst{
+            static_cast<double>(asked ? obstacle_here() : save_obstacle::no_core),
+            must_copy_ && !has_room() ? 1.0 : 0.0};
+        all_reduce(ctx_, worst, dist::reduce_op::max);
+        auto obstacle = static_cast<save_obstacle>(worst[0]);
+        double lacks = worst[1];
+        if (lacks == 0 && (must_copy_ || obstacle == save_obstacle::none)) {
+            lacks = takes_room() ? 0 : 1;
+            all_reduce(ctx_, std::span(&lacks, 1), dist::reduce_op::max);
+        }
+        if (lacks > 0 && must_copy_) throw no_memory_for_copies();
+        if (lacks > 0) obstacle = save_obstacle::no_memory;
         is_beside_ = obstacle == save_obstacle::none;
-        if (!is_beside_) copy_.release();
-        notice_ = text_of(obstacle);
+        if (!is_beside_ && !must_copy_) copy_.release();
+        if (asked) notice_ = text_of(obstacle);
     }
     [[nodiscard]] bool is_open() const noexcept { return saver_.has_value(); }
     /// Saves may be written beside training.
@@ -30593,12 +30680,12 @@ public:
     std::optional<saved_checkpoint> save(const checkpoint_state& state, bool beside) {
         is_owed_ = false;
         std::optional<saved_checkpoint> saved;
-        if (beside && is_beside_) {
-            copy_.take(state, ctx_.rank(), ctx_.world_size());
+        const bool in_flight = beside && is_beside_, copied = in_flight || must_copy_;
+        if (copied) copy_.take(state, ctx_.rank(), ctx_.world_size());
+        if (in_flight)
             writer_.begin([this] { return saver_->save(copy_.state()); });
-        } else {
-            saved = saver_->save(state);
-        }
+        else
+            saved = saver_->save(copied ? copy_.state() : state);
         is_due_ = false;
         return saved;
     }
@@ -30667,27 +30754,45 @@ private:
     /// Of a rank: what a disk takes a part of a second for. A save of less is not worth a line.
     static constexpr std::size_t felt_bytes = 64u << 20;
 
-    /// What stands against it on this rank; else the copy's memory is there.
-    [[nodiscard]] save_obstacle prepare(std::size_t bytes) {
+    /// Ranks of this host, at most.
+    [[nodiscard]] int ranks_here() const {
         const auto* const place = ctx_.elastic();
-        const int here = place != nullptr ? place->job().most() : std::max(1, ctx_.local_size());
+        return place != nullptr ? place->job().most() : std::max(1, ctx_.local_size());
+    }
+    /// This host has memory for the copies of its ranks.
+    [[nodiscard]] bool has_room() const {
+        const auto more = bytes_ - std::min(bytes_, copy_.capacity());
+        const int here = ranks_here();
+        return more == 0 || static_cast<double>(more) * here <= free_memory(config_, here);
+    }
+    /// False: there was none for the copy.
+    [[nodiscard]] bool takes_room() {
+        try {
+            copy_.reserve(bytes_);
+        } catch (const error&) {
+            return false;
+        }
+        return true;
+    }
+    /// Said before the first step: a run whose saves cannot be made would train for nothing.
+    [[nodiscard]] error no_memory_for_copies() const {
+        return error(errc::exhausted,
+                     fmt::format("there is no memory of the host for a copy of {} per rank, "
+                                 "through which saves of what is on a device go",
+                                 report::human_bytes(static_cast<double>(bytes_))))
+            .with_hint("train with fewer ranks on a host, or without checkpoints "
+                       "(checkpoint.enabled = false)");
+    }
+
+    /// What stands against writing beside training on this rank.
+    [[nodiscard]] save_obstacle obstacle_here() const {
         if (ctx_.world_size() > 1 && ctx_.control() == ctx_.comm())
             return save_obstacle::no_control;
-        bytes_ = bytes;
-        const bool is_alone = ctx_.world_size() == 1 && place == nullptr;
+        const bool is_alone = ctx_.world_size() == 1 && ctx_.elastic() == nullptr;
         if (!config_.checkpoint.asynchronous &&
-            !has_spare_core(available_cores(), here, config_, is_alone))
+            !has_spare_core(available_cores(), ranks_here(), config_, is_alone))
             return save_obstacle::no_core;
-        const auto more = bytes - std::min(bytes, copy_.capacity());
-        if (more == 0) return save_obstacle::none;
-        if (static_cast<double>(more) * here > free_memory(config_, here))
-            return save_obstacle::no_memory;
-        try {
-            copy_.reserve(bytes);
-        } catch (const error&) {
-            return save_obstacle::no_memory;
-        }
-        return save_obstacle::none;
+        return has_room() ? save_obstacle::none : save_obstacle::no_memory;
     }
     [[nodiscard]] std::string text_of(save_obstacle what) const {
         const auto copy = report::human_bytes(static_cast<double>(bytes_));
@@ -30730,7 +30835,8 @@ private:
     disk* const disk_;
     std::optional<checkpointer> saver_;
     snapshot copy_;
-    std::size_t bytes_ = 0; // of a copy
+    std::size_t bytes_ = 0;  // of a copy
+    bool must_copy_ = false; // the host cannot read what is saved: each save has a copy
     bool is_beside_ = false, is_owed_ = false, is_due_ = false;
     std::string notice_;
     std::atomic<bool> is_given_up_ = false;
@@ -33718,24 +33824,29 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
 ///   own  device of this rank
 [[nodiscard]] SKEIN_INLINE std::string only_on_cpu(const context& ctx, const run_config& config,
                                                    std::string_view strategy, bool fits,
+                                                   const precision_policy& policy,
                                                    dist::device own) {
     if (ctx.elastic() != nullptr) return "ranks that come and go";
     if (!fits) return fmt::format("strategy {}", strategy);
+    if (policy.compute == at::kHalf) return "float16";
     if (ctx.world_size() > 1 && !carries_both(ctx, own))
         return fmt::format(
             "{} ranks over {} (communicator = \"host\" carries what is on {})", ctx.world_size(),
             ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator", to_string(own));
     // Said by all ranks, also by the first, whose device it is: none is on another one alone.
+    if (ctx.world_size() > 1 && !carries_all(ctx) && policy.is_mixed())
+        return fmt::format("{} over {} (communicator = \"host\" carries it)", describe(policy),
+                           ctx.comm()->name());
     if (ctx.world_size() > 1 && !carries_all(ctx) && config.scaling.gpus > 1)
         return fmt::format("scaling.gpus = {} over {}, where a rank has the device of its number",
                            config.scaling.gpus, ctx.comm()->name());
-    if (config.checkpoint.enabled) return "checkpoints (checkpoint.enabled = false writes none)";
     if (config.scaling.logical_shards > 0) return "logical shards";
     return {};
 }
 
 SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& config,
-                                      std::string_view strategy, bool fits) {
+                                      std::string_view strategy, bool fits,
+                                      const precision_policy& policy) {
     if (config.device == "cpu") return at::kCPU;
     const auto there = survey_devices();
     const bool may_share = carries_all(ctx);
@@ -33748,14 +33859,14 @@ SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& conf
     // gpus of a rank lie side by side in what it sees (docs/jobs.md).
     const int mine = device_of_rank(ctx.local_rank(), static_cast<int>(config.scaling.gpus),
                                     may_share ? there.devices : 0);
-    const auto bar = only_on_cpu(ctx, config, strategy, fits,
+    const auto bar = only_on_cpu(ctx, config, strategy, fits, policy,
                                  dist::device::cuda(static_cast<std::uint8_t>(mine)));
     if (!chosen.where.is_cpu() && !bar.empty()) {
         if (config.device == "cuda")
             throw error(errc::not_supported, fmt::format("not supported: {} on a device", bar))
                 .with_hint("train there with Single, or with DDP or FSDP by communicator \"host\" "
-                           "or, with a device for each rank, \"nccl\", in float32 and without "
-                           "checkpoints, or on the CPU");
+                           "(in float32 also, with a device for each rank, \"nccl\"), in float32 "
+                           "or bfloat16, or on the CPU");
         chosen = {dist::device::cpu(), fmt::format("not supported on a device: {}", bar)};
     }
     const auto where = chosen.where.is_cpu()
@@ -37275,7 +37386,7 @@ SKEIN_INLINE void fill_rows(const weight_source& from, const planned_tensor& pla
     auto shape = planned.shape;
     if (shape.empty()) shape.push_back(1);
     shape[0] = target.count;
-    auto dense = target.rows.contiguous();
+    auto dense = target.rows.cpu().contiguous(); // rows that no piece has stay as they are
     const auto rows = dense.view(shape);
     for (const auto& piece : planned.pieces) {
         const auto begin = std::max(piece.at, target.first_row);
@@ -37477,7 +37588,7 @@ SKEIN_INLINE void module_weights::read_rows(const std::string& name, const sourc
     const auto found = std::ranges::find(held_, name, &std::pair<std::string, at::Tensor>::first);
     const auto part =
         tensor.shape.empty() ? found->second : found->second.narrow(0, first_row, rows);
-    const auto dense = part.contiguous();
+    const auto dense = part.cpu().contiguous();
     std::memcpy(into.data(), dense.const_data_ptr(), into.size());
 }
 
@@ -45633,12 +45744,11 @@ public:
         if constexpr (train::detail::is_elastic<Strategy>)
             (void)&train::detail::elastic_mark<Strategy>::noted;
         train::detail::begin_training(ctx, config_, train::detail::is_elastic<Strategy>);
-        if (const auto text = train::describe(train::detail::precision_used_by<Strategy>());
-            !text.empty())
-            config_.precision = text;
+        const auto precision = train::detail::precision_used_by<Strategy>();
+        if (const auto text = train::describe(precision); !text.empty()) config_.precision = text;
         device_ =
             train::detail::device_of_run(ctx, config_, train::detail::strategy_name_of<Strategy>(),
-                                         train::detail::works_on_devices<Strategy>);
+                                         train::detail::works_on_devices<Strategy>, precision);
     }
 
     /// What make() returns, a model that may be too large for one rank: under FSDP and Hybrid every
