@@ -562,8 +562,11 @@ TEST_CASE("no rank begins where one has no memory for saves of what lies on a de
             checkpoint_state state{.step = 1};
             state.tensors.push_back({.name = "all",
                                      .dtype = "U8",
-                                     .shape = {16},
+                                     .shape = {32},
                                      .bytes = {reinterpret_cast<const std::byte*>(64), 16},
+                                     .first_row = ctx.rank() * 16,
+                                     .rows = 16,
+                                     .everywhere = false,
                                      .fetch = [](sk::mut_byte_span) {}});
             run_saves saves(ctx, config, &held);
             said[static_cast<std::size_t>(ctx.rank())] =
