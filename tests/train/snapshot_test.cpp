@@ -3,6 +3,7 @@
 #include <skein/train/snapshot.hpp>
 
 #include <support/error_of.hpp>
+#include <support/expect.hpp>
 #include <support/thread_world.hpp>
 
 #include <catch2/catch_test_macros.hpp>
