@@ -64,14 +64,14 @@ protected:
 /// A group of ranks that call the same collectives in the same order.
 ///
 /// Laws: every rank calls with the same counts, types, roots and tags, else all of them get
-/// errc::mismatch naming the ranks, or, where the model cannot see it, calls() tells; sums of bf16 and f16 are made in float32 and rounded once, also
-/// between hosts; the same inputs give the same bits on every rank, in every run with the same
-/// world size and model, and N=2 gives the same bits in all models; after any error the group is
-/// unusable and every later call throws that error; one collective at a time per rank. A task has
-/// ended when the result can be used: by the host, or, for a model whose memory is a device's, by
-/// what is put on the device's stream from then on. Buffers that a model cannot reach are refused
-/// with errc::not_supported before anything is sent. abort() may be called from any thread,
-/// everything else from the thread of the loop.
+/// errc::mismatch naming the ranks, or, where the model cannot see it, calls() tells; sums of bf16
+/// and f16 are made in float32 and rounded once, also between hosts; the same inputs give the same
+/// bits on every rank, in every run with the same world size and model, and N=2 gives the same bits
+/// in all models; after any error the group is unusable and every later call throws that error; one
+/// collective at a time per rank. A task has ended when the result can be used: by the host, or,
+/// for a model whose memory is a device's, by what is put on the device's stream from then on.
+/// Buffers that a model cannot reach are refused with errc::not_supported before anything is sent.
+/// abort() may be called from any thread, everything else from the thread of the loop.
 class communicator {
 public:
     communicator(const communicator&) = delete;

@@ -73,7 +73,7 @@ struct scaling_config {
     double cpus = default_cpus(); ///< of each rank on a cluster's node; 0: as many as threads
     /// Whole gpus of each worker. On a cluster its ranks ask for them, and those of one node see one
     /// list, where the gpus of local rank r begin at place r * gpus; on one host as many must be
-    /// visible. The framework itself computes on the CPU: they are for the model's own code.
+    /// visible. A rank whose device is "cuda" trains on the first; others are for the model's code.
     double gpus = default_gpus();
 };
 

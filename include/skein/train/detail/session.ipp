@@ -61,27 +61,21 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
     return carries_both(ctx, dist::device::cuda(0)) && carries_both(ctx, dist::device::cuda(1));
 }
 
-/// What of a run works on the CPU alone; empty: nothing.
-///   own  device of this rank
-[[nodiscard]] SKEIN_INLINE std::string only_on_cpu(const context& ctx, const run_config& config,
-                                                   std::string_view strategy, bool fits,
-                                                   const precision_policy& policy,
-                                                   dist::device own) {
-    if (ctx.elastic() != nullptr) return "ranks that come and go";
-    if (!fits) return fmt::format("strategy {}", strategy);
-    if (policy.compute == at::kHalf) return "float16";
-    if (ctx.world_size() > 1 && !carries_both(ctx, own))
-        return fmt::format(
-            "{} ranks over {} (communicator = \"host\" carries what is on {})", ctx.world_size(),
-            ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator", to_string(own));
+SKEIN_INLINE std::string only_on_cpu(const asked_of_device& run) {
+    if (run.ranks_change) return "ranks that come and go";
+    if (!run.strategy_fits) return fmt::format("strategy {}", run.strategy);
+    if (run.precision.compute == at::kHalf) return "float16";
+    if (run.ranks > 1 && !run.carries_own)
+        return fmt::format("{} ranks over {} (communicator = \"host\" carries what is on {})",
+                           run.ranks, run.over, to_string(run.own));
     // Said by all ranks, also by the first, whose device it is: none is on another one alone.
-    if (ctx.world_size() > 1 && !carries_all(ctx) && policy.is_mixed())
-        return fmt::format("{} over {} (communicator = \"host\" carries it)", describe(policy),
-                           ctx.comm()->name());
-    if (ctx.world_size() > 1 && !carries_all(ctx) && config.scaling.gpus > 1)
+    if (run.ranks > 1 && !run.carries_all && run.precision.is_mixed())
+        return fmt::format("{} over {} (communicator = \"host\" carries it)",
+                           describe(run.precision), run.over);
+    if (run.ranks > 1 && !run.carries_all && run.gpus > 1)
         return fmt::format("scaling.gpus = {} over {}, where a rank has the device of its number",
-                           config.scaling.gpus, ctx.comm()->name());
-    if (config.scaling.logical_shards > 0) return "logical shards";
+                           run.gpus, run.over);
+    if (run.logical_shards > 0) return "logical shards";
     return {};
 }
 
@@ -100,8 +94,19 @@ SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& conf
     // gpus of a rank lie side by side in what it sees (docs/jobs.md).
     const int mine = device_of_rank(ctx.local_rank(), static_cast<int>(config.scaling.gpus),
                                     may_share ? there.devices : 0);
-    const auto bar = only_on_cpu(ctx, config, strategy, fits, policy,
-                                 dist::device::cuda(static_cast<std::uint8_t>(mine)));
+    const auto own = dist::device::cuda(static_cast<std::uint8_t>(mine));
+    const auto bar =
+        only_on_cpu({.strategy = strategy,
+                     .strategy_fits = fits,
+                     .ranks_change = ctx.elastic() != nullptr,
+                     .precision = policy,
+                     .ranks = ctx.world_size(),
+                     .over = ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator",
+                     .own = own,
+                     .carries_own = carries_both(ctx, own),
+                     .carries_all = may_share,
+                     .gpus = config.scaling.gpus,
+                     .logical_shards = config.scaling.logical_shards});
     if (!chosen.where.is_cpu() && !bar.empty()) {
         if (config.device == "cuda")
             throw error(errc::not_supported, fmt::format("not supported: {} on a device", bar))

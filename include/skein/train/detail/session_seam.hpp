@@ -172,6 +172,23 @@ class session_core;
 ///   errors      usage: of an elastic job, and the strategy is not
 void begin_training(const context& ctx, const run_config& config, bool is_elastic);
 
+/// What a run asks of a device.
+struct asked_of_device {
+    std::string_view strategy; ///< its name
+    bool strategy_fits = true; ///< it works on devices
+    bool ranks_change = false; ///< of an elastic job
+    precision_policy precision{};
+    int ranks = 1;
+    std::string over{};      ///< name of what the ranks exchange by
+    dist::device own{};      ///< of this rank
+    bool carries_own = true; ///< that takes what is on the host and on this rank's device
+    bool carries_all = true; ///< and on each other device
+    double gpus = 0;         ///< of each rank
+    int logical_shards = 0;
+};
+/// What of it works on the CPU alone, for a person; empty: nothing.
+[[nodiscard]] std::string only_on_cpu(const asked_of_device& run);
+
 /// What the run computes on, by run_config::device; rank 0 says it where that is "automatic".
 ///   strategy  its name; fits: it works on devices
 ///   errors    those of choose_device(); not_supported, by name, for what works on the CPU alone
