@@ -4,9 +4,9 @@
 // file.
 //
 // The token never stands on a command line, where others could read it. It, or a key that was derived
-// from it for less (make_key), is looked for in SKEIN_TOKEN, in the file that --token-file or SKEIN_TOKEN_FILE name, and
-// in the user's own file, ~/.config/skein/token, which a head makes when there is none: hosts with
-// a common home folder need nothing else.
+// from it for less (make_key), is looked for in SKEIN_TOKEN, in the file that --token-file or
+// SKEIN_TOKEN_FILE name, and in the user's own file, ~/.config/skein/token, which a head makes when
+// there is none: hosts with a common home folder need nothing else.
 
 #include <skein/core/config.hpp>
 #include <skein/net/address.hpp>

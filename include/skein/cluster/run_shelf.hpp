@@ -10,7 +10,8 @@
 //
 // Contents lie in a package_store of its own, so that files that jobs bring and what they leave
 // behind do not take each other's room. A set whose contents were removed for newer ones is still
-// named, and says so. What is held is not removed: of each job that lives the results of the newest attempt, and steps.
+// named, and says so. What is held is not removed: of each job that lives the results of the newest
+// attempt, and steps.
 //
 // Calls block and are safe on several threads at once.
 

@@ -10,7 +10,8 @@
 // under work.
 //
 // NCCL does not compare calls: unlike ones hang until the deadline, or give wrong numbers, so each
-// is recorded (call_record.hpp) for others to compare. It does not say which rank is missing, either. Sums of halves are made in float32, by device_math.
+// is recorded (call_record.hpp) for others to compare. It does not say which rank is missing,
+// either. Sums of halves are made in float32, by device_math.
 
 #include <skein/core/time.hpp>
 #include <skein/dist/call_record.hpp>

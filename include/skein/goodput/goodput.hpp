@@ -45,8 +45,8 @@ struct goodput_model {
     [[nodiscard]] double efficiency(double batch) const noexcept;
     /// Samples of the first batch per second.
     [[nodiscard]] double goodput(const step_shape& step) const noexcept;
-    /// The best of 50 batches, evenly on a scale of ratios between the first one and the most. All ranks
-    /// compute the same number of samples: a batch is rounded up to that.
+    /// The best of 50 batches, evenly on a scale of ratios between the first one and the most. All
+    /// ranks compute the same number of samples: a batch is rounded up to that.
     ///   errors  invalid_argument: ranks, nodes or limits that cannot be
     [[nodiscard]] batch_choice best(const batch_limits& within) const;
 };

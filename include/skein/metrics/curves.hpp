@@ -13,8 +13,8 @@
 // rank at the end: memory grows with the samples.
 //
 // Kinds of predictions as in stat_scores.hpp; preds are scores. Scores outside of [0, 1] make a call
-// logits, of which the sigmoid is taken, of multiclass the softmax, unless .logits says it. Averages: macro, weighted, none;
-// of labels micro too.
+// logits, of which the sigmoid is taken, of multiclass the softmax, unless .logits says it.
+// Averages: macro, weighted, none; of labels micro too.
 
 #include <skein/core/option_count.hpp>
 #include <skein/metrics/average.hpp>

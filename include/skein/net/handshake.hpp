@@ -47,8 +47,8 @@ inline constexpr std::size_t hello_bytes = 48;
 ///           end
 ///   place   of the stream at its acceptor, which hears when the peer's first message is whole
 ///   result  the peer's identity
-///   errors  permission_denied (token, or a key that opens nothing here), malformed (foreign bytes), mismatch (version, purpose,
-///           build), corrupt (damaged on the way), too_large, reset
+///   errors  permission_denied (token, or a key that opens nothing here), malformed (foreign
+///           bytes), mismatch (version, purpose, build), corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
                          byte_span first = {}, admission* place = nullptr);
 

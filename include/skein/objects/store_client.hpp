@@ -101,8 +101,8 @@ public:
     ///   errors  those of the link; mismatch: objects of another program; of other nodes also
     ///           not_found, object_lost, exhausted (no room for a copy); cancelled
     [[nodiscard]] task<std::vector<object_ptr>> claim(std::vector<object_name> names);
-    /// Reads what is held here, in the same order. What is in a file comes back first; where there is no
-    /// room for that, this process gets a copy of its own.
+    /// Reads what is held here, in the same order. What is in a file comes back first; where there
+    /// is no room for that, this process gets a copy of its own.
     ///   errors  io, corrupt: a file cannot be read; not_found; those of the link; cancelled
     [[nodiscard]] task<std::vector<reading_ptr>> read(std::vector<object_ptr> which);
     /// The same at once; null: it is to be asked for.

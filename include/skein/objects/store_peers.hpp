@@ -11,9 +11,9 @@
 //     co_await peers.close();
 //
 // A link outlives broken connections. It ends, and all that either store has of the other is lost, when
-// nobody listens there any more, or nothing was heard for store_peer_options::lost_after. Who has dialled
-// goes on dialling: the hub for ever, others until the hub says that it has lost them too. What comes of
-// that is another link: nothing of the last one counts for it.
+// nobody listens there any more, or nothing was heard for store_peer_options::lost_after. Who has
+// dialled goes on dialling: the hub for ever, others until the hub says that it has lost them too.
+// What comes of that is another link: nothing of the last one counts for it.
 
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>

@@ -9,10 +9,10 @@
 //
 // Rows are appended once per report and never rewritten, but for the last one, which a rank that
 // takes over writes again. A resumed run first cuts all rows after the step it resumes from, so that
-// an interrupted run leaves the very same rows as an undisturbed one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
-// It has to belong to who runs the program (or to root), and links in the place of its files are
-// not followed. A few descriptors are kept back for it: rows are written also when others have
-// taken all the rest.
+// an interrupted run leaves the very same rows as an undisturbed one. The folder is locked for the
+// life of the object (.lock), so that no two runs write into it. It has to belong to who runs the
+// program (or to root), and links in the place of its files are not followed. A few descriptors are
+// kept back for it: rows are written also when others have taken all the rest.
 //
 //     auto run = run_dir::create("runs", "gpt", {.resume = false});
 //     run.write_config(config);

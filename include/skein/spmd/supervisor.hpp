@@ -5,9 +5,10 @@
 // lost.
 //
 // What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only
-// fail again; nor is what has ended two attempts at the same step in the same words. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to
-// stop in order; a second one kills them. When the supervisor dies, however it dies, the kernel
-// kills the ranks. A process may have several at once, each on a thread of its own.
+// fail again; nor is what has ended two attempts at the same step in the same words. Ranks begin in
+// the folder in which this program was started. Ctrl-C asks the ranks to stop in order; a second
+// one kills them. When the supervisor dies, however it dies, the kernel kills the ranks. A process
+// may have several at once, each on a thread of its own.
 
 #include <skein/core/backoff.hpp>
 #include <skein/core/bytes.hpp>

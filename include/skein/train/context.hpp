@@ -126,9 +126,9 @@ public:
 
     /// The calls of a communicator that does not compare those of its ranks (communicator::calls())
     /// are compared in the row of each step from the next one on, before the step is applied, for
-    /// as long as somebody holds the record. Of comm() by itself. All ranks do it alike, and have waited
-    /// for the tickets of those calls when a step ends: else the row finds them begun on some ranks and
-    /// not on others, and a right training ends with `mismatch`.
+    /// as long as somebody holds the record. Of comm() by itself. All ranks do it alike, and have
+    /// waited for the tickets of those calls when a step ends: else the row finds them begun on
+    /// some ranks and not on others, and a right training ends with `mismatch`.
     void watch_calls(const std::shared_ptr<const dist::call_record>& record) const;
     [[nodiscard]] std::vector<std::shared_ptr<const dist::call_record>> watched_calls() const;
 

@@ -77,7 +77,8 @@ public:
 
     /// What plateau::state() says.
     [[nodiscard]] std::string state() const { return watch_.state(); }
-    /// After the state of another metric counting begins anew. Throws errc::malformed for a text that is no state().
+    /// After the state of another metric counting begins anew. Throws errc::malformed for a text
+    /// that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
         if (!watch_.restore(words) || !words.empty()) train::detail::no_state(rule_name, saved);

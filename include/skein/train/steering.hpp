@@ -25,9 +25,9 @@
 //
 // on_world: asked in each world before its first draw, the first one too, with the plan that rules had
 // asked for in steps. What it returns lasts as long as the world: it is asked again in the next, from
-// the same plan. Of a world that breaks at once some ranks may not hear: what it keeps may not depend on
-// how often it was asked. A plan that does not fit into the world is cut to what does, and that is an
-// event.
+// the same plan. Of a world that breaks at once some ranks may not hear: what it keeps may not
+// depend on how often it was asked. A plan that does not fit into the world is cut to what does,
+// and that is an event.
 
 #include <skein/train/step_plan.hpp>
 
@@ -107,8 +107,8 @@ template <class C>
 } // namespace detail
 
 /// The plan as near to what was asked for as a world can hold: fewer micro-batches where a rank would
-/// have some without a sample. A batch that has less than a sample per rank stays as it is: check_plan()
-/// says so.
+/// have some without a sample. A batch that has less than a sample per rank stays as it is:
+/// check_plan() says so.
 [[nodiscard]] inline step_plan fitted(step_plan plan, const plan_limits& limits) noexcept {
     const auto most = plan.global_batch / (limits.world_size > 0 ? limits.world_size : 1);
     if (plan.micro_batches > most && most >= 1) plan.micro_batches = most;

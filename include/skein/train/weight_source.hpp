@@ -153,8 +153,8 @@ private:
 };
 
 /// Opens the newest whole checkpoint of a run's folder or of its folder of checkpoints, or the
-/// checkpoint itself; every byte is verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
-/// log.
+/// checkpoint itself; every byte is verified, nothing is changed on disk. Damaged newer ones are
+/// passed over with a warning in the log.
 ///   passed_over  when given, gets a line per checkpoint that was
 ///   verify       false: sizes and headers are looked at, and no other bytes
 ///   errors  not_found, or the newest one's corrupt or malformed when none is whole

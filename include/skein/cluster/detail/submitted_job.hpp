@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A job that was submitted to a head, and the lines of it that are kept. Each attempt is a lease of a driver that
-// nobody is: its number is drawn, and the head itself asks for room, takes what is printed, and
-// hears of the end. So an attempt is placed, held and ended as a worker is.
+// A job that was submitted to a head, and the lines of it that are kept. Each attempt is a lease of
+// a driver that nobody is: its number is drawn, and the head itself asks for room, takes what is
+// printed, and hears of the end. So an attempt is placed, held and ended as a worker is.
 
 #include <skein/cluster/detail/job_messages.hpp>
 #include <skein/cluster/job_progress.hpp>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The fit of <skein/goodput/step_time.hpp>: least squares, reweighted. The error is a sum of two roots
-// of mean squares and of small squares; each root is at most S / (2 w) + w / 2 with any w, and touches it
-// where w is the root itself. So a step of Levenberg and Marquardt for the squares, with the w of where
-// it begins, descends in the error, and does so also near the corner that a root has where all fits. The
-// search works on the logarithms of the times, so that none leaves its range.
+// of mean squares and of small squares; each root is at most S / (2 w) + w / 2 with any w, and
+// touches it where w is the root itself. So a step of Levenberg and Marquardt for the squares, with
+// the w of where it begins, descends in the error, and does so also near the corner that a root has
+// where all fits. The search works on the logarithms of the times, so that none leaves its range.
 
 #include <skein/core/error.hpp>
 

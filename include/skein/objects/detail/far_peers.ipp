@@ -46,8 +46,8 @@ SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, store_p
     });
 }
 
-/// What was taken without a link, and is still held here, is held at its home from now on, if it is there;
-/// the rest is let go of.
+/// What was taken without a link, and is still held here, is held at its home from now on, if it is
+/// there; the rest is let go of.
 SKEIN_INLINE void far_objects::peer_came(store_peer& one) {
     const auto store = one.where.store;
     store_.book_.begin(one.counts_as);

@@ -136,7 +136,8 @@ struct local_store::server {
     std::optional<far_objects> far;
     scope serving;
 
-    /// Another process has this end of the socket, too: who is served hears of the end only if that is said.
+    /// Another process has this end of the socket, too: who is served hears of the end only if that
+    /// is said.
     struct last_word {
         explicit last_word(const unique_fd& socket)
             : fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0)), unforked(fd.get()) {}

@@ -53,9 +53,9 @@ SKEIN_INLINE void drop_unread() noexcept {
     errno = saved;
 }
 
-/// SIGPIPE and SIGXFSZ come on the thread whose write has failed, before that returns: it returns that one
-/// byte was written, so that who prints goes on with the rest, which is dropped. fmt would throw,
-/// in the middle of a task.
+/// SIGPIPE and SIGXFSZ come on the thread whose write has failed, before that returns: it returns
+/// that one byte was written, so that who prints goes on with the rest, which is dropped. fmt would
+/// throw, in the middle of a task.
 SKEIN_INLINE void pass_over_failed_print([[maybe_unused]] void* at) noexcept {
 #if defined(__x86_64__) && defined(__linux__)
     auto& registers = static_cast<::ucontext_t*>(at)->uc_mcontext.gregs;

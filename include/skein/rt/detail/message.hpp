@@ -28,15 +28,15 @@
 // of objects is in detail/object_message.hpp.
 //
 // values_wanted, id = the call: its objects cannot be had from where they are; who has sent it gives
-// their values: values, id = the call, flags: ok or failed, body = the objects, or wire_failure. A driver
-// passes both on.
+// their values: values, id = the call, flags: ok or failed, body = the objects, or wire_failure. A
+// driver passes both on.
 //
 // Of placement groups, from a worker to its driver: group, body = group_question,
 // detail/group_message.hpp.
 //
 // Workers call the actors of each other over links of their own, which carry call, cancel, reply,
-// started, held, item, taken, values_wanted and values alone; what they need their driver for is in detail/direct_message.hpp, and for
-// namespaces in detail/space_state.hpp.
+// started, held, item, taken, values_wanted and values alone; what they need their driver for is in
+// detail/direct_message.hpp, and for namespaces in detail/space_state.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the
 // value.

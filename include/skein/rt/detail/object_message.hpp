@@ -6,8 +6,8 @@
 //     reply with reply_object    the body is the name of an object, which is the value
 //     reply with reply_refs      behind the value: which objects its refs name
 //
-// Where two stores do not reach each other the bytes come along: behind the name in a reply_object, else
-// in front of the list. For a call they are asked for (message_values_wanted).
+// Where two stores do not reach each other the bytes come along: behind the name in a reply_object,
+// else in front of the list. For a call they are asked for (message_values_wanted).
 //
 // Who sends a call holds its objects until the call has ended; who gets one claims them before it
 // runs. Who sends a reply has the store hold its objects for who gets it, and then lets go.

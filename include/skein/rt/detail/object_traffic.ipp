@@ -131,7 +131,8 @@ SKEIN_INLINE bool read_at_once(objects::store_client& store, arrived_objects& al
     return true;
 }
 
-/// Of one peer so many calls ask for values at once: those behind them may find what came for the first.
+/// Of one peer so many calls ask for values at once: those behind them may find what came for the
+/// first.
 struct value_turns {
     semaphore free{2};
 };

@@ -26,7 +26,8 @@ public:
     [[nodiscard]] task<coordinator_place> claim(coordinator_place me);
     [[nodiscard]] task<coordinator_place> watch_coordinator(coordinator_place known);
     [[nodiscard]] task<void> resign();
-    /// The end of the register: the lease is kept no more, and the lease is given back, if one try does.
+    /// The end of the register: the lease is kept no more, and the lease is given back, if one try
+    /// does.
     [[nodiscard]] task<void> close();
     /// A lease, or the end of one, is somebody's to look after.
     [[nodiscard]] bool is_keeping() const noexcept { return keeping_ != nullptr; }

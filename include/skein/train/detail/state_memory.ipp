@@ -46,8 +46,8 @@ SKEIN_INLINE double free_bytes(int file) {
     return static_cast<double>(about.f_bavail) * static_cast<double>(about.f_frsize);
 }
 
-/// Gives the file its size, with blocks of its own. What is more than is free is not tried: it would take all that is free
-/// from every other program until it fails.
+/// Gives the file its size, with blocks of its own. What is more than is free is not tried: it
+/// would take all that is free from every other program until it fails.
 SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder) {
     outlive_file_limit();
     const auto size = static_cast<off_t>(bytes);
