@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Everything for training: the torch-free part (skein.hpp), metrics, torch, dist, the Trainer and
-// its data. Needs LibTorch; link skein::train.
+// Everything for training: the torch-free part (skein.hpp), metrics, torch, dist, the Trainer and its data.
+// Needs LibTorch; link skein::train.
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/dist.hpp>

@@ -204,9 +204,9 @@ inline const bool registered = registers();
 // file.
 //
 // The token never stands on a command line, where others could read it. It, or a key that was derived
-// from it for less (make_key), is looked for in SKEIN_TOKEN, in the file that --token-file or SKEIN_TOKEN_FILE name, and
-// in the user's own file, ~/.config/skein/token, which a head makes when there is none: hosts with
-// a common home folder need nothing else.
+// from it for less (make_key), is looked for in SKEIN_TOKEN, in the file that --token-file or
+// SKEIN_TOKEN_FILE name, and in the user's own file, ~/.config/skein/token, which a head makes when
+// there is none: hosts with a common home folder need nothing else.
 
 
 // ======== skein/net/address.hpp
@@ -16135,8 +16135,8 @@ inline constexpr std::size_t hello_bytes = 48;
 ///           end
 ///   place   of the stream at its acceptor, which hears when the peer's first message is whole
 ///   result  the peer's identity
-///   errors  permission_denied (token, or a key that opens nothing here), malformed (foreign bytes), mismatch (version, purpose,
-///           build), corrupt (damaged on the way), too_large, reset
+///   errors  permission_denied (token, or a key that opens nothing here), malformed (foreign
+///           bytes), mismatch (version, purpose, build), corrupt (damaged on the way), too_large, reset
 task<identity> handshake(stream& with, side mine, const connection_options& options,
                          byte_span first = {}, admission* place = nullptr);
 
@@ -32935,7 +32935,8 @@ static_assert(detail::all_have_rights(cluster_messages()),
 //
 // Contents lie in a package_store of its own, so that files that jobs bring and what they leave
 // behind do not take each other's room. A set whose contents were removed for newer ones is still
-// named, and says so. What is held is not removed: of each job that lives the results of the newest attempt, and steps.
+// named, and says so. What is held is not removed: of each job that lives the results of the newest
+// attempt, and steps.
 //
 // Calls block and are safe on several threads at once.
 
@@ -35960,10 +35961,10 @@ SKEIN_INLINE std::vector<step_time> step_times::means() const {
 
 // ======== skein/goodput/detail/step_time_fit.ipp
 // The fit of <skein/goodput/step_time.hpp>: least squares, reweighted. The error is a sum of two roots
-// of mean squares and of small squares; each root is at most S / (2 w) + w / 2 with any w, and touches it
-// where w is the root itself. So a step of Levenberg and Marquardt for the squares, with the w of where
-// it begins, descends in the error, and does so also near the corner that a root has where all fits. The
-// search works on the logarithms of the times, so that none leaves its range.
+// of mean squares and of small squares; each root is at most S / (2 w) + w / 2 with any w, and
+// touches it where w is the root itself. So a step of Levenberg and Marquardt for the squares, with
+// the w of where it begins, descends in the error, and does so also near the corner that a root has
+// where all fits. The search works on the logarithms of the times, so that none leaves its range.
 
 
 #include <algorithm>
@@ -36343,8 +36344,8 @@ struct goodput_model {
     [[nodiscard]] double efficiency(double batch) const noexcept;
     /// Samples of the first batch per second.
     [[nodiscard]] double goodput(const step_shape& step) const noexcept;
-    /// The best of 50 batches, evenly on a scale of ratios between the first one and the most. All ranks
-    /// compute the same number of samples: a batch is rounded up to that.
+    /// The best of 50 batches, evenly on a scale of ratios between the first one and the most. All
+    /// ranks compute the same number of samples: a batch is rounded up to that.
     ///   errors  invalid_argument: ranks, nodes or limits that cannot be
     [[nodiscard]] batch_choice best(const batch_limits& within) const;
 };
@@ -38895,9 +38896,9 @@ SKEIN_INLINE task<fetch_reply> store::fetch(store* self, process_id by, fetch_re
 //     co_await peers.close();
 //
 // A link outlives broken connections. It ends, and all that either store has of the other is lost, when
-// nobody listens there any more, or nothing was heard for store_peer_options::lost_after. Who has dialled
-// goes on dialling: the hub for ever, others until the hub says that it has lost them too. What comes of
-// that is another link: nothing of the last one counts for it.
+// nobody listens there any more, or nothing was heard for store_peer_options::lost_after. Who has
+// dialled goes on dialling: the hub for ever, others until the hub says that it has lost them too.
+// What comes of that is another link: nothing of the last one counts for it.
 
 
 // ======== skein/objects/transfer.hpp
@@ -40518,8 +40519,8 @@ SKEIN_INLINE void far_objects::serve_peer(net::request_service& service, store_p
     });
 }
 
-/// What was taken without a link, and is still held here, is held at its home from now on, if it is there;
-/// the rest is let go of.
+/// What was taken without a link, and is still held here, is held at its home from now on, if it is
+/// there; the rest is let go of.
 SKEIN_INLINE void far_objects::peer_came(store_peer& one) {
     const auto store = one.where.store;
     store_.book_.begin(one.counts_as);
@@ -41053,8 +41054,8 @@ public:
     ///   errors  those of the link; mismatch: objects of another program; of other nodes also
     ///           not_found, object_lost, exhausted (no room for a copy); cancelled
     [[nodiscard]] task<std::vector<object_ptr>> claim(std::vector<object_name> names);
-    /// Reads what is held here, in the same order. What is in a file comes back first; where there is no
-    /// room for that, this process gets a copy of its own.
+    /// Reads what is held here, in the same order. What is in a file comes back first; where there
+    /// is no room for that, this process gets a copy of its own.
     ///   errors  io, corrupt: a file cannot be read; not_found; those of the link; cancelled
     [[nodiscard]] task<std::vector<reading_ptr>> read(std::vector<object_ptr> which);
     /// The same at once; null: it is to be asked for.
@@ -42124,7 +42125,8 @@ struct local_store::server {
     std::optional<far_objects> far;
     scope serving;
 
-    /// Another process has this end of the socket, too: who is served hears of the end only if that is said.
+    /// Another process has this end of the socket, too: who is served hears of the end only if that
+    /// is said.
     struct last_word {
         explicit last_word(const unique_fd& socket)
             : fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0)), unforked(fd.get()) {}
@@ -42786,9 +42788,9 @@ SKEIN_INLINE void drop_unread() noexcept {
     errno = saved;
 }
 
-/// SIGPIPE and SIGXFSZ come on the thread whose write has failed, before that returns: it returns that one
-/// byte was written, so that who prints goes on with the rest, which is dropped. fmt would throw,
-/// in the middle of a task.
+/// SIGPIPE and SIGXFSZ come on the thread whose write has failed, before that returns: it returns
+/// that one byte was written, so that who prints goes on with the rest, which is dropped. fmt would
+/// throw, in the middle of a task.
 SKEIN_INLINE void pass_over_failed_print([[maybe_unused]] void* at) noexcept {
 #if defined(__x86_64__) && defined(__linux__)
     auto& registers = static_cast<::ucontext_t*>(at)->uc_mcontext.gregs;
@@ -43301,15 +43303,15 @@ void want_store(net::channel& driver);
 // of objects is in detail/object_message.hpp.
 //
 // values_wanted, id = the call: its objects cannot be had from where they are; who has sent it gives
-// their values: values, id = the call, flags: ok or failed, body = the objects, or wire_failure. A driver
-// passes both on.
+// their values: values, id = the call, flags: ok or failed, body = the objects, or wire_failure. A
+// driver passes both on.
 //
 // Of placement groups, from a worker to its driver: group, body = group_question,
 // detail/group_message.hpp.
 //
 // Workers call the actors of each other over links of their own, which carry call, cancel, reply,
-// started, held, item, taken, values_wanted and values alone; what they need their driver for is in detail/direct_message.hpp, and for
-// namespaces in detail/space_state.hpp.
+// started, held, item, taken, values_wanted and values alone; what they need their driver for is in
+// detail/direct_message.hpp, and for namespaces in detail/space_state.hpp.
 //
 // A reply with the flag `lends` has the numbers of the actors at its end whose handles are in the
 // value.
@@ -45729,8 +45731,8 @@ private:
 //     reply with reply_object    the body is the name of an object, which is the value
 //     reply with reply_refs      behind the value: which objects its refs name
 //
-// Where two stores do not reach each other the bytes come along: behind the name in a reply_object, else
-// in front of the list. For a call they are asked for (message_values_wanted).
+// Where two stores do not reach each other the bytes come along: behind the name in a reply_object,
+// else in front of the list. For a call they are asked for (message_values_wanted).
 //
 // Who sends a call holds its objects until the call has ended; who gets one claims them before it
 // runs. Who sends a reply has the store hold its objects for who gets it, and then lets go.
@@ -46437,7 +46439,8 @@ SKEIN_INLINE bool read_at_once(objects::store_client& store, arrived_objects& al
     return true;
 }
 
-/// Of one peer so many calls ask for values at once: those behind them may find what came for the first.
+/// Of one peer so many calls ask for values at once: those behind them may find what came for the
+/// first.
 struct value_turns {
     semaphore free{2};
 };
@@ -66378,9 +66381,10 @@ SKEIN_INLINE task<void> group_client::finish() {
 // lost.
 //
 // What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only
-// fail again; nor is what has ended two attempts at the same step in the same words. Ranks begin in the folder in which this program was started. Ctrl-C asks the ranks to
-// stop in order; a second one kills them. When the supervisor dies, however it dies, the kernel
-// kills the ranks. A process may have several at once, each on a thread of its own.
+// fail again; nor is what has ended two attempts at the same step in the same words. Ranks begin in
+// the folder in which this program was started. Ctrl-C asks the ranks to stop in order; a second
+// one kills them. When the supervisor dies, however it dies, the kernel kills the ranks. A process
+// may have several at once, each on a thread of its own.
 
 
 // ======== skein/spmd/host_share.hpp

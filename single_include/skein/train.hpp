@@ -684,14 +684,14 @@ protected:
 /// A group of ranks that call the same collectives in the same order.
 ///
 /// Laws: every rank calls with the same counts, types, roots and tags, else all of them get
-/// errc::mismatch naming the ranks, or, where the model cannot see it, calls() tells; sums of bf16 and f16 are made in float32 and rounded once, also
-/// between hosts; the same inputs give the same bits on every rank, in every run with the same
-/// world size and model, and N=2 gives the same bits in all models; after any error the group is
-/// unusable and every later call throws that error; one collective at a time per rank. A task has
-/// ended when the result can be used: by the host, or, for a model whose memory is a device's, by
-/// what is put on the device's stream from then on. Buffers that a model cannot reach are refused
-/// with errc::not_supported before anything is sent. abort() may be called from any thread,
-/// everything else from the thread of the loop.
+/// errc::mismatch naming the ranks, or, where the model cannot see it, calls() tells; sums of bf16
+/// and f16 are made in float32 and rounded once, also between hosts; the same inputs give the same
+/// bits on every rank, in every run with the same world size and model, and N=2 gives the same bits
+/// in all models; after any error the group is unusable and every later call throws that error; one
+/// collective at a time per rank. A task has ended when the result can be used: by the host, or,
+/// for a model whose memory is a device's, by what is put on the device's stream from then on.
+/// Buffers that a model cannot reach are refused with errc::not_supported before anything is sent.
+/// abort() may be called from any thread, everything else from the thread of the loop.
 class communicator {
 public:
     communicator(const communicator&) = delete;
@@ -9098,8 +9098,8 @@ SKEIN_INLINE score confusion_matrix::compute() const {
 // rank at the end: memory grows with the samples.
 //
 // Kinds of predictions as in stat_scores.hpp; preds are scores. Scores outside of [0, 1] make a call
-// logits, of which the sigmoid is taken, of multiclass the softmax, unless .logits says it. Averages: macro, weighted, none;
-// of labels micro too.
+// logits, of which the sigmoid is taken, of multiclass the softmax, unless .logits says it.
+// Averages: macro, weighted, none; of labels micro too.
 
 
 #include <cstddef>
@@ -12876,10 +12876,10 @@ SKEIN_INLINE void progress::finish() {
 //
 // Rows are appended once per report and never rewritten, but for the last one, which a rank that
 // takes over writes again. A resumed run first cuts all rows after the step it resumes from, so that
-// an interrupted run leaves the very same rows as an undisturbed one. The folder is locked for the life of the object (.lock), so that no two runs write into it.
-// It has to belong to who runs the program (or to root), and links in the place of its files are
-// not followed. A few descriptors are kept back for it: rows are written also when others have
-// taken all the rest.
+// an interrupted run leaves the very same rows as an undisturbed one. The folder is locked for the
+// life of the object (.lock), so that no two runs write into it. It has to belong to who runs the
+// program (or to root), and links in the place of its files are not followed. A few descriptors are
+// kept back for it: rows are written also when others have taken all the rest.
 //
 //     auto run = run_dir::create("runs", "gpt", {.resume = false});
 //     run.write_config(config);
@@ -14319,9 +14319,9 @@ struct gradient_look {
 //
 // on_world: asked in each world before its first draw, the first one too, with the plan that rules had
 // asked for in steps. What it returns lasts as long as the world: it is asked again in the next, from
-// the same plan. Of a world that breaks at once some ranks may not hear: what it keeps may not depend on
-// how often it was asked. A plan that does not fit into the world is cut to what does, and that is an
-// event.
+// the same plan. Of a world that breaks at once some ranks may not hear: what it keeps may not
+// depend on how often it was asked. A plan that does not fit into the world is cut to what does,
+// and that is an event.
 
 
 // ======== skein/train/step_plan.hpp
@@ -14641,7 +14641,7 @@ struct scaling_config {
     double cpus = default_cpus(); ///< of each rank on a cluster's node; 0: as many as threads
     /// Whole gpus of each worker. On a cluster its ranks ask for them, and those of one node see one
     /// list, where the gpus of local rank r begin at place r * gpus; on one host as many must be
-    /// visible. The framework itself computes on the CPU: they are for the model's own code.
+    /// visible. A rank whose device is "cuda" trains on the first; others are for the model's code.
     double gpus = default_gpus();
 };
 
@@ -15338,8 +15338,8 @@ template <class C>
 } // namespace detail
 
 /// The plan as near to what was asked for as a world can hold: fewer micro-batches where a rank would
-/// have some without a sample. A batch that has less than a sample per rank stays as it is: check_plan()
-/// says so.
+/// have some without a sample. A batch that has less than a sample per rank stays as it is:
+/// check_plan() says so.
 [[nodiscard]] inline step_plan fitted(step_plan plan, const plan_limits& limits) noexcept {
     const auto most = plan.global_batch / (limits.world_size > 0 ? limits.world_size : 1);
     if (plan.micro_batches > most && most >= 1) plan.micro_batches = most;
@@ -15778,9 +15778,9 @@ public:
 
     /// The calls of a communicator that does not compare those of its ranks (communicator::calls())
     /// are compared in the row of each step from the next one on, before the step is applied, for
-    /// as long as somebody holds the record. Of comm() by itself. All ranks do it alike, and have waited
-    /// for the tickets of those calls when a step ends: else the row finds them begun on some ranks and
-    /// not on others, and a right training ends with `mismatch`.
+    /// as long as somebody holds the record. Of comm() by itself. All ranks do it alike, and have
+    /// waited for the tickets of those calls when a step ends: else the row finds them begun on
+    /// some ranks and not on others, and a right training ends with `mismatch`.
     void watch_calls(const std::shared_ptr<const dist::call_record>& record) const;
     [[nodiscard]] std::vector<std::shared_ptr<const dist::call_record>> watched_calls() const;
 
@@ -24237,8 +24237,8 @@ SKEIN_INLINE double free_bytes(int file) {
     return static_cast<double>(about.f_bavail) * static_cast<double>(about.f_frsize);
 }
 
-/// Gives the file its size, with blocks of its own. What is more than is free is not tried: it would take all that is free
-/// from every other program until it fails.
+/// Gives the file its size, with blocks of its own. What is more than is free is not tried: it
+/// would take all that is free from every other program until it fails.
 SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder) {
     outlive_file_limit();
     const auto size = static_cast<off_t>(bytes);
@@ -25410,6 +25410,23 @@ class session_core;
 ///   is_elastic  the strategy bears that ranks change
 ///   errors      usage: of an elastic job, and the strategy is not
 void begin_training(const context& ctx, const run_config& config, bool is_elastic);
+
+/// What a run asks of a device.
+struct asked_of_device {
+    std::string_view strategy; ///< its name
+    bool strategy_fits = true; ///< it works on devices
+    bool ranks_change = false; ///< of an elastic job
+    precision_policy precision{};
+    int ranks = 1;
+    std::string over{};      ///< name of what the ranks exchange by
+    dist::device own{};      ///< of this rank
+    bool carries_own = true; ///< that takes what is on the host and on this rank's device
+    bool carries_all = true; ///< and on each other device
+    double gpus = 0;         ///< of each rank
+    int logical_shards = 0;
+};
+/// What of it works on the CPU alone, for a person; empty: nothing.
+[[nodiscard]] std::string only_on_cpu(const asked_of_device& run);
 
 /// What the run computes on, by run_config::device; rank 0 says it where that is "automatic".
 ///   strategy  its name; fits: it works on devices
@@ -33820,27 +33837,21 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config, b
     return carries_both(ctx, dist::device::cuda(0)) && carries_both(ctx, dist::device::cuda(1));
 }
 
-/// What of a run works on the CPU alone; empty: nothing.
-///   own  device of this rank
-[[nodiscard]] SKEIN_INLINE std::string only_on_cpu(const context& ctx, const run_config& config,
-                                                   std::string_view strategy, bool fits,
-                                                   const precision_policy& policy,
-                                                   dist::device own) {
-    if (ctx.elastic() != nullptr) return "ranks that come and go";
-    if (!fits) return fmt::format("strategy {}", strategy);
-    if (policy.compute == at::kHalf) return "float16";
-    if (ctx.world_size() > 1 && !carries_both(ctx, own))
-        return fmt::format(
-            "{} ranks over {} (communicator = \"host\" carries what is on {})", ctx.world_size(),
-            ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator", to_string(own));
+SKEIN_INLINE std::string only_on_cpu(const asked_of_device& run) {
+    if (run.ranks_change) return "ranks that come and go";
+    if (!run.strategy_fits) return fmt::format("strategy {}", run.strategy);
+    if (run.precision.compute == at::kHalf) return "float16";
+    if (run.ranks > 1 && !run.carries_own)
+        return fmt::format("{} ranks over {} (communicator = \"host\" carries what is on {})",
+                           run.ranks, run.over, to_string(run.own));
     // Said by all ranks, also by the first, whose device it is: none is on another one alone.
-    if (ctx.world_size() > 1 && !carries_all(ctx) && policy.is_mixed())
-        return fmt::format("{} over {} (communicator = \"host\" carries it)", describe(policy),
-                           ctx.comm()->name());
-    if (ctx.world_size() > 1 && !carries_all(ctx) && config.scaling.gpus > 1)
+    if (run.ranks > 1 && !run.carries_all && run.precision.is_mixed())
+        return fmt::format("{} over {} (communicator = \"host\" carries it)",
+                           describe(run.precision), run.over);
+    if (run.ranks > 1 && !run.carries_all && run.gpus > 1)
         return fmt::format("scaling.gpus = {} over {}, where a rank has the device of its number",
-                           config.scaling.gpus, ctx.comm()->name());
-    if (config.scaling.logical_shards > 0) return "logical shards";
+                           run.gpus, run.over);
+    if (run.logical_shards > 0) return "logical shards";
     return {};
 }
 
@@ -33859,8 +33870,19 @@ SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& conf
     // gpus of a rank lie side by side in what it sees (docs/jobs.md).
     const int mine = device_of_rank(ctx.local_rank(), static_cast<int>(config.scaling.gpus),
                                     may_share ? there.devices : 0);
-    const auto bar = only_on_cpu(ctx, config, strategy, fits, policy,
-                                 dist::device::cuda(static_cast<std::uint8_t>(mine)));
+    const auto own = dist::device::cuda(static_cast<std::uint8_t>(mine));
+    const auto bar =
+        only_on_cpu({.strategy = strategy,
+                     .strategy_fits = fits,
+                     .ranks_change = ctx.elastic() != nullptr,
+                     .precision = policy,
+                     .ranks = ctx.world_size(),
+                     .over = ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator",
+                     .own = own,
+                     .carries_own = carries_both(ctx, own),
+                     .carries_all = may_share,
+                     .gpus = config.scaling.gpus,
+                     .logical_shards = config.scaling.logical_shards});
     if (!chosen.where.is_cpu() && !bar.empty()) {
         if (config.device == "cuda")
             throw error(errc::not_supported, fmt::format("not supported: {} on a device", bar))
@@ -35913,8 +35935,8 @@ private:
 };
 
 /// Opens the newest whole checkpoint of a run's folder or of its folder of checkpoints, or the
-/// checkpoint itself; every byte is verified, nothing is changed on disk. Damaged newer ones are passed over with a warning in the
-/// log.
+/// checkpoint itself; every byte is verified, nothing is changed on disk. Damaged newer ones are
+/// passed over with a warning in the log.
 ///   passed_over  when given, gets a line per checkpoint that was
 ///   verify       false: sizes and headers are looked at, and no other bytes
 ///   errors  not_found, or the newest one's corrupt or malformed when none is whole
@@ -43966,7 +43988,8 @@ public:
 
     /// What plateau::state() says.
     [[nodiscard]] std::string state() const { return watch_.state(); }
-    /// After the state of another metric counting begins anew. Throws errc::malformed for a text that is no state().
+    /// After the state of another metric counting begins anew. Throws errc::malformed for a text
+    /// that is no state().
     void restore(std::string_view saved) {
         train::detail::state_words words(saved);
         if (!watch_.restore(words) || !words.empty()) train::detail::no_state(rule_name, saved);
