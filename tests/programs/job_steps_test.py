@@ -51,6 +51,7 @@ def lost_node():
         calm.check(calm.wait() == 0, "it failed")
         c.job("fetch", "calm")
         lost = c.start("--id", "lost", "--retries", "1", *command)
+        lost.wait_until(lambda: "lost" in c.job("list")[0], "a job that has come to the head")
         lost.wait_until(lambda: re.search(r"results +gpt/step-\d+ of attempt 1", c.job("status", "lost")[0]), "a step at the head")
         node = c.info("lost")["node"]
         lose(c, node, "lost")
