@@ -25419,7 +25419,7 @@ struct asked_of_device {
     precision_policy precision{};
     int ranks = 1;
     std::string over{};      ///< name of what the ranks exchange by
-    dist::device own{};      ///< of this rank
+    std::string own{};       ///< name of this rank's device
     bool carries_own = true; ///< that takes what is on the host and on this rank's device
     bool carries_all = true; ///< and on each other device
     double gpus = 0;         ///< of each rank
@@ -33843,7 +33843,7 @@ SKEIN_INLINE std::string only_on_cpu(const asked_of_device& run) {
     if (run.precision.compute == at::kHalf) return "float16";
     if (run.ranks > 1 && !run.carries_own)
         return fmt::format("{} ranks over {} (communicator = \"host\" carries what is on {})",
-                           run.ranks, run.over, to_string(run.own));
+                           run.ranks, run.over, run.own);
     // Said by all ranks, also by the first, whose device it is: none is on another one alone.
     if (run.ranks > 1 && !run.carries_all && run.precision.is_mixed())
         return fmt::format("{} over {} (communicator = \"host\" carries it)",
@@ -33878,7 +33878,7 @@ SKEIN_INLINE at::Device device_of_run(const context& ctx, const run_config& conf
                      .precision = policy,
                      .ranks = ctx.world_size(),
                      .over = ctx.comm() != nullptr ? ctx.comm()->name() : "no communicator",
-                     .own = own,
+                     .own = to_string(own),
                      .carries_own = carries_both(ctx, own),
                      .carries_all = may_share,
                      .gpus = config.scaling.gpus,

@@ -16,7 +16,7 @@ asked_of_device over_nccl(int ranks, at::ScalarType compute) {
             .precision = {.compute = compute},
             .ranks = ranks,
             .over = "nccl x2",
-            .own = skein::dist::device::cuda(1),
+            .own = "cuda:1",
             .carries_all = false};
 }
 

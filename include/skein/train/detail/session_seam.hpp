@@ -180,7 +180,7 @@ struct asked_of_device {
     precision_policy precision{};
     int ranks = 1;
     std::string over{};      ///< name of what the ranks exchange by
-    dist::device own{};      ///< of this rank
+    std::string own{};       ///< name of this rank's device
     bool carries_own = true; ///< that takes what is on the host and on this rank's device
     bool carries_all = true; ///< and on each other device
     double gpus = 0;         ///< of each rank
