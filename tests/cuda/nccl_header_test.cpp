@@ -14,6 +14,13 @@
 
 #if __has_include(<nccl.h>) && __has_include(<cuda_runtime.h>)
 #include <cuda_runtime.h>
+#if !__has_include(<nv/target>)
+// The types of 8 and 16 bits want it, from a wheel of 230 MB. nccl.h declares nothing with them: their
+// headers are passed over.
+#define __CUDA_FP16_H__
+#define __CUDA_BF16_H__
+#define __CUDA_FP8_H__
+#endif
 #include <nccl.h>
 #undef __noinline__ // of CUDA's headers; it hides an attribute of the same name
 
@@ -117,7 +124,9 @@ static_assert(requires { static_cast<raw_host_alloc*>(&cudaHostAlloc); });
 static_assert(alike<decltype(cuda_runtime::release), decltype(cudaFree)>);
 static_assert(alike<decltype(cuda_runtime::release_host), decltype(cudaFreeHost)>);
 static_assert(alike<decltype(cuda_runtime::memory_info), decltype(cudaMemGetInfo)>);
-static_assert(alike<decltype(cuda_runtime::copy_async), decltype(cudaMemcpyAsync)>);
+using raw_copy_async = cudaError_t(void*, const void*, std::size_t, cudaMemcpyKind, cudaStream_t);
+static_assert(alike<decltype(cuda_runtime::copy_async), raw_copy_async>);
+static_assert(requires { static_cast<raw_copy_async*>(&cudaMemcpyAsync); });
 static_assert(alike<decltype(cuda_runtime::set_async), decltype(cudaMemsetAsync)>);
 static_assert(alike<decltype(cuda_runtime::stream_create), decltype(cudaStreamCreateWithFlags)>);
 static_assert(alike<decltype(cuda_runtime::stream_destroy), decltype(cudaStreamDestroy)>);
