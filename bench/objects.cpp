@@ -134,7 +134,10 @@ struct our_side {
         if (self->store) {
             self->client =
                 self->store->client(self->loop, objects::process_id(self->driver.incarnation()));
-            rt::use_store(self->driver, self->client, [store = self->store] { store->start(); });
+            rt::use_store(self->driver, self->client, [store = self->store] {
+                store->start();
+                return std::string(); // no other node
+            });
         }
         self->services.spawn(self->workers.serve());
         co_return;
