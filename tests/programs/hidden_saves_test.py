@@ -25,6 +25,8 @@ def train(runs, code=0, **options):
         print("skipped: this LibTorch has devices of its own")
         sys.exit(77)
     assert done.returncode == code, f"{flags}: exit {done.returncode}\n{said}"
+    if options.get("beside") == "yes":
+        assert "saves are written beside training" in said, f"{flags}: they hold it up\n{said}"
     losses = {int(step): loss for step, loss in re.findall(r"^step (\d+) loss (\S+)$", said, re.M)}
     return losses, dict(re.findall(r"^(weights|loaded|exported) (.+)$", said, re.M))
 

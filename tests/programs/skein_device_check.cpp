@@ -11,6 +11,8 @@
 #include <skein/train.hpp>
 #include <skein/train/device.hpp>
 
+#include "support/residual_block.hpp"
+
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -24,26 +26,16 @@
 namespace {
 
 using namespace skein;
+using test::Block;
 using train::context;
 
 constexpr double bar = 1e-5;
-
-/// Blocks that FSDP gathers and drops.
-struct BlockImpl : torch::nn::Module {
-    BlockImpl() : in(64, 128), out(128, 64) {
-        register_module("in", in);
-        register_module("out", out);
-    }
-    torch::Tensor forward(const torch::Tensor& x) { return x + out(torch::tanh(in(x))); }
-    torch::nn::Linear in, out;
-};
-TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);
 
 struct NetImpl : torch::nn::Module {
     NetImpl() : norm(torch::nn::LayerNormOptions({64})), head(64, 8) {
         int number = 0;
         for (auto* each : {&first, &second, &third})
-            *each = register_module("block" + std::to_string(number++), Block());
+            *each = register_module("block" + std::to_string(number++), Block(64));
         register_module("norm", norm);
         register_module("head", head);
     }

@@ -9,6 +9,7 @@
 #include <skein/train/optimizer.hpp>
 
 #include "support/hidden_device.hpp"
+#include "support/residual_block.hpp"
 
 #include <cmath>
 #include <cstdio>
@@ -22,20 +23,10 @@ namespace {
 
 using namespace skein;
 using hidden_device::device;
+using test::Block;
 using train::context;
 
 // ---- the training -------------------------------------------------------------------------------
-
-/// Blocks that FSDP gathers and drops.
-struct BlockImpl : torch::nn::Module {
-    BlockImpl() : in(16, 32), out(32, 16) {
-        register_module("in", in);
-        register_module("out", out);
-    }
-    torch::Tensor forward(const torch::Tensor& x) { return x + out(torch::tanh(in(x))); }
-    torch::nn::Linear in, out;
-};
-TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);
 
 struct NetImpl : torch::nn::Module {
     NetImpl() : head(16, 4) {

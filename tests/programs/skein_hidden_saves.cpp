@@ -11,9 +11,11 @@
 // and from the exported folder. --stop-at sends this process SIGTERM, --write writes to parameters
 // between two passes. Exits with 77 where LibTorch has devices of its own.
 #include <skein/core/crc32c.hpp>
+#include <skein/core/error.hpp>
 #include <skein/train.hpp>
 
 #include "support/hidden_device.hpp"
+#include "support/residual_block.hpp"
 
 #include <csignal>
 #include <cstdint>
@@ -28,18 +30,8 @@
 namespace {
 
 using namespace skein;
+using test::Block;
 using train::context;
-
-/// Blocks that FSDP gathers and drops.
-struct BlockImpl : torch::nn::Module {
-    BlockImpl() : in(16, 32), out(32, 16) {
-        register_module("in", in);
-        register_module("out", out);
-    }
-    torch::Tensor forward(const torch::Tensor& x) { return x + out(torch::tanh(in(x))); }
-    torch::nn::Linear in, out;
-};
-TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);
 
 /// With a buffer that training changes, one whose elements do not lie side by side, and a frozen
 /// parameter.
@@ -177,7 +169,6 @@ int main(int argc, char** argv) {
     config.name = "run";
     config.resume =
         want.text("resume", "") == "yes" ? train::resume_mode::latest : train::resume_mode::fresh;
-    config.output = train::output_mode::quiet;
     config.communicator = "hidden";
     config.scaling.workers = want.number("workers", 1);
     config.max_steps = want.number("steps", 8);
@@ -189,6 +180,8 @@ int main(int argc, char** argv) {
     config.checkpoint.every = 2;
     config.checkpoint.keep_last = 8;
     config.checkpoint.asynchronous = want.text("beside", "no") == "yes";
+    config.output = *config.checkpoint.asynchronous ? train::output_mode::plain // says how it saves
+                                                    : train::output_mode::quiet;
     return train::launch(config, [&](context& ctx) {
         const auto strategy = want.text("strategy", "single");
         if (strategy == "ddp")
@@ -203,7 +196,9 @@ int main(int argc, char** argv) {
             train_once<FSDP<auto_wrap<Block>, precision<bf16, bf16>>>(ctx, config, want);
         else if (strategy == "single-bf16")
             train_once<basic_single<precision<bf16>>>(ctx, config, want);
-        else
+        else if (strategy == "single")
             train_once<Single>(ctx, config, want);
+        else
+            throw error(errc::usage, "--strategy " + strategy + ": there is none of that name");
     });
 }
